@@ -1,0 +1,1 @@
+"""The attacks, one a file; each is a LightningModule that turns target vectors into texts."""

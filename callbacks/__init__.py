@@ -1,0 +1,1 @@
+"""What happens around training and evaluation: predictions, scores, the report."""

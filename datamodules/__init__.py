@@ -1,0 +1,1 @@
+"""Where texts come from, and how they become batches of (vector, text)."""

@@ -1,0 +1,1 @@
+"""What a defender does to vectors before an attacker sees them, one defense a file."""

@@ -1,0 +1,45 @@
+"""One text of a data set, and what is known about it.
+
+Example:
+
+    Example(index=7, text="My name is Ada and I was born in Paris.",
+            spans=(Span(11, 14, "first_name"), Span(33, 38, "city")))
+
+This module stands at the bottom of the import order: data modules make examples, defenses and metrics read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Split = Literal["train", "valid", "test"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A labelled piece of a text: characters ``start`` (included) to ``end`` (excluded)."""
+
+    start: int
+    end: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One text with its position in its split.
+
+    Attributes:
+        index: Position in the split, 0-based; identifies the example in predictions, noise and sampling.
+        text: The reference: the characters that the embedder sees and that an attack should recover.
+        spans: Entities in ``text``, in order of their start.
+        language: ISO 639-1 code, where it is known.
+        attributes: Labels of the whole text, such as ``{"birthPlace": "Paris"}``.
+    """
+
+    index: int
+    text: str
+    spans: tuple[Span, ...] = ()
+    language: str | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)

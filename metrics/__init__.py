@@ -1,0 +1,1 @@
+"""Scores of predicted texts against references. No metric knows an attack."""
