@@ -1,0 +1,103 @@
+"""How many of a reference's entities a prediction gives away.
+
+    reference   "Ada moved to Paris; Ada likes it."   spans: Ada (first_name), Paris (city), Ada (first_name)
+    prediction  "ada, do you like PARIS?"             -> 2 of 3: one of the two Adas, and Paris
+
+An entity counts as recovered where its text stands in the prediction as whole words: not inside a longer word, and not
+inside a longer number ("250" is not in "1,250"). Case, the kind of apostrophe and the width of white space do not
+matter; all else, punctuation included, does. The label is not asked of the prediction.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+
+from examples import Span
+from metrics.tokens import needs_boundary, words
+
+_DIGIT_BEFORE = re.compile(r"\d[.,:]\Z")
+_DIGIT_AFTER = re.compile(r"[.,:]\d")
+
+
+def entity_key(label: str, text: str) -> tuple[str, str]:
+    """How an entity is known when those of the training text are collected: its label and lower-cased text."""
+    return label, text.lower()
+
+
+def entity_keys(text: str, spans: Iterable[Span]) -> list[tuple[str, str]]:
+    """``entity_key`` of each span of ``text``; their union over the training split is what ``score`` takes."""
+    return [entity_key(span.label, span_text(text, span)) for span in spans]
+
+
+def span_text(text: str, span: Span) -> str:
+    """The characters of ``span``.
+
+    Raises:
+        ValueError: The span reaches outside the text, or holds nothing but white space.
+    """
+    if not 0 <= span.start < span.end <= len(text):
+        raise ValueError(
+            f"span {span.start}-{span.end} ({span.label}) reaches outside a text of {len(text)} characters"
+        )
+    found = text[span.start : span.end]
+    if not found.strip():
+        raise ValueError(f"span {span.start}-{span.end} ({span.label}) holds nothing but white space")
+    return found
+
+
+def recovered_entities(values: Iterable[str], prediction: str, *, ordered: bool = True) -> int:
+    """How many of ``values`` (texts of entities, repeated as often as the reference has them) the prediction has.
+
+    Args:
+        values: Texts of entities. A value that is given twice is recovered twice only where it occurs twice.
+        prediction: The predicted text.
+        ordered: False where the prediction is a set of words, put together in no order: then a value of several words
+            is recovered where the set has all of them.
+    """
+    wanted = Counter(_fold(value) for value in values)
+    if not wanted:
+        return 0
+    if ordered:
+        folded = _fold(prediction)
+        return sum(min(times, _occurrences(value, folded)) for value, times in wanted.items())
+    offered = Counter(words(prediction))
+    return sum(min(times, _fits(value, offered)) for value, times in wanted.items())
+
+
+def _fold(text: str) -> str:
+    text = text.lower()
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text).replace("\u2019", "'")
+    return " ".join(text.split())
+
+
+def _occurrences(value: str, text: str) -> int:
+    """How often ``value`` stands in ``text`` as whole words, without overlaps; both folded."""
+    count, start = 0, text.find(value)
+    while start >= 0:
+        end = start + len(value)
+        whole = _whole(value, text, start, end)
+        count += whole
+        start = text.find(value, end if whole else start + 1)
+    return count
+
+
+def _whole(value: str, text: str, start: int, end: int) -> bool:
+    if start > 0:
+        if needs_boundary(value[0]) and needs_boundary(text[start - 1]):
+            return False
+        if value[0].isdigit() and _DIGIT_BEFORE.search(text, max(start - 2, 0), start):
+            return False
+    if end < len(text):
+        if needs_boundary(value[-1]) and needs_boundary(text[end]):
+            return False
+        if value[-1].isdigit() and _DIGIT_AFTER.match(text, end):
+            return False
+    return True
+
+
+def _fits(value: str, offered: Counter[str]) -> int:
+    return min(offered[word] // times for word, times in Counter(words(value)).items())

@@ -1,0 +1,565 @@
+"""Every figure against a value worked out by hand, an independent implementation, and what must hold for any text."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import subprocess
+import sys
+from collections import Counter
+
+import nltk
+import pytest
+import sacrebleu
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rouge_score import rouge_scorer
+from sklearn.metrics.pairwise import cosine_similarity
+
+from examples import Span
+from metrics.entities import entity_keys, recovered_entities
+from metrics.scoring import Scored, score
+from metrics.text import edit_distance, exact_match, exact_match_no_punctuation, without_punctuation
+from metrics.tokens import overlap, recovered_words, rouge_words, token_overlap, words
+from metrics.vectors import cosine_rows
+
+KEYS = {
+    *("bleu", "bleu_sentence", "bleu1", "bleu2", "bleu4", "rouge1", "rouge2", "rougeL"),
+    *("token_precision", "token_recall", "token_f1", "exact_match", "exact_match_no_punctuation"),
+    *("edit_distance_mean", "edit_distance_median", "cosine", "entity_recovery", "entity_recovery_unseen", "examples"),
+}
+SHARES = KEYS - {"edit_distance_mean", "edit_distance_median", "cosine", "examples"}
+OF_ORDER = {k for k in KEYS if k.startswith(("bleu", "exact_match", "edit_distance"))} | {"rouge2", "rougeL"}
+
+not_blank = st.text(min_size=1, max_size=60).filter(lambda text: text.strip())
+# The machine may be busy, and a test that fails must fail again.
+any_text = settings(deadline=None, derandomize=True)
+scored = st.builds(Scored, reference=not_blank, prediction=st.text(max_size=60))
+
+
+def one(reference: str, prediction: str, **more: object) -> dict[str, float | int | None]:
+    return score([Scored(reference, prediction, **more)])  # type: ignore[arg-type]
+
+
+def corpus(rows: int, seed: int = 0, shortest: int = 5) -> list[Scored]:
+    """English-like rows with capitals, punctuation, figures and repeated words, of every degree of closeness."""
+    draw = random.Random(seed)
+    vocabulary = [
+        "the",
+        "The",
+        "a",
+        "cat",
+        "sat",
+        "on",
+        "mat,",
+        "don't",
+        "3.5",
+        "U.S.",
+        "well-known",
+        "(yes)",
+        "&",
+        "$5",
+    ]
+    made = []
+    for _ in range(rows):
+        reference = draw.choices(vocabulary, k=draw.randint(shortest, 20))
+        kept = draw.random()
+        prediction = [word if draw.random() < kept else draw.choice(vocabulary) for word in reference]
+        prediction = prediction[: draw.randint(shortest, len(prediction))]
+        made.append(Scored(" ".join(reference) + ".", " ".join(prediction) + draw.choice([".", " .", ""])))
+    return made
+
+
+# -- by hand ----------------------------------------------------------------------------------------------------------
+
+
+def test_all_keys_and_no_other() -> None:
+    assert set(one("a b", "a c")) == KEYS
+    assert one("a b", "a c")["examples"] == 1
+
+
+def test_one_word_wrong() -> None:
+    got = one("the cat sat on the mat", "the cat sat on a mat")
+    # Matches of order 1-4: 5/6, 3/5, 2/4, 1/3; equal lengths; every white-space token is a 13a token here.
+    assert got["bleu"] == got["bleu4"] == got["bleu_sentence"] == pytest.approx(100 * (1 / 12) ** 0.25)
+    assert got["bleu1"] == pytest.approx(100 * 5 / 6)
+    assert got["bleu2"] == pytest.approx(60)
+    assert got["rouge1"] == got["rougeL"] == pytest.approx(100 * 5 / 6)
+    assert got["rouge2"] == pytest.approx(60)
+    assert got["token_precision"] == got["token_recall"] == got["token_f1"] == pytest.approx(100 * 5 / 6)
+    assert got["exact_match"] == got["exact_match_no_punctuation"] == 0
+    assert got["edit_distance_mean"] == 3
+
+
+def test_the_example_of_the_module() -> None:
+    got = one("Ada lives in Paris.", "Ada lives in Rome.")
+    assert got["bleu"] == pytest.approx(100 * (4 / 5 * 2 / 4 * 1 / 3 * 1 / 4) ** 0.25)  # no match of order 4: 1/2 of 2
+    assert got["token_f1"] == 75
+
+
+def test_precision_is_of_the_prediction_and_recall_of_the_reference() -> None:
+    got = one("i love my two dogs", "i love dogs")
+    assert (got["token_precision"], got["token_recall"], got["token_f1"]) == (100, 60, 75)
+    got = one("i love dogs", "i love my two dogs")
+    assert (got["token_precision"], got["token_recall"], got["token_f1"]) == (60, 100, 75)
+
+
+def test_words_count_as_often_as_they_occur_in_both() -> None:
+    precision, recall, f1 = token_overlap("no no yes", "No no NO no")
+    assert (precision, recall, f1) == (50, pytest.approx(200 / 3), pytest.approx(400 / 7))
+
+
+def test_token_figures_are_means_over_examples() -> None:
+    got = score([Scored("a", "a"), Scored("b c d e f g h i", "b x")])
+    # Summed over both they would be 2/3, 2/9 and 1/3.
+    assert (got["token_precision"], got["token_recall"]) == (75, 56.25)
+    assert got["token_f1"] == pytest.approx(60)
+
+
+def test_order_of_words_matters_to_rouge_l_and_not_to_rouge_1() -> None:
+    got = one("a b c d", "d a b c")
+    assert (got["rouge1"], got["rougeL"]) == (100, 75)
+    assert got["rouge2"] == pytest.approx(200 / 3)
+
+
+def test_brevity_penalty() -> None:
+    got = one("a b c d e f g h", "a b c d")
+    assert [got[key] for key in ("bleu", "bleu1", "bleu2", "bleu4")] == pytest.approx(
+        [36.787944117] * 4
+    )  # 100 exp(1 - 8/4)
+
+
+def test_sentence_bleu_halves_the_orders_without_a_match() -> None:
+    got = one("a b c d", "a b x d")
+    # 3/4, 1/3, then 1/2 of 2 and 1/4 of 1.
+    assert got["bleu_sentence"] == pytest.approx(100 * (3 / 4 * 1 / 3 * 1 / 4 * 1 / 4) ** 0.25)
+    assert got["bleu4"] == 0
+
+
+def test_bleu_takes_punctuation_apart_and_bleu_1_to_4_do_not() -> None:
+    got = one("we met in Paris.", "we met in Paris !")
+    assert got["bleu1"] == pytest.approx(60)  # we, met, in, of five
+    assert got["bleu"] == pytest.approx(100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25)
+
+
+def test_bleu_sentence_is_a_mean_and_bleu_is_not() -> None:
+    got = score([Scored("a b c d", "a b c d"), Scored("e f g h i j k l", "m n o p q r s t")])
+    assert got["bleu_sentence"] == pytest.approx(50)
+    assert got["bleu"] == got["bleu4"] == pytest.approx(100 * (4 / 12 * 3 / 10 * 2 / 8 * 1 / 6) ** 0.25)
+
+
+def test_case_counts_for_bleu_and_not_for_words() -> None:
+    got = one("Ada Is In Rome", "ada is in rome")
+    assert got["bleu"] == got["bleu1"] == got["bleu_sentence"] == 0
+    assert got["token_f1"] == got["rouge1"] == got["rouge2"] == got["rougeL"] == 100
+
+
+@pytest.mark.parametrize(
+    ("reference", "prediction", "exact", "bare"),
+    [
+        (" Hi, Ada!\n", "Hi, Ada!", True, True),
+        ("Hi, Ada!", "hi ada", False, True),
+        ("Hi,  Ada!", "Hi, Ada!", False, True),
+        ("i don't know .", "I don\u2019t know.", False, True),
+        ("it costs $5", "it costs 5", False, True),
+        ("¿Qué tal?", "que tal", False, False),
+        ("¿Qué tal?", "qué tal", False, True),
+        ("„Grüß Gott“", "grüß gott", False, True),
+        ("Caf\u00e9", "Cafe\u0301", False, True),
+        ("wi-fi", "wi fi", False, False),
+        ("?!", "", False, False),
+        ("?!", "...", False, False),
+        ("? !", "?  !", False, True),
+    ],
+)
+def test_exact_match(reference: str, prediction: str, exact: bool, bare: bool) -> None:
+    assert exact_match(reference, prediction) is exact
+    assert exact_match_no_punctuation(reference, prediction) is bare
+    got = one(reference, prediction)
+    assert (got["exact_match"], got["exact_match_no_punctuation"]) == (100 * exact, 100 * bare)
+    assert (edit_distance(reference, prediction) == 0) is exact
+
+
+def test_edit_distance() -> None:
+    assert edit_distance("kitten", "sitting") == 3
+    rows = [Scored("kitten", "sitting"), Scored("abc", "abc"), Scored("abcdefghij", ""), Scored("ab", "ba")]
+    got = score(rows)
+    assert (got["edit_distance_mean"], got["edit_distance_median"]) == (15 / 4, 2.5)
+    assert got["exact_match"] == 25
+
+
+def test_cosine() -> None:
+    assert score([Scored("a", "a", cosine=0.5), Scored("b", "b", cosine=-1.0)])["cosine"] == -0.25
+    assert one("a", "a")["cosine"] is None
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Ada's 2 dogs, o'clock 'quoted'", ["ada's", "2", "dogs", "o'clock", "quoted"]),
+        ("don\u2019t", ["don't"]),
+        ("snake_case wi-fi 3.5", ["snake", "case", "wi", "fi", "3", "5"]),
+        ("Zürich, ÉCOLE", ["zürich", "école"]),
+        ("Cafe\u0301", ["caf\u00e9"]),
+        ("Привет, мир", ["привет", "мир"]),
+        ("हिन्दी में", ["हिन्दी", "में"]),
+        ("서울에 살아요", ["서울에", "살아요"]),
+        ("我在Paris工作。", ["我", "在", "paris", "工", "作"]),
+        ("ラーメン2杯", ["ラ", "ー", "メ", "ン", "2", "杯"]),
+        ("ที่นี่", ["ที่", "นี่"]),
+        ("مرحبا بك", ["مرحبا", "بك"]),
+        ("?! :)", ["?", "!", ":", ")"]),
+        ("❤️ ok", ["ok"]),
+        (" \n", []),
+    ],
+)
+def test_words(text: str, expected: list[str]) -> None:
+    assert words(text) == expected
+
+
+def test_other_scripts_are_not_zero() -> None:
+    for reference, prediction in [("я живу в Москве", "я живу в Киеве"), ("我住在北", "我住在南")]:
+        got = one(reference, prediction)
+        assert got["rouge1"] == got["token_f1"] == 75
+        assert got["rouge2"] == pytest.approx(200 / 3)
+        assert got["rougeL"] == 75
+
+
+def test_recovered_words() -> None:
+    assert recovered_words("Hi, hi Ada!", "ada says hi") == [
+        *(("Hi", True), (", ", False), ("hi", False), (" ", False), ("Ada", True), ("!", False)),
+    ]
+    assert recovered_words("  我们, ok", "们 OK") == [
+        *(("  ", False), ("我", False), ("们", True), (", ", False), ("ok", True)),
+    ]
+    assert recovered_words("a", "") == [("a", False)]
+    assert recovered_words("", "a") == []
+
+
+@any_text
+@given(reference=st.text(max_size=60), prediction=st.text(max_size=60))
+def test_recovered_words_are_the_reference_and_its_recall(reference: str, prediction: str) -> None:
+    pieces = recovered_words(reference, prediction)
+    assert "".join(piece for piece, _ in pieces) == reference
+    assert all(pieces)
+    if words(reference):
+        assert 100 * sum(hit for _, hit in pieces) / len(words(reference)) == pytest.approx(
+            token_overlap(reference, prediction).recall
+        )
+
+
+def test_recall_of_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="empty reference"):
+        overlap([], ["a"])
+
+
+# -- entities ---------------------------------------------------------------------------------------------------------
+
+
+def spans_of(text: str, *entities: tuple[str, str]) -> tuple[Span, ...]:
+    """Spans of (value, label) pairs, found from left to right."""
+    found, position = [], 0
+    for value, label in entities:
+        start = text.index(value, position)
+        position = start + len(value)
+        found.append(Span(start, position, label))
+    return tuple(found)
+
+
+def test_entities_need_as_many_occurrences_as_the_reference_has() -> None:
+    reference = "Ada moved to Paris; Ada likes it."
+    spans = spans_of(reference, ("Ada", "name"), ("Paris", "city"), ("Ada", "name"))
+    for prediction, found in [("ada, PARIS", 2), ("Ada and Ada", 2), ("Ada Ada Ada Paris", 3), ("Adam, Parisian", 0)]:
+        assert one(reference, prediction, spans=spans)["entity_recovery"] == pytest.approx(100 * found / 3)
+
+
+def test_entities_are_a_share_of_all_spans() -> None:
+    first, second = "Ada", "Bob Carl Dan"
+    rows = [
+        Scored(first, "Ada", spans_of(first, ("Ada", "name"))),
+        Scored(second, "nobody", spans_of(second, ("Bob", "name"), ("Carl", "name"), ("Dan", "name"))),
+        Scored("no entity", "no entity"),
+    ]
+    assert score(rows)["entity_recovery"] == 25
+    assert score(rows[2:])["entity_recovery"] is None
+
+
+@pytest.mark.parametrize(
+    ("value", "prediction", "found"),
+    [
+        ("Ada", "Ada's dog", True),
+        ("Ada", "(ada)", True),
+        ("Ada", "adage", False),
+        ("Ada", "canada", False),
+        ("Ada", "adage of Ada", True),
+        ("New York", "in new  york", True),
+        ("New York", "york new", False),
+        ("O'Brien", "o\u2019brien", True),
+        ("$50", "US$50.", True),
+        ("50", "it is 50.", True),
+        ("50", "50, then", True),
+        ("50", "1,250", False),
+        ("250", "1,250", False),
+        ("3", "3.5", False),
+        ("5:30", "at 5:30", True),
+        ("30", "at 5:30", False),
+        ("José", "Jose", False),
+        ("José", "JOSE\u0301", True),
+        ("北京", "我在北京工作", True),
+        ("北京", "我在南京工作", False),
+        ("हिन्द", "हिन्दी", False),
+    ],
+)
+def test_entities_are_whole_words(value: str, prediction: str, found: bool) -> None:
+    assert recovered_entities([value], prediction) == found
+
+
+def test_unseen_entities() -> None:
+    reference = "Ada met Paris in Paris"
+    spans = spans_of(reference, ("Ada", "name"), ("Paris", "name"), ("Paris", "city"))
+    row = Scored(reference, "ada in paris", spans)
+    training = frozenset(entity_keys("ADA in PARIS", [Span(0, 3, "name"), Span(7, 12, "city")]))
+    assert training == {("name", "ada"), ("city", "paris")}
+    got = score([row], training_entities=training)
+    assert got["entity_recovery"] == pytest.approx(200 / 3)
+    assert got["entity_recovery_unseen"] == 100  # Paris as a name: the label counts
+    assert score([row])["entity_recovery_unseen"] is None
+    assert score([row], training_entities=training | {("name", "paris")})["entity_recovery_unseen"] is None
+    missed = dataclasses.replace(row, prediction="ada")
+    assert score([missed], training_entities=training)["entity_recovery_unseen"] == 0
+
+
+def test_entities_of_a_set_of_words() -> None:
+    reference = "Ada left New York"
+    spans = spans_of(reference, ("Ada", "name"), ("New York", "city"))
+    assert one(reference, "york ada the new", spans=spans, kind="set")["entity_recovery"] == 100
+    assert one(reference, "york ada the", spans=spans, kind="set")["entity_recovery"] == 50
+
+
+# -- edges ------------------------------------------------------------------------------------------------------------
+
+
+def test_sets_have_no_figures_of_order() -> None:
+    got = score([Scored("the cat sat", "cat the", kind="set"), Scored("a dog", "dog a", kind="set")])
+    assert {key for key in KEYS if got[key] is None} == OF_ORDER | {
+        "cosine",
+        "entity_recovery",
+        "entity_recovery_unseen",
+    }
+    assert got["token_precision"] == 100
+    assert got["token_recall"] == pytest.approx((100 * 2 / 3 + 100) / 2)
+    assert got["rouge1"] == pytest.approx((80 + 100) / 2)
+
+
+def test_an_empty_prediction_scores_zero() -> None:
+    for reference in ("one two three four five", "hi", "?!", "我"):
+        got = one(reference, "", spans=(Span(0, 1, "x"),), cosine=0.1)
+        assert {got[key] for key in SHARES - {"entity_recovery_unseen"}} == {0}
+        assert got["edit_distance_mean"] == len(reference)
+
+
+def test_what_is_too_short_for_an_order_is_none_and_not_zero() -> None:
+    got = one("yes sir", "yes sir")
+    assert got["bleu"] is None
+    assert got["bleu4"] is None
+    assert got["bleu1"] == got["bleu2"] == got["bleu_sentence"] == got["rouge2"] == 100
+    got = one("yes", "yes")
+    assert got["bleu2"] is None
+    assert got["rouge2"] is None
+    assert one("yes", "no")["rouge2"] == one("yes", "no")["bleu"] == one("yes", "no")["bleu2"] == 0
+    mixed = score([Scored("yes", "yes"), Scored("a b c d", "a b c d")])
+    assert {mixed[key] for key in ("bleu", "bleu1", "bleu2", "bleu4", "rouge2")} == {100}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "no rows"),
+        ([Scored("a", "a"), Scored(" \n", "a")], "row 1: the reference is empty"),
+        ([Scored("a", "a"), Scored("b", "b", kind="set")], "row 1 is a set and row 0 a sequence"),
+        ([Scored("a", "a", cosine=0.0), Scored("b", "b")], "row 1 has no cosine and row 0 has one"),
+        ([Scored("a", "a"), Scored("b", "b", cosine=0.0)], "row 0 has no cosine and row 1 has one"),
+        ([Scored("a", "a", cosine=float("nan"))], "row 0: cosine nan"),
+        ([Scored("a", "a", cosine=1.1)], "row 0: cosine 1.1"),
+        ([Scored("a", "a", (Span(0, 2, "x"),))], "row 0: span 0-2"),
+        ([Scored("a b", "a", (Span(1, 2, "x"),))], "row 0: span 1-2"),
+    ],
+)
+def test_rows_that_cannot_be_scored(rows: list[Scored], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        score(rows)
+
+
+# -- against other implementations ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seed", "shortest"), [(1, 5), (2, 1)])
+def test_bleu_agrees_with_sacrebleu(seed: int, shortest: int) -> None:
+    rows = corpus(80, seed, shortest)
+    references, predictions = [r.reference for r in rows], [r.prediction for r in rows]
+    got = score(rows)
+    assert got["bleu"] == pytest.approx(sacrebleu.corpus_bleu(predictions, [references]).score, abs=1e-10)
+    each = [sacrebleu.sentence_bleu(p, [r]).score for r, p in zip(references, predictions, strict=True)]
+    assert got["bleu_sentence"] == pytest.approx(sum(each) / len(each), abs=1e-10)
+    spaced = sacrebleu.corpus_bleu(predictions, [references], tokenize="none", smooth_method="none")
+    assert got["bleu4"] == pytest.approx(spaced.score, abs=1e-10)
+    assert 0 < got["bleu4"] < 100
+
+
+def test_bleu_1_2_4_agree_with_the_calls_that_geia_makes() -> None:
+    rows = corpus(80, 3)  # five words and more: NLTK counts one n-gram too many for a text shorter than the order
+    references, predictions = [[r.reference.split()] for r in rows], [r.prediction.split() for r in rows]
+    got = score(rows)
+    for key, weights in [("bleu1", (1, 0, 0, 0)), ("bleu2", (0, 1, 0, 0)), ("bleu4", (0.25,) * 4)]:
+        theirs = nltk.translate.bleu_score.corpus_bleu(references, predictions, weights=weights)
+        assert got[key] == pytest.approx(100 * theirs, abs=1e-9)
+    assert got["bleu4"] != pytest.approx(got["bleu"], abs=0.1)
+
+
+def test_rouge_agrees_with_rouge_score() -> None:
+    rows = corpus(80, 4, shortest=2)
+    scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=False)
+    each = [scorer.score(r.reference, r.prediction) for r in rows]
+    got = score(rows)
+    for key in ("rouge1", "rouge2", "rougeL"):
+        assert got[key] == pytest.approx(100 * sum(e[key].fmeasure for e in each) / len(rows), abs=1e-10)
+
+
+def test_rouge_agrees_with_rouge_score_given_our_words() -> None:
+    class Tokenizer:
+        def tokenize(self, text: str) -> list[str]:
+            return rouge_words(text)
+
+    draw = random.Random(5)
+    alphabet = ["\u0430\u0431", "да", "éü", "北京", "東", "का", "ที่", "L'été", "don\u2019t"]
+    rows = [Scored(" ".join(draw.choices(alphabet, k=9)), " ".join(draw.choices(alphabet, k=7))) for _ in range(60)]
+    scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], tokenizer=Tokenizer())
+    each = [scorer.score(r.reference, r.prediction) for r in rows]
+    got = score(rows)
+    for key in ("rouge1", "rouge2", "rougeL"):
+        assert got[key] == pytest.approx(100 * sum(e[key].fmeasure for e in each) / len(rows), abs=1e-10)
+
+
+@any_text
+@given(st.text(alphabet=st.characters(max_codepoint=127), max_size=60).filter(lambda t: any(c.isalnum() for c in t)))
+def test_rouge_words_of_ascii_are_those_of_rouge_score(text: str) -> None:
+    from rouge_score.tokenize import tokenize
+
+    assert rouge_words(text) == tokenize(text, None)
+
+
+@any_text
+@given(st.text(alphabet="ab c", max_size=12), st.text(alphabet="ab c", max_size=12))
+def test_edit_distance_agrees_with_nltk(a: str, b: str) -> None:
+    assert edit_distance(a, b) == nltk.edit_distance(a.strip(), b.strip())
+
+
+@any_text
+@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=9), st.lists(st.sampled_from("abcd"), max_size=9))
+def test_overlap_agrees_with_crossing_out(reference: list[str], prediction: list[str]) -> None:
+    left, shared = list(reference), 0
+    for item in prediction:
+        if item in left:
+            left.remove(item)
+            shared += 1
+    precision = 100 * shared / len(prediction) if prediction else 0
+    recall = 100 * shared / len(reference)
+    f1 = 2 * precision * recall / (precision + recall) if shared else 0
+    assert overlap(reference, prediction) == pytest.approx((precision, recall, f1))
+
+
+# -- what holds for any text ------------------------------------------------------------------------------------------
+
+
+@any_text
+@given(st.lists(not_blank, min_size=1, max_size=5))
+def test_a_perfect_prediction_scores_100(texts: list[str]) -> None:
+    got = score([Scored(text, text, (Span(0, len(text), "all"),)) for text in texts])
+    assert all(got[key] is None or got[key] == pytest.approx(100) for key in SHARES)
+    for key in SHARES - {"bleu", "bleu2", "bleu4", "rouge2", "entity_recovery_unseen"}:
+        assert got[key] == pytest.approx(100)
+    assert got["edit_distance_mean"] == got["edit_distance_median"] == 0
+
+
+@any_text
+@given(st.lists(scored, min_size=1, max_size=6))
+def test_shares_lie_between_0_and_100(rows: list[Scored]) -> None:
+    got = score(rows)
+    assert all(got[key] is None or 0 <= got[key] <= 100 for key in SHARES)
+    assert got["edit_distance_mean"] >= 0
+    assert got["exact_match"] <= got["exact_match_no_punctuation"]
+
+
+@any_text
+@given(not_blank, not_blank)
+def test_swapping_both_texts_swaps_precision_and_recall(a: str, b: str) -> None:
+    there, back = token_overlap(a, b), token_overlap(b, a)
+    assert (there.precision, there.recall, there.f1) == (back.recall, back.precision, back.f1)
+
+
+@any_text
+@given(not_blank, st.text(max_size=60))
+def test_without_punctuation_is_done_once(text: str, other: str) -> None:
+    assert without_punctuation(without_punctuation(text)) == without_punctuation(text)
+    assert not exact_match(text, other) or exact_match_no_punctuation(text, other)
+
+
+@settings(any_text, max_examples=25)
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_rows_changes_no_bit(shuffle: random.Random) -> None:
+    rows = [dataclasses.replace(row, cosine=shuffle.uniform(-1, 1)) for row in corpus(30, shuffle.randint(0, 99), 1)]
+    expected = score(rows)
+    shuffle.shuffle(rows)
+    assert score(rows) == expected
+
+
+def test_scoring_starts_without_heavy_libraries() -> None:
+    heavy = "{'torch', 'sacrebleu', 'nltk', 'rouge_score', 'transformers'}"
+    code = f"import sys, metrics.scoring; print(*{heavy}.intersection(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip() == ""
+
+
+# -- vectors ----------------------------------------------------------------------------------------------------------
+
+
+def test_cosine_rows_by_hand() -> None:
+    a = torch.tensor([[1.0, 0.0], [3.0, 4.0], [1.0, 1.0], [2.0, 0.0]])
+    b = torch.tensor([[0.0, 2.0], [6.0, 8.0], [-1.0, -1.0], [1.0, 1.0]])
+    got = cosine_rows(a, b)
+    assert got.dtype == torch.float64
+    assert got.tolist() == pytest.approx([0, 1, -1, 0.5**0.5], abs=1e-15)
+
+
+def test_cosine_rows_agrees_with_sklearn_and_stays_within_bounds() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(50, 384, generator=generator), torch.randn(50, 384, generator=generator)
+    expected = cosine_similarity(a.double().numpy(), b.double().numpy()).diagonal()
+    assert cosine_rows(a, b).tolist() == pytest.approx(expected.tolist(), abs=1e-14)
+    assert cosine_rows(a, a * 7).max() <= 1
+    assert cosine_rows(a * 1e-30, b * 1e30).tolist() == pytest.approx(expected.tolist(), abs=1e-6)
+    assert cosine_rows(a[:0], b[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        (torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.ones(2, 2), "row 1 of the first vectors is a zero vector"),
+        (torch.ones(2, 2), torch.tensor([[0.0, 0.0], [0.0, 1.0]]), "row 0 of the second vectors is a zero vector"),
+        (torch.tensor([[1.0, float("nan")]]), torch.ones(1, 2), "row 0 of the first vectors is not finite"),
+        (torch.ones(1, 2), torch.tensor([[1.0, float("inf")]]), "row 0 of the second vectors is not finite"),
+        (torch.ones(2, 2), torch.ones(2, 3), r"\(2, 2\) and \(2, 3\)"),
+        (torch.ones(2), torch.ones(2), r"\(2,\)"),
+    ],
+)
+def test_vectors_without_a_direction(a: torch.Tensor, b: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cosine_rows(a, b)
+
+
+def test_words_agree_with_counting_on_plain_english() -> None:
+    text = "the cat and the other cat saw the dog"
+    assert Counter(words(text)) == Counter(text.split())
