@@ -1,0 +1,353 @@
+"""datamodule=files: your own text, one file or several.
+
+    python train.py datamodule=files datamodule.path=chat.jsonl datamodule.text_field=utterance
+
+where a line of chat.jsonl is ``{"utterance": "hi, I am Ada", "split": "train"}``. Readable: .jsonl, .csv, .tsv (no
+quoting: a quote is a character like any other), .parquet and .txt (a text a line), all in UTF-8, and .gz of each but
+parquet. Blank texts and lines are skipped, with one warning for a file; anything else that cannot be read is an error
+that names the file and line.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Annotated, Any, cast
+
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from datamodules.inversion import InversionDataModule
+from datamodules.sources import SPLITS, Fields, cut_apart, numbered
+from errors import InputError, did_you_mean
+from examples import Example, Split
+
+Paths = str | Sequence[str]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+EXTENSIONS = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
+USUAL_NAMES: Mapping[Split, tuple[str, ...]] = {
+    "train": ("train", "training"),
+    "valid": ("valid", "validation", "dev", "val"),
+    "test": ("test",),
+}
+LONGEST_FIELD = 2**31 - 1  # the csv module would refuse more than 128 KiB
+
+
+class TextFiles:
+    """Texts from files.
+
+    Either ``path`` holds all texts, told apart by ``split_field`` where it is given, or ``train``, ``valid`` and
+    ``test`` are files of their own. A validation or test split that is given neither way is cut from the training
+    texts, by a hash of the text. With ``test`` alone there is nothing but test texts, which is enough to evaluate.
+
+    Args:
+        path: One file or several, for all splits.
+        train: One file or several of training texts.
+        valid: The same of validation texts.
+        test: The same of test texts.
+        text_field: Field or column of the text; .txt files have none.
+        split_field: Field that says which split a row belongs to; rows of no split that is asked for are skipped.
+        split_values: The value of ``split_field`` that makes a split; null means the usual names (train; valid,
+            validation, dev; test).
+        spans_field: Field of entity spans (see Fields).
+        language_field: Field of the language.
+        attributes: Fields that are labels of the text.
+        valid_fraction: Share of the training texts to cut off for validation.
+        test_fraction: Share of the training texts to cut off for testing.
+        split_seed: Chooses which.
+    """
+
+    def __init__(
+        self,
+        path: Paths | None = None,
+        train: Paths | None = None,
+        valid: Paths | None = None,
+        test: Paths | None = None,
+        text_field: str = "text",
+        split_field: str | None = None,
+        split_values: Mapping[Split, str | None] | None = None,
+        spans_field: str | None = None,
+        language_field: str | None = None,
+        attributes: Sequence[str] = (),
+        valid_fraction: Fraction = 0.05,
+        test_fraction: Fraction = 0.05,
+        split_seed: NonNegativeInt = 0,
+    ) -> None:
+        self.path = path
+        self.files: Mapping[Split, Paths | None] = {"train": train, "valid": valid, "test": test}
+        self.fields = Fields(text_field, spans_field, language_field, tuple(attributes))
+        self.split_field = split_field
+        self.split_values = {split: (split_values or {}).get(split) for split in SPLITS}
+        self.fractions: Mapping[Split, float] = {"valid": valid_fraction, "test": test_fraction}
+        self.split_seed = split_seed
+        given = [split for split in SPLITS if self.files[split] is not None]
+        if path is None and not given:
+            raise InputError("datamodule=files needs datamodule.path=<file>, or datamodule.train, .valid, .test")
+        if path is not None and given:
+            raise InputError(
+                f"datamodule.path={path} and datamodule.{given[0]}={self.files[given[0]]} exclude each other"
+            )
+        if path is None and split_field is not None:
+            raise InputError(
+                f"datamodule.split_field={split_field} is for datamodule.path, not for a file for each split"
+            )
+        if valid_fraction + test_fraction >= 1:
+            raise InputError(
+                f"datamodule.valid_fraction={valid_fraction} and datamodule.test_fraction={test_fraction} leave no "
+                "training text"
+            )
+
+    def load(self) -> Mapping[Split, Sequence[Example]]:
+        """Read the files.
+
+        Raises:
+            InputError: A file or field is missing, a file is empty or damaged, or a row is not what it should be.
+        """
+        found: dict[Split, list[Example]] = {}
+        if self.path is None:
+            for split in SPLITS:
+                if (files := self.files[split]) is not None:
+                    found[split] = [example for example, _ in self._texts(files, f"datamodule.{split}")]
+        else:
+            found = self._told_apart(self.path)
+        return {split: numbered(examples) for split, examples in self._completed(found).items()}
+
+    def _told_apart(self, path: Paths) -> dict[Split, list[Example]]:
+        """The rows of all files by the value of their split field; without such a field, all are training texts."""
+        if self.split_field is None:
+            return {"train": [example for example, _ in self._texts(path, "datamodule.path")]}
+        chosen = {value: split for split, value in self.split_values.items() if value is not None}
+        usual = {name: split for split in SPLITS if split not in chosen.values() for name in USUAL_NAMES[split]}
+        names = usual | chosen
+        found: dict[Split, list[Example]] = {}
+        values: Counter[str] = Counter()
+        for example, value in self._texts(path, "datamodule.path"):
+            values[value] += 1
+            if value in names:
+                found.setdefault(names[value], []).append(example)
+        for value, split in chosen.items():
+            if split not in found:
+                raise InputError(
+                    f"datamodule.split_values.{split}={value}: no row has it in field {self.split_field!r}; "
+                    f"{did_you_mean(value, values)}"
+                )
+        if not found:
+            raise InputError(
+                f"datamodule.split_field={self.split_field}: none of its values is the name of a split "
+                f"({', '.join(sorted(values)[:8])}); say which is which by datamodule.split_values.train=<value>, ..."
+            )
+        if others := {value: count for value, count in values.items() if value not in names}:
+            rank_zero_info(f"{sum(others.values())} rows belong to no split: {', '.join(sorted(others)[:8])}")
+        return found
+
+    def _completed(self, found: dict[Split, list[Example]]) -> dict[Split, list[Example]]:
+        """Validation and test texts that were not given, cut from the training texts."""
+        texts = len(found.get("train", ()))
+        for split, fraction in self.fractions.items():
+            if split not in found and texts:
+                count = int(-(-texts * fraction // 1))
+                found["train"], found[split] = cut_apart(found["train"], count, self.split_seed)
+        return found
+
+    def _texts(self, paths: Paths, key: str) -> Iterator[tuple[Example, str]]:
+        """Examples with the value of their split field ('' without one); blank texts are counted and left out."""
+        for name in [paths] if isinstance(paths, str) else paths:
+            file = existing(name, key)
+            blank = texts = 0
+            labelled: set[str] = set()
+            columns: set[str] = set()
+            for line, row in rows(file, self.fields.text):
+                where = f"{file}:{line}"
+                example = self.fields.example(row, where)
+                if example is None:
+                    blank += 1
+                    continue
+                texts += 1
+                labelled.update(example.attributes)
+                if self.fields.attributes:
+                    columns.update(row)
+                    columns.update(row["attributes"] if isinstance(row.get("attributes"), Mapping) else ())
+                yield example, self._split_value(row, where)
+            if not texts:
+                raise InputError(f"{key}={name}: {'every text is blank' if blank else 'the file is empty'}")
+            for attribute in self.fields.attributes:
+                if attribute not in labelled:
+                    raise InputError(
+                        f"datamodule.attributes: no row of {file} has {attribute!r}; {did_you_mean(attribute, columns)}"
+                    )
+            if blank:
+                rank_zero_warn(f"{file}: {blank} blank texts skipped")
+
+    def _split_value(self, row: Mapping[str, Any], where: str) -> str:
+        if self.split_field is None:
+            return ""
+        if self.split_field not in row:
+            raise InputError(
+                f"{where}: no field {self.split_field!r} (datamodule.split_field={self.split_field}); "
+                f"{did_you_mean(self.split_field, map(str, row))}"
+            )
+        return str(row[self.split_field])
+
+
+class FilesDataModule(InversionDataModule):
+    """InversionDataModule over TextFiles, with the arguments of both side by side, so that keys stay short."""
+
+    def __init__(
+        self,
+        path: Paths | None = None,
+        train: Paths | None = None,
+        valid: Paths | None = None,
+        test: Paths | None = None,
+        text_field: str = "text",
+        split_field: str | None = None,
+        split_values: Mapping[Split, str | None] | None = None,
+        spans_field: str | None = None,
+        language_field: str | None = None,
+        attributes: Sequence[str] = (),
+        valid_fraction: Fraction = 0.05,
+        test_fraction: Fraction = 0.05,
+        split_seed: NonNegativeInt = 0,
+        max_tokens: PositiveInt = 32,
+        tokenizer: str = "minilm",
+        batch_size: PositiveInt = 64,
+        eval_batch_size: PositiveInt = 64,
+        limit_train: PositiveInt | None = None,
+        limit_valid: PositiveInt | None = None,
+        limit_test: PositiveInt | None = None,
+        drop_repeated: bool = True,
+        seed: NonNegativeInt = 0,
+    ) -> None:
+        super().__init__(
+            source=TextFiles(
+                path=path,
+                train=train,
+                valid=valid,
+                test=test,
+                text_field=text_field,
+                split_field=split_field,
+                split_values=split_values,
+                spans_field=spans_field,
+                language_field=language_field,
+                attributes=attributes,
+                valid_fraction=valid_fraction,
+                test_fraction=test_fraction,
+                split_seed=split_seed,
+            ),
+            max_tokens=max_tokens,
+            tokenizer=tokenizer,
+            batch_size=batch_size,
+            eval_batch_size=eval_batch_size,
+            limit_train=limit_train,
+            limit_valid=limit_valid,
+            limit_test=limit_test,
+            drop_repeated=drop_repeated,
+            seed=seed,
+        )
+
+
+def existing(name: str, key: str) -> Path:
+    """The file of that name.
+
+    Raises:
+        InputError: There is none, or it is a directory; names ``key`` and the nearest file beside it.
+    """
+    file = Path(name).expanduser()
+    if file.is_file():
+        return file
+    if file.is_dir():
+        raise InputError(f"{key}={name} is a directory, not a file")
+    if not file.parent.is_dir():
+        raise InputError(f"{key}={name}: there is no directory {file.parent}")
+    beside = [entry.name for entry in file.parent.iterdir() if entry.is_file()]
+    raise InputError(f"{key}={name}: there is no such file; {did_you_mean(file.name, beside)}")
+
+
+def rows(file: Path, text_field: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows of a file with their line numbers (row numbers in parquet), 1-based.
+
+    Raises:
+        InputError: The extension is unknown, bytes are not UTF-8, or a line is not of the file's format.
+    """
+    extension = file.with_suffix("").suffix if file.suffix.lower() == ".gz" else file.suffix
+    match extension.lower():
+        case ".jsonl":
+            yield from _json_rows(file, text_field)
+        case ".csv":
+            yield from _table_rows(file, text_field, ",", csv.QUOTE_MINIMAL)
+        case ".tsv":
+            yield from _table_rows(file, text_field, "\t", csv.QUOTE_NONE)
+        case ".txt":
+            yield from ((number, {text_field: line.rstrip("\r\n")}) for number, line in _lines(file))
+        case ".parquet" if file.suffix.lower() != ".gz":
+            yield from _parquet_rows(file)
+        case _:
+            raise InputError(f"{file}: unknown extension {extension!r}; {did_you_mean(extension, EXTENSIONS)}")
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Decoded lines with their ends and numbers; a byte order mark at the start is left out."""
+    number = 0
+    try:
+        with cast(IO[bytes], gzip.open(file) if file.suffix.lower() == ".gz" else file.open("rb")) as stream:
+            for number, line in enumerate(stream, start=1):
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{file}:{number}: not UTF-8 ({error.reason} at byte {error.start + 1} of the line)"
+        ) from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{file}: damaged or not gzip, after line {number} ({error})") from error
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror or error})") from error
+
+
+def _json_rows(file: Path, text_field: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in _lines(file):
+        if not line.strip():
+            yield number, {text_field: ""}
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{file}:{number}: not JSON ({error})") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{file}:{number}: a line should be a JSON object, not {type(row).__name__}")
+        yield number, row
+
+
+def _table_rows(file: Path, text_field: str, delimiter: str, quoting: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    csv.field_size_limit(LONGEST_FIELD)
+    reader = csv.reader((line for _, line in _lines(file)), delimiter=delimiter, quoting=quoting, strict=True)
+    header: list[str] | None = None
+    try:
+        for values in reader:
+            if not values:
+                yield reader.line_num, {text_field: ""}
+            elif header is None:
+                header = [name.strip() for name in values]
+            elif len(values) != len(header):
+                raise InputError(f"{file}:{reader.line_num}: {len(values)} fields, but the header has {len(header)}")
+            else:
+                yield reader.line_num, dict(zip(header, values, strict=True))
+    except csv.Error as error:
+        raise InputError(f"{file}:{reader.line_num}: not valid {file.name} ({error})") from error
+
+
+def _parquet_rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    number = 0
+    try:
+        for batch in pyarrow.parquet.ParquetFile(file).iter_batches():
+            for row in batch.to_pylist():
+                number += 1
+                yield number, row
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: damaged or not parquet, after row {number} ({error})") from error

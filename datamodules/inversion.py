@@ -1,0 +1,292 @@
+"""From a source of texts to batches of (vector, text): truncation, repeats, embedding, defense, labels.
+
+datamodule = InversionDataModule(SyntheticCorpus())
+datamodule.connect(CachedEmbedder(...), Identity())   # the black boxes
+datamodule.setup("fit")                               # reads, cuts, embeds training and validation texts
+datamodule.encode = attack.encode                     # what the attack predicts: token ids of a text
+batch = next(iter(datamodule.train_dataloader()))
+batch["vectors"], batch["labels"]                     # (64, d) float32, (64, T) int64 padded with -100
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from lightning import LightningDataModule
+from lightning.pytorch.utilities import rank_zero_info
+from numpy.typing import NDArray
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from datamodules.batching import (
+    Batch,
+    BatchLoader,
+    EvaluationBatchSampler,
+    Indices,
+    LengthBucketBatchSampler,
+    ResumableLoader,
+)
+from datamodules.sources import SPLITS, Downloaded, Source, folded, numbered
+from datamodules.truncation import Truncation
+from defenses.base import Defense
+from errors import InputError
+from examples import Example, Split
+
+if TYPE_CHECKING:
+    from embedders.cache import CachedEmbedder, CachedVectors
+
+IGNORED = -100  # a label that no loss counts
+DEFENSE_SAMPLE = 100_000  # training vectors that a defense is fitted to: enough for means and codebooks, bounded memory
+EMBEDDING_LIMIT = timedelta(days=30)  # how long a rank waits for the others to embed their part
+
+STAGES: Mapping[str | None, tuple[Split, ...]] = {
+    "fit": ("train", "valid"),
+    "validate": ("valid",),
+    "test": ("test",),
+    "predict": ("test",),
+    None: SPLITS,
+}
+
+
+class Encode(Protocol):
+    """An attack's own view of texts: the ids that it learns to predict."""
+
+    def __call__(self, texts: Sequence[str], /) -> Sequence[Sequence[int]]: ...
+
+
+class InversionDataModule(LightningDataModule):
+    """Texts, their defended vectors and their labels, in batches.
+
+    A text is cut once, to the reference that the embedder and the attack both see. Vectors stay in the cache's files
+    and are read by batch; labels are token ids, made once. A test batch has no labels: an attacker knows neither the
+    text nor its length.
+
+    Args:
+        source: Gives the uncut texts of each split.
+        max_tokens: Tokens that a reference keeps.
+        tokenizer: Whose tokens are counted (see Truncation).
+        batch_size: Training examples in a batch of one rank.
+        eval_batch_size: Validation and test examples in a batch.
+        limit_train: Use at most the first so many examples, after repeats were dropped.
+        limit_valid: The same of the validation examples.
+        limit_test: The same of the test examples.
+        drop_repeated: Keep one copy of a text in each split, and drop training texts that also stand (lower-cased,
+            without punctuation) among the validation or test texts, and validation texts that stand among the test
+            texts.
+        seed: Decides the order of the training batches.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        max_tokens: PositiveInt = 32,
+        tokenizer: str = "minilm",
+        batch_size: PositiveInt = 64,
+        eval_batch_size: PositiveInt = 64,
+        limit_train: PositiveInt | None = None,
+        limit_valid: PositiveInt | None = None,
+        limit_test: PositiveInt | None = None,
+        drop_repeated: bool = True,
+        seed: NonNegativeInt = 0,
+    ) -> None:
+        super().__init__()
+        self.source = source
+        self.max_tokens = max_tokens
+        self.tokenizer = tokenizer
+        self.batch_size = batch_size
+        self.eval_batch_size = eval_batch_size
+        self.limits: Mapping[Split, int | None] = {"train": limit_train, "valid": limit_valid, "test": limit_test}
+        self.drop_repeated = drop_repeated
+        self.seed = seed
+        self.encode: Encode | None = None
+        self.allow_zero_length_dataloader_with_multiple_devices = True  # fewer test batches than ranks
+        self._examples: Mapping[Split, Sequence[Example]] | None = None
+        self._views: dict[Split, CachedVectors] = {}
+        self._embedder: CachedEmbedder | None = None
+        self._defense: Defense | None = None
+        self._fitted = False
+
+    def connect(self, embedder: CachedEmbedder, defense: Defense) -> None:
+        """Hand over the black boxes; before ``setup``."""
+        self._embedder, self._defense = embedder, defense
+        self._views, self._fitted = {}, False
+
+    @property
+    def embedder(self) -> CachedEmbedder:
+        """The embedder behind its cache."""
+        if self._embedder is None:
+            raise RuntimeError("connect(embedder, defense) comes before the first use of vectors")
+        return self._embedder
+
+    @property
+    def defense(self) -> Defense:
+        """The defense between the cache and the attacker."""
+        if self._defense is None:
+            raise RuntimeError("connect(embedder, defense) comes before the first use of vectors")
+        return self._defense
+
+    @property
+    def dimension(self) -> int:
+        """Width of the vectors that the attacker sees."""
+        return self.defense.output_dimension(self.embedder.dimension)
+
+    def prepare_data(self) -> None:
+        """Download what is not on this machine yet; nothing else."""
+        if isinstance(self.source, Downloaded):
+            self.source.download()
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read and embed the splits that a stage needs (None: all of them), and fit the defense where it is ``fit``.
+
+        Raises:
+            InputError: The source's own complaints, fewer than two training texts for ``fit``, no text for ``test``.
+        """
+        splits = STAGES[stage]
+        if "train" in splits and len(self.examples("train")) < 2:
+            raise InputError(
+                f"training needs at least two training texts, there are {len(self.examples('train'))} (after repeats "
+                "were dropped): check datamodule.train, datamodule.path or datamodule.limit_train"
+            )
+        if stage in ("validate", "test") and not self.examples(splits[0]):
+            raise InputError(
+                f"there is no {splits[0]} text: give datamodule.{splits[0]}, or datamodule.{splits[0]}_fraction or "
+                "datamodule.split_field with datamodule.path"
+            )
+        self.embed(*splits)
+        if stage == "fit" and not self._fitted:
+            self._fit_defense()
+            self._fitted = True
+
+    def embed(self, *splits: Split) -> None:
+        """Make the vectors of these splits readable; on several ranks, all of them call this together."""
+        missing = [split for split in splits if split not in self._views]
+        if not missing:
+            return
+        rank, world_size = self._place()
+        texts = {split: [example.text for example in self.examples(split)] for split in missing}
+        everything = [text for split in missing for text in texts[split]]
+        self.embedder.fill(everything, "training", rank=rank, world_size=world_size, barrier=_barrier())
+        for split in missing:
+            self._views[split] = self.embedder.view(texts[split])
+
+    def examples(self, split: Split) -> Sequence[Example]:
+        """The examples of a split: cut, without repeats, numbered by position. Needs no embedder."""
+        if self._examples is None:
+            self._examples = self._read()
+        return self._examples[split]
+
+    def vectors(self, split: Split, indices: Sequence[int] | Indices, epoch: int | None = None) -> Tensor:
+        """Defended vectors, (len(indices), dimension) float32; ``epoch`` for training batches only."""
+        chosen = [int(index) for index in indices]
+        examples = self.examples(split)
+        return self.defense(self._views[split][chosen], [examples[i] for i in chosen], role=split, epoch=epoch)
+
+    def training_entities(self) -> frozenset[tuple[str, str]]:
+        """Label and lower-cased text of every entity in the training texts."""
+        return frozenset(
+            (span.label, example.text[span.start : span.end].lower())
+            for example in self.examples("train")
+            for span in example.spans
+        )
+
+    def train_dataloader(self) -> ResumableLoader:
+        """Batches of index, vectors and labels (where ``encode`` is set), on every rank equally many."""
+        labels, lengths = self._labels("train")
+        rank, world_size = self._place()
+        sampler = LengthBucketBatchSampler(lengths, self.batch_size, self.seed, rank, world_size)
+        return ResumableLoader(sampler, lambda indices: self._batch("train", indices, labels, sampler.epoch))
+
+    def val_dataloader(self) -> BatchLoader | list[BatchLoader]:
+        """Batches of index, vectors and labels; without validation texts, no loader."""
+        if not self.examples("valid"):
+            return []
+        labels, lengths = self._labels("valid")
+        sampler = EvaluationBatchSampler(len(lengths), self.eval_batch_size, *self._place(), lengths=lengths)
+        return BatchLoader(sampler, lambda indices: self._batch("valid", indices, labels))
+
+    def test_dataloader(self) -> BatchLoader:
+        """Batches of index and vectors, in the order of the examples."""
+        sampler = EvaluationBatchSampler(len(self.examples("test")), self.eval_batch_size, *self._place())
+        return BatchLoader(sampler, lambda indices: self._batch("test", indices, None))
+
+    def _batch(self, split: Split, indices: Indices, labels: _Labels | None, epoch: int | None = None) -> Batch:
+        batch = {"index": torch.from_numpy(indices), "vectors": self.vectors(split, indices, epoch)}
+        if labels is not None:
+            batch["labels"] = labels.padded(indices)
+        return batch
+
+    def _labels(self, split: Split) -> tuple[_Labels | None, Indices]:
+        """Labels of a split, and the lengths to sort by: in tokens where there are labels, else in characters."""
+        texts = [example.text for example in self.examples(split)]
+        if self.encode is None:
+            return None, np.fromiter(map(len, texts), np.int64, len(texts))
+        labels = _Labels(self.encode(texts))
+        return labels, labels.lengths
+
+    def _read(self) -> Mapping[Split, Sequence[Example]]:
+        found = self.source.load()
+        truncation = Truncation(self.max_tokens, self.tokenizer)
+        kept: dict[Split, Sequence[Example]] = {}
+        held_out: set[str] = set()
+        for split in reversed(SPLITS):  # test first: what repeats it is dropped from the others
+            cut = [example for example in truncation.cut(found.get(split, ())) if example.text]
+            examples = list(_new(cut, held_out)) if self.drop_repeated else cut
+            if dropped := len(cut) - len(examples):
+                rank_zero_info(f"{split}: {dropped} of {len(cut)} texts dropped, repeats of this or a held-out split")
+            if self.drop_repeated and split != "train":
+                held_out.update(folded(example.text) for example in examples)
+            kept[split] = numbered(examples[: self.limits[split]])
+        sizes = ", ".join(f"{len(kept[split])} {split}" for split in SPLITS)
+        rank_zero_info(f"texts: {sizes}; {truncation.cut_texts} were cut to {self.max_tokens} tokens")
+        return kept
+
+    def _fit_defense(self) -> None:
+        examples = self.examples("train")
+        step = -(-len(examples) // DEFENSE_SAMPLE)
+        chosen = range(0, len(examples), step)
+        self.defense.fit(self._views["train"][list(chosen)], [examples[i] for i in chosen])
+
+    def _place(self) -> tuple[int, int]:
+        """This rank and the number of ranks."""
+        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+
+
+class _Labels:
+    """Token ids of many texts, end to end in one array: millions of short lists would take ten times the memory."""
+
+    def __init__(self, ids: Sequence[Sequence[int]]) -> None:
+        self.lengths: Indices = np.fromiter(map(len, ids), np.int64, len(ids))
+        self._ends = np.cumsum(self.lengths)
+        self._ids: NDArray[np.int32] = np.concatenate(
+            [np.asarray(row, np.int32) for row in ids] or [np.empty(0, np.int32)]
+        )
+
+    def padded(self, indices: Indices) -> Tensor:
+        """Labels of some texts, (B, T) int64 with T the longest of them, padded with -100."""
+        lengths = self.lengths[indices]
+        places = np.arange(lengths.max(initial=0))
+        within = places < lengths[:, None]
+        padded = np.full(within.shape, IGNORED, np.int64)
+        padded[within] = self._ids[((self._ends[indices] - lengths)[:, None] + places)[within]]
+        return torch.from_numpy(padded)
+
+
+def _new(examples: Sequence[Example], held_out: set[str]) -> Iterator[Example]:
+    """Examples whose text did not come before, and whose folded text is not held out."""
+    seen: set[str] = set()
+    for example in examples:
+        if example.text not in seen and (not held_out or folded(example.text) not in held_out):
+            seen.add(example.text)
+            yield example
+
+
+def _barrier() -> Callable[[], None]:
+    """Waits for the other ranks for as long as embedding may take: the default group gives up after half an hour."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return lambda: None
+    group = torch.distributed.new_group(backend="gloo", timeout=EMBEDDING_LIMIT)
+    return lambda: torch.distributed.barrier(group=group)

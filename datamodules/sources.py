@@ -1,0 +1,166 @@
+"""What a source of texts is, and how a row of a file or a table becomes an example.
+
+A row of a data set, and the example that ``Fields(text="utterance", spans="entities")`` makes of it:
+
+    {"utterance": "I am Ada.", "entities": [{"start": 5, "end": 8, "label": "first_name"}]}
+    Example(index=0, text="I am Ada.", spans=(Span(5, 8, "first_name"),))
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import string
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+from errors import InputError, did_you_mean
+from examples import Example, Span, Split
+
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Gives the texts of a data set, uncut; a split that it does not have is left out."""
+
+    def load(self) -> Mapping[Split, Sequence[Example]]: ...
+
+
+@runtime_checkable
+class Downloaded(Protocol):
+    """A source that is fetched from elsewhere: one process of each machine calls this first."""
+
+    def download(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Which fields of a row hold what.
+
+    Attributes:
+        text: The text.
+        spans: Entities of the text: a list (or its JSON) of ``{"start", "end", "label"}``, ``[start, end, label]`` or
+            ``[label, text, start, end]``; where an entity's own text is given too, it must stand at that place.
+        language: ISO 639-1 code.
+        attributes: Labels of the text; fields of the row, or of a field ``attributes`` that holds an object.
+    """
+
+    text: str = "text"
+    spans: str | None = None
+    language: str | None = None
+    attributes: tuple[str, ...] = ()
+
+    def example(self, row: Mapping[str, Any], where: str) -> Example | None:
+        """The example of a row, with index 0; None where the text is blank.
+
+        Raises:
+            InputError: A field is missing, the text is no text, or a span does not lie in it; names ``where``.
+        """
+        text = _field(row, self.text, "text_field", where)
+        if not isinstance(text, str):
+            raise InputError(f"{where}: field {self.text!r} holds {_kind(text)}, not a text")
+        if not text.strip():
+            return None
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # a lone surrogate, as JSON may carry: no tokenizer takes it
+            raise InputError(f"{where}: field {self.text!r} is not valid Unicode ({error.reason})") from error
+        spans = () if self.spans is None else _spans(_field(row, self.spans, "spans_field", where), text, where)
+        language = None if self.language is None else _field(row, self.language, "language_field", where)
+        return Example(0, text, spans, language if language is None else str(language), self._attributes(row))
+
+    def _attributes(self, row: Mapping[str, Any]) -> Mapping[str, str]:
+        if not self.attributes:
+            return {}
+        nested = row.get("attributes")
+        known = {**nested, **row} if isinstance(nested, Mapping) else row
+        return {name: str(known[name]) for name in self.attributes if known.get(name) not in (None, "")}
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else f"{type(value).__name__} {value!r:.40}"
+
+
+def _field(row: Mapping[str, Any], name: str, key: str, where: str) -> Any:
+    if name not in row:
+        raise InputError(f"{where}: no field {name!r} (datamodule.{key}={name}); {did_you_mean(name, map(str, row))}")
+    return row[name]
+
+
+def _spans(value: Any, text: str, where: str) -> tuple[Span, ...]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.strip() else []
+        except ValueError as error:
+            raise InputError(f"{where}: the spans are not JSON ({error})") from error
+    if value is None:
+        return ()
+    if not isinstance(value, Sequence):
+        raise InputError(f"{where}: the spans should be a list, not {_kind(value)}")
+    return tuple(sorted((_span(entry, text, where) for entry in value), key=lambda span: (span.start, span.end)))
+
+
+def _span(entry: Any, text: str, where: str) -> Span:
+    match entry:
+        case {"start": int(start), "end": int(end), "label": str(label), **rest}:
+            words = rest.get("text")
+        case [int(start), int(end), str(label)]:
+            words = None
+        case [str(label), str(words), int(start), int(end)]:
+            pass
+        case _:
+            raise InputError(
+                f"{where}: span {entry!r:.80} is none of {{start, end, label}}, [start, end, label], "
+                "[label, text, start, end]"
+            )
+    if not 0 <= start < end <= len(text):
+        raise InputError(
+            f"{where}: span {start}-{end} ({label}) does not lie in the text, which has {len(text)} characters"
+        )
+    if words is not None and text[start:end] != words:
+        raise InputError(
+            f"{where}: span {start}-{end} ({label}) should be {words!r:.60}, but there is {text[start:end]!r:.60}"
+        )
+    return Span(start, end, label)
+
+
+class _WithoutPunctuation(dict[int, int | None]):
+    """A table for str.translate that decides on each character once."""
+
+    def __missing__(self, code: int) -> int | None:
+        character = chr(code)
+        punctuation = character in string.punctuation or unicodedata.category(character).startswith("P")
+        self[code] = None if punctuation else code
+        return self[code]
+
+
+_TABLE = _WithoutPunctuation()
+
+
+def folded(text: str) -> str:
+    """The text lower-cased, without punctuation and with single spaces: two texts with one such form are repeats.
+
+    A text of nothing but punctuation stands for itself.
+    """
+    return " ".join(text.lower().translate(_TABLE).split()) or text
+
+
+def cut_apart(examples: Sequence[Example], count: int, seed: int) -> tuple[list[Example], list[Example]]:
+    """Take about ``count`` examples out: (the rest, those taken), both in order.
+
+    Chosen by a hash of the text's folded form, so neither the order of a file nor its other texts decide, and repeats
+    of a text stay together.
+    """
+    salt = seed.to_bytes(8, "little")
+    draws = [hashlib.blake2b(folded(e.text).encode(), digest_size=8, salt=salt).digest() for e in examples]
+    last = sorted(draws)[count - 1] if count else b""
+    rest = [example for example, draw in zip(examples, draws, strict=True) if draw > last]
+    return rest, [example for example, draw in zip(examples, draws, strict=True) if draw <= last]
+
+
+def numbered(examples: Sequence[Example]) -> list[Example]:
+    """The examples with their positions as index."""
+    return [e if e.index == index else replace(e, index=index) for index, e in enumerate(examples)]
