@@ -1,14 +1,20 @@
 """What an embedder is: a black box from texts to vectors.
 
-    vectors = embedder.embed(["my name is ada", "see you on friday"])   # (2, dimension) float32
+vectors = embedder.embed(["my name is ada", "see you on friday"])   # (2, dimension) float32
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
+
+DType = Literal["float32", "bfloat16", "float16"]
 
 
 @runtime_checkable
@@ -32,5 +38,19 @@ class Embedder(Protocol):
     def fingerprint(self) -> str: ...
 
     def embed(self, texts: Sequence[str]) -> Tensor:
-        """Vectors of ``texts``, shape (n, dimension), float32, on the CPU, in the order of ``texts``."""
+        """Vectors of ``texts``, shape (n, d), float32, on the CPU, in the order of ``texts``."""
         ...
+
+
+def fingerprint_of(**parts: str | int | bool | None) -> str:
+    """Hex hash of named values, for ``Embedder.fingerprint``."""
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=32).hexdigest()
+
+
+def resolve_device(device: str) -> torch.device:
+    """The device of that name; "auto" is this process's GPU where there is one, else the CPU."""
+    if device != "auto":
+        return torch.device(device)
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())

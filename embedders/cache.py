@@ -1,0 +1,365 @@
+"""The cache that stands between everything and an embedder: no stored text is ever sent again.
+
+    cached = CachedEmbedder(MiniLM(), Path("~/.cache/unembed/embeddings").expanduser())
+    cached.fill(training_texts, "training")      # once, with a progress bar; resumable
+    vectors = cached.view(training_texts)        # vectors[[5, 7]] -> (2, d), read from the disk
+    cached.embed(["a hypothesis"])               # (1, d), asking the embedder only if the text is new
+
+The key of a vector is the embedder's fingerprint and the exact characters of the text, so all data sets, splits, runs
+and processes share one cache. ``kill -9`` loses at most the shard that is being written.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor
+
+from embedders.base import Embedder
+from embedders.index import ABSENT, KeySet, Positions, Values, distinct
+from embedders.progress import Progress
+from embedders.shards import DamagedShardError, Keys, Vectors, text_keys, write_privately
+from embedders.store import ShardStore, full_disk_explained, make_private_folder
+from errors import InputError
+
+Purpose = Literal["training", "attack", "scoring"]
+
+_SHOWN_CHARACTERS = 40  # of a text in an error message
+_APPEARANCE_SECONDS = (0.1, 0.4, 1.5, 6.0, 20.0)  # waits for other ranks' shards to appear on a network disk
+
+
+class Queries:
+    """What was asked of the cache and what of the embedder, by purpose, in this process."""
+
+    def __init__(self) -> None:
+        self._asked = {purpose: KeySet() for purpose in get_args(Purpose)}
+        self._sent = dict.fromkeys(get_args(Purpose), 0)
+
+    @property
+    def asked(self) -> dict[Purpose, int]:
+        """Distinct texts asked for, cached or not."""
+        return {purpose: len(keys) for purpose, keys in self._asked.items()}
+
+    @property
+    def sent(self) -> dict[Purpose, int]:
+        """Texts that were really sent to the embedder."""
+        return dict(self._sent)
+
+    def count_asked(self, purpose: Purpose, keys: Keys) -> None:
+        self._asked[purpose].add(keys)
+
+    def count_sent(self, purpose: Purpose, texts: int) -> None:
+        self._sent[purpose] += texts
+
+
+class CachedVectors:
+    """The vectors of a fixed list of texts, read from the disk when they are indexed; 8 bytes of memory a text."""
+
+    def __init__(self, store: ShardStore, locations: Values) -> None:
+        self._store = store
+        self._locations = locations
+
+    def __len__(self) -> int:
+        return len(self._locations)
+
+    def __getitem__(self, indices: slice | Positions | Tensor | list[int]) -> Tensor:
+        """Vectors at ``indices``, (m, d) float32.
+
+        Raises:
+            InputError: A file of the cache went away or was damaged while it was in use.
+        """
+        chosen = indices.numpy() if isinstance(indices, Tensor) else indices
+        try:
+            return torch.from_numpy(self._store.read(np.atleast_1d(self._locations[chosen])))
+        except (DamagedShardError, FileNotFoundError) as error:
+            raise InputError(
+                f"the embedding cache {self._store.folder} changed while it was in use: {error}; "
+                "run the command again, and what is missing is embedded again"
+            ) from error
+
+
+class _Pending:
+    """Rows that wait for a shard to be worth writing; found by look-ups like stored ones."""
+
+    def __init__(self, store: ShardStore) -> None:
+        self.store = store
+        self.since = 0.0
+        self._rows: dict[bytes, int] = {}
+        self._keys: list[Keys] = []
+        self._vectors: list[Vectors] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, keys: Keys, vectors: Vectors) -> None:
+        if not self._rows:
+            self.since = time.monotonic()
+        for key in keys:
+            self._rows[key.tobytes()] = len(self._rows)
+        self._keys.append(keys)
+        self._vectors.append(vectors)
+
+    def find(self, keys: Keys) -> Values:
+        """Row of each key, ABSENT where it does not wait; (n,)."""
+        rows = [self._rows.get(key.tobytes(), ABSENT) for key in keys] if self._rows else [ABSENT] * len(keys)
+        return np.array(rows, dtype=np.int64)
+
+    def read(self, rows: Values) -> Vectors:
+        self._vectors = [np.concatenate(self._vectors)]
+        return self._vectors[0][rows]
+
+    def flush(self, rows_to_come: int = 0) -> None:
+        if self._rows:
+            self.store.add(np.concatenate(self._keys), np.concatenate(self._vectors), rows_to_come)
+            self._rows, self._keys, self._vectors = {}, [], []
+
+    def flush_at_exit(self) -> None:
+        try:
+            self.flush()
+        except InputError as error:  # at exit nobody is left to catch it
+            print(f"embedding cache: {len(self)} vectors are lost: {error}", file=sys.stderr)
+
+
+class CachedEmbedder:
+    """An embedder that remembers, and counts what it was asked.
+
+    Small calls are pooled: their vectors reach the disk when ``shard_size`` of them wait, at the first call later than
+    ``shard_seconds`` after the oldest, on ``flush`` and when the program ends.
+    """
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        directory: Path,
+        *,
+        batch_size: PositiveInt = 64,
+        shard_size: PositiveInt = 4096,
+        shard_seconds: PositiveFloat = 60.0,
+    ) -> None:
+        """Nothing is read or written before the first call.
+
+        Args:
+            directory: Where all embedders' vectors lie, each in a folder of its own; made (0700) where missing.
+            batch_size: Texts sent to the embedder at a time.
+            shard_size: Rows of a file.
+            shard_seconds: Longest wait of a vector in memory while calls arrive.
+        """
+        self._embedder = embedder
+        self._directory = directory
+        self._batch_size = batch_size
+        self._shard_size = shard_size
+        self._shard_seconds = shard_seconds
+        self.queries = Queries()
+
+    @property
+    def dimension(self) -> int:
+        return self._embedder.dimension
+
+    @property
+    def max_tokens(self) -> int:
+        return self._embedder.max_tokens
+
+    @property
+    def fingerprint(self) -> str:
+        return self._embedder.fingerprint
+
+    def embed(self, texts: Sequence[str], purpose: Purpose = "attack") -> Tensor:
+        """Vectors of ``texts``, (n, d) float32; the embedder is asked for each unseen text once.
+
+        Raises:
+            InputError: The embedder gave a wrong number of vectors, a wrong width, NaN or infinity; the disk is full.
+        """
+        keys = text_keys(texts)
+        self.queries.count_asked(purpose, keys)
+        while True:
+            self._send(texts, keys, self._unseen(texts, keys), purpose)
+            try:
+                return torch.from_numpy(self._read(keys))
+            except (DamagedShardError, FileNotFoundError):
+                self._store.refresh(force=True)  # a damaged shard is set aside by now: its texts count as unseen
+
+    def fill(
+        self,
+        texts: Sequence[str],
+        purpose: Purpose,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        barrier: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Make sure that all ``texts`` are stored and sound; every rank calls this with the same texts.
+
+        Unseen texts are cut into batches by length first, and the batches are dealt to the ranks, so that their
+        composition, and with it the last bit of a vector, does not depend on ``world_size``; nor does it on a call that
+        was killed half-way, because shards hold whole batches.
+
+        Raises:
+            InputError: As ``embed``; batches that were finished before are kept.
+        """
+        keys = text_keys(texts)
+        self.queries.count_asked(purpose, keys)
+        self.flush()
+        barrier()  # what the other ranks had in memory is stored
+        self._store.refresh(force=True)
+        locations = self._store.find(keys)
+        self._store.check(locations, lambda name: int(name[:8], 16) % world_size == rank)
+        barrier()  # all shards are verified, each by one rank
+        self._store.refresh(force=True)
+        self._store.trust(self._store.find(keys))
+        unseen = self._unseen(texts, keys)
+        barrier()  # all ranks have seen the same; from here on there are new shards
+        self._send(texts, keys, unseen, purpose, rank, world_size)
+        self.flush()
+        barrier()
+        for seconds in _APPEARANCE_SECONDS if world_size > 1 else ():
+            self._store.refresh(force=True)
+            if not len(self._unseen(texts, keys)):
+                break
+            time.sleep(seconds)
+        # Nothing is left, but where a rank has died or keeps its shards on a disk of its own.
+        self._send(texts, keys, self._unseen(texts, keys), purpose)
+        self.flush()
+
+    def view(self, texts: Sequence[str]) -> CachedVectors:
+        """The vectors of ``texts`` as an array on the disk.
+
+        A damaged shard that ``fill`` has not met is found here, and its texts are embedded again.
+
+        Raises:
+            ValueError: A text is not stored: call ``fill`` first.
+        """
+        self.flush()
+        keys = text_keys(texts)
+        locations = self._store.find(keys)
+        if (locations == ABSENT).any():
+            raise ValueError(f"text {int((locations == ABSENT).argmax())} is not in the cache: call fill() first")
+        while not self._store.check(locations):
+            self._send(texts, keys, self._unseen(texts, keys), "training")
+            self.flush()
+            locations = self._store.find(keys)
+        return CachedVectors(self._store, locations)
+
+    def flush(self) -> None:
+        """Write what waits in memory.
+
+        Raises:
+            InputError: The disk is full.
+        """
+        self._pending.flush()
+
+    @cached_property
+    def _store(self) -> ShardStore:
+        folder = self._directory / self.fingerprint[:16]
+        make_private_folder(folder)
+        _describe(folder / "embedder.json", self._embedder)
+        return ShardStore(folder, self.dimension)
+
+    @cached_property
+    def _pending(self) -> _Pending:
+        pending = _Pending(self._store)
+        weakref.finalize(self, pending.flush_at_exit)  # runs when the object goes or the interpreter ends
+        return pending
+
+    def _unseen(self, texts: Sequence[str], keys: Keys) -> Positions:
+        """Positions of the distinct texts that are neither stored nor waiting, shortest first."""
+        missing = np.flatnonzero(self._find(keys) == ABSENT)
+        if len(missing):  # perhaps another process has stored them meanwhile
+            self._store.refresh()
+            missing = missing[self._find(keys[missing]) == ABSENT]
+        missing = missing[distinct(keys[missing])]
+        lengths = [len(texts[position]) for position in missing.tolist()]
+        return missing[np.lexsort((keys[missing, 0], np.array(lengths, dtype=np.int64)))]
+
+    def _find(self, keys: Keys) -> Values:
+        """Anything but ABSENT for a key that is stored or waiting."""
+        found = self._store.find(keys)
+        absent = np.flatnonzero(found == ABSENT)
+        found[absent] = self._pending.find(keys[absent])
+        return found
+
+    def _read(self, keys: Keys) -> Vectors:
+        locations = self._store.find(keys)
+        stored = locations != ABSENT
+        if stored.all():
+            return self._store.read(locations)
+        vectors = np.empty((len(keys), self.dimension), dtype=np.float32)
+        vectors[stored] = self._store.read(locations[stored])
+        vectors[~stored] = self._pending.read(self._pending.find(keys[~stored]))
+        return vectors
+
+    def _send(
+        self, texts: Sequence[str], keys: Keys, unseen: Positions, purpose: Purpose, rank: int = 0, world_size: int = 1
+    ) -> None:
+        """Embed this rank's batches of the texts at ``unseen``, and put them with what waits."""
+        if not len(unseen):
+            return
+        batches = [unseen[start : start + self._batch_size] for start in range(0, len(unseen), self._batch_size)]
+        # In no order of length: every rank gets as much work, and the time left can be told from the time past.
+        order = np.random.default_rng(0).permutation(len(batches))[rank::world_size]
+        rows_to_come = sum(len(batches[number]) for number in order)
+        with Progress(rows_to_come, shown=rank == 0) as progress:
+            for number in order:
+                batch = batches[number]
+                vectors = self._ask([texts[position] for position in batch.tolist()], batch, purpose)
+                self._pending.add(keys[batch], vectors)
+                rows_to_come -= len(batch)
+                waited = time.monotonic() - self._pending.since
+                if len(self._pending) >= self._shard_size or waited > self._shard_seconds:
+                    self._pending.flush(rows_to_come)
+                progress.advance(len(batch))
+
+    def _ask(self, texts: list[str], positions: Positions, purpose: Purpose) -> Vectors:
+        self.queries.count_sent(purpose, len(texts))
+        vectors = self._embedder.embed(texts).detach().to("cpu", torch.float32).numpy()
+        if vectors.ndim != 2 or len(vectors) != len(texts):
+            raise InputError(
+                f"the embedder gave an array of shape {tuple(vectors.shape)} for {len(texts)} texts, "
+                f"the first of them {_named(texts[0], positions[0])}"
+            )
+        if vectors.shape[1] != self.dimension:
+            raise InputError(
+                f"the embedder gave vectors of width {vectors.shape[1]} instead of {self.dimension}, "
+                f"the first of them for {_named(texts[0], positions[0])}"
+            )
+        finite = np.isfinite(vectors).all(axis=1)
+        if not finite.all():
+            bad = int(finite.argmin())
+            raise InputError(f"the embedder gave NaN or infinity for {_named(texts[bad], positions[bad])}")
+        return vectors
+
+
+def _named(text: str, position: int) -> str:
+    shown = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+    return f"text {position} ({shown!r})"
+
+
+def _describe(path: Path, embedder: Embedder) -> None:
+    """Write what the folder belongs to, or check it.
+
+    Raises:
+        InputError: The folder belongs to another embedder.
+    """
+    description = {
+        "fingerprint": embedder.fingerprint,
+        "dimension": embedder.dimension,
+        "max_tokens": embedder.max_tokens,
+    }
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):  # new, or damaged: it says nothing that is not known here
+        found = description
+        content = json.dumps(description).encode()
+        with full_disk_explained(path.parent, len(content)):
+            write_privately(path, content)
+    if found != description:
+        raise InputError(f"{path} describes another embedder ({found}) than the one in use ({description})")

@@ -1,0 +1,181 @@
+"""Where the files of a model are: a local folder, the hub's cache on this machine, or the hub.
+
+Nothing is downloaded before it is needed: the configuration files when the width or the fingerprint is asked for, the
+weights when the first text is embedded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from errors import InputError
+
+_TIMEOUT_SECONDS = 10.0
+_DESCRIBING = ("*.json", "*.txt", "*.model", "*.py", "*.jinja", "*.vocab")
+_WEIGHTS = ("*.safetensors", "*.bin")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model on this machine.
+
+    Attributes:
+        folder: Holds the configuration and tokenizer files, and the weights unless ``commit`` is to be downloaded.
+        commit: Commit on the hub, where the model comes from there.
+        name: As the user gave it.
+    """
+
+    folder: Path
+    commit: str | None
+    name: str
+
+    @property
+    def identity(self) -> str:
+        """What can be told apart by this can give other vectors: the commit, or a hash of the files."""
+        return f"{self.name}@{self.commit}" if self.commit else folder_hash(self.folder)
+
+    def with_weights(self) -> Path:
+        """The folder, with the weights in it.
+
+        Raises:
+            InputError: They are not there, and cannot be downloaded.
+        """
+        if _has_weights(self.folder):
+            return self.folder
+        if self.commit is None:
+            raise InputError(f"the model folder {self.folder} holds no weights (*.safetensors or *.bin)")
+        return _download(self.name, self.commit, weights=True)
+
+    def read_json(self, name: str) -> Any:
+        """A JSON file of the model, None where it has no such file."""
+        path = self.folder / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def locate(model: str, revision: str | None = None) -> ModelFiles:
+    """Find a model by the path of its folder or by its name on the hub; its weights may still be missing.
+
+    Raises:
+        InputError: It is neither here nor in the hub's cache, and the hub cannot be reached or does not have it.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return ModelFiles(folder, None, model)
+    if not _HUB_NAME.fullmatch(model):
+        raise InputError(f"embedder.model={model}: no such folder, and no name of a model on the Hugging Face hub")
+    cached = _in_hub_cache(model, revision)
+    if cached is not None:
+        return ModelFiles(cached, cached.name, model)
+    commit = _commit_on_hub(model, revision)
+    return ModelFiles(_download(model, commit, weights=False), commit, model)
+
+
+def folder_hash(folder: Path) -> str:
+    """Hash of the weights, tokenizer and configuration in ``folder``, sub-folders included; not of its path."""
+    digest = hashlib.sha256()
+    paths = {path for pattern in (*_DESCRIBING, *_WEIGHTS) for path in folder.rglob(pattern) if path.is_file()}
+    for path in sorted(paths, key=lambda path: path.relative_to(folder).as_posix()):
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{file_hash(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file; remembered for this process as long as its size and time stay."""
+    status = path.stat()
+    return _file_hash(path, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _file_hash(path: Path, size: int, changed_at: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _in_hub_cache(model: str, revision: str | None) -> Path | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(model, revision=revision, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+    return folder if (folder / "config.json").is_file() or (folder / "modules.json").is_file() else None
+
+
+def _has_weights(folder: Path) -> bool:
+    indexes = [*folder.glob("*.safetensors.index.json"), *folder.glob("*.bin.index.json")]
+    for index in indexes:
+        parts = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        if all((folder / part).is_file() for part in parts):
+            return True
+    if indexes:
+        return False
+    return any(path.is_file() for pattern in _WEIGHTS for path in folder.rglob(pattern))
+
+
+def _commit_on_hub(model: str, revision: str | None) -> str:
+    import httpx
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+
+    looked_for = f"{model} (revision {revision or 'main'})"
+    if constants.HF_HUB_OFFLINE:
+        raise _unreachable(looked_for, "HF_HUB_OFFLINE is set")
+    try:
+        commit = HfApi().model_info(model, revision=revision, timeout=_TIMEOUT_SECONDS).sha
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise InputError(
+            f"embedder.model={model}: no such folder, and the Hugging Face hub has no such model, or keeps it from you "
+            "(log in with `hf auth login`); embedder=minilm needs neither"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise InputError(
+            f"embedder.revision={revision}: the model {model} has no such branch, tag or commit"
+        ) from error
+    except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
+        raise _unreachable(looked_for, str(error) or type(error).__name__) from error
+    if commit is None:
+        raise _unreachable(looked_for, "the hub names no commit")
+    return commit
+
+
+def _download(model: str, commit: str, weights: bool) -> Path:
+    import httpx
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    patterns = list(_DESCRIBING)
+    try:
+        if weights:
+            names = HfApi().list_repo_files(model, revision=commit)
+            patterns.append(_WEIGHTS[0] if any(name.endswith(".safetensors") for name in names) else _WEIGHTS[1])
+            # Dense modules of older sentence-transformers models come as pytorch_model.bin only
+            patterns.append("*_Dense/*.bin")
+        return Path(
+            snapshot_download(
+                model,
+                revision=commit,
+                allow_patterns=patterns,
+                ignore_patterns=["onnx/*", "openvino/*", "*/onnx/*", "*/openvino/*"],
+                etag_timeout=_TIMEOUT_SECONDS,
+            )
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, httpx.HTTPError, OSError) as error:
+        raise _unreachable(f"{model} (commit {commit})", str(error) or type(error).__name__) from error
+
+
+def _unreachable(looked_for: str, reason: str) -> InputError:
+    from huggingface_hub import constants
+
+    first_line = reason.strip().splitlines()[0]
+    return InputError(
+        f"the embedding model {looked_for} is not on this machine: there is no folder of that name, it is not in the "
+        f"hub's cache {constants.HF_HUB_CACHE}, and the hub cannot be reached ({first_line}); embedder=minilm works offline"
+    )

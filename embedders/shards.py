@@ -1,0 +1,188 @@
+"""One shard: an immutable file of vectors, found by the hash of their texts.
+
+    header   64 bytes: magic, version, dimension d, rows n, checksums of the keys, of the vectors and of the header
+    keys     n x 8 bytes (first half of each key), then n x 8 bytes (second half), little-endian uint64
+    vectors  n x d float32, little-endian, row i belonging to key i
+
+The texts themselves are not in the file. It is written under a temporary name, flushed to the disk and then renamed, so
+a reader on any machine sees a whole shard or none; its name is the hash of its content, so two writers of one shard
+write the same file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Keys = NDArray[np.uint64]
+Vectors = NDArray[np.float32]
+
+SUFFIX = ".shard"
+TEMPORARY_SUFFIX = ".tmp"
+DAMAGED_SUFFIX = ".damaged"
+
+_MAGIC = b"unembed\x00"
+_VERSION = 1
+_FIELDS = struct.Struct("<8sIIQ16s16s")  # all of the header but its own checksum
+_HEADER_SIZE = 64
+_CHUNK = 1 << 22  # bytes read at a time for a checksum: a shard is never copied into memory whole
+
+
+class DamagedShardError(Exception):
+    """A shard file that is truncated, altered or of another kind; the message says which."""
+
+
+def text_keys(texts: Sequence[str]) -> Keys:
+    """128-bit keys of the exact characters of ``texts``, (n, 2) uint64."""
+    buffer = bytearray()
+    for text in texts:
+        buffer += hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return np.frombuffer(buffer, dtype="<u8").reshape(-1, 2)
+
+
+def shard_size_in_bytes(rows: int, dimension: int) -> int:
+    """Size of a shard file of ``rows`` vectors of width ``dimension``."""
+    return _HEADER_SIZE + rows * (16 + 4 * dimension)
+
+
+def write_shard(folder: Path, keys: Keys, vectors: Vectors) -> Path:
+    """Write a shard of keys (n, 2) and vectors (n, d) into ``folder`` and return its final path.
+
+    Raises:
+        OSError: The disk is full or not writable; nothing is left behind then.
+    """
+    n, dimension = vectors.shape
+    key_bytes = np.ascontiguousarray(keys.T, dtype="<u8").tobytes()
+    vector_bytes = np.ascontiguousarray(vectors, dtype="<f4").tobytes()
+    fields = _FIELDS.pack(_MAGIC, _VERSION, dimension, n, _checksum(key_bytes), _checksum(vector_bytes))
+    header = fields + _checksum(fields)[: _HEADER_SIZE - _FIELDS.size]
+    path = folder / (_checksum(header).hex() + SUFFIX)
+    write_privately(path, header, key_bytes, vector_bytes)
+    return path
+
+
+def write_privately(path: Path, *parts: bytes) -> None:
+    """Write a file (0600) that is there whole or not at all, and on the disk when this returns.
+
+    Raises:
+        OSError: The disk is full or not writable; nothing is left behind then.
+    """
+    temporary = path.with_name(f"{os.getpid()}-{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+class Shard:
+    """An open shard: its keys are checked when it is opened, its vectors when they are first read."""
+
+    def __init__(self, path: Path, dimension: int) -> None:
+        """Open ``path`` without reading its vectors.
+
+        Raises:
+            DamagedShardError: Wrong size, bad header, keys that do not match their checksum, or another dimension.
+            FileNotFoundError: Another process has set the file aside.
+        """
+        self.path = path
+        self.dimension = dimension
+        self.verified = False
+        self._mapped: Vectors | None = None
+        with path.open("rb") as file:
+            header = file.read(_HEADER_SIZE)
+            self.rows, self._vector_checksum = self._read_header(header)
+            size = os.fstat(file.fileno()).st_size
+            if size != shard_size_in_bytes(self.rows, dimension):
+                raise DamagedShardError(f"{size} bytes instead of {shard_size_in_bytes(self.rows, dimension)}")
+            _, _, _, _, key_checksum, _ = _FIELDS.unpack(header[: _FIELDS.size])
+            key_bytes = file.read(16 * self.rows)
+        if _checksum(key_bytes) != key_checksum:
+            raise DamagedShardError("the keys do not match their checksum")
+        self._keys: Keys | None = np.frombuffer(key_bytes, dtype="<u8").reshape(2, self.rows)
+
+    def _read_header(self, header: bytes) -> tuple[int, bytes]:
+        if len(header) < _HEADER_SIZE:
+            raise DamagedShardError(f"only {len(header)} bytes long")
+        fields = header[: _FIELDS.size]
+        magic, version, dimension, rows, _, vector_checksum = _FIELDS.unpack(fields)
+        if magic != _MAGIC or header[_FIELDS.size :] != _checksum(fields)[: _HEADER_SIZE - _FIELDS.size]:
+            raise DamagedShardError("the header is not that of a shard")
+        if version != _VERSION:
+            raise DamagedShardError(f"version {version} of the format, this program reads version {_VERSION}")
+        if dimension != self.dimension:
+            raise DamagedShardError(f"vectors of width {dimension} instead of {self.dimension}")
+        return rows, vector_checksum
+
+    def take_keys(self) -> Keys:
+        """The two halves of the keys, (2, n); once only, because the index keeps its own copy."""
+        keys = self._keys
+        if keys is None:
+            raise ValueError(f"the keys of {self.path} were taken already")
+        self._keys = None
+        return keys
+
+    def verify(self) -> None:
+        """Compare the vectors with their checksum, once a process.
+
+        Raises:
+            DamagedShardError: They differ.
+            FileNotFoundError: Another process has set the file aside.
+        """
+        if self.verified:
+            return
+        digest = hashlib.blake2b(digest_size=16)
+        with self.path.open("rb") as file:  # read, not mapped: the pages do not count as this process's memory
+            file.seek(_HEADER_SIZE + 16 * self.rows)
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+        if digest.digest() != self._vector_checksum:
+            raise DamagedShardError("the vectors do not match their checksum")
+        self.verified = True
+
+    def vectors(self) -> Vectors:
+        """The vectors, (n, d), mapped from the file and to be read only."""
+        if self._mapped is None:
+            # mmap would keep a file descriptor open for each of thousands of shards, torch's private mapping keeps none
+            words = shard_size_in_bytes(self.rows, self.dimension) // 4
+            whole = torch.from_file(str(self.path), shared=False, size=words, dtype=torch.float32).numpy()
+            self._mapped = whole[(_HEADER_SIZE + 16 * self.rows) // 4 :].reshape(self.rows, self.dimension)
+        return self._mapped
+
+    def unmap(self) -> None:
+        """Forget the mapping, so that the pages read through it no longer count as this process's memory."""
+        self._mapped = None
+
+
+def set_aside(path: Path) -> None:
+    """Rename a damaged shard so that nobody opens it again; another process may have done so already."""
+    with contextlib.suppress(FileNotFoundError):
+        path.replace(path.with_suffix(DAMAGED_SUFFIX))
+
+
+def _checksum(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,261 @@
+"""A folder of shards: finds stored vectors by key, reads them, adds new ones.
+
+Any number of processes, on any number of machines, may use one folder at a time without locks: shards are written whole
+and never changed, and two of them may hold the same text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedders.index import ABSENT, KeyIndex, Positions, Values
+from embedders.shards import (
+    SUFFIX,
+    TEMPORARY_SUFFIX,
+    DamagedShardError,
+    Keys,
+    Shard,
+    Vectors,
+    set_aside,
+    shard_size_in_bytes,
+    write_shard,
+)
+from errors import InputError
+
+log = logging.getLogger(__name__)
+
+_ROW_BITS = 32  # a location is (number of the shard << 32) | row
+_ROW_MASK = (1 << _ROW_BITS) - 1
+_ABANDONED_SECONDS = 3600  # a temporary file as old as this belongs to a process that was killed
+_RESIDENT_BYTES = 384 << 20  # mappings are dropped when about this much was touched through them
+_BYTES_PER_FAULT = 64 << 10  # the kernel maps the pages around the one that is read as well
+
+
+class ShardStore:
+    """The shards of one embedder.
+
+    Locations are plain integers, valid as long as this object lives.
+    """
+
+    def __init__(self, folder: Path, dimension: int) -> None:
+        """Open ``folder``, making it (0700) where it does not exist, and index the shards in it.
+
+        Raises:
+            InputError: The folder cannot be made or read.
+        """
+        self.folder = folder
+        self.dimension = dimension
+        self._shards: list[Shard | None] = []
+        self._numbers: dict[str, int] = {}  # by file name
+        self._index = KeyIndex()
+        self._listed_at: int | None = None
+        self._touched_bytes = 0
+        make_private_folder(folder)
+        self._remove_abandoned()
+        self.refresh()
+
+    def __len__(self) -> int:
+        """Stored keys; one that two shards hold counts twice."""
+        return len(self._index)
+
+    def find(self, keys: Keys) -> Values:
+        """Locations of ``keys`` (n, 2), ABSENT where a text is not stored; (n,)."""
+        return self._index.find(keys)
+
+    def refresh(self, force: bool = False) -> None:
+        """Index the shards that appeared since, forget those that went; cheap while the folder has not changed."""
+        changed_at = self.folder.stat().st_mtime_ns
+        if changed_at == self._listed_at and not force:
+            return
+        names = {entry.name for entry in os.scandir(self.folder) if entry.name.endswith(SUFFIX)}
+        for name in [name for name in self._numbers if name not in names]:
+            self._forget(self._numbers[name])
+        self._open(sorted(names - self._numbers.keys()))
+        self._listed_at = changed_at
+
+    def add(self, keys: Keys, vectors: Vectors, rows_to_come: int = 0) -> None:
+        """Store vectors (n, d) under keys (n, 2); they are on the disk when this returns.
+
+        Args:
+            rows_to_come: Rows that will follow, for the message about a full disk.
+
+        Raises:
+            InputError: The disk is full.
+        """
+        with full_disk_explained(self.folder, shard_size_in_bytes(len(keys) + rows_to_come, self.dimension)):
+            path = write_shard(self.folder, keys, vectors)
+        if path.name not in self._numbers:
+            self._open([path.name])
+
+    def check(self, locations: Values, mine: Callable[[str], bool] = lambda name: True) -> bool:
+        """Verify the vectors of the shards that ``locations`` lie in; set damaged ones aside.
+
+        Args:
+            mine: Whether this process verifies the shard of a file name; another one verifies the rest.
+
+        Returns:
+            Whether all were sound. Where not, look the keys up again.
+        """
+        damaged: dict[str, str] = {}
+        for number in np.unique(locations[locations != ABSENT] >> _ROW_BITS).tolist():
+            shard = self._shards[number]
+            if shard is None or (not shard.verified and mine(shard.path.name) and not self._sound(number, damaged)):
+                self._forget(number)
+        self._warn(damaged)
+        return all(
+            self._shards[number] is not None for number in np.unique(locations[locations != ABSENT] >> _ROW_BITS)
+        )
+
+    def trust(self, locations: Values) -> None:
+        """Take the shards of ``locations`` as verified, because other processes have done it."""
+        for number in np.unique(locations[locations != ABSENT] >> _ROW_BITS).tolist():
+            shard = self._shards[number]
+            if shard is not None:
+                shard.verified = True
+
+    def read(self, locations: Values) -> Vectors:
+        """Vectors at ``locations`` (n,), none of them ABSENT; (n, d).
+
+        Raises:
+            DamagedShardError: A shard that was read for the first time is damaged; it has been set aside.
+        """
+        vectors = np.empty((len(locations), self.dimension), dtype=np.float32)
+        for number, places in _by_shard(locations):
+            shard = self._shards[number]
+            if shard is None or not (shard.verified or self.check(locations[places])):
+                raise DamagedShardError(f"a shard of {self.folder} was damaged and has been set aside")
+            vectors[places] = shard.vectors()[locations[places] & _ROW_MASK]
+            self._touched_bytes += len(locations[places]) * _BYTES_PER_FAULT
+        if self._touched_bytes > _RESIDENT_BYTES:
+            self._drop_mappings()
+        return vectors
+
+    def _drop_mappings(self) -> None:
+        mapped = [shard for shard in self._shards if shard is not None]
+        if sum(shard_size_in_bytes(shard.rows, self.dimension) for shard in mapped) > _RESIDENT_BYTES:
+            for shard in mapped:
+                shard.unmap()
+        self._touched_bytes = 0
+
+    def _open(self, names: Iterable[str]) -> None:
+        halves, values = [], []
+        damaged: dict[str, str] = {}
+        for name in names:
+            path = self.folder / name
+            try:
+                shard = Shard(path, self.dimension)
+            except FileNotFoundError:
+                continue  # set aside by another process since the folder was listed
+            except DamagedShardError as error:
+                damaged[name] = str(error)
+                set_aside(path)
+                continue
+            number = len(self._shards)
+            self._shards.append(shard)
+            self._numbers[name] = number
+            halves.append(shard.take_keys())
+            values.append(np.arange(shard.rows, dtype=np.int64) | (number << _ROW_BITS))
+        if halves:
+            high, low = np.concatenate(halves, axis=1)
+            self._index.add(high, low, np.concatenate(values))
+        self._warn(damaged)
+
+    def _sound(self, number: int, damaged: dict[str, str]) -> bool:
+        shard = self._shards[number]
+        assert shard is not None
+        try:
+            shard.verify()
+        except FileNotFoundError:
+            return False
+        except DamagedShardError as error:
+            damaged[shard.path.name] = str(error)
+            set_aside(shard.path)
+            return False
+        return True
+
+    def _forget(self, number: int) -> None:
+        shard = self._shards[number]
+        if shard is None:
+            return
+        self._shards[number] = None
+        del self._numbers[shard.path.name]
+        self._index.drop(number << _ROW_BITS, (number + 1) << _ROW_BITS)
+
+    def _warn(self, damaged: dict[str, str]) -> None:
+        if damaged:
+            listed = "; ".join(f"{name} ({reason})" for name, reason in list(damaged.items())[:3])
+            more = f"; and {len(damaged) - 3} more" if len(damaged) > 3 else ""
+            log.warning(
+                "embedding cache %s: %d damaged file(s) set aside as *.damaged, their texts are embedded again: %s%s",
+                self.folder,
+                len(damaged),
+                listed,
+                more,
+            )
+
+    def _remove_abandoned(self) -> None:
+        for path in self.folder.glob(f"*{TEMPORARY_SUFFIX}"):
+            try:
+                if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                    path.unlink()
+            except FileNotFoundError:
+                continue  # another process was quicker
+
+
+@contextlib.contextmanager
+def full_disk_explained(folder: Path, needed_bytes: int) -> Iterator[None]:
+    """Turn the error of a full disk into one that says where, and how much is needed.
+
+    Raises:
+        InputError: The disk is full, or the quota is used up.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise InputError(
+            f"the disk of the embedding cache {folder} is full: {needed_bytes / 1e6:,.1f} MB are needed, "
+            f"{shutil.disk_usage(folder).free / 1e6:,.1f} MB are free; what was finished before is kept, and the next "
+            "run continues there"
+        ) from error
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make ``folder`` and its missing parents, readable by their owner only (0700).
+
+    Raises:
+        InputError: It cannot be made.
+    """
+    try:
+        for path in [*reversed(folder.parents), folder]:
+            if not path.exists():
+                path.mkdir(mode=0o700, exist_ok=True)
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except OSError as error:
+        raise InputError(f"the embedding cache {folder} cannot be made: {error.strerror}") from error
+
+
+def _by_shard(locations: Values) -> Iterable[tuple[int, Positions | slice]]:
+    """The shards of ``locations`` with the positions that lie in each."""
+    numbers = locations >> _ROW_BITS
+    if not len(numbers):
+        return
+    if (numbers == numbers[0]).all():
+        yield int(numbers[0]), slice(None)
+        return
+    order: NDArray[np.int64] = np.argsort(numbers, kind="stable")
+    cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+    for places in np.split(order, cuts):
+        yield int(numbers[places[0]]), places

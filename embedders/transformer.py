@@ -1,0 +1,184 @@
+"""A plain transformers encoder with a pooling of one's choice over its last hidden states.
+
+    TransformerEmbedder("BAAI/bge-large-en", pooling="cls", normalize=True).embed(["hello"])   # (1, 1024)
+
+Of an encoder-decoder (T5, mT5) only the encoder is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+
+from embedders.base import DType, fingerprint_of, resolve_device
+from embedders.model_files import ModelFiles, locate
+from errors import InputError
+
+Pooling = Literal["mean", "cls", "pooler", "last"]
+
+_TEXTS_AT_ONCE = 64  # of a longer list, grouped by length
+
+
+class _Loaded(NamedTuple):
+    tokenizer: Any
+    model: Any
+
+
+class TransformerEmbedder:
+    """Texts to pooled hidden states; always in eval mode and without gradients."""
+
+    def __init__(
+        self,
+        model: str,
+        pooling: Pooling,
+        normalize: bool,
+        revision: str | None = None,
+        prefix: str = "",
+        dtype: DType = "float32",
+        max_tokens: PositiveInt | None = None,
+        device: str = "auto",
+        trust_remote_code: bool = False,
+    ) -> None:
+        """Nothing is looked for or loaded before it is needed.
+
+        Args:
+            model: Path of a folder, or name on the Hugging Face hub.
+            pooling: ``mean`` of the tokens that are not padding; ``cls``, the first token; ``pooler``, the model's own
+                layer over the first token; ``last``, the last token that is not padding.
+            normalize: Whether vectors are divided by their L2 norm.
+            revision: Branch, tag or commit on the hub.
+            prefix: Put before each text, such as "query: ".
+            dtype: Of the weights and the computation; vectors are float32 all the same.
+            max_tokens: Longer texts are cut, special tokens included; None takes what the model allows.
+            device: "auto" is a GPU where there is one.
+            trust_remote_code: Whether the model may run code that comes with it.
+        """
+        self._model = model
+        self._pooling: Pooling = pooling
+        self._normalize = normalize
+        self._revision = revision
+        self._prefix = prefix
+        self._dtype = dtype
+        self._max_tokens = max_tokens
+        self._device = device
+        self._trust_remote_code = trust_remote_code
+
+    @cached_property
+    def dimension(self) -> int:
+        # most models say it in so many words, and importing transformers takes seconds
+        width = (self._files.read_json("config.json") or {}).get("hidden_size")
+        return int(width or self._config.hidden_size)
+
+    @cached_property
+    def max_tokens(self) -> int:
+        if self._max_tokens is not None:
+            return self._max_tokens
+        tokenizer = self._files.read_json("tokenizer_config.json") or {}
+        config = self._files.read_json("config.json") or {}
+        # tokenizers without a limit say 1e30; models with relative positions name no limit at all
+        limits = [tokenizer.get("model_max_length"), config.get("max_position_embeddings")]
+        return int(min((limit for limit in limits if limit and limit < 1e6), default=512))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint_of(
+            kind="transformer",
+            model=self._files.identity,
+            pooling=self._pooling,
+            normalize=self._normalize,
+            prefix=self._prefix,
+            dtype=self._dtype,
+            max_tokens=self.max_tokens,
+        )
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """Vectors of ``texts``, (n, d) float32 on the CPU.
+
+        Raises:
+            InputError: The model cannot be found or loaded, or has no pooler layer.
+        """
+        vectors = torch.empty(len(texts), self.dimension)
+        if not len(texts):
+            return vectors
+        loaded = self._loaded
+        encoded = loaded.tokenizer(
+            [self._prefix + text for text in texts],
+            truncation=True,
+            max_length=self.max_tokens,
+            return_attention_mask=False,
+        )
+        lengths = [len(ids) for ids in encoded["input_ids"]]
+        if not all(lengths):
+            raise InputError(f"text {lengths.index(0)} of the batch has no token, so {self._model} cannot embed it")
+        order = sorted(range(len(texts)), key=lengths.__getitem__)
+        for start in range(0, len(order), _TEXTS_AT_ONCE):
+            chosen = order[start : start + _TEXTS_AT_ONCE]
+            batch = {name: [values[position] for position in chosen] for name, values in encoded.items()}
+            vectors[chosen] = self._forward(loaded, batch)
+        return vectors
+
+    @torch.inference_mode()
+    def _forward(self, loaded: _Loaded, batch: dict[str, list[list[int]]]) -> Tensor:
+        padded = loaded.tokenizer.pad(batch, padding_side="right", return_tensors="pt").to(loaded.model.device)
+        output = loaded.model(**padded)
+        vectors = self._pool(output, padded["attention_mask"]).float()
+        if self._normalize:
+            vectors = torch.nn.functional.normalize(vectors, dim=-1)
+        return vectors.cpu()
+
+    def _pool(self, output: Any, mask: Tensor) -> Tensor:
+        hidden: Tensor = output.last_hidden_state  # (n, tokens, d)
+        if self._pooling == "cls":
+            return hidden[:, 0]
+        if self._pooling == "last":
+            return hidden[torch.arange(len(hidden)), mask.sum(dim=1) - 1]
+        if self._pooling == "pooler":
+            pooled: Tensor | None = output.get("pooler_output")
+            if pooled is None:
+                raise InputError(f"embedder.pooling=pooler: {self._model} has no pooler layer; valid: mean, cls, last")
+            return pooled
+        weights = mask.unsqueeze(-1).to(torch.float32)
+        return (hidden.float() * weights).sum(dim=1) / weights.sum(dim=1)
+
+    @cached_property
+    def _files(self) -> ModelFiles:
+        return locate(self._model, self._revision)
+
+    @cached_property
+    def _config(self) -> Any:
+        from transformers import AutoConfig
+
+        try:
+            return AutoConfig.from_pretrained(self._files.folder, trust_remote_code=self._trust_remote_code)
+        except (OSError, ValueError) as error:
+            raise InputError(f"embedder.model={self._model}: its configuration cannot be read: {error}") from error
+
+    @cached_property
+    def _loaded(self) -> _Loaded:
+        from transformers import AutoModel, AutoModelForTextEncoding, AutoTokenizer
+        from transformers.utils.logging import disable_progress_bar, enable_progress_bar
+
+        folder = self._checked(self._files.with_weights())
+        kind = AutoModelForTextEncoding if self._config.is_encoder_decoder else AutoModel
+        trust = self._trust_remote_code
+        disable_progress_bar()
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)
+            model = kind.from_pretrained(folder, dtype=getattr(torch, self._dtype), trust_remote_code=trust)
+        except (OSError, ValueError) as error:
+            raise InputError(f"embedder.model={self._model} cannot be loaded from {folder}: {error}") from error
+        finally:
+            enable_progress_bar()
+        if tokenizer.pad_token is None:  # padding is masked, so any token will do
+            tokenizer.pad_token = tokenizer.eos_token
+        return _Loaded(tokenizer, model.eval().requires_grad_(False).to(resolve_device(self._device)))
+
+    def _checked(self, folder: Path) -> Path:
+        """A place for a subclass to look at the files before they are loaded."""
+        return folder
