@@ -318,6 +318,11 @@ def test_entities_are_whole_words(value: str, prediction: str, found: bool) -> N
     assert recovered_entities([value], prediction) == found
 
 
+def test_occurrences_of_an_entity_do_not_overlap() -> None:
+    assert recovered_entities(["Walla Walla"] * 2, "walla walla walla") == 1
+    assert recovered_entities(["Walla Walla"] * 2, "walla walla walla walla") == 2
+
+
 def test_unseen_entities() -> None:
     reference = "Ada met Paris in Paris"
     spans = spans_of(reference, ("Ada", "name"), ("Paris", "name"), ("Paris", "city"))
