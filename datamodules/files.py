@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import math
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from datamodules.inversion import InversionDataModule
-from datamodules.sources import SPLITS, Fields, cut_apart, numbered
+from datamodules.sources import SPLITS, Fields, completed
 from errors import InputError, did_you_mean
 from examples import Example, Split
 
@@ -116,7 +117,9 @@ class TextFiles:
                     found[split] = [example for example, _ in self._texts(files, f"datamodule.{split}")]
         else:
             found = self._told_apart(self.path)
-        return {split: numbered(examples) for split, examples in self._completed(found).items()}
+        texts = len(found.get("train", ()))
+        counts = {split: math.ceil(texts * fraction) for split, fraction in self.fractions.items()}
+        return completed(found, counts, self.split_seed)
 
     def _told_apart(self, path: Paths) -> dict[Split, list[Example]]:
         """The rows of all files by the value of their split field; without such a field, all are training texts."""
@@ -144,15 +147,6 @@ class TextFiles:
             )
         if others := {value: count for value, count in values.items() if value not in names}:
             rank_zero_info(f"{sum(others.values())} rows belong to no split: {', '.join(sorted(others)[:8])}")
-        return found
-
-    def _completed(self, found: dict[Split, list[Example]]) -> dict[Split, list[Example]]:
-        """Validation and test texts that were not given, cut from the training texts."""
-        texts = len(found.get("train", ()))
-        for split, fraction in self.fractions.items():
-            if split not in found and texts:
-                count = int(-(-texts * fraction // 1))
-                found["train"], found[split] = cut_apart(found["train"], count, self.split_seed)
         return found
 
     def _texts(self, paths: Paths, key: str) -> Iterator[tuple[Example, str]]:

@@ -12,8 +12,10 @@ import hashlib
 import json
 import string
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol, runtime_checkable
 
 from errors import InputError, did_you_mean
@@ -148,19 +150,40 @@ def folded(text: str) -> str:
     return " ".join(text.lower().translate(_TABLE).split()) or text
 
 
-def cut_apart(examples: Sequence[Example], count: int, seed: int) -> tuple[list[Example], list[Example]]:
-    """Take about ``count`` examples out: (the rest, those taken), both in order.
+def cut_apart(examples: Sequence[Example], counts: Sequence[int], seed: int) -> list[list[Example]]:
+    """Take about so many examples out, once for each of ``counts``: [the rest, the first part, ...], all in order.
 
     Chosen by a hash of the text's folded form, so neither the order of a file nor its other texts decide, and repeats
     of a text stay together.
     """
     salt = seed.to_bytes(8, "little")
     draws = [hashlib.blake2b(folded(e.text).encode(), digest_size=8, salt=salt).digest() for e in examples]
-    last = sorted(draws)[count - 1] if count else b""
-    rest = [example for example, draw in zip(examples, draws, strict=True) if draw > last]
-    return rest, [example for example, draw in zip(examples, draws, strict=True) if draw <= last]
+    lowest = sorted(draws)
+    bounds = [
+        lowest[min(end, len(lowest)) - 1] if end else b"" for end in accumulate(counts)
+    ]  # the last draw of each part
+    parts: list[list[Example]] = [[] for _ in range(len(counts) + 1)]
+    for example, draw in zip(examples, draws, strict=True):
+        parts[(bisect_left(bounds, draw) + 1) % len(parts)].append(example)
+    return parts
 
 
 def numbered(examples: Sequence[Example]) -> list[Example]:
     """The examples with their positions as index."""
-    return [e if e.index == index else replace(e, index=index) for index, e in enumerate(examples)]
+    # dataclasses.replace would take a second for 100,000 of them
+    return [Example(index, e.text, e.spans, e.language, e.attributes) for index, e in enumerate(examples)]
+
+
+def completed(
+    found: Mapping[Split, Sequence[Example]], counts: Mapping[Split, int], seed: int
+) -> dict[Split, list[Example]]:
+    """All splits, numbered; those of ``counts`` that were not found are cut apart from the training texts.
+
+    Without training texts nothing is cut.
+    """
+    absent: list[Split] = [split for split in counts if split not in found] if found.get("train") else []
+    if not absent:
+        return {split: numbered(examples) for split, examples in found.items()}
+    rest, *cut = cut_apart(found["train"], [counts[split] for split in absent], seed)
+    everything = {**found, "train": rest, **dict(zip(absent, cut, strict=True))}
+    return {split: numbered(examples) for split, examples in everything.items()}

@@ -9,7 +9,6 @@ decoding the tokens would give the tokenizer's version of the text (lower-cased,
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,8 @@ def shortened(example: Example, end: int) -> Example:
     text = example.text[:end].rstrip()
     if len(text) == len(example.text):
         return example
-    return replace(example, text=text, spans=tuple(span for span in example.spans if span.end <= len(text)))
+    spans = tuple(span for span in example.spans if span.end <= len(text))
+    return Example(example.index, text, spans, example.language, example.attributes)
 
 
 def _load(name: str) -> Any:

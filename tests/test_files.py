@@ -115,10 +115,11 @@ def test_one_unsplit_file_is_cut_by_the_text_alone(tmp_path: Path):
 
 def test_repeats_stay_on_one_side_of_a_cut():
     examples = [Example(i, text) for i, text in enumerate(["Yes!", "no", "yes", "maybe", "YES."])]
-    for count in range(1, 5):
-        rest, taken = cut_apart(examples, count, seed=0)
-        assert not {folded(e.text) for e in rest} & {folded(e.text) for e in taken}
-        assert len(rest) + len(taken) == 5
+    for count in range(5):
+        rest, taken, more = cut_apart(examples, [count, 1], seed=0)
+        sides = [{folded(e.text) for e in part} for part in (rest, taken, more)]
+        assert sum(map(len, sides)) == len(set.union(*sides)) == 3
+        assert len(rest) + len(taken) + len(more) == 5
 
 
 def test_folding():
