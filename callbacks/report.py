@@ -1,0 +1,105 @@
+"""The page that a run ends with: one file that needs no network and no script, read from the run directory alone.
+
+    write_report(Path("runs/geia-minilm-synthetic/2025-11-21"))     # -> .../report.html
+    print_summary(Path("runs/geia-minilm-synthetic/2025-11-21"))    # the same, short, in the terminal
+
+What the page shows is listed in ``callbacks.sections``. Its content policy forbids scripts and anything from elsewhere.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import runs
+from callbacks.results import Results, by_quality, evenly, pieces, read_results
+from callbacks.sections import SECTIONS, comparison, macro
+from callbacks.wording import verdict
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write ``run_dir/report.html`` and return its path.
+
+    Raises:
+        InputError: A file of the run directory is missing or broken.
+    """
+    results = read_results(run_dir)
+    sections = [(section, section.render(results)) for section in SECTIONS]
+    page = macro(
+        "page",
+        heading=_heading(results),
+        run=str(results.config.get("name") or run_dir.resolve().name),
+        facts=_facts(results),
+        lead=verdict(results.metrics, results.baseline, len(results.recovered)),
+        sections=[(section.anchor, section.title, html) for section, html in sections if html is not None],
+    )
+    path = run_dir / "report.html"
+    runs.write(path, page.encode("utf-8", "replace").decode())  # a lone surrogate cannot be written
+    return path
+
+
+def print_summary(run_dir: Path, console: Console | None = None) -> None:
+    """Print the figures beside the nearest neighbour's, five recovered texts, and where the report lies.
+
+    Raises:
+        InputError: A file of the run directory is missing or broken.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = console or Console()
+    results = read_results(run_dir)
+    table = Table(title=Text(_heading(results)), title_justify="left")
+    table.add_column("metric")
+    columns = ("this run", "nearest neighbour", "difference") if results.baseline is not None else ("this run",)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for line in comparison(results):
+        colour = {True: "green", False: "red", None: ""}[line.gain]
+        cells = (Text(line.mine), Text(line.other), Text(line.difference, style=colour))
+        table.add_row(Text(line.title), *cells[: len(columns)])
+    console.print(table)
+    console.print(Text(verdict(results.metrics, results.baseline, len(results.recovered))))
+    console.print(Text("\nFive of them, evenly from the best to the worst; recovered words in green:"))
+    pairs = Table.grid(padding=(0, 2))
+    for one in evenly(by_quality(results.recovered), 5):
+        pairs.add_row(Text("text", style="dim"), _painted(one.row.reference, one.row.prediction))
+        pairs.add_row(Text("read", style="dim"), _painted(one.row.prediction, one.row.reference))
+        pairs.add_row()
+    console.print(pairs)
+    report = run_dir / "report.html"
+    if report.exists():
+        console.print(Text(f"Report: {report}"), soft_wrap=True)
+
+
+def _heading(results: Results) -> str:
+    attack, embedder = results.choice("attack"), results.choice("embedder")
+    return f"What {attack or 'the attack'} read from {f'{embedder} vectors' if embedder else 'embedding vectors'}"
+
+
+def _facts(results: Results) -> list[tuple[str, str]]:
+    named = [(group, results.choice(group)) for group in ("attack", "embedder", "datamodule", "defense", "trainer")]
+    seed = results.config.get("seed")
+    named.append(("seed", None if seed is None else str(seed)))
+    return [("data" if name == "datamodule" else name, value) for name, value in named if value is not None]
+
+
+def _painted(text: str, other: str) -> Text:
+    from rich.text import Text
+
+    line = Text()
+    for piece in pieces(text, other, limit=400):
+        line.append(_printable(piece.text), style="bold green" if piece.recovered else "")
+    return line
+
+
+def _printable(text: str) -> str:
+    """Without what a terminal would obey: escape sequences and changes of writing direction in recovered text."""
+    kinds = ((character, unicodedata.category(character)) for character in " ".join(text.split("\n")))
+    return "".join("\ufffd" if kind in {"Cc", "Cf", "Cs"} else character for character, kind in kinds)

@@ -1,0 +1,219 @@
+"""What a finished run directory says, read and checked, and which of its predictions are worth showing.
+
+    config.yaml        attack, embedder, datamodule, defense, trainer, seed, name, choices
+    metrics.json       {"bleu": 91.2, "cosine": 0.981, "entity_recovery": null, "examples": 2000, ...}
+    baseline.json      the nearest neighbour's, same keys; absent where none was computed
+    predictions.jsonl  {"index": 3, "reference": "...", "prediction": "...", "kind": "sequence", "cosine": 0.93, ...}
+    history.jsonl      {"step": 120, "train_loss": 3.1, "val_loss": null, ...}; absent where nothing was trained
+
+Keys that are not named here are left alone, apart from those of metrics.json, which are all shown.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+import runs
+from errors import InputError
+from metrics.text import bleu_counts, exact_match
+from metrics.tokens import recovered_words, token_overlap, words
+
+Line = TypeVar("Line", bound=BaseModel)
+
+
+class Row(BaseModel):
+    """A line of predictions.jsonl; ``spans`` are (start, end, label) in characters of the reference."""
+
+    index: int
+    reference: str
+    prediction: str
+    kind: Literal["sequence", "set"]
+    spans: list[tuple[int, int, str]] = []
+    cosine: float | None = None
+
+
+class Moment(BaseModel):
+    """A line of history.jsonl; ``seconds`` since the start of training."""
+
+    step: int
+    epoch: float | None = None
+    seconds: float | None = None
+    train_loss: float | None = None
+    val_loss: float | None = None
+    learning_rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A prediction with its score.
+
+    Attributes:
+        row: The line of predictions.jsonl.
+        quality: 0 to 100: sentence BLEU for a sequence, the share of the reference's words for a set.
+        words: Number of words in the reference.
+    """
+
+    row: Row
+    quality: float
+    words: int
+
+    @property
+    def exact(self) -> bool:
+        return self.row.kind == "sequence" and exact_match(self.row.reference, self.row.prediction)
+
+    @property
+    def cosine(self) -> float | None:
+        value = self.row.cosine
+        return value if value is not None and math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All that a report shows. ``baseline`` is None and ``history`` is empty where the run has none."""
+
+    directory: Path
+    config: dict[str, Any]
+    config_text: str
+    metrics: dict[str, Any]
+    baseline: dict[str, Any] | None
+    recovered: list[Recovered]
+    history: list[Moment]
+
+    @property
+    def ordered_words(self) -> bool:
+        """Whether the attack predicts texts, not sets of words: BLEU means nothing for a set."""
+        return all(one.row.kind == "sequence" for one in self.recovered)
+
+    def choice(self, group: str) -> str | None:
+        """The name that was chosen in a config group, such as ``geia`` for ``attack``; None where it is not known."""
+        choices = self.config.get("choices")
+        name = choices.get(group) if isinstance(choices, dict) else None
+        return None if name is None else str(name)
+
+
+def read_results(run_dir: Path) -> Results:
+    """Read a run directory.
+
+    Raises:
+        InputError: A file is missing (baseline.json and history.jsonl may be) or broken; names it, and the line.
+    """
+    config_text = _text(run_dir / runs.CONFIG)
+    try:
+        config = yaml.safe_load(config_text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{run_dir / runs.CONFIG}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{run_dir / runs.CONFIG}: expected keys and values, found {type(config).__name__}")
+    baseline, history = run_dir / runs.BASELINE, run_dir / runs.HISTORY
+    rows = _lines(run_dir / runs.PREDICTIONS, Row)
+    if not rows:
+        raise InputError(f"{run_dir / runs.PREDICTIONS}: holds no prediction")
+    return Results(
+        directory=run_dir,
+        config=config,
+        config_text=config_text,
+        metrics=_object(run_dir / runs.METRICS),
+        baseline=_object(baseline) if baseline.exists() else None,
+        recovered=_score(rows),
+        history=_lines(history, Moment) if history.exists() else [],
+    )
+
+
+def by_quality(recovered: Sequence[Recovered]) -> list[Recovered]:
+    """Best first; among equals the longer text first, then the lower index, so that the order is always the same."""
+    return sorted(recovered, key=lambda one: (-one.quality, -one.words, one.row.index))
+
+
+def evenly(recovered: Sequence[Recovered], count: int) -> list[Recovered]:
+    """The middle one of each of ``count`` equal parts of ``recovered``; all where there are not more than ``count``."""
+    size = len(recovered)
+    return [recovered[(2 * part + 1) * size // (2 * count)] for part in range(count)] if size > count else [*recovered]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of characters of a text: whether it is recovered, the label of the entity that it is in, if it ends it."""
+
+    text: str
+    recovered: bool
+    label: str | None
+    ends: bool
+
+
+def pieces(text: str, other: str, spans: Sequence[tuple[int, int, str]] = (), limit: int = 1000) -> list[Piece]:
+    """Cut ``text`` (its first ``limit`` characters) where a word found in ``other`` or one of ``spans`` starts or ends.
+
+    Space between two recovered words counts as recovered, so that a recovered phrase is one piece.
+    """
+    marks: list[bool] = []
+    parts = recovered_words(text, other)
+    for position, (part, found) in enumerate(parts):
+        bridge = part.isspace() and 0 < position < len(parts) - 1 and parts[position - 1][1] and parts[position + 1][1]
+        marks += [found or bridge] * len(part)
+    labels: list[tuple[int, str] | None] = [None] * len(text)
+    for number, (start, end, label) in enumerate(spans):
+        for position in range(max(0, start), min(end, len(text))):
+            labels[position] = labels[position] or (number, label)
+    cut: list[Piece] = []
+    start = 0
+    size = min(len(text), limit)
+    for position in range(1, size + 1):
+        if position == size or (marks[position], labels[position]) != (marks[start], labels[start]):
+            entity = labels[start]
+            ends = position == size or labels[position] != entity
+            cut.append(Piece(text[start:position], marks[start], entity and entity[1], ends))
+            start = position
+    return cut
+
+
+def _score(rows: Sequence[Row]) -> list[Recovered]:
+    scores = []
+    for row, bleu in zip(rows, bleu_counts((row.reference, row.prediction) for row in rows), strict=True):
+        size = len(words(row.reference))
+        # A blank reference has no word to recover, so its recall is not defined: nothing of it came back.
+        recall = token_overlap(row.reference, row.prediction).recall if size else 0.0
+        scores.append(Recovered(row, bleu.sentence if row.kind == "sequence" else recall, size))
+    return scores
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: missing; is {path.parent} the directory of a finished run?") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 (byte {error.start})") from error
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(_text(path))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: expected an object of figures, found {type(value).__name__}")
+    return value
+
+
+def _lines(path: Path, kind: type[Line]) -> list[Line]:
+    lines = []
+    # Split at line feeds only: a text may hold other characters that str.splitlines takes for line ends.
+    for number, line in enumerate(_text(path).split("\n"), start=1):
+        if line.strip():
+            try:
+                lines.append(kind.model_validate(json.loads(line)))
+            except json.JSONDecodeError as error:
+                raise InputError(f"{path}:{number}: not JSON: {error.msg}") from error
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(map(str, first["loc"])) or "the line"
+                raise InputError(f"{path}:{number}: {where}: {first['msg']}") from error
+    return lines

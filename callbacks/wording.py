@@ -1,0 +1,166 @@
+"""What the figures of a run are called, what they mean, and one true sentence about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+_SPACE = "\u00a0"  # a number and its unit stay on one line
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A figure of metrics.json: its key, its title, a short explanation, and which direction means more was read."""
+
+    key: str
+    title: str
+    explanation: str
+    more: Literal["higher", "lower"] | None = "higher"
+    kind: Literal["percent", "score", "cosine", "count", "seconds", "other"] = "percent"
+
+
+MEASURES = (
+    Measure("exact_match", "Exact match", "Share of texts that came back word for word."),
+    Measure(
+        "exact_match_no_punctuation",
+        "Exact match, no punctuation",
+        "The same, with punctuation left out of both texts.",
+    ),
+    Measure("token_f1", "Token F1", "Harmonic mean of word precision and recall, word order ignored."),
+    Measure("token_precision", "Token precision", "Share of the predicted words that stand in the reference."),
+    Measure("token_recall", "Token recall", "Share of the reference's words that stand in the prediction."),
+    Measure("bleu", "BLEU", "Overlap of runs of one to four words, over the whole corpus (sacreBLEU).", kind="score"),
+    Measure("bleu_sentence", "BLEU, sentence", "The mean of BLEU computed for each text alone.", kind="score"),
+    Measure("bleu1", "BLEU-1", "Precision of single words, short predictions penalised (as in GEIA).", kind="score"),
+    Measure("bleu2", "BLEU-2", "The same for pairs of neighbouring words alone.", kind="score"),
+    Measure("bleu4", "BLEU-4", "Runs of one to four words, cut at white space, without smoothing.", kind="score"),
+    Measure("rouge1", "ROUGE-1", "Overlap of single words, as F measure.", kind="score"),
+    Measure("rouge2", "ROUGE-2", "Overlap of pairs of neighbouring words.", kind="score"),
+    Measure("rougeL", "ROUGE-L", "Length of the longest common subsequence of words.", kind="score"),
+    Measure(
+        "edit_distance_mean",
+        "Edit distance, mean",
+        "Characters to change, add or remove, on average.",
+        "lower",
+        "other",
+    ),
+    Measure("edit_distance_median", "Edit distance, median", "The same, for the middle text.", "lower", "other"),
+    Measure(
+        "cosine", "Cosine", "Similarity of the prediction's vector and the attacked one; 1 is equal.", kind="cosine"
+    ),
+    Measure("entity_recovery", "Entities", "Share of labelled names, places, dates and the like that came back."),
+    Measure("entity_recovery_unseen", "Entities, unseen", "The same, for values that no training text contains."),
+    Measure("examples", "Examples", "Texts attacked.", None, "count"),
+    Measure("queries", "Queries", "Distinct texts that the attack asked the embedder for.", None, "count"),
+    Measure("seconds", "Time", "Time spent on these texts, training apart.", None, "seconds"),
+)
+_BY_KEY = {measure.key: measure for measure in MEASURES}
+
+
+def measure(key: str) -> Measure:
+    """The measure with that key; an unknown key is shown under its own name, without explanation."""
+    return _BY_KEY.get(key) or Measure(key, key.replace("_", " "), "", None, "other")
+
+
+def ordered(keys: Mapping[str, object]) -> list[Measure]:
+    """The measures of ``keys``: the known ones in the order of ``MEASURES``, then the others as they stand."""
+    known = [one for one in MEASURES if one.key in keys]
+    return known + [measure(key) for key in keys if key not in _BY_KEY]
+
+
+def number(metrics: Mapping[str, object] | None, key: str) -> float | None:
+    """The value under ``key`` if it is a finite number, else None (absent, null, not a number, text)."""
+    value = (metrics or {}).get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def shown(kind: str, value: object) -> str:
+    """``value`` as a person reads it; null is a dash."""
+    if value is None:
+        return "–"  # noqa: RUF001
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if not math.isfinite(value):
+        return "not a number"
+    if kind == "count":
+        return f"{value:,.0f}"
+    if kind == "seconds":
+        return duration(value)
+    if kind == "percent":
+        return f"{value:.1f}{_SPACE}%"
+    if kind == "cosine":
+        return f"{value:.3f}"
+    return f"{value:.1f}" if kind == "score" else f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def difference(one: Measure, mine: float | None, other: float | None) -> str:
+    """``mine - other`` with its sign; empty where a difference says nothing."""
+    if mine is None or other is None or one.more is None:
+        return ""
+    digits = 3 if one.kind == "cosine" else 1
+    return f"{round(mine - other, digits) + 0.0:+.{digits}f}"  # adding 0.0 turns -0.0 into 0.0
+
+
+def duration(seconds: float) -> str:
+    """``196.4`` as ``3 min 16 s``; below ten seconds with one decimal."""
+    if seconds < 10:
+        return f"{seconds:.1f}{_SPACE}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}{_SPACE}s"
+    if whole < 3600:
+        return f"{whole // 60}{_SPACE}min {whole % 60}{_SPACE}s"
+    return f"{whole // 3600}{_SPACE}h {whole % 3600 // 60}{_SPACE}min"
+
+
+def share(percent: float) -> str:
+    """A percentage in words that never round to nothing or to all: only 0 is "none" and only 100 is "all"."""
+    if percent <= 0:
+        return "none"
+    if percent >= 100:
+        return "all"
+    rounded = round(percent)
+    if rounded == 0:
+        return f"less than 1{_SPACE}%"
+    return f"more than 99{_SPACE}%" if rounded == 100 else f"{rounded}{_SPACE}%"
+
+
+def verdict(metrics: Mapping[str, object], baseline: Mapping[str, object] | None, texts: int) -> str:
+    """What was read, in one sentence, and a second one on the nearest neighbour; true for any values and nulls.
+
+    ``texts`` is the number of predictions. Says nothing about a figure that is null. Whether the attack saw the texts
+    in training is not in a run directory, so the sentence does not claim that it did not.
+    """
+    exact, recall, entities = (number(metrics, key) for key in ("exact_match", "token_recall", "entity_recovery"))
+    clauses = []
+    if exact is not None:
+        clauses.append(f"{share(exact)} came back word for word")
+    if recall is not None and not (exact == 100 and recall == 100):
+        words = {"none": "no word of any text", "all": "every word of every text"}.get(
+            share(recall), f"on average {share(recall)} of a text's words"
+        )
+        clauses.append(f"{words} {'was' if recall <= 0 or recall >= 100 else 'were'} recovered")
+    if entities is not None:
+        clauses.append(f"{share(entities)} of the labelled names, places and other entities were read")
+    count = f"{texts:,} test text{'s' if texts != 1 else ''}"
+    if not clauses:
+        return f"{count} {'were' if texts != 1 else 'was'} attacked; no figure of this run counts whole texts or words."
+    last = f", and {clauses[-1]}" if len(clauses) > 2 else f"; {clauses[-1]}" if len(clauses) == 2 else ""
+    first = ", ".join(clauses[:-1]) if len(clauses) > 1 else clauses[0]
+    return f"Of {count}, {first}{last}.{_neighbour(baseline, exact, recall)}"
+
+
+def _neighbour(baseline: Mapping[str, object] | None, exact: float | None, recall: float | None) -> str:
+    """The neighbour's figures, for those that the run itself has."""
+    parts = []
+    their_exact, their_recall = number(baseline, "exact_match"), number(baseline, "token_recall")
+    if exact is not None and their_exact is not None:
+        texts = {"none": "no text", "all": "every text"}.get(share(their_exact), share(their_exact))
+        parts.append(f"{texts} word for word")
+    if recall is not None and their_recall is not None:
+        parts.append(f"{share(their_recall)} of the words")
+    return f" Merely looking up the nearest training text gives {' and '.join(parts)}." if parts else ""

@@ -1,0 +1,439 @@
+"""The report: what it says, that it is right for every mix of figures, and that hostile text stays text."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from callbacks import sections
+from callbacks.figures import nice_ticks, thin
+from callbacks.report import print_summary, write_report
+from callbacks.results import by_quality, evenly, pieces, read_results
+from callbacks.wording import duration, share, verdict
+from errors import InputError
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+SPACES = dict.fromkeys(map(ord, "\u00a0\u202f"), " ")
+FIGURES: dict[str, Any] = {
+    "bleu": 84.31,
+    "token_f1": 90.6,
+    "token_recall": 90.1,
+    "exact_match": 61.04,
+    "cosine": 0.9641,
+    "entity_recovery": 78.61,
+    "edit_distance_mean": 7.31,
+    "examples": 3,
+    "queries": 0,
+    "seconds": 196.4,
+    "perplexity_of_something": 12.5,
+}
+BASELINE = dict.fromkeys(FIGURES, None) | {"bleu": 41.2, "exact_match": 0.0, "token_recall": 55.0, "cosine": 0.741}
+CONFIG = """name: first-light
+seed: 7
+choices: {attack: geia, embedder: minilm, datamodule: synthetic, defense: none}
+"""
+
+
+def row(index: int, reference: str, prediction: str, **more: Any) -> dict[str, Any]:
+    return {
+        "index": index,
+        "reference": reference,
+        "prediction": prediction,
+        "candidates": [prediction],
+        "kind": "sequence",
+        "spans": [],
+        "cosine": 0.9,
+    } | more
+
+
+ROWS = [
+    row(0, "Ada lives in Paris with her dog", "Ada lives in Paris with her dog", spans=[[13, 18, "city"]], cosine=1.0),
+    row(1, "the invoice is due on Monday", "the invoice came on Friday", cosine=0.8),
+    row(2, "call me", "purple", cosine=0.3),
+]
+HISTORY: list[dict[str, Any]] = [
+    {"step": 10, "epoch": 0, "seconds": 1.5, "train_loss": 6.0, "val_loss": None, "learning_rate": 0.01},
+    {"step": 20, "epoch": 1, "seconds": 3.0, "train_loss": 2.0, "val_loss": 2.5, "learning_rate": 0.005},
+]
+
+
+def make_run(
+    path: Path,
+    metrics: dict[str, Any] = FIGURES,
+    baseline: dict[str, Any] | None = BASELINE,
+    rows: list[dict[str, Any]] = ROWS,
+    history: list[dict[str, Any]] | None = HISTORY,
+    config: str = CONFIG,
+) -> Path:
+    (path / "config.yaml").write_text(config)
+    (path / "metrics.json").write_text(json.dumps(metrics))
+    (path / "predictions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    if baseline is not None:
+        (path / "baseline.json").write_text(json.dumps(baseline))
+    if history is not None:
+        (path / "history.jsonl").write_text("".join(json.dumps(one) + "\n" for one in history))
+    return path
+
+
+class Page(HTMLParser):
+    """Tags, attributes, and the text of each element by tag and class; fails where elements are badly nested."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.stack: list[tuple[str, set[str], list[str]]] = []
+        self.elements: list[tuple[str, set[str], str]] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.feed(source)
+        self.close()
+        assert not self.stack, f"never closed: {self.stack}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.stack.append((tag, set((dict(attrs).get("class") or "").split()), []))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        opened, classes, text = self.stack.pop()
+        assert opened == tag, f"</{tag}> closes <{opened}>"
+        self.elements.append((tag, classes, "".join(text).translate(SPACES)))
+
+    def handle_data(self, data: str) -> None:
+        for _, _, text in self.stack:
+            text.append(data)
+
+    def texts(self, tag: str, *classes: str) -> list[str]:
+        return [text for found, has, text in self.elements if found == tag and has.issuperset(classes)]
+
+
+def page_of(run_dir: Path) -> Page:
+    return Page(write_report(run_dir).read_text(encoding="utf-8"))
+
+
+def test_headline_shows_five_figures_beside_the_neighbours(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path))
+    assert page.texts("p", "value") == ["61.0 %", "90.6 %", "84.3", "0.964", "78.6 %"]
+    assert page.texts("p", "other") == [
+        "nearest neighbour 0.0 %",
+        "no nearest neighbour figure",
+        "nearest neighbour 41.2",
+        "nearest neighbour 0.741",
+        "no nearest neighbour figure",
+    ]
+    assert page.texts("h1") == ["What geia read from minilm vectors"]
+    assert page.texts("p", "lead") == [
+        "Of 3 test texts, 61 % came back word for word, on average 90 % of a text's words were recovered, and 79 % of "
+        "the labelled names, places and other entities were read. Merely looking up the nearest training text gives no "
+        "text word for word and 55 % of the words."
+    ]
+
+
+def test_table_holds_every_figure_with_its_difference(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path))
+    lines = [" ".join(text.split()) for text in page.texts("tr")][1:]
+    assert len(lines) == len(FIGURES)
+    cells = page.texts("td")
+    assert cells[cells.index("84.3") :][:3] == ["84.3", "41.2", "+43.1"]
+    assert lines[-1].startswith("perplexity of something12.5")  # a key that the report does not know
+    assert any(line.startswith("Time") and "3 min 16 s" in line for line in lines)
+
+
+def test_nulls_no_baseline_no_history(tmp_path: Path) -> None:
+    nulls: dict[str, Any] = dict.fromkeys(FIGURES, None) | {"examples": 3, "token_recall": 12.0}
+    rows = [one | {"kind": "set", "cosine": None} for one in ROWS]
+    page = page_of(make_run(tmp_path, nulls, None, rows, None, config="attack: {_target_: a.B}\n"))
+    assert page.texts("p", "value") == ["–"] * 5  # noqa: RUF001
+    assert page.texts("p", "other") == ["does not apply to this run"] * 5
+    assert page.texts("p", "lead") == ["Of 3 test texts, on average 12 % of a text's words were recovered."]
+    assert page.texts("h2") == ["In short", "How close it came", "Side by side", "All figures", "Configuration"]
+    assert [text for text in page.texts("h3") if "cosine" in text.lower()] == ["Cosine"]  # the tile, no chart
+    assert page.texts("thead")[0].split() == ["FigureThis", "run"]  # no column for a neighbour
+    assert "This run has no nearest neighbour baseline" in " ".join(page.texts("p"))
+
+
+def test_not_a_number_is_named_and_breaks_nothing(tmp_path: Path) -> None:
+    broken = [moment | {"train_loss": float("nan")} for moment in HISTORY]
+    page = page_of(make_run(tmp_path, FIGURES | {"bleu": float("nan")}, history=broken))
+    assert "not a number" in page.texts("td")
+    assert "How it learned" in page.texts("h2")
+
+
+def test_training_section_states_its_facts(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path))
+    facts = dict(zip(page.texts("dt"), page.texts("dd"), strict=True))
+    assert facts == {
+        "Steps": "20",
+        "Time": "3.0 s",
+        "Last epoch": "1",
+        "Last training loss": "2.000",
+        "Best validation loss": "2.500 at step 20",
+    }
+
+
+HOSTILE = '<script>alert(1)</script>"><img src=https://evil.example/x onerror=alert(2)>{{ 7*7 }}'
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    rows = [row(0, f"{HOSTILE} name", f"name {HOSTILE}", spans=[[0, 8, HOSTILE]])]
+    config = f"name: {json.dumps(HOSTILE)}\nseed: {json.dumps(HOSTILE)}\nchoices: {{attack: {json.dumps(HOSTILE)}}}\n"
+    page = page_of(make_run(tmp_path, FIGURES | {HOSTILE: HOSTILE}, FIGURES, rows, config=config))
+    tags = {tag for tag, _, _ in page.elements} | {tag for tag, _, _ in page.attributes}
+    assert not tags & {"script", "img", "iframe", "object", "embed", "form"}
+    assert not [name for _, name, _ in page.attributes if name.startswith("on")]
+    assert page.texts("p", "run") == [HOSTILE]
+    assert HOSTILE in page.texts("p", "text")[0]
+    assert HOSTILE in page.texts("p", "read")[0]
+    assert ("span", "data-label", HOSTILE) in page.attributes
+    assert HOSTILE in page.texts("td")
+
+
+def test_page_loads_nothing(tmp_path: Path) -> None:
+    source = write_report(make_run(tmp_path)).read_text(encoding="utf-8")
+    page = Page(source)
+    links = [value for _, name, value in page.attributes if name in {"src", "href", "srcset", "data", "xlink:href"}]
+    assert links
+    assert all(link.startswith("#") or link == "data:," for link in links)
+    assert not re.search(r"https?:|@import|url\(", source)
+    policy = [value for tag, name, value in page.attributes if tag == "meta" and name == "content"]
+    assert any("default-src 'none'" in value and "script-src" not in value for value in policy)
+    assert "prefers-color-scheme: dark" in source
+    anchors = {value for _, name, value in page.attributes if name == "id"}
+    assert {link[1:] for link in links if link.startswith("#")} <= anchors
+
+
+def test_recovered_words_are_marked_in_both_texts(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path, rows=ROWS[1:2]))
+    assert page.texts("mark") == ["Marked", "the invoice", "on", "the invoice", "on"]
+
+
+def test_pieces_put_together_are_the_text_and_label_entities_once() -> None:
+    text = "Ada Lovelace paid $3.50 in Paris"
+    cut = pieces(text, "ada paid 3 in paris", [(0, 12, "name"), (18, 23, "amount"), (27, 99, "city")])
+    assert "".join(piece.text for piece in cut) == text
+    assert [piece.text for piece in cut if piece.recovered] == ["Ada", "paid", "3", "in ", "Paris"]
+    assert [(piece.label, piece.ends) for piece in cut if piece.label and piece.ends] == [
+        ("name", True),
+        ("amount", True),
+        ("city", True),
+    ]
+    assert pieces("", "ada") == []
+    assert [piece.text for piece in pieces("one two", "", limit=3)] == ["one"]
+
+
+def many(count: int) -> list[dict[str, Any]]:
+    text = "one two three four five six seven eight nine ten"
+    return [row(i, text, " ".join(text.split()[: 1 + i % 10]), cosine=(i % 100) / 100) for i in range(count)]
+
+
+def test_examples_are_the_best_ten_the_worst_ten_and_thirty_between(tmp_path: Path) -> None:
+    run = make_run(tmp_path, rows=many(200))
+    page = page_of(run)
+    indices = [int(found) for found in re.findall(r"<div>text (\d+)</div>", (run / "report.html").read_text())]
+    assert len(indices) == len(set(indices)) == 50
+    # Quality grows with i % 10: the first ten of 9, 19, ... are the best, the last ten of 0, 10, ... the worst.
+    assert indices[:10] == [9 + 10 * n for n in range(10)]
+    assert indices[40:] == [100 + 10 * n for n in range(10)]
+    between = [9 - index % 10 for index in indices[10:40]]
+    assert between == sorted(between)
+    assert set(between) == set(range(10))
+    assert any("other 180, sorted by sentence BLEU and cut into thirty equal parts" in text for text in page.texts("p"))
+    first = (run / "report.html").read_bytes()
+    assert write_report(run).read_bytes() == first
+
+
+def test_few_examples_are_all_shown_once_best_first(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    found = re.findall(r"<div>text (\d+)</div>", write_report(run).read_text())
+    assert found == ["0", "1", "2"]
+
+
+def test_evenly_takes_the_middle_of_equal_parts() -> None:
+    ranked: list[Any] = list(range(9))
+    assert [*evenly(ranked, 3)] == ranked[1::3]
+    assert [*evenly(ranked, 9)] == ranked
+    assert [*evenly(ranked, 20)] == ranked
+
+
+def test_two_thousand_predictions_stay_small_and_say_that_the_scatter_is_a_sample(tmp_path: Path) -> None:
+    run = make_run(tmp_path, rows=many(2000))
+    page = page_of(run)
+    assert "One dot a text; 1,500 of 2,000 drawn, evenly." in page.texts("figcaption")
+    scatter = re.search(r'aria-label="BLEU against cosine.*?</svg>', (run / "report.html").read_text(), re.S)
+    assert scatter
+    assert scatter[0].count("<circle") == 1500
+    assert (run / "report.html").stat().st_size < 1_500_000
+
+
+def test_quality_of_a_set_is_its_share_of_words(tmp_path: Path) -> None:
+    rows = [row(5, "red green blue black", "black red", kind="set"), row(6, "red green", "red green", kind="set")]
+    results = read_results(make_run(tmp_path, rows=rows))
+    assert [(one.row.index, one.quality, one.exact) for one in by_quality(results.recovered)] == [
+        (6, 100.0, False),
+        (5, 50.0, False),
+    ]
+
+
+def test_a_section_is_added_in_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from markupsafe import Markup
+
+    def mine(results: Any) -> Markup:
+        return Markup("<p class='mine'>{}</p>").format(results.metrics["examples"])
+
+    added = (*sections.SECTIONS, sections.Section("My own", mine), sections.Section("Empty", lambda results: None))
+    monkeypatch.setattr("callbacks.report.SECTIONS", added)
+    page = page_of(make_run(tmp_path))
+    assert page.texts("p", "mine") == ["3"]
+    assert page.texts("h2")[-1] == "My own"
+    assert ("a", "href", "#my-own") in page.attributes
+
+
+def test_verdict_never_rounds_to_none_or_all() -> None:
+    assert [share(x).translate(SPACES) for x in (0, 0.04, 0.6, 61.4, 99.4, 99.96, 100)] == [
+        "none",
+        "less than 1 %",
+        "1 %",
+        "61 %",
+        "99 %",
+        "more than 99 %",
+        "all",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "texts", "sentence"),
+    [
+        (
+            {"exact_match": 0, "token_recall": 0.0},
+            5,
+            "Of 5 test texts, none came back word for word; no word of any text was recovered.",
+        ),
+        ({"exact_match": 100.0, "token_recall": 100.0}, 1, "Of 1 test text, all came back word for word."),
+        ({"exact_match": None, "token_recall": 100.0}, 2, "Of 2 test texts, every word of every text was recovered."),
+        (
+            {"entity_recovery": 0.2},
+            2000,
+            "Of 2,000 test texts, less than 1 % of the labelled names, places and other entities were read.",
+        ),
+        ({"cosine": 0.5}, 1, "1 test text was attacked; no figure of this run counts whole texts or words."),
+    ],
+)
+def test_verdict(metrics: dict[str, Any], texts: int, sentence: str) -> None:
+    assert verdict(metrics, None, texts).translate(SPACES) == sentence
+
+
+def test_verdict_mentions_exactly_the_figures_that_exist() -> None:
+    keys = ("exact_match", "token_recall", "entity_recovery")
+    for values in itertools.product((None, 0.0, 0.2, 50.0, 99.9, 100.0), repeat=3):
+        text = verdict(dict(zip(keys, values, strict=True)), {"exact_match": 3.0}, 7).translate(SPACES)
+        exact, recall, entities = (value is not None for value in values)
+        assert ("came back word for word" in text) == exact
+        assert ("recovered" in text) == (recall and not (values[0] == values[1] == 100.0))
+        assert ("entities were read" in text) == entities
+        assert ("nearest training text gives 3 % word for word." in text) == exact
+        assert text.endswith(".")
+        assert "None" not in text
+
+
+def test_duration() -> None:
+    assert [duration(s).translate(SPACES) for s in (0.25, 59.6, 196.4, 3599.7, 7322)] == [
+        "0.2 s",
+        "1 min 0 s",
+        "3 min 16 s",
+        "1 h 0 min",
+        "2 h 2 min",
+    ]
+
+
+def test_figures_helpers() -> None:
+    assert nice_ticks(0, 100, 5) == [0, 20, 40, 60, 80, 100]
+    assert nice_ticks(0.31, 0.99, 5) == pytest.approx([0.4, 0.6, 0.8])
+    assert thin([(0, 1), (1, 3), (2, 5)], 2) == [(0.5, 2), (2, 5)]
+    assert thin([], 2) == []
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.json", "predictions.jsonl"])
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    (make_run(tmp_path) / name).unlink()
+    with pytest.raises(InputError, match=re.escape(name)):
+        write_report(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("metrics.json", '{\n"bleu": ', r"metrics\.json:2: not JSON"),
+        ("baseline.json", "[1]", r"baseline\.json: expected an object of figures, found list"),
+        ("config.yaml", "a: [1", r"config\.yaml: not YAML"),
+        ("config.yaml", "just text", r"config\.yaml: expected keys and values, found str"),
+        ("predictions.jsonl", "\n\n", r"predictions\.jsonl: holds no prediction"),
+        ("predictions.jsonl", json.dumps(ROWS[0]) + "\n{", r"predictions\.jsonl:2: not JSON"),
+        ("predictions.jsonl", json.dumps(ROWS[0]) + '\n\n{"index": 1}', r"predictions\.jsonl:3: reference: "),
+        ("history.jsonl", '{"step": "soon"}', r"history\.jsonl:1: step: "),
+        ("history.jsonl", "[]", r"history\.jsonl:1: the line: "),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (make_run(tmp_path) / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        write_report(tmp_path)
+
+
+def test_bytes_that_are_not_utf8_are_an_error(tmp_path: Path) -> None:
+    (make_run(tmp_path) / "predictions.jsonl").write_bytes(b'{"index": 0, "reference": "\xff"}')
+    with pytest.raises(InputError, match=r"predictions\.jsonl: not UTF-8 \(byte 27\)"):
+        write_report(tmp_path)
+
+
+def test_separators_inside_a_text_do_not_cut_its_line(tmp_path: Path) -> None:
+    (make_run(tmp_path) / "predictions.jsonl").write_text(
+        json.dumps(row(0, "a\u2028b", "a\u0085b"), ensure_ascii=False)
+    )
+    assert len(read_results(tmp_path).recovered) == 1
+
+
+def test_a_lone_surrogate_does_not_lose_the_report(tmp_path: Path) -> None:
+    assert "caf?" in page_of(make_run(tmp_path, rows=[row(0, "caf\ud800", "")])).texts("p", "text")[0]
+
+
+def summary(run_dir: Path, **options: Any) -> str:
+    out = io.StringIO()
+    print_summary(run_dir, Console(file=out, width=160, **options))
+    return out.getvalue().translate(SPACES)
+
+
+def test_summary_has_table_sentences_and_path(tmp_path: Path) -> None:
+    write_report(make_run(tmp_path))
+    text = summary(tmp_path)
+    assert re.search(r"BLEU +│ +84\.3 +│ +41\.2 +│ +\+43\.1", text)
+    assert "Of 3 test texts, 61 % came back word for word" in text
+    assert "read  the invoice came on Friday" in text
+    assert str(tmp_path / "report.html") in text
+    assert "nearest" not in summary(make_run_without_baseline(tmp_path))
+
+
+def make_run_without_baseline(path: Path) -> Path:
+    (path / "baseline.json").unlink()
+    return path
+
+
+def test_summary_colours_recovered_words_only(tmp_path: Path) -> None:
+    coloured = summary(make_run(tmp_path, rows=ROWS[1:2]), force_terminal=True, color_system="standard", no_color=False)
+    assert "\x1b[1;32mthe invoice\x1b[0m came \x1b[1;32mon\x1b[0m Friday" in coloured
+
+
+def test_summary_obeys_no_markup_and_no_escape_sequence_of_recovered_text(tmp_path: Path) -> None:
+    text = summary(make_run(tmp_path, rows=[row(0, "[red]hi[/blue]\x1b[2J\u202e", "[/]\x07\x9b31m")]))
+    assert "[red]hi[/blue]\ufffd[2J\ufffd" in text
+    assert "[/]\ufffd\ufffd31m" in text
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(text)
