@@ -1,0 +1,14 @@
+"""What stands between a command line and the scripts: composing, checking, help, and how a script ends.
+
+    python train.py attack=geia embedder=simcse         # a configuration from configs/, checked before it is built
+    python evaluate.py run=runs/x datamodule=files      # a run's own configuration, amended
+
+Exit codes: 0, 2 for something that the user gave (a line for each mistake), 130 for Ctrl-C, 1 and a traceback for the
+rest. Nothing here imports torch before the configuration is checked, so that --help answers at once.
+"""
+
+from configuration.amending import amend
+from configuration.composing import compose, plain
+from configuration.running import check, main, main_on_run, on_run
+
+__all__ = ["amend", "check", "compose", "main", "main_on_run", "on_run", "plain"]

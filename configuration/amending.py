@@ -1,0 +1,93 @@
+"""Changes a finished run's configuration: other data, other decoding, other devices.
+
+amend(config, ["datamodule=files", "datamodule.path=mine.jsonl", "attack.decoding.beams=1"])
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from configuration.composing import loading, raise_all, tree
+from configuration.overrides import SEARCH_PATH, is_group, key_error, one_line, option_errors, parse, search_path
+
+
+def amend(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """A copy of a run's configuration with some values changed, or whole groups chosen anew.
+
+    ``datamodule=files`` replaces the node ``datamodule`` by that option's file, ``datamodule.path=x.jsonl`` then sets a
+    key in it, whatever their order. ``+key=value`` adds and ``~key`` removes, as in Hydra.
+
+    Raises:
+        InputError: Misspelt groups, options or keys; one line each.
+    """
+    amended, errors = survey_amended(config, overrides)
+    raise_all(errors)
+    return amended
+
+
+def survey_amended(
+    config: DictConfig, overrides: Sequence[str], settings: Sequence[str] = ()
+) -> tuple[DictConfig, list[str]]:
+    """Amend as far as possible: the configuration without what is misspelt, and a message for each mistake.
+
+    ``settings`` are keys of the script itself: not to be amended, but an unknown key may have been meant as one.
+    """
+    amended = OmegaConf.create(tree(config))
+    choices = [str(name) for name in amended.get("choices", {})]
+    with loading() as loader:
+        parsed, errors = parse(loader, overrides)
+        search = search_path(parsed)
+        swept = [o for o in parsed if o.is_sweep_override()]
+        errors += [f"{o.input_line}: a run is amended with one value" for o in swept]
+        parsed = [o for o in parsed if o not in swept and o.key_or_group != SEARCH_PATH]
+        groups = [o for o in parsed if is_group(loader, o, search)]
+        foreign = [o for o in groups if o.key_or_group not in choices]
+        errors += [f"{o.input_line}: a run is amended in {', '.join(choices)}" for o in foreign]
+        groups = [o for o in groups if o not in foreign]
+        wrong = {o.key_or_group: found for o in groups if (found := option_errors(loader, o, search))}
+        errors += itertools.chain.from_iterable(wrong.values())
+        errors += _choose(loader, amended, [o for o in groups if o.key_or_group not in wrong], search)
+    OmegaConf.set_struct(amended, True)
+    for o in parsed:
+        if o not in groups and o not in foreign and o.key_or_group.partition(".")[0] not in wrong:
+            error = key_error(tree(amended), o, [*choices, *settings]) or _apply(amended, o)
+            errors += [error] if error is not None else []
+    return amended, list(dict.fromkeys(errors))
+
+
+def _choose(loader: ConfigLoader, config: DictConfig, groups: Sequence[Override], search: Sequence[str]) -> list[str]:
+    """Replace the nodes of ``groups`` by freshly composed ones."""
+    lines = [*search, *(str(o.input_line) for o in groups)]
+    try:
+        chosen = tree(loader.load_configuration("train", lines, RunMode.RUN, from_shell=False))
+    except (HydraException, OmegaConfBaseException) as error:
+        return [one_line(error)]
+    missing = [o for o in groups if o.key_or_group not in chosen]
+    for o in (o for o in groups if o not in missing):
+        config[o.key_or_group] = OmegaConf.create(chosen[o.key_or_group])
+        config.choices[o.key_or_group] = o.value()
+    return [f"{o.input_line}: it cannot be left out" for o in missing]
+
+
+def _apply(config: DictConfig, override: Override) -> str | None:
+    """Change one value; a message where OmegaConf does not let us."""
+    key = override.key_or_group
+    try:
+        if override.is_delete():
+            parent, _, name = key.rpartition(".")
+            with open_dict(config):
+                del (OmegaConf.select(config, parent) if parent else config)[name]
+        else:
+            added = override.is_add() or override.is_force_add()
+            OmegaConf.update(config, key, override.value(), merge=True, force_add=added)
+    except OmegaConfBaseException as error:
+        return f"{override.input_line}: {one_line(error)}"
+    return None

@@ -1,0 +1,244 @@
+"""Holds every value of a composed configuration against the constructor that it goes to, before anything is built.
+
+    attack.decoding.beams=0: must be at least 1
+    attack.decodng: unknown key, did you mean decoding?
+    datamodule.path: missing, give it as datamodule.path=<value>
+
+A constructor's bounds are its type hints: ``pydantic.PositiveInt``, ``Literal[...]``, ``Annotated[int, Field(ge=2)]``.
+A node with ``_partial_: true`` may leave out arguments, since the code that calls it gives the rest.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
+from pydantic import ConfigDict, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+
+from configuration.locating import accepted, locate
+from errors import InputError, did_you_mean
+
+_MISSING = "???"
+_UNKNOWN = object()  # in the place of an interpolation that leads nowhere, which is reported once
+_RESERVED = {"_target_", "_partial_", "_convert_", "_recursive_", "_args_"}
+_WORDING = {
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "greater than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+    "int_type": "an integer",
+    "float_type": "a number",
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "none_required": "null",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "time_delta_type": "a duration",
+    "needs_python_object": "a node with _target_",
+}
+
+# The keys at the root of train.yaml, evaluate.yaml and invert.yaml that go to no constructor.
+_ROOT: dict[str, Any] = {
+    "seed": NonNegativeInt,
+    "run_dir": str,
+    "cache_dir": str,
+    "ckpt_path": str | None,
+    "run": str,
+    "output_dir": str,
+    "vectors": str,
+    "output": str,
+    "limit": PositiveInt | None,
+    "batch_size": PositiveInt,
+}
+
+
+def check(config: DictConfig) -> list[str]:
+    """One line for each thing that is wrong with ``config``; the list is empty where everything fits."""
+    messages: list[str] = []
+    values = _resolve(config, "", messages)
+    messages += _missing(values, "")
+    for name, hint in _ROOT.items():
+        if name in values:
+            messages += _value_errors(name, values[name], hint)
+    messages += _nodes(values, "")
+    return list(dict.fromkeys(messages))
+
+
+def _resolve(node: Any, key: str, messages: list[str]) -> Any:
+    """Plain containers with all interpolations resolved; what cannot be resolved is reported."""
+    if not isinstance(node, DictConfig | ListConfig):
+        return node
+    values: dict[Any, Any] = {}
+    for name in list(node) if isinstance(node, DictConfig) else range(len(node)):
+        child = _join(key, name)
+        values[name] = _UNKNOWN
+        try:
+            values[name] = _MISSING if OmegaConf.is_missing(node, name) else _resolve(node[name], child, messages)
+        except InterpolationToMissingValueError:
+            pass  # the key that it refers to is reported as missing
+        except OmegaConfBaseException as error:
+            messages.append(f"{child}: {str(error).splitlines()[0]}")
+    return values if isinstance(node, DictConfig) else list(values.values())
+
+
+def _missing(value: Any, key: str) -> Iterator[str]:
+    if value == _MISSING:
+        yield f"{key}: missing, give it as {key}=<value>"
+    for name, child in _children(value):
+        yield from _missing(child, _join(key, name))
+
+
+def _nodes(value: Any, key: str) -> Iterator[str]:
+    """Errors of every node with ``_target_`` at or under ``value``."""
+    if _is_node(value):
+        yield from _node_errors(value, key)
+    for name, child in _children(value):
+        yield from _nodes(child, _join(key, name))
+
+
+def _node_errors(node: Mapping[str, Any], key: str) -> Iterator[str]:
+    target = node["_target_"]
+    try:
+        called = locate(target)
+    except InputError as error:
+        yield f"{_join(key, '_target_')}={target}: {error}"
+        return
+    parameters = accepted(called)
+    if parameters is None:
+        return
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(called).parameters.values())
+    for name in (name for name in node if name not in _RESERVED):
+        if name in parameters:
+            yield from _value_errors(_join(key, name), node[name], _hint(called, parameters[name]))
+        elif not open_ended:
+            yield f"{_join(key, name)}: unknown key, {did_you_mean(name, parameters)}"
+    if not node.get("_partial_"):
+        for name, parameter in list(parameters.items())[len(node.get("_args_", [])) :]:
+            if parameter.default is parameter.empty and name not in node:
+                yield f"{_join(key, name)}: missing, {target} needs it"
+
+
+def _hint(called: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """The type hint of one argument; ``Any`` where there is none or it cannot be resolved."""
+    if parameter.annotation is parameter.empty:
+        return Any
+    # The hints of a class are those of its constructor, to be read among the names of the file that defines that.
+    constructor: Any = called
+    if isinstance(called, type):
+        constructor = called.__init__  # type: ignore[misc]
+    function = inspect.unwrap(constructor)
+    holder = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    try:
+        hints = typing.get_type_hints(holder, getattr(function, "__globals__", {}), include_extras=True)
+    except (NameError, AttributeError, TypeError, SyntaxError):
+        return Any  # imported for type checkers only: the name of the argument is checked, its type is not
+    return hints[parameter.name]
+
+
+def _value_errors(key: str, value: Any, hint: Any) -> list[str]:
+    if _is_node(value):
+        return _instance_errors(key, value, hint)
+    if _is_open(value):
+        return []
+    try:
+        adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+    except PydanticSchemaGenerationError:
+        return []
+    except PydanticUserError:  # models and typed dictionaries carry a config of their own
+        adapter = TypeAdapter(hint)
+    try:
+        # Strict JSON: no text passes for a number and no number for a text, but a list passes for a tuple and a whole
+        # number for a float, which is what the constructor will be handed.
+        adapter.validate_json(json.dumps(value, default=str), strict=True)
+    except ValidationError as error:
+        return [f"{key}={_written(value)}: {_reason(error, value, hint)}"]
+    return []
+
+
+def _reason(error: ValidationError, value: Any, hint: Any) -> str:
+    """What the value must be; the members of a union fail one by one and are named together."""
+    wanted: list[str] = []
+    for detail in error.errors(include_url=False):
+        kind, bounds = detail["type"], detail.get("ctx", {})
+        if kind == "literal_error":
+            continue
+        where = "".join(f"[{part}] " for part in detail["loc"] if isinstance(part, int))
+        if kind == "greater_than" and isinstance(bounds["gt"], int):
+            wanted.append(f"{where}at least {bounds['gt'] + 1}")
+        elif kind == "less_than" and isinstance(bounds["lt"], int):
+            wanted.append(f"{where}at most {bounds['lt'] - 1}")
+        elif kind in _WORDING:
+            wanted.append(where + _WORDING[kind].format(**bounds))
+        else:
+            wanted.append(where + detail["msg"].replace("Input should be ", ""))
+    choices = [
+        str(choice)
+        for member in _members(hint)
+        if typing.get_origin(member) is Literal
+        for choice in typing.get_args(member)
+    ]
+    if choices and not wanted and isinstance(value, str):
+        return did_you_mean(value, set(choices))
+    wanted += [f"one of {', '.join(dict.fromkeys(choices))}"] if choices else []
+    return f"must be {' or '.join(dict.fromkeys(wanted)) or error.errors()[0]['msg']}"
+
+
+def _instance_errors(key: str, node: Mapping[str, Any], hint: Any) -> list[str]:
+    """A node where a hint asks for an object: its class must be one of the hint's classes."""
+    try:
+        made = locate(node["_target_"])
+    except InputError:
+        return []  # reported where the node itself is checked
+    wanted = [member for member in _members(hint) if member is not type(None)]
+    classes = [w for w in wanted if isinstance(w, type) and not getattr(w, "_is_protocol", False)]
+    if node.get("_partial_") or not isinstance(made, type) or len(classes) < len(wanted):
+        return []  # a function's result, a protocol or a generic type cannot be told from the class alone
+    if issubclass(made, tuple(classes)):
+        return []
+    return [f"{key}: {node['_target_']} makes no {' or '.join(w.__name__ for w in classes)}"]
+
+
+def _members(hint: Any) -> Iterator[Any]:
+    """The members of a union, or the hint itself; bounds are left aside."""
+    if typing.get_origin(hint) is Annotated:
+        yield from _members(typing.get_args(hint)[0])
+    elif typing.get_origin(hint) in (typing.Union, types.UnionType):
+        for member in typing.get_args(hint):
+            yield from _members(member)
+    else:
+        yield hint
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("_target_"), str) and value["_target_"] != _MISSING
+
+
+def _is_open(value: Any) -> bool:
+    """Whether a value is not plain data: missing, unresolved, or a container of nodes."""
+    return value == _MISSING or value is _UNKNOWN or _is_node(value) or any(_is_open(v) for _, v in _children(value))
+
+
+def _children(value: Any) -> Iterator[tuple[str | int, Any]]:
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        yield from enumerate(value)
+
+
+def _join(key: str, name: str | int) -> str:
+    if isinstance(name, int):
+        return f"{key}[{name}]"
+    return f"{key}.{name}" if key else name
+
+
+def _written(value: Any) -> str:
+    """A value as it is written on the command line."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)

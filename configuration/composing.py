@@ -1,0 +1,206 @@
+"""From a command line to one plain configuration, with all that is misspelt reported at once.
+
+compose("train", ["attack=geia", "embedder=simcse", "attack.decoding.beams=1"])
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from hydra import initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from configuration.overrides import (
+    SEARCH_PATH,
+    elements,
+    is_group,
+    key_error,
+    one_line,
+    option_errors,
+    parse,
+    search_path,
+)
+from errors import InputError, did_you_mean
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+
+
+def _job_suffix() -> str:
+    """``-<number>`` in a multirun, whose runs would else share one directory."""
+    if not HydraConfig.initialized() or OmegaConf.is_missing(HydraConfig.get().job, "num"):
+        return ""
+    return f"-{HydraConfig.get().job.num}"
+
+
+OmegaConf.register_new_resolver("job_suffix", _job_suffix, replace=True)
+OmegaConf.register_new_resolver("absolute", lambda path: str(Path(path).expanduser().absolute()), replace=True)
+
+
+def compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
+    """The configuration that ``python <config_name>.py <overrides>`` would run with, interpolations resolved.
+
+    Values are not checked; see :func:`configuration.check`.
+
+    Raises:
+        InputError: Misspelt groups, options or keys; one line each.
+    """
+    configs, errors = survey(config_name, overrides)
+    raise_all(errors)
+    return configs[0]
+
+
+def survey(config_name: str, overrides: Sequence[str], *, multirun: bool = False) -> tuple[list[DictConfig], list[str]]:
+    """Compose as far as possible: the configurations without what is misspelt, and a message for each mistake.
+
+    A multirun gives each choice of groups in full, and in each the values of other sweeps one at a time.
+    """
+    configs: list[DictConfig] = []
+    with loading() as loader:
+        parsed, errors = parse(loader, overrides)
+        swept = [] if multirun else [o for o in parsed if o.is_sweep_override()]
+        errors += [f"{o.input_line}: several values need --multirun (-m)" for o in swept]
+        kept, wrong, misspelt = _spelling(loader, config_name, [o for o in parsed if o not in swept])
+        errors += misspelt
+        for number, lines in enumerate(_jobs(loader, kept)):
+            config, found = _load(loader, config_name, lines, number if multirun else None)
+            errors += found
+            if config is not None:
+                with open_dict(config):
+                    for group in wrong:  # what stands there is not what was asked for
+                        config.pop(group, None)
+                configs.append(config)
+    directories = {config.get("run_dir") for config in configs}
+    if len(configs) > 1 and len(directories) == 1:
+        errors.append(f"run_dir={directories.pop()}: the runs of a multirun would share it; append ${{job_suffix:}}")
+    return configs, list(dict.fromkeys(errors))
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """``config`` as plain containers with all interpolations resolved, as a run's config.yaml keeps it.
+
+    Raises:
+        InputError: A value is missing or refers to nothing.
+    """
+    try:
+        return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+    except OmegaConfBaseException as error:
+        raise InputError(one_line(error)) from error
+
+
+def options() -> dict[str, list[str]]:
+    """The options of each group that train.yaml chooses from, in its order."""
+    with loading() as loader:
+        entries = OmegaConf.load(CONFIGS / "train.yaml").defaults
+        names = [str(next(iter(entry))).split()[-1] for entry in entries if isinstance(entry, DictConfig)]
+        return {name: loader.get_group_options(name, ObjectType.CONFIG) for name in names}
+
+
+@contextmanager
+def loading() -> Iterator[ConfigLoader]:
+    """Hydra's loader for configs/; what Hydra itself has set up stays as it was."""
+    previous = HydraConfig.instance().cfg
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS), job_name="unembed"):
+        try:
+            yield GlobalHydra.instance().config_loader()
+        finally:
+            HydraConfig.instance().cfg = previous
+
+
+def tree(config: DictConfig) -> dict[str, Any]:
+    """``config`` as plain containers, interpolations as they are written."""
+    return cast(dict[str, Any], OmegaConf.to_container(config, resolve=False))
+
+
+def raise_all(errors: Sequence[str]) -> None:
+    """Raise all messages as one InputError, if there are any."""
+    if errors:
+        raise InputError("\n".join(dict.fromkeys(errors)))
+
+
+def _spelling(
+    loader: ConfigLoader, config_name: str, parsed: Sequence[Override]
+) -> tuple[list[Override], list[str], list[str]]:
+    """The overrides that name something that exists, the groups with an unknown option, and all messages."""
+    search = search_path(parsed)
+    groups = [o for o in parsed if is_group(loader, o, search)]
+    wrong = {o.key_or_group: unknown for o in groups if (unknown := option_errors(loader, o, search))}
+    errors = list(itertools.chain.from_iterable(wrong.values()))
+    valid = [elements(o)[0] for o in groups if o.key_or_group not in wrong]
+    try:
+        composed = loader.load_configuration(config_name, [*search, *valid], RunMode.RUN, from_shell=False)
+    except (HydraException, OmegaConfBaseException) as error:
+        return [], list(wrong), [*errors, one_line(error)]
+    names = [str(name) for name in composed.hydra.runtime.choices if "/" not in str(name)]
+    kept: list[Override] = []
+    for o in parsed:
+        if o.key_or_group.partition(".")[0] in wrong:
+            continue
+        known = o in groups or o.key_or_group == SEARCH_PATH
+        found = None if known else key_error(tree(composed), o, names)
+        if found is None:
+            kept.append(o)
+        else:
+            errors.append(found)
+    return kept, list(wrong), errors
+
+
+def _jobs(loader: ConfigLoader, parsed: Sequence[Override]) -> list[tuple[str, ...]]:
+    """Overrides without sweeps: the product over groups, and for each the elements of other sweeps one at a time."""
+    search = search_path(parsed)
+    values = [place for place, o in enumerate(parsed) if not is_group(loader, o, search)]
+    every = [elements(o) for o in parsed]
+    jobs: dict[tuple[str, ...], None] = {}
+    for first in itertools.product(*(lines[:1] if place in values else lines for place, lines in enumerate(every))):
+        jobs[first] = None
+        for place in values:
+            jobs.update({(*first[:place], line, *first[place + 1 :]): None for line in every[place]})
+    return list(jobs)
+
+
+def _load(
+    loader: ConfigLoader, config_name: str, lines: Sequence[str], job: int | None
+) -> tuple[DictConfig | None, list[str]]:
+    """Compose with Hydra, resolve, and compare the keys at the root with those that the scripts know."""
+    search = search_path(parse(loader, lines)[0])
+    try:
+        known = {str(key) for key in loader.load_configuration(config_name, search, RunMode.RUN, from_shell=False)}
+        config = loader.load_configuration(config_name, list(lines), RunMode.RUN, from_shell=False)
+    except (HydraException, OmegaConfBaseException) as error:
+        return None, [one_line(error)]
+    if job is not None:
+        config.hydra.job.num = job
+    HydraConfig.instance().set_config(config)
+    _settle(config)
+    present = {str(key) for key in config}
+    errors = [f"{key}: unknown key, {did_you_mean(key, known - {'hydra'})}" for key in sorted(present - known)]
+    errors += [f"{key}: missing, it cannot be left out" for key in sorted(known - present)]
+    with open_dict(config):
+        for key in (*(present - known), "hydra"):
+            del config[key]
+    return config, errors
+
+
+def _settle(node: DictConfig | ListConfig) -> None:
+    """Put values in the place of interpolations, except of those that lead nowhere: checking reports them."""
+    names: Any = list(node) if isinstance(node, DictConfig) else range(len(node))
+    for name in (name for name in names if name != "hydra" and not OmegaConf.is_missing(node, name)):
+        try:
+            child = node[name]
+        except OmegaConfBaseException:
+            continue
+        if OmegaConf.is_interpolation(node, name):
+            node[name] = child
+        elif isinstance(child, DictConfig | ListConfig):
+            _settle(child)

@@ -1,0 +1,87 @@
+"""How a script ends: one message where the user can do something about it, a traceback where only we can."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hydra.errors import InstantiationException
+from omegaconf import DictConfig
+
+from errors import InputError
+
+FAILED, INTERRUPTED = 2, 130
+
+
+@contextmanager
+def ending(config: DictConfig | None = None, *, training: bool = False) -> Iterator[None]:
+    """Within it, mistakes of the user and a full disk end the process with code 2, and Ctrl-C with 130.
+
+    Args:
+        config: What is running, to name its directories.
+        training: Whether the run can be resumed from a checkpoint.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        _end(_interrupted(config, training), INTERRUPTED)
+    except SystemExit as error:
+        # Lightning tidies up after Ctrl-C and then leaves with exit code 1, the interrupt as context.
+        if not isinstance(error.__context__, KeyboardInterrupt):
+            raise
+        _end(_interrupted(config, training), INTERRUPTED)
+    except (InputError, InstantiationException, OSError, RuntimeError) as error:
+        message = _message(error, config)
+        if message is None:
+            raise
+        _end(message, FAILED)
+
+
+def _message(error: BaseException, config: DictConfig | None) -> str | None:
+    """What to tell the user, or None where only a traceback helps."""
+    for cause in _chain(error):
+        if isinstance(cause, InputError):
+            return str(cause)
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            where = cause.filename or _fullest(config)
+            return f"{where}: no space left on the disk; make room and run the same command again"
+        if isinstance(cause, ValueError) and isinstance(error, InstantiationException):
+            # Constraints between values, such as width and heads, are the constructor's to find.
+            key = re.search(r"full_key: (\S+)", str(error))
+            return f"{key.group(1)}: {cause}" if key else str(cause)
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _fullest(config: DictConfig | None) -> str:
+    """A failed write does not tell its file: of the directories we write to, the one with the least space."""
+    named = [str(config[key]) for key in ("run_dir", "cache_dir") if config is not None and key in config]
+    return min([p for p in (*named, ".") if Path(p).exists()], key=lambda path: shutil.disk_usage(path).free)
+
+
+def _interrupted(config: DictConfig | None, training: bool) -> str:
+    if config is None:
+        return "interrupted: nothing had begun"
+    command = f"python {shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}"
+    checkpoints = Path(config.run_dir) / "checkpoints"
+    if training and any(checkpoints.glob("*.ckpt")):
+        return f"interrupted: {checkpoints} is kept; go on with: {command} ckpt_path=last"
+    return f"interrupted: vectors that were embedded are kept; start again with: {command}"
+
+
+def _end(message: str, code: int) -> None:
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # the ranks of one machine would all say the same
+        print(message, file=sys.stderr)
+    raise SystemExit(code)

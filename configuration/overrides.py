@@ -1,0 +1,133 @@
+"""Reads overrides with Hydra's own parser and holds them against the config search path.
+
+    embedder=simsce: did you mean simcse?
+    attack.decodng: unknown key, did you mean decoding?
+
+Hydra stops at the first unknown name; here every misspelt group, option and key is found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from configuration.locating import accepted, locate
+from errors import InputError, did_you_mean
+
+SEARCH_PATH = "hydra.searchpath"
+
+
+def parse(loader: ConfigLoader, lines: Sequence[str]) -> tuple[list[Override], list[str]]:
+    """The overrides that can be parsed, and a message for each that cannot."""
+    parser = OverridesParser.create(config_loader=loader)
+    parsed: list[Override] = []
+    errors: list[str] = []
+    for line in lines:
+        try:
+            parsed.append(parser.parse_override(line))
+        except HydraException as error:
+            reason = one_line(error) if "=" in line else "write key=value, or group=option"
+            errors.append(f"{line}: {reason}")
+    return parsed, errors
+
+
+def search_path(parsed: Sequence[Override]) -> list[str]:
+    """Overrides that add directories of configurations, which change what groups and options exist."""
+    return [str(o.input_line) for o in parsed if o.key_or_group == SEARCH_PATH]
+
+
+def is_group(loader: ConfigLoader, override: Override, search: Sequence[str]) -> bool:
+    """Whether an override chooses an option; ``attack={...}`` sets values instead."""
+    return bool(_options(loader, override.key_or_group, search)) and not isinstance(override.value(), dict)
+
+
+def elements(override: Override) -> list[str]:
+    """One override for each value of a sweep; the ends of an interval; the override itself otherwise."""
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    swept = override.value()
+    if isinstance(swept, IntervalSweep):
+        values = [str(swept.start), str(swept.end)]
+    else:
+        values = list(override.sweep_string_iterator())
+    return [f"{override.get_key_element()}={value}" for value in values]
+
+
+def option_errors(loader: ConfigLoader, override: Override, search: Sequence[str]) -> list[str]:
+    """A message for each option of a group, all those of a sweep included, that does not exist."""
+    chosen = override.value()
+    if override.is_delete() or chosen is None:
+        return []  # an empty place is reported where the configuration is composed
+    valid = _options(loader, override.key_or_group, search)
+    listed = chosen if isinstance(chosen, list) else [line.partition("=")[2] for line in elements(override)]
+    names = [str(option).strip("'\"") for option in listed]
+    return [f"{override.key_or_group}={name}: {did_you_mean(name, valid)}" for name in names if name not in valid]
+
+
+def key_error(tree: dict[str, Any], override: Override, groups: Sequence[str]) -> str | None:
+    """What is wrong with the key of an override of a value, given the configuration that it would change."""
+    key = override.key_or_group
+    if override.package is not None or "/" in key:
+        return f"{override.get_key_element()}: unknown group, {did_you_mean(key, groups)}"
+    parts = re.findall(r"[^.\[\]]+", key)
+    place: Any = tree
+    for end, part in enumerate(parts, start=1):
+        if isinstance(place, list) and part.isdigit() and int(part) < len(place):
+            place = place[int(part)]
+        elif isinstance(place, dict) and part in place:
+            place = place[part]
+        elif override.is_add() or override.is_force_add():
+            return None
+        elif isinstance(place, dict):
+            return f"{'.'.join(parts[:end])}: {_unknown(place, part, override, groups if end == 1 else [])}"
+        else:
+            return f"{key}: unknown key, {'.'.join(parts[: end - 1])} has no keys"
+    if override.is_add() and not isinstance(override.value(), dict | list):
+        return f"{override.input_line}: stands there already, leave out the +"
+    return None
+
+
+def one_line(error: Exception) -> str:
+    """The first line of one of Hydra's messages, and that of OmegaConf's behind it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    cause = str(error.__cause__).splitlines()[:1] if isinstance(error.__cause__, OmegaConfBaseException) else []
+    return "; ".join([*lines[:1], *cause])
+
+
+def _options(loader: ConfigLoader, group: str, search: Sequence[str]) -> list[str]:
+    if "." in group or "[" in group:
+        return []
+    return loader.get_group_options(group, ObjectType.CONFIG, config_name="train", overrides=list(search))
+
+
+def _unknown(siblings: dict[str, Any], name: str, override: Override, groups: Sequence[str]) -> str:
+    if "_target_" in siblings and name in _arguments(str(siblings["_target_"])):
+        return f"not set by the chosen option; to set it, write +{override.input_line}"
+    deeper = [path for path in _paths(siblings, "") if path.endswith(f".{name}") and not path.startswith("hydra.")]
+    if len(deeper) == 1:
+        return f"unknown key, did you mean {deeper[0]}?"
+    names = {key for key in siblings if not key.startswith("_") and key != "hydra"}
+    return f"unknown key, {did_you_mean(name, names | set(groups))}"
+
+
+def _arguments(target: str) -> list[str]:
+    try:
+        return list(accepted(locate(target)) or [])
+    except InputError:
+        return []
+
+
+def _paths(tree: Any, key: str) -> Iterator[str]:
+    if isinstance(tree, dict):
+        for name, child in tree.items():
+            path = f"{key}.{name}" if key else str(name)
+            yield path
+            yield from _paths(child, path)

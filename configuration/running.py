@@ -1,0 +1,170 @@
+"""The entry points of the scripts: a command line in, a checked configuration handed to a function."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import inspect
+import logging
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from configuration.amending import survey_amended
+from configuration.composing import CONFIGS, options, raise_all, survey
+from configuration.ending import ending
+from configuration.overrides import SEARCH_PATH
+from errors import InputError, did_you_mean
+
+
+def check(config: DictConfig) -> list[str]:
+    """One line for each value that the constructor it goes to would not take; empty where everything fits."""
+    from configuration.checking import check as check_values  # pydantic, and behind the constructors torch
+
+    return check_values(config)
+
+
+def main(task: Callable[[DictConfig], None], config_name: str) -> None:
+    """Run ``task`` on the configuration of the command line, or several times with ``--multirun``.
+
+    All of Hydra's flags work. Mistakes in overrides and values end the process with code 2 before a run directory is
+    made; the configuration that ``task`` gets has no interpolations left.
+    """
+    arguments = get_args_parser().parse_args()
+    if arguments.help:
+        print(_help(task, config_name))
+        return
+    if not (arguments.hydra_help or arguments.shell_completion or arguments.info or arguments.experimental_rerun):
+        overrides = list(arguments.overrides)
+        if arguments.config_dir is not None:
+            overrides.append(f"hydra.searchpath=[file://{Path(arguments.config_dir).absolute()}]")
+        with ending():
+            configs, errors = survey(arguments.config_name or config_name, overrides, multirun=arguments.multirun)
+            if arguments.cfg is None:  # a configuration that is only shown may have wrong values
+                errors += [message for config in configs for message in check(config)]
+            raise_all(errors)
+
+    chosen = {"--config-name": arguments.config_name, "--config-dir": arguments.config_dir}
+    flags = [f"{flag}={value}" for flag, value in chosen.items() if value is not None]
+
+    @functools.wraps(task)
+    def job(config: DictConfig) -> None:
+        OmegaConf.resolve(config)
+        # Lightning starts other ranks with this process's command line: it must lead them to this very job and
+        # directory. The message after Ctrl-C shows it too.
+        given = HydraConfig.get().overrides
+        own = [line for line in given.hydra if line.startswith(SEARCH_PATH)]
+        own += [line for line in given.task if _root(line) not in ("run_dir", "ckpt_path")]
+        resumed = [] if config.ckpt_path is None else [f"ckpt_path={_quoted(config.ckpt_path)}"]
+        sys.argv = [sys.argv[0], *flags, *own, f"run_dir={_quoted(config.run_dir)}", *resumed]
+        with ending(config, training=True):
+            task(config)
+
+    hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(job)()
+
+
+def main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str) -> None:
+    """Run ``task(settings, config)`` on a finished run.
+
+    Overrides of keys in configs/<config_name>.yaml make the settings; the others amend the run's config.yaml.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--help", "-h", action="store_true")
+    parser.add_argument("overrides", nargs="*")
+    arguments = parser.parse_args()
+    if arguments.help:
+        print(_help(task, config_name))
+        return
+    with ending():
+        settings, config = on_run(config_name, arguments.overrides)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    # As in main: the ranks that Lightning starts must write where this process does.
+    fixed = [key for key in ("output_dir", "output") if key in settings]
+    own = [line for line in arguments.overrides if _root(line) not in fixed]
+    sys.argv = [sys.argv[0], *own, *(f"{key}={_quoted(settings[key])}" for key in fixed)]
+    with ending(config):
+        task(settings, config)
+
+
+def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, DictConfig]:
+    """The settings of evaluate.py or invert.py and the amended configuration of the run that they name, both checked.
+
+    Raises:
+        InputError: No such run; or one line for each mistake in either.
+    """
+    known = [str(key) for key in OmegaConf.load(CONFIGS / f"{config_name}.yaml")]
+    own = [line for line in overrides if _root(line) in known]
+    others = [line for line in overrides if _root(line) not in known]
+    composed, errors = survey(config_name, own)
+    errors += [message for found in composed for message in check(found)]
+    if not composed or OmegaConf.is_missing(composed[0], "run"):
+        raise_all(errors)
+    settings = composed[0]
+    config, misspelt = survey_amended(_read(Path(settings.run).expanduser()), others, known)
+    raise_all([*errors, *misspelt, *check(config)])
+    OmegaConf.resolve(config)
+    return settings, config
+
+
+def _read(run: Path) -> DictConfig:
+    if not run.is_dir():
+        missing = next(path for path in (*reversed(run.parents), run) if not path.is_dir())
+        beside = [path.name for path in missing.parent.iterdir() if path.is_dir()]
+        hint = did_you_mean(missing.name, beside) if beside else "no runs stand there"
+        raise InputError(f"run={run}: no directory {missing}, {hint}")
+    path = run / "config.yaml"
+    if not path.is_file():
+        inner = sorted(str(found.parent) for found in run.glob("**/config.yaml"))
+        hint = f"did you mean {inner[-1]}?" if inner else "a run writes it when its training begins"
+        raise InputError(f"run={run}: holds no config.yaml, {hint}")
+    config = OmegaConf.load(path)
+    if not isinstance(config, DictConfig) or "choices" not in config:
+        raise InputError(f"{path}: not the configuration of a run")
+    config.run_dir = str(run)  # where the run is now: it may have been moved
+    return config
+
+
+def _root(line: str) -> str:
+    return re.split(r"[.=@\[]", line.lstrip("+~"), maxsplit=1)[0]
+
+
+def _quoted(value: object) -> str:
+    """A value as Hydra's override grammar reads it back."""
+    text = str(value)
+    if re.fullmatch(r"[\w./:-]+", text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _help(task: Callable[..., None], config_name: str) -> str:
+    """The script's docstring, the groups with their options, and the keys of its own configuration."""
+    notes = _comments(CONFIGS / "train.yaml")
+    lines = [inspect.getdoc(inspect.getmodule(task)) or "", "", "Groups (group=option; the first is the default):"]
+    for group, choices in options().items():
+        default, note = notes[f"- {group}"]
+        ordered = sorted(choices, key=lambda choice: (choice != default, choice))
+        lines += [f"  {group:<12}{note}", f"  {'':<14}{', '.join(ordered) or '(none)'}"]
+    lines += ["", "Keys (key=value; a dot leads into a group, attack.decoding.beams=1):"]
+    for name, (default, note) in _comments(CONFIGS / f"{config_name}.yaml").items():
+        if not name.startswith("- "):
+            lines += [f"  {name:<12}{note}", f"  {'':<14}{default}"]
+    if config_name == "train":
+        lines += [
+            "",
+            "-m runs all combinations of comma-separated values; -c job shows the configuration",
+        ]
+    return "\n".join(lines)
+
+
+def _comments(path: Path) -> dict[str, tuple[str, str]]:
+    """Value and comment of each commented line of a root configuration; groups have a leading ``- ``."""
+    pattern = re.compile(r"\s*(- )?(?:optional )?(\w+): +(.+?)\s+# (.+)")
+    found = (pattern.fullmatch(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return {f"{m[1] or ''}{m[2]}": (m[3], m[4]) for m in found if m is not None}
