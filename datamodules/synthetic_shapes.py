@@ -13,7 +13,7 @@ My {aunt} {woman} was diagnosed with {diagnosis} in {month}.
 My {uncle} {man} has been taking {drug} since {month}.
 Did you hear that {man} spent a week at {hospital} with {injury}?
 I have had {symptom} ever since I came back from {country}.
-{woman} told me that she is allergic to {allergen} and {allergen}.
+{woman} told me that her {aunt} is allergic to {allergen}.
 Please do not tell {man} that I had {procedure} last year.
 {woman} is nervous because her {aunt} needs {procedure}.
 According to my {test}, I have {diagnosis}.
@@ -45,7 +45,7 @@ I was born in {city}, but I grew up in {country}.
 My {elder_man} fled from {country} in {year}.
 I am flying to {city} on {date} for the {event}.
 {woman} and {man} are getting married in {city} in {month}.
-Our train from {city} to {city} was canceled on {weekday}.
+Our flight from {city} to {city} was delayed on {weekday}.
 We rented a house near {city} for {rent} a month.
 I lost my {keepsake} at the {venue} in {city}.
 Somebody stole a {vehicle} from our street in {city}.
@@ -61,7 +61,7 @@ I am learning {language} because my {uncle} lives in {land}.
 {woman} studies {subject} at {college}.
 {man} dropped out of {college} to study {subject} in {city}.
 My {aunt} teaches {language} at {school}.
-{woman} speaks {language} with her {aunt} and {language} with me.
+{woman} speaks {language} with her {aunt}, but not with me.
 My son {man} was expelled from {school} in {month}.
 I failed {subject} twice before I left {college}.
 My daughter {woman} is the only {faith} girl at {school}.
@@ -102,9 +102,9 @@ Did you {chore} before you left for {city}?
 It is your turn to {chore} on {weekday}.
 I forgot to {chore}, and {woman} is furious.
 {man} promised to {chore} while we are in {country}.
-Please {chore} and {chore}.
+Please {chore} before {woman} arrives.
 My {uncle} never remembers to {chore}.
-At home, {man} {habit} and {habit}.
+{woman} met a man in {city} who {habit}.
 My {uncle} {man} {habit}.
 I am leaving {man} because he {habit}.
 {woman} complained that her {uncle} {habit}.
@@ -120,7 +120,7 @@ Who will watch our {pet} during the {event}?
 {woman} cooked {dish} for the {event}.
 I made {dish} for {man}, and he hated it.
 My {aunt} threw up after eating {dish} in {city}.
-We had {dish} and {dish} for dinner on {weekday}.
+We had {dish} for dinner with {woman} on {weekday}.
 My {aunt} {woman} is famous for her {dish}.
 {man} spends every {weekday} on {hobby}.
 I gave up {hobby} after {cause}.
@@ -160,7 +160,7 @@ My new number in {country} is {phone}.
     "clinical": """
 Patient is {a work_age}-year-old {profession} with {diagnosis}.
 {woman} {surname}, {age}, was admitted to {hospital} with {symptom}.
-Mr. {surname} reports {symptom} and {symptom} since {weekday}.
+Mr. {surname} reports {symptom} since {weekday}.
 Mrs. {surname} was started on {drug} for {diagnosis}.
 Ms. {surname} stopped taking {drug} because of {symptom}.
 The patient is allergic to {allergen} and was given {drug}.
@@ -185,7 +185,7 @@ Mr. {surname} needs {a device} because of {need}.
 Mrs. {surname} requested a second opinion on {procedure} at {hospital}.
 Ms. {surname} is {a profession} from {city} with {symptom}.
 {a exam} is scheduled at {hospital} for {date}.
-The patient was advised to {instruction} and {instruction}.
+Mrs. {surname} was advised to {instruction} until {month}.
 She takes {drug} in the morning for {diagnosis}.
 Patient developed {symptom} two days after {procedure}.
 Mr. {surname} was transferred from {hospital} to {hospital} on {date}.
@@ -197,7 +197,7 @@ Mrs. {surname} carries an adrenaline pen because of {food}.
 Mr. {surname} fainted at the {venue} on {weekday}.
 An ambulance brought {a age}-year-old man from the {venue} with {injury}.
 Ms. {surname} took too much {drug} by mistake on {weekday}.
-Ms. {surname} feels {mood} and {mood} since the death of her {uncle}.
+Ms. {surname} feels {mood} since the death of her {uncle}.
 Patient says that her {uncle} {risk}.
 The {aunt} reports that Mr. {surname} {risk}.
 Interpreter for {language} was needed to explain {procedure} to Mrs. {surname}.
@@ -216,17 +216,17 @@ Nurse {surname} noted {symptom} during the night shift.
 Mrs. {surname} left her {device} on a train to {city}.
 The patient was bitten by a {biter} in {country}.
 He developed {symptom} while working as {a profession} in {city}.
-History of {procedure} in {year} and {procedure} in {year}.
+History of {procedure} in {city} in {year}.
 Mr. {surname} cannot afford {drug} since he lost his job at {company}.
 The {clinic} clinic reports that Mrs. {surname} missed her visit on {date}.
-Teenager from {school} was seen for {symptom} and {symptom}.
+Teenager from {school} was seen on {weekday} for {symptom}.
 Four students at {school} were exposed to {contagious}.
 Mr. {surname}, {age}, fell at the {venue} and has {injury}.
-Ms. {surname} attends therapy on {weekday} for {diagnosis}.
+Ms. {surname} attends therapy on {weekday} because she feels {mood}.
 The patient is {faith} and refuses {procedure}.
 Mother reports {symptom} since her son {man} started {drug}.
 Wants a genetic test because her {kinswoman} had {fatal}.
-Mrs. {surname} copes with {diagnosis} through {hobby} and {drug}.
+Mrs. {surname} copes with {symptom} through {hobby}.
 Mr. {surname} can no longer play the {instrument} because of {symptom}.
 She gave up {hobby} because of {symptom}.
 Mr. {surname} is unable to {chore} because of {symptom}.
@@ -278,7 +278,7 @@ How much does it cost to ship the {goods} to {country}?
 Somebody delivered my {goods} to Mrs. {surname} by mistake.
 The {goods} for my {aunt} came three weeks late.
 I need the {goods} before {date}.
-Order {order} for {goods} has not arrived.
+Order {order} for the {goods} has not arrived.
 Ticket {order} about my {appliance} was closed without an answer.
 I canceled order {order} in {month}, but you still charged {amount}.
 I would like to {wish}.
