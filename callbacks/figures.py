@@ -180,7 +180,7 @@ def _names(values: Sequence[float]) -> Callable[[float], str]:
     """How to write tick values: as many decimals as their step needs, thousands as k, extremes in powers of ten."""
     step = values[1] - values[0] if len(values) > 1 else abs(values[0]) if values else 1.0
     largest = max((abs(value) for value in values), default=1.0)
-    if step >= 500:
+    if step >= 1000:
         return lambda value: f"{value / 1000:g}k" if value else "0"
     if largest < 1e-3:
         return lambda value: f"{value:.1e}".replace("e-0", "e-") if value else "0"

@@ -116,7 +116,7 @@ def examples(results: Results) -> Markup:
         groups = [
             ("The best ten", f"Highest {how}; among equals the longest texts.", ranked[:10]),
             ("Thirty in between", note, middle),
-            ("The worst ten", f"Lowest {how}.", ranked[-10:]),
+            ("The worst ten", f"Lowest {how}; among equals the shortest texts.", ranked[-10:]),
         ]
     spans = any(one.row.spans for one in results.recovered)
     shown_groups = [(title, note, [_card(one) for one in chosen]) for title, note, chosen in groups]
