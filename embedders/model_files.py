@@ -53,10 +53,27 @@ class ModelFiles:
             raise InputError(f"the model folder {self.folder} holds no weights (*.safetensors or *.bin)")
         return _download(self.name, self.commit, weights=True)
 
-    def read_json(self, name: str) -> Any:
-        """A JSON file of the model, None where it has no such file."""
-        path = self.folder / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    def read_json(self, name: str) -> dict[str, Any]:
+        """A JSON object among the model's files, empty where there is no such file.
+
+        Raises:
+            InputError: The file is not JSON.
+        """
+        return dict(read_json(self.folder / name) or {})
+
+    def token_limit(self, subfolder: str = "") -> int:
+        """The longest input in tokens that the files of the tokenizer and of the encoder allow; 512 where none says."""
+        limits = [
+            read.get(name)
+            for file, name in (
+                ("sentence_bert_config.json", "max_seq_length"),
+                ("tokenizer_config.json", "model_max_length"),
+                ("config.json", "max_position_embeddings"),
+            )
+            if (read := self.read_json(f"{subfolder}/{file}" if subfolder else file))
+        ]
+        # tokenizers without a limit say 1e30; models with relative positions name no limit at all
+        return int(min((limit for limit in limits if limit and limit < 1e6), default=512))
 
 
 def locate(model: str, revision: str | None = None) -> ModelFiles:
@@ -75,6 +92,20 @@ def locate(model: str, revision: str | None = None) -> ModelFiles:
         return ModelFiles(cached, cached.name, model)
     commit = _commit_on_hub(model, revision)
     return ModelFiles(_download(model, commit, weights=False), commit, model)
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file, None where there is none.
+
+    Raises:
+        InputError: The file is not JSON.
+    """
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
 
 
 def folder_hash(folder: Path) -> str:
@@ -102,17 +133,18 @@ def _in_hub_cache(model: str, revision: str | None) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
+    describing = ["config.json", "modules.json"]  # the weights may have to be downloaded still
     try:
-        folder = Path(snapshot_download(model, revision=revision, local_files_only=True))
+        folder = Path(snapshot_download(model, revision=revision, allow_patterns=describing, local_files_only=True))
     except LocalEntryNotFoundError:
         return None
-    return folder if (folder / "config.json").is_file() or (folder / "modules.json").is_file() else None
+    return folder if any((folder / name).is_file() for name in describing) else None
 
 
 def _has_weights(folder: Path) -> bool:
     indexes = [*folder.glob("*.safetensors.index.json"), *folder.glob("*.bin.index.json")]
     for index in indexes:
-        parts = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        parts = set(read_json(index)["weight_map"].values())
         if all((folder / part).is_file() for part in parts):
             return True
     if indexes:
@@ -121,16 +153,15 @@ def _has_weights(folder: Path) -> bool:
 
 
 def _commit_on_hub(model: str, revision: str | None) -> str:
-    import httpx
     from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     looked_for = f"{model} (revision {revision or 'main'})"
     if constants.HF_HUB_OFFLINE:
         raise _unreachable(looked_for, "HF_HUB_OFFLINE is set")
     try:
         commit = HfApi().model_info(model, revision=revision, timeout=_TIMEOUT_SECONDS).sha
-    except (RepositoryNotFoundError, HFValidationError) as error:
+    except RepositoryNotFoundError as error:
         raise InputError(
             f"embedder.model={model}: no such folder, and the Hugging Face hub has no such model, or keeps it from you "
             "(log in with `hf auth login`); embedder=minilm needs neither"
@@ -139,7 +170,7 @@ def _commit_on_hub(model: str, revision: str | None) -> str:
         raise InputError(
             f"embedder.revision={revision}: the model {model} has no such branch, tag or commit"
         ) from error
-    except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
+    except _network_errors() as error:
         raise _unreachable(looked_for, str(error) or type(error).__name__) from error
     if commit is None:
         raise _unreachable(looked_for, "the hub names no commit")
@@ -147,9 +178,7 @@ def _commit_on_hub(model: str, revision: str | None) -> str:
 
 
 def _download(model: str, commit: str, weights: bool) -> Path:
-    import httpx
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     patterns = list(_DESCRIBING)
     try:
@@ -167,8 +196,15 @@ def _download(model: str, commit: str, weights: bool) -> Path:
                 etag_timeout=_TIMEOUT_SECONDS,
             )
         )
-    except (HfHubHTTPError, LocalEntryNotFoundError, httpx.HTTPError, OSError) as error:
+    except _network_errors() as error:
         raise _unreachable(f"{model} (commit {commit})", str(error) or type(error).__name__) from error
+
+
+def _network_errors() -> tuple[type[Exception], ...]:
+    """What the hub library lets through when the network fails: its HTTP client differs between its versions."""
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+
+    return (HTTPError, OSError)
 
 
 def _unreachable(looked_for: str, reason: str) -> InputError:
@@ -177,5 +213,6 @@ def _unreachable(looked_for: str, reason: str) -> InputError:
     first_line = reason.strip().splitlines()[0]
     return InputError(
         f"the embedding model {looked_for} is not on this machine: there is no folder of that name, it is not in the "
-        f"hub's cache {constants.HF_HUB_CACHE}, and the hub cannot be reached ({first_line}); embedder=minilm works offline"
+        f"hub's cache {constants.HF_HUB_CACHE}, and the hub cannot be reached ({first_line}); "
+        "embedder=minilm works offline"
     )

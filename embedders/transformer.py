@@ -72,18 +72,12 @@ class TransformerEmbedder:
     @cached_property
     def dimension(self) -> int:
         # most models say it in so many words, and importing transformers takes seconds
-        width = (self._files.read_json("config.json") or {}).get("hidden_size")
+        width = self._files.read_json("config.json").get("hidden_size")
         return int(width or self._config.hidden_size)
 
     @cached_property
     def max_tokens(self) -> int:
-        if self._max_tokens is not None:
-            return self._max_tokens
-        tokenizer = self._files.read_json("tokenizer_config.json") or {}
-        config = self._files.read_json("config.json") or {}
-        # tokenizers without a limit say 1e30; models with relative positions name no limit at all
-        limits = [tokenizer.get("model_max_length"), config.get("max_position_embeddings")]
-        return int(min((limit for limit in limits if limit and limit < 1e6), default=512))
+        return self._max_tokens or self._files.token_limit()
 
     @cached_property
     def fingerprint(self) -> str:

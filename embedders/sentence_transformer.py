@@ -1,0 +1,143 @@
+"""A whole sentence-transformers pipeline: encoder, pooling, dense layers and normalisation as the model was saved.
+
+SentenceTransformerEmbedder("sentence-transformers/all-mpnet-base-v1").embed(["hello"])   # (1, 768)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+
+from embedders.base import DType, fingerprint_of, resolve_device
+from embedders.model_files import ModelFiles, locate, read_json
+from errors import InputError
+
+
+class SentenceTransformerEmbedder:
+    """Texts to what ``SentenceTransformer.encode`` gives; always in eval mode and without gradients."""
+
+    def __init__(
+        self,
+        model: str,
+        normalize: bool | None = None,
+        revision: str | None = None,
+        prefix: str = "",
+        dtype: DType = "float32",
+        max_tokens: PositiveInt | None = None,
+        device: str = "auto",
+        trust_remote_code: bool = False,
+    ) -> None:
+        """Nothing is looked for or loaded before it is needed.
+
+        Args:
+            model: Path of a folder, or name on the Hugging Face hub.
+            normalize: Whether vectors are divided by their L2 norm; None does as the pipeline does.
+            revision: Branch, tag or commit on the hub.
+            prefix: Put before each text, such as "query: ".
+            dtype: Of the weights and the computation; vectors are float32 all the same.
+            max_tokens: Longer texts are cut, special tokens included; None takes the pipeline's own limit.
+            device: "auto" is a GPU where there is one.
+            trust_remote_code: Whether the model may run code that comes with it.
+        """
+        self._model = model
+        self._normalize = normalize
+        self._revision = revision
+        self._prefix = prefix
+        self._dtype = dtype
+        self._max_tokens = max_tokens
+        self._device = device
+        self._trust_remote_code = trust_remote_code
+
+    @cached_property
+    def dimension(self) -> int:
+        """Width of a vector: of the pooling's output, or of the last dense layer's."""
+        width = self._files.read_json(f"{self._folders[0]}/config.json".lstrip("/")).get("hidden_size")
+        for folder in self._folders[1:]:
+            described = self._files.read_json(f"{folder}/config.json")
+            pooled = described.get("embedding_dimension", described.get("word_embedding_dimension"))
+            if pooled is not None:
+                width = int(pooled) * _pooling_modes(described)
+            width = described.get("out_features", width)
+        return int(width) if width else int(self._loaded.get_embedding_dimension())
+
+    @cached_property
+    def max_tokens(self) -> int:
+        return self._max_tokens or self._files.token_limit(self._folders[0])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint_of(
+            kind="sentence_transformer",
+            model=self._files.identity,
+            normalize=self._normalize,
+            prefix=self._prefix,
+            dtype=self._dtype,
+            max_tokens=self.max_tokens,
+        )
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """Vectors of ``texts``, (n, d) float32 on the CPU.
+
+        Raises:
+            InputError: The model cannot be found or loaded.
+        """
+        if not len(texts):
+            return torch.empty(0, self.dimension)
+        vectors: Tensor = self._loaded.encode(
+            [self._prefix + text for text in texts],
+            batch_size=64,
+            show_progress_bar=False,
+            convert_to_tensor=True,
+            normalize_embeddings=bool(self._normalize),
+        )
+        return vectors.detach().float().cpu()
+
+    @cached_property
+    def _files(self) -> ModelFiles:
+        return locate(self._model, self._revision)
+
+    @cached_property
+    def _folders(self) -> list[str]:
+        """The modules' folders within the model's; the first is the encoder's, often "" for the model's own."""
+        modules = read_json(self._files.folder / "modules.json")
+        return [str(module["path"]) for module in modules] if modules else [""]
+
+    @cached_property
+    def _loaded(self) -> Any:
+        from sentence_transformers import SentenceTransformer
+        from transformers.utils.logging import disable_progress_bar, enable_progress_bar
+
+        folder = self._files.with_weights()
+        disable_progress_bar()
+        try:
+            model = SentenceTransformer(
+                str(folder),
+                device=str(resolve_device(self._device)),
+                trust_remote_code=self._trust_remote_code,
+                local_files_only=not self._trust_remote_code,
+                model_kwargs={"dtype": getattr(torch, self._dtype)},
+            )
+        except (OSError, ValueError) as error:
+            raise InputError(f"embedder.model={self._model} cannot be loaded from {folder}: {error}") from error
+        finally:
+            enable_progress_bar()
+        model.max_seq_length = self.max_tokens
+        if self._normalize is False:
+            from sentence_transformers.models import Normalize
+
+            for position in reversed([i for i, module in enumerate(model) if isinstance(module, Normalize)]):
+                del model[position]
+        return model.eval().requires_grad_(False)
+
+
+def _pooling_modes(described: dict[str, Any]) -> int:
+    """How many poolings a pooling module puts side by side."""
+    modes = described.get("pooling_mode")
+    if modes is None:  # files of versions before 6 have a switch for each mode
+        return sum(value is True for name, value in described.items() if name.startswith("pooling_mode_"))
+    return 1 if isinstance(modes, str) else len(modes)
