@@ -157,8 +157,13 @@ class Shard:
         self.verified = True
 
     def vectors(self) -> Vectors:
-        """The vectors, (n, d), mapped from the file and to be read only."""
+        """The vectors, (n, d), mapped from the file and to be read only.
+
+        Raises:
+            FileNotFoundError: Another process has set the file aside.
+        """
         if self._mapped is None:
+            self.path.stat()  # torch's error for a missing file is a RuntimeError like any other
             # mmap would keep a file descriptor open for each of thousands of shards, torch's private mapping keeps none
             words = shard_size_in_bytes(self.rows, self.dimension) // 4
             whole = torch.from_file(str(self.path), shared=False, size=words, dtype=torch.float32).numpy()

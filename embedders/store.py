@@ -96,6 +96,7 @@ class ShardStore:
             path = write_shard(self.folder, keys, vectors)
         if path.name not in self._numbers:
             self._open([path.name])
+        self.trust(self.find(keys[:1]))  # it was in memory a moment ago
 
     def check(self, locations: Values, mine: Callable[[str], bool] = lambda name: True) -> bool:
         """Verify the vectors of the shards that ``locations`` lie in; set damaged ones aside.

@@ -23,24 +23,6 @@ from errors import InputError
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "configs" / "embedder").glob("*.yaml"))
 WORDS = "the a cat dog sat on mat my name is ada and i live in paris query".split()  # noqa: SIM905
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "sat",
-    "on",
-    "mat",
-    "my",
-    "name",
-    "is",
-    "ada",
-    "and",
-    "i",
-    "live",
-    "in",
-    "paris",
-    "query",
-]
 TEXTS = ["the cat", "my name is ada and i live in paris", "a dog sat on the mat", "cat"]
 
 
@@ -113,9 +95,7 @@ def pooled_slowly(model: Any, tokenizer: Any, text: str, pooling: str) -> torch.
 
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last", "pooler"])
-def test_every_pooling_agrees_with_a_slow_computation_without_padding(
-    bert: Path, pooling: Any, normalize: bool
-) -> None:
+def test_every_pooling_agrees_with_a_slow_computation(bert: Path, pooling: Any, normalize: bool) -> None:
     from transformers import AutoTokenizer, BertModel
 
     model, tokenizer = BertModel.from_pretrained(bert).eval(), AutoTokenizer.from_pretrained(bert)
@@ -189,9 +169,7 @@ def test_everything_that_changes_a_vector_changes_the_fingerprint(bert: Path, t5
     assert TransformerEmbedder(**base, device="cpu").fingerprint == prints[0], "the device is no part of it"
 
 
-def test_a_folder_is_known_by_its_weights_tokenizer_and_configuration_not_by_its_place(
-    bert: Path, tmp_path: Path
-) -> None:
+def test_a_folder_is_known_by_its_content_not_by_its_place(bert: Path, tmp_path: Path) -> None:
     import shutil
 
     copy = tmp_path / "elsewhere"
