@@ -63,18 +63,19 @@ class HubSet:
     language: str | None = "en"
     split_seed: NonNegativeInt = 0
 
-    def download(self) -> None:
-        """Fetch what is not here yet.
+    def download(self) -> str | None:
+        """Fetch what is not here yet; gives ``resolved_revision``.
 
         Raises:
             InputError: It is neither here nor to be had.
         """
-        self._folder  # noqa: B018 - found once, then remembered
+        return self.resolved_revision
 
     @property
     def resolved_revision(self) -> str | None:
-        """The commit that ``revision`` stood for; None for a local folder or a web address, which have no say."""
-        return None if self._is_local or self._is_address else self._folder.name
+        """The commit that ``revision`` stood for; None for a local folder or a web address, which do not tell."""
+        folder = self._folder
+        return None if self._is_local or self._is_address else folder.name
 
     def load(self) -> Mapping[Split, Sequence[Example]]:
         """The texts of each split, uncut, blank ones left out.

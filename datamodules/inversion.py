@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 IGNORED = -100  # a label that no loss counts
 DEFENSE_SAMPLE = 100_000  # training vectors that a defense is fitted to: enough for means and codebooks, bounded memory
+ENCODED_TOGETHER = 16_384  # texts: bounds the lists of ids that exist at one time
 EMBEDDING_LIMIT = timedelta(days=30)  # how long a rank waits for the others to embed their part
 
 STAGES: Mapping[str | None, tuple[Split, ...]] = {
@@ -134,6 +136,11 @@ class InversionDataModule(LightningDataModule):
         """Width of the vectors that the attacker sees."""
         return self.defense.output_dimension(self.embedder.dimension)
 
+    @property
+    def resolved_revision(self) -> str | None:
+        """The commit of a downloaded source, for the run's record; None where there is none."""
+        return self.source.download() if isinstance(self.source, Downloaded) else None
+
     def prepare_data(self) -> None:
         """Download what is not on this machine yet; nothing else."""
         if isinstance(self.source, Downloaded):
@@ -224,7 +231,7 @@ class InversionDataModule(LightningDataModule):
         texts = [example.text for example in self.examples(split)]
         if self.encode is None:
             return None, np.fromiter(map(len, texts), np.int64, len(texts))
-        labels = _Labels(self.encode(texts))
+        labels = _Labels(texts, self.encode)
         return labels, labels.lengths
 
     def _read(self) -> Mapping[Split, Sequence[Example]]:
@@ -258,12 +265,15 @@ class InversionDataModule(LightningDataModule):
 class _Labels:
     """Token ids of many texts, end to end in one array: millions of short lists would take ten times the memory."""
 
-    def __init__(self, ids: Sequence[Sequence[int]]) -> None:
-        self.lengths: Indices = np.fromiter(map(len, ids), np.int64, len(ids))
+    def __init__(self, texts: Sequence[str], encode: Encode) -> None:
+        chunks: list[NDArray[np.int32]] = [np.empty(0, np.int32)]
+        self.lengths: Indices = np.empty(len(texts), np.int64)
+        for start in range(0, len(texts), ENCODED_TOGETHER):
+            ids = encode(texts[start : start + ENCODED_TOGETHER])
+            self.lengths[start : start + len(ids)] = [len(row) for row in ids]
+            chunks.append(np.fromiter(chain.from_iterable(ids), np.int32))
+        self._ids = np.concatenate(chunks)
         self._ends = np.cumsum(self.lengths)
-        self._ids: NDArray[np.int32] = np.concatenate(
-            [np.asarray(row, np.int32) for row in ids] or [np.empty(0, np.int32)]
-        )
 
     def padded(self, indices: Indices) -> Tensor:
         """Labels of some texts, (B, T) int64 with T the longest of them, padded with -100."""

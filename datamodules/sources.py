@@ -33,9 +33,11 @@ class Source(Protocol):
 
 @runtime_checkable
 class Downloaded(Protocol):
-    """A source that is fetched from elsewhere: one process of each machine calls this first."""
+    """A source that is fetched from elsewhere."""
 
-    def download(self) -> None: ...
+    def download(self) -> str | None:
+        """Fetch what is not on this machine yet; gives the commit that it was, where that is known."""
+        ...
 
 
 @dataclass(frozen=True)

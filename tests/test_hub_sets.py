@@ -134,9 +134,9 @@ def test_a_set_fetched_once_works_offline_and_names_its_commit(offline: Path):
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
     source = declared("qnli")
-    source.download()
+    assert source.download() == commit
     assert texts(source) == {"train": ["train"], "valid": ["validation"], "test": ["test"]}
-    assert source.resolved_revision == commit
+    assert InversionDataModule(source).resolved_revision == source.resolved_revision == commit
 
 
 def test_what_cannot_be_fetched_says_what_works(offline: Path):
