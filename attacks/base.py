@@ -1,0 +1,169 @@
+"""The contract of every attack, and the training and test steps that they share.
+
+    attack.connect(artifacts=run / "artifacts", oracle=cached_embedder)
+    trainer.fit(attack, datamodule)                        # prepare -> load -> build -> training_step ...
+    attack.invert(Targets(vectors, index), oracle)         # [Prediction(candidates=("my name is ada",), ...), ...]
+
+An attack never holds the embedder as a submodule: it is not trained, moved or saved with the attack. It returns texts and
+knows no metric; predictions are gathered and scored by callbacks/predictions.py.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from datamodules.inversion import InversionDataModule
+from embedders.cache import CachedEmbedder
+from errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What the attacker holds: vectors (n, d) and the positions of their examples, (n,), which seed any sampling."""
+
+    vectors: Tensor
+    index: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The texts that an attack proposes for one target, best first.
+
+    Attributes:
+        candidates: At least one text.
+        kind: ``sequence``, or ``set`` where the order of the words means nothing.
+    """
+
+    candidates: tuple[str, ...]
+    kind: Literal["sequence", "set"] = "sequence"
+
+
+class Attack(LightningModule):
+    """Base of all attacks.
+
+    A subclass gives ``prepare`` (what must exist before the model: tokenizer, vocabulary), ``load`` (read that back),
+    ``build`` (make the modules), ``encode`` (what the data module stores beside the vectors), ``loss`` and ``invert``.
+
+    Attributes:
+        trainable: Whether ``fit`` has anything to do; scripts skip it for attacks without training.
+        dimension: Width of the target vectors, known once the data module is set up.
+    """
+
+    trainable = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.artifacts: Path | None = None
+        self.oracle: CachedEmbedder | None = None
+        self.dimension = 0
+        self.from_checkpoint = False
+        self._built = False
+
+    def connect(self, artifacts: Path, oracle: CachedEmbedder | None, *, from_checkpoint: bool = False) -> None:
+        """Tell the attack where its artifacts lie and which embedder it may ask.
+
+        ``from_checkpoint`` says that weights will be loaded over the modules, so pretrained ones need not be fetched.
+        """
+        self.artifacts, self.from_checkpoint = artifacts, from_checkpoint
+        self.oracle = oracle
+
+    # -- what a subclass gives ------------------------------------------------------------------------------------
+
+    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+        """Write what the model needs from the training ``texts`` into ``artifacts``; called on global rank 0 only."""
+
+    def load(self, artifacts: Path) -> None:
+        """Read back what ``prepare`` wrote; called on every rank, and by evaluation."""
+
+    def build(self, dimension: int) -> None:
+        """Make the modules for target vectors of width ``dimension``."""
+
+    def encode(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        """Label ids of each text, as the data module stores them."""
+        return [[] for _ in texts]
+
+    def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
+        """Mean training loss of a batch: vectors (B, d), labels (B, T) padded with -100 -> scalar."""
+        raise TypeError(f"{type(self).__name__} has no training loss")
+
+    @abstractmethod
+    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        """One prediction a target, in order. ``oracle`` embeds hypotheses; its queries are counted."""
+
+    # -- Lightning ------------------------------------------------------------------------------------------------
+
+    @property
+    def data(self) -> InversionDataModule:
+        """The data module of the trainer."""
+        data: InversionDataModule = self.trainer.datamodule  # type: ignore[attr-defined]
+        return data
+
+    def setup(self, stage: str) -> None:
+        """Prepare once (global rank 0, then a barrier), load everywhere, hand ``encode`` to the data module."""
+        if self.artifacts is None:
+            raise RuntimeError("call Attack.connect before fitting or testing")
+        if not self.from_checkpoint and (stage == "fit" or not self.trainable):
+            self.data.setup("fit")  # texts and vectors to prepare from, also where nothing is fitted
+            if self.trainer.is_global_zero:
+                self.artifacts.mkdir(parents=True, exist_ok=True)
+                self.prepare([example.text for example in self.data.examples("train")], self.artifacts)
+            self.trainer.strategy.barrier("prepare")
+        if not self._built:
+            self.load(self.artifacts)
+        self.dimension = self.data.dimension
+        self.data.encode = self.encode
+
+    def configure_model(self) -> None:
+        """Build the modules once; Lightning calls this for every stage."""
+        if not self._built:
+            self.build(self.dimension)
+            self._built = True
+
+    def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
+        """The loss of one batch."""
+        loss = self.loss(batch["vectors"], batch["labels"])
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["index"]))
+        return loss
+
+    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
+        """Loss on validation texts, averaged over label ids, so that it does not depend on how batches were cut."""
+        count = (batch["labels"] != -100).sum()
+        loss = self.loss(batch["vectors"], batch["labels"])
+        self.log("valid/loss", loss, prog_bar=True, batch_size=int(count), sync_dist=True)
+
+    def test_step(self, batch: dict[str, Tensor], batch_index: int) -> dict[str, Any]:
+        """Invert one batch; callbacks/predictions.py collects the result."""
+        targets = Targets(vectors=batch["vectors"], index=batch["index"])
+        # Training may run in bf16; texts are decoded in the precision of the weights, here as in invert.py.
+        with torch.autocast(self.device.type, enabled=False):
+            predictions = self.invert(targets, self.oracle)
+        return {"index": batch["index"].tolist(), "predictions": predictions}
+
+    # -- outside a trainer ----------------------------------------------------------------------------------------
+
+    def restore(self, checkpoint: Path | None, dimension: int) -> None:
+        """Build the attack for ``invert`` without a trainer: artifacts, modules, then the weights of ``checkpoint``.
+
+        Raises:
+            InputError: The checkpoint does not fit the modules (missing or unexpected keys, other shapes).
+        """
+        if self.artifacts is None:
+            raise RuntimeError("call Attack.connect before restore")
+        self.load(self.artifacts)
+        self.dimension = dimension
+        self.configure_model()
+        if checkpoint is not None:
+            state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
+            try:
+                self.load_state_dict(state)
+            except RuntimeError as error:
+                raise InputError(f"{checkpoint}: the weights do not fit the attack of this run: {error}") from error
+        self.eval()

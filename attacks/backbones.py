@@ -1,0 +1,244 @@
+"""Where a decoder's model and tokenizer come from: random weights with a tokenizer of its own, or a hub model.
+
+backbone.prepare(texts, artifacts, positions=65)     # writes artifacts/decoder: tokenizer and config.json
+model = backbone.model(artifacts, weights=True)
+tokenizer = load_tokenizer(artifacts)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+
+import torch
+from pydantic import Field, PositiveInt
+
+from errors import InputError
+
+Dropout = Annotated[float, Field(ge=0, lt=1)]
+PAD, EOS = "<pad>", "<eos>"
+
+
+class Backbone(Protocol):
+    """Makes a transformers model with a language-modelling head, and its tokenizer."""
+
+    def prepare(self, texts: Sequence[str], artifacts: Path, positions: int) -> None:
+        """Write ``artifacts/decoder``: a tokenizer (trained on ``texts`` where it is our own) and the model's config.
+
+        Raises:
+            InputError: The model cannot be found, or has fewer than ``positions`` positions.
+        """
+        ...
+
+    def model(self, artifacts: Path, *, weights: bool) -> Any:
+        """The model; ``weights=False`` gives its architecture only, to load a checkpoint into."""
+        ...
+
+
+class RandomGPT2:
+    """A small GPT-2 from random weights with a byte-level BPE trained on the training texts. Works offline.
+
+    Args:
+        layers: Transformer blocks.
+        width: Hidden width; a multiple of ``heads``.
+        heads: Attention heads.
+        vocabulary: Size of the BPE vocabulary, its 256 bytes and two special tokens included.
+        dropout: Dropout on embeddings, attention and residuals.
+    """
+
+    def __init__(
+        self,
+        layers: PositiveInt = 3,
+        width: PositiveInt = 192,
+        heads: PositiveInt = 3,
+        vocabulary: Annotated[int, Field(ge=258)] = 1024,
+        dropout: Dropout = 0.0,
+    ) -> None:
+        if width % heads:
+            raise ValueError(f"width={width}: must be a multiple of heads={heads}")
+        self.layers, self.width, self.heads = layers, width, heads
+        self.vocabulary, self.dropout = vocabulary, dropout
+
+    def prepare(self, texts: Sequence[str], artifacts: Path, positions: int) -> None:
+        """See :class:`Backbone`."""
+        from transformers import GPT2Config
+
+        tokenizer = train_tokenizer(texts, self.vocabulary)
+        tokenizer.save_pretrained(artifacts / "decoder")
+        GPT2Config(
+            vocab_size=len(tokenizer),
+            n_positions=positions,
+            n_embd=self.width,
+            n_layer=self.layers,
+            n_head=self.heads,
+            activation_function="gelu_pytorch_tanh",  # the same function as "gelu_new", in one kernel
+            resid_pdrop=self.dropout,
+            embd_pdrop=self.dropout,
+            attn_pdrop=self.dropout,
+            bos_token_id=tokenizer.eos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        ).save_pretrained(artifacts / "decoder")
+
+    def model(self, artifacts: Path, *, weights: bool) -> Any:
+        """See :class:`Backbone`."""
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM.from_config(_config(artifacts), dtype=torch.float32, attn_implementation="eager")
+
+
+class RandomT5:
+    """A small T5 (version 1.1: gated GELU, untied head) from random weights, with a byte-level BPE of its own.
+
+    Args:
+        encoder_layers: Blocks of the encoder, which reads the prefix vectors.
+        decoder_layers: Blocks of the decoder.
+        width: Hidden width; a multiple of ``heads``.
+        heads: Attention heads.
+        vocabulary: Size of the BPE vocabulary.
+        dropout: Dropout everywhere.
+    """
+
+    def __init__(
+        self,
+        encoder_layers: PositiveInt = 2,
+        decoder_layers: PositiveInt = 3,
+        width: PositiveInt = 192,
+        heads: PositiveInt = 3,
+        vocabulary: Annotated[int, Field(ge=258)] = 1024,
+        dropout: Dropout = 0.0,
+    ) -> None:
+        if width % heads:
+            raise ValueError(f"width={width}: must be a multiple of heads={heads}")
+        self.encoder_layers, self.decoder_layers, self.width = encoder_layers, decoder_layers, width
+        self.heads, self.vocabulary, self.dropout = heads, vocabulary, dropout
+
+    def prepare(self, texts: Sequence[str], artifacts: Path, positions: int) -> None:
+        """See :class:`Backbone`; T5 has relative positions, so any number of them fits."""
+        from transformers import T5Config
+
+        tokenizer = train_tokenizer(texts, self.vocabulary)
+        tokenizer.save_pretrained(artifacts / "decoder")
+        T5Config(
+            vocab_size=len(tokenizer),
+            d_model=self.width,
+            d_kv=self.width // self.heads,
+            d_ff=self.width * 8 // 3,
+            num_layers=self.encoder_layers,
+            num_decoder_layers=self.decoder_layers,
+            num_heads=self.heads,
+            dropout_rate=self.dropout,
+            feed_forward_proj="gated-gelu",
+            tie_word_embeddings=False,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            decoder_start_token_id=tokenizer.pad_token_id,
+        ).save_pretrained(artifacts / "decoder")
+
+    def model(self, artifacts: Path, *, weights: bool) -> Any:
+        """See :class:`Backbone`."""
+        from transformers import AutoModelForSeq2SeqLM
+
+        return AutoModelForSeq2SeqLM.from_config(_config(artifacts), dtype=torch.float32, attn_implementation="eager")
+
+
+class Pretrained:
+    """A model of the hub or of a local directory, with its own tokenizer.
+
+    Args:
+        name: Hub name or local path.
+        architecture: ``causal`` (GPT-2, OPT, ...) or ``encoder_decoder`` (T5, ...).
+        revision: Branch, tag or commit of a hub model.
+        random_weights: Keep the architecture and the tokenizer, but start from random weights (GEIA's best setting).
+        dtype: Of the weights.
+        trust_remote_code: Run code that comes with the model.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        architecture: Literal["causal", "encoder_decoder"] = "causal",
+        revision: str | None = None,
+        random_weights: bool = False,
+        dtype: Literal["float32", "bfloat16"] = "float32",
+        trust_remote_code: bool = False,
+    ) -> None:
+        self.name, self.architecture, self.revision = name, architecture, revision
+        self.random_weights, self.dtype, self.trust_remote_code = random_weights, dtype, trust_remote_code
+
+    def prepare(self, texts: Sequence[str], artifacts: Path, positions: int) -> None:
+        """See :class:`Backbone`."""
+        from transformers import AutoConfig, AutoTokenizer
+
+        try:
+            arguments = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
+            tokenizer = AutoTokenizer.from_pretrained(self.name, **arguments)
+            config = AutoConfig.from_pretrained(self.name, **arguments)
+        except OSError as error:
+            raise self._not_found() from error
+        available = getattr(config, "max_position_embeddings", None)
+        if available is not None and available < positions:
+            raise InputError(
+                f"attack.decoding.max_new_tokens: {self.name} has {available} positions, "
+                f"but prefix and text may take {positions}"
+            )
+        tokenizer.save_pretrained(artifacts / "decoder")
+        config.save_pretrained(artifacts / "decoder")
+
+    def model(self, artifacts: Path, *, weights: bool) -> Any:
+        """See :class:`Backbone`. A model read from a checkpoint comes in eval mode: training needs ``train()``."""
+        from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+        loaders = {"causal": AutoModelForCausalLM, "encoder_decoder": AutoModelForSeq2SeqLM}
+        loader = loaders[self.architecture]
+        dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[self.dtype]
+        if self.random_weights or not weights:
+            return loader.from_config(_config(artifacts), dtype=dtype, trust_remote_code=self.trust_remote_code)
+        try:
+            return loader.from_pretrained(
+                self.name, revision=self.revision, dtype=dtype, trust_remote_code=self.trust_remote_code
+            ).train()
+        except OSError as error:
+            raise self._not_found() from error
+
+    def _not_found(self) -> InputError:
+        revision = f" (revision {self.revision})" if self.revision else ""
+        return InputError(
+            f"attack.backbone.name={self.name}: no such local directory, and no such model{revision} in the hub's cache "
+            "or on the hub. Offline, attack=geia works: it trains a small GPT-2 from random weights."
+        )
+
+
+def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
+    """A byte-level BPE over ``texts`` of at most ``vocabulary`` entries: any text can be written with it, and read back
+    character for character."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[PAD, EOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, clean_up_tokenization_spaces=False
+    )
+
+
+def load_tokenizer(artifacts: Path) -> Any:
+    """The tokenizer that ``prepare`` wrote."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(artifacts / "decoder")
+
+
+def _config(artifacts: Path) -> Any:
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(artifacts / "decoder")

@@ -1,0 +1,192 @@
+"""Decoding from prefix vectors: beam search and nucleus sampling, batched over targets.
+
+    BeamSearch(beams=5)(decoder, prefix, eos=1, index=index)      # [[best ids, ...], ...] one list a target
+
+All rows start from a prefix of one length, so no row is ever padded. Targets whose search has ended leave the batch, and
+their rows leave the key-value cache in the same gather that reorders the beams.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Protocol, TypeVar
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor
+
+State = TypeVar("State")
+
+
+class Decoder(Protocol):
+    """A causal or encoder-decoder model as decoding sees it; attacks/decoders.py holds the implementations."""
+
+    def start(self, prefix: Tensor) -> tuple[Tensor, object]:
+        """Prefix vectors (n, k, width) -> next-token logits (n, V) and the state to continue from."""
+        ...
+
+    def step(self, tokens: Tensor, state: object) -> Tensor:
+        """One token a row, (n,) -> logits (n, V); the state is extended in place."""
+        ...
+
+    def select(self, rows: Tensor, state: object) -> None:
+        """Keep ``rows`` of the state, in that order, repeats allowed."""
+        ...
+
+
+class Decoding(Protocol):
+    """Turns prefix vectors into candidates.
+
+    Attributes:
+        max_new_tokens: Longest text that is decoded, its end token included.
+    """
+
+    max_new_tokens: int
+
+    def __call__(self, decoder: Decoder, prefix: Tensor, *, eos: int, index: Tensor) -> list[list[list[int]]]:
+        """Candidates of each target, best first, as token ids without the end token."""
+        ...
+
+
+class BeamSearch:
+    """Beam search with scores sum(log p) / length ** length_penalty; one beam is greedy decoding.
+
+    A target is done when ``beams`` texts have ended and no running beam can, at its present length, beat the worst of
+    them: the rule that transformers' ``generate`` follows with ``early_stopping=False``, so results can be compared.
+
+    Args:
+        beams: Beams b a target.
+        max_new_tokens: Longest text in tokens, the end token included.
+        length_penalty: Exponent on the length; 1 compares mean log probabilities.
+        candidates: How many texts to return a target, at most ``beams``.
+    """
+
+    def __init__(
+        self,
+        beams: PositiveInt = 5,
+        max_new_tokens: PositiveInt = 64,
+        length_penalty: float = 1.0,
+        candidates: PositiveInt = 1,
+    ) -> None:
+        if candidates > beams:
+            raise ValueError(f"candidates={candidates}: at most as many as beams={beams}")
+        self.beams, self.max_new_tokens = beams, max_new_tokens
+        self.length_penalty, self.candidates = length_penalty, candidates
+
+    @torch.no_grad()
+    def __call__(self, decoder: Decoder, prefix: Tensor, *, eos: int, index: Tensor) -> list[list[list[int]]]:
+        """See :class:`Decoding`."""
+        n, b, device = len(prefix), self.beams, prefix.device
+        limit = self.max_new_tokens
+        ended = torch.full((n, b, limit), eos, dtype=torch.long, device=device)
+        ended_scores = torch.full((n, b), -torch.inf, device=device)
+
+        logits, state = decoder.start(prefix)
+        active = torch.arange(n, device=device)  # targets that are still searched
+        running = torch.empty((n, b, 0), dtype=torch.long, device=device)
+        scores = torch.zeros((n, 1), device=device)  # of running beams; a single one before the first token
+        for length in range(1, limit + 1):
+            a, width = scores.shape
+            vocabulary = logits.shape[-1]
+            totals = scores[:, :, None] + torch.log_softmax(logits.float(), -1).view(a, width, vocabulary)
+            # 2b candidates: even if b of them end here, b are left to run on.
+            top, flat = totals.view(a, -1).topk(min(2 * b, width * vocabulary), dim=1)
+            parents, tokens = flat // vocabulary, flat % vocabulary
+            parents_of = parents[..., None].expand(-1, -1, length - 1)
+            texts = (
+                torch.cat([running.gather(1, parents_of), tokens[..., None]], -1) if length > 1 else tokens[..., None]
+            )
+
+            ends = (tokens == eos) | (length == limit)
+            # Only the b best candidates may end; the rest are there as a reserve for running on.
+            ending = top[:, :b].masked_fill(~ends[:, :b], -torch.inf) / length**self.length_penalty
+            pool = torch.cat([ended_scores[active], ending], 1)
+            padded = torch.nn.functional.pad(texts[:, :b], (0, limit - length), value=eos)
+            best, order = pool.topk(b, dim=1)
+            ended_scores[active] = best
+            ended[active] = torch.cat([ended[active], padded], 1).gather(1, order[..., None].expand(-1, -1, limit))
+
+            scores, order = top.masked_fill(ends, -torch.inf).topk(min(b, top.shape[1]), dim=1)
+            keep = scores[:, 0] / length**self.length_penalty > best[:, -1]
+            if length == limit or not bool(keep.any()):
+                break
+            kept = keep.nonzero()[:, 0]
+            active, scores, order = active[kept], scores[kept], order[kept]
+            running = texts[kept].gather(1, order[..., None].expand(-1, -1, length))
+            rows = kept[:, None] * width + parents[kept].gather(1, order)
+            decoder.select(rows.flatten(), state)
+            logits = decoder.step(running[:, :, -1].flatten(), state)
+
+        results = []
+        for texts_of, scores_of in zip(ended.tolist(), ended_scores.tolist(), strict=True):
+            texts_ended = [
+                _until(ids, eos) for ids, score in zip(texts_of, scores_of, strict=True) if score > float("-inf")
+            ]
+            results.append(texts_ended[: self.candidates])
+        return results
+
+
+class NucleusSampling:
+    """Sampling from the smallest set of tokens whose probability reaches ``p`` (Holtzman et al. 2020).
+
+    The random numbers of a target are drawn from (seed, its index, candidate): neither the batch nor the rank matters.
+
+    Args:
+        p: Probability mass that is kept.
+        temperature: Divides the logits.
+        max_new_tokens: Longest text in tokens, the end token included.
+        candidates: How many texts to draw a target, in the order drawn.
+        seed: Seed of the draws.
+    """
+
+    def __init__(
+        self,
+        p: Annotated[float, Field(gt=0, le=1)] = 0.9,
+        temperature: PositiveFloat = 0.9,
+        max_new_tokens: PositiveInt = 64,
+        candidates: PositiveInt = 1,
+        seed: NonNegativeInt = 0,
+    ) -> None:
+        self.p, self.temperature, self.max_new_tokens = p, temperature, max_new_tokens
+        self.candidates, self.seed = candidates, seed
+
+    @torch.no_grad()
+    def __call__(self, decoder: Decoder, prefix: Tensor, *, eos: int, index: Tensor) -> list[list[list[int]]]:
+        """See :class:`Decoding`."""
+        n, device = len(prefix), prefix.device
+        uniforms = torch.stack([self._uniforms(i) for i in index.tolist()]).flatten(0, 1).to(device)
+        logits, state = decoder.start(prefix)
+        rows = torch.arange(n, device=device).repeat_interleave(self.candidates)
+        decoder.select(rows, state)
+        logits = logits[rows]
+        active = torch.arange(len(rows), device=device)
+        texts = torch.full((len(rows), self.max_new_tokens), eos, dtype=torch.long, device=device)
+        for position in range(self.max_new_tokens):
+            tokens = self._draw(logits.float() / self.temperature, uniforms[active, position])
+            texts[active, position] = tokens
+            kept = (tokens != eos).nonzero()[:, 0]
+            if position + 1 == self.max_new_tokens or not len(kept):
+                break
+            active = active[kept]
+            decoder.select(kept, state)
+            logits = decoder.step(tokens[kept], state)
+        flat = [_until(ids, eos) for ids in texts.tolist()]
+        return [flat[i * self.candidates : (i + 1) * self.candidates] for i in range(n)]
+
+    def _uniforms(self, index: int) -> Tensor:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
+        return torch.rand((self.candidates, self.max_new_tokens), generator=generator)
+
+    def _draw(self, logits: Tensor, uniforms: Tensor) -> Tensor:
+        """Inverse-CDF draws, (n, V) and (n,) -> (n,) token ids."""
+        probabilities, order = torch.softmax(logits, -1).sort(dim=-1, descending=True)
+        before = probabilities.cumsum(-1) - probabilities
+        nucleus = probabilities.masked_fill(before >= self.p, 0.0)  # the token that crosses p is kept
+        mass = nucleus.cumsum(-1)
+        picked = torch.searchsorted(mass, (uniforms * mass[:, -1])[:, None], right=True)
+        # Rounding may carry a draw past the last kept token.
+        picked = torch.minimum(picked, ((nucleus > 0).sum(-1) - 1)[:, None])
+        return order.gather(1, picked)[:, 0]
+
+
+def _until(ids: list[int], eos: int) -> list[int]:
+    return ids[: ids.index(eos)] if eos in ids else ids

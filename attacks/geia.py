@@ -1,0 +1,30 @@
+"""GEIA: a decoder that reads the embedding as its first token (Li et al. 2023, section 3.2).
+
+    embedding -> linear projection -> first "token" of a causal language model -> "i love to hike with my dog ."
+
+Training is teacher forcing on the text and its end token. ``GEIAEncoderDecoder`` gives the projected embedding to the
+encoder of a T5 instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attacks.decoders import CausalDecoder, EncoderDecoder
+from attacks.generative import GenerativeAttack
+
+
+class GEIA(GenerativeAttack):
+    """GEIA on any causal language model."""
+
+    def make_decoder(self, model: Any) -> CausalDecoder:
+        """The prefix stands before the text."""
+        return CausalDecoder(model)
+
+
+class GEIAEncoderDecoder(GenerativeAttack):
+    """GEIA on an encoder-decoder model: the embedding goes to the encoder, the text comes from the decoder."""
+
+    def make_decoder(self, model: Any) -> EncoderDecoder:
+        """The prefix is the encoder's input."""
+        return EncoderDecoder(model)

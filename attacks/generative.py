@@ -1,0 +1,88 @@
+"""What attacks with a text decoder share: prefix, teacher forcing, decoding. GEIA and the Vec2Text inverter build on it.
+
+vector (d,) --prefix--> k vectors --decoder--> "my name is ada<eos>"
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attacks.backbones import Backbone, load_tokenizer
+from attacks.base import Attack, Prediction, Targets
+from attacks.decoders import CausalDecoder, EncoderDecoder
+from attacks.decoding import Decoding
+from attacks.optimizers import OptimizerSettings, schedule, training_progress
+from attacks.prefix import Prefix
+from embedders.cache import CachedEmbedder
+
+
+class GenerativeAttack(Attack):
+    """A decoder that is trained to write a text from its embedding.
+
+    Args:
+        backbone: Where the decoder's weights and tokenizer come from.
+        prefix: How an embedding becomes prefix vectors.
+        optimizer: Optimiser settings.
+        decoding: How a text is decoded.
+    """
+
+    def __init__(self, backbone: Backbone, prefix: Prefix, optimizer: OptimizerSettings, decoding: Decoding) -> None:
+        super().__init__()
+        self.backbone, self.optimizer_settings, self.decoding = backbone, optimizer, decoding
+        self.prefix = prefix
+        self.tokenizer: Any = None
+
+    @abstractmethod
+    def make_decoder(self, model: Any) -> CausalDecoder | EncoderDecoder:
+        """Wrap the backbone's model."""
+
+    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+        """Train or fetch the tokenizer, and write the decoder's config."""
+        self.backbone.prepare(texts, artifacts, positions=self.prefix.vectors + self.decoding.max_new_tokens)
+
+    def load(self, artifacts: Path) -> None:
+        """Read the tokenizer back."""
+        self.tokenizer = load_tokenizer(artifacts)
+
+    def build(self, dimension: int) -> None:
+        """Make decoder and prefix."""
+        assert self.artifacts is not None
+        self.decoder = self.make_decoder(self.backbone.model(self.artifacts, weights=not self.from_checkpoint))
+        self.prefix.build(dimension, self.decoder.width)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text and the end token, cut to what decoding can write."""
+        ids = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"] if len(texts) else []
+        eos = self.tokenizer.eos_token_id
+        return [[*row, eos][: self.decoding.max_new_tokens] for row in ids]
+
+    def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy of the labels, end token included, padding excluded."""
+        return self.decoder.loss(self.prefix(vectors), labels)
+
+    @torch.no_grad()
+    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        """Decode each target; asks the embedder for nothing."""
+        prefix = self.prefix(targets.vectors)
+        decoded = self.decoding(self.decoder, prefix, eos=self.tokenizer.eos_token_id, index=targets.index)
+        return [Prediction(candidates=tuple(self.text(ids) for ids in candidates)) for candidates in decoded]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of token ids, outer white space removed."""
+        decoded: str = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return decoded.strip()
+
+    def configure_optimizers(self) -> Any:
+        """One optimiser, its learning rate set every step from the share of the training budget that is used."""
+        optimizer = self.optimizer_settings.build(self)
+        warmup = self.optimizer_settings.warmup_steps
+        scheduler = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: schedule(training_progress(self.trainer), step, warmup)
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

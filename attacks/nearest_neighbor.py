@@ -1,0 +1,71 @@
+"""The baseline that every attack should beat: the training text whose vector lies closest to the target.
+
+    "i have two dogs and a cat ."  ->  "i have two cats and a dog ."
+
+No learning; stronger on dense embeddings than the published bag-of-words classifiers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+import runs
+from attacks.base import Attack, Prediction, Targets
+from embedders.cache import CachedEmbedder
+
+BLOCK = 16_384  # training vectors compared at once: memory stays flat whatever their number
+
+
+class NearestNeighbor(Attack):
+    """Returns the training text with the highest cosine to the target.
+
+    ``prepare`` writes the training texts and their vectors to the artifacts, so that evaluation needs neither the data
+    nor the embedder.
+    """
+
+    trainable = False
+
+    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+        """Write texts and vectors."""
+        assert self.oracle is not None
+        view = self.oracle.view(texts)
+        vectors = torch.cat([view[begin : begin + BLOCK] for begin in range(0, len(texts), BLOCK)])
+        temporary = artifacts / ".neighbors.safetensors.part"
+        save_file({"vectors": vectors.contiguous()}, temporary)
+        temporary.replace(artifacts / "neighbors.safetensors")
+        runs.write_json_lines(artifacts / "neighbors.jsonl", ({"text": text} for text in texts))
+
+    def load(self, artifacts: Path) -> None:
+        """Read the texts; vectors are read block by block."""
+        with (artifacts / "neighbors.jsonl").open(encoding="utf-8") as lines:
+            self.texts = [json.loads(line)["text"] for line in lines]
+        self.vectors_path = artifacts / "neighbors.safetensors"
+
+    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        """The nearest text of each target; asks the embedder for nothing."""
+        with safe_open(self.vectors_path, framework="pt") as file:
+            vectors = file.get_slice("vectors")
+            blocks = (vectors[begin : begin + BLOCK] for begin in range(0, len(self.texts), BLOCK))
+            return [Prediction((self.texts[row],)) for row in nearest(targets.vectors.cpu(), blocks)]
+
+
+def nearest(targets: Tensor, blocks: Iterable[Tensor]) -> list[int]:
+    """Row of the highest cosine over all ``blocks`` of vectors, for each target (n, d); ties go to the first row."""
+    targets = torch.nn.functional.normalize(targets, dim=-1)
+    best = torch.full((len(targets),), -torch.inf)
+    rows = torch.zeros(len(targets), dtype=torch.long)
+    begin = 0
+    for block in blocks:
+        cosines = targets @ torch.nn.functional.normalize(block, dim=-1).T
+        value, row = cosines.max(dim=1)
+        better = value > best
+        best, rows = torch.where(better, value, best), torch.where(better, begin + row, rows)
+        begin += len(block)
+    return rows.tolist()

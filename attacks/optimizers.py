@@ -1,0 +1,184 @@
+"""Optimisers behind one torch Optimizer object, and the learning-rate schedule over steps or time.
+
+    optimizer = MuonAdamW(muon_lr=1.2e-2, adamw_lr=3e-3).build(module)
+    schedule(progress=0.5, step=4_000, warmup=200)       # 0.5
+
+Lightning gives clipping, accumulation and a right step count to one optimiser only, so Muon and AdamW stand behind one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Protocol
+
+import torch
+from lightning import Trainer
+from lightning.pytorch.callbacks import Timer
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class OptimizerSettings(Protocol):
+    """Makes an optimiser for a module once its parameters exist.
+
+    Attributes:
+        warmup_steps: Steps over which the learning rate rises linearly from 0.
+    """
+
+    warmup_steps: int
+
+    def build(self, module: nn.Module) -> Optimizer: ...
+
+
+class AdamW:
+    """Plain AdamW for all parameters; the choice for pretrained models, and under FSDP and DeepSpeed."""
+
+    def __init__(
+        self,
+        lr: PositiveFloat = 3e-4,
+        betas: tuple[Fraction, Fraction] = (0.9, 0.999),
+        eps: PositiveFloat = 1e-8,
+        weight_decay: NonNegativeFloat = 0.01,
+        warmup_steps: NonNegativeInt = 0,
+    ) -> None:
+        self.lr, self.betas, self.eps, self.weight_decay = lr, tuple(betas), eps, weight_decay
+        self.warmup_steps = warmup_steps
+
+    def build(self, module: nn.Module) -> Optimizer:
+        """Weight decay falls on matrices only."""
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        groups = [
+            {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": self.weight_decay},
+            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(
+            [group for group in groups if group["params"]], lr=self.lr, betas=self.betas, eps=self.eps
+        )
+
+
+class MuonAdamW:
+    """Muon on the hidden matrices, AdamW on embeddings, output heads, biases and norms.
+
+    Muon (Jordan et al. 2024; torch.optim.Muon) orthogonalises the momentum of a matrix by Newton-Schulz iterations. Made
+    for models that start from random weights.
+    """
+
+    def __init__(
+        self,
+        muon_lr: PositiveFloat = 1.2e-2,
+        adamw_lr: PositiveFloat = 3e-3,
+        momentum: Fraction = 0.95,
+        betas: tuple[Fraction, Fraction] = (0.9, 0.95),
+        weight_decay: NonNegativeFloat = 0.01,
+        newton_schulz_steps: PositiveInt = 5,
+        warmup_steps: NonNegativeInt = 100,
+    ) -> None:
+        self.muon_lr, self.adamw_lr, self.momentum, self.betas = muon_lr, adamw_lr, momentum, tuple(betas)
+        self.weight_decay, self.newton_schulz_steps, self.warmup_steps = weight_decay, newton_schulz_steps, warmup_steps
+
+    def build(self, module: nn.Module) -> Optimizer:
+        """Split the parameters: two-dimensional ones that are no embedding, and the rest."""
+        embeddings = {
+            id(parameter)
+            for part in module.modules()
+            if isinstance(part, nn.Embedding)
+            for parameter in part.parameters(recurse=False)
+        }
+        heads = {id(parameter) for name, parameter in module.named_parameters() if name.endswith(("lm_head.weight",))}
+        matrices, others = [], []
+        for parameter in module.parameters():
+            if not parameter.requires_grad:
+                continue
+            hidden = parameter.ndim == 2 and id(parameter) not in embeddings | heads
+            (matrices if hidden else others).append(parameter)
+        parts: list[Optimizer] = []
+        if matrices:
+            parts.append(
+                torch.optim.Muon(
+                    matrices,
+                    lr=self.muon_lr,
+                    momentum=self.momentum,
+                    weight_decay=self.weight_decay,
+                    ns_steps=self.newton_schulz_steps,
+                )
+            )
+        if others:
+            parts.append(torch.optim.AdamW(others, lr=self.adamw_lr, betas=self.betas, weight_decay=0.0, fused=True))
+        return JointOptimizer(parts)
+
+
+class JointOptimizer(Optimizer):
+    """Several optimisers over disjoint parameters as one: one ``step``, one state dict, all parameter groups."""
+
+    def __init__(self, parts: list[Optimizer]) -> None:
+        self.parts = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        # A scheduler and a clipper write into param_groups: they must be the very dicts that the parts read.
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+        self.state = _Joined(self.parts)  # type: ignore[assignment]
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """One step of every part, after one evaluation of ``closure``."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self.parts:
+            part.step()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """The parts' state dicts, in order."""
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the parts, then share their (new) parameter groups again."""
+        for part, state in zip(self.parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
+        self._share()
+
+
+class _Joined(dict[Tensor, Any]):
+    """The parts' states seen as one mapping; Lightning walks over its values to move them to a device."""
+
+    def __init__(self, parts: list[Optimizer]) -> None:
+        super().__init__()
+        self.parts = parts
+
+    def items(self) -> Any:
+        return [pair for part in self.parts for pair in part.state.items()]
+
+    def values(self) -> Any:
+        return [state for part in self.parts for state in part.state.values()]
+
+
+def schedule(progress: float, step: int, warmup_steps: int) -> float:
+    """Factor on the learning rate: linear warm-up over ``warmup_steps``, then linear decay to 0 at ``progress`` 1."""
+    warmup = min(1.0, (step + 1) / (warmup_steps + 1))
+    return warmup * max(0.0, 1.0 - progress)
+
+
+def training_progress(trainer: Trainer) -> float:
+    """Share of the training budget that is used, 0 to 1: the furthest of steps, epochs and time; 0 without a budget.
+
+    Ranks read their own clocks, so the time is averaged over them: one learning rate for all.
+    """
+    shares = [0.0]
+    if trainer.max_steps > 0:
+        shares.append(trainer.global_step / trainer.max_steps)
+    elif trainer.max_epochs is not None and trainer.max_epochs > 0:
+        total = trainer.max_epochs * trainer.num_training_batches / trainer.accumulate_grad_batches
+        shares.append(trainer.global_step / max(total, 1))
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, Timer):
+            elapsed, remaining = callback.time_elapsed(), callback.time_remaining()
+            if remaining is not None:
+                share = torch.tensor(elapsed / max(elapsed + remaining, 1e-9), dtype=torch.float64)
+                shares.append(float(trainer.strategy.reduce(share, reduce_op="mean")))
+    return min(1.0, max(shares))

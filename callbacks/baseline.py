@@ -1,0 +1,46 @@
+"""The nearest-neighbour baseline on the same test examples, written to baseline.json beside a run's own figures."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+
+import runs
+from attacks.base import Attack, Prediction
+from attacks.nearest_neighbor import BLOCK, nearest
+from callbacks.scoring import score_predictions
+from datamodules.inversion import InversionDataModule
+from embedders.cache import CachedEmbedder
+
+
+class NearestNeighborBaseline(Callback):
+    """Scores the nearest training text of every test target.
+
+    Args:
+        directory: Where baseline.json is written.
+        embedder: The black box behind its cache; all vectors are there already.
+        training: The data module whose training text the attack knew.
+    """
+
+    def __init__(self, directory: Path, embedder: CachedEmbedder, training: InversionDataModule) -> None:
+        self.directory, self.embedder, self.training = directory, embedder, training
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Rank 0 scores the baseline."""
+        if not trainer.is_global_zero:
+            return
+        assert isinstance(pl_module, Attack)
+        started = time.perf_counter()
+        datamodule = pl_module.data
+        texts = [example.text for example in self.training.examples("train")]
+        view = self.embedder.view(texts)
+        indices = torch.arange(len(datamodule.examples("test")))
+        blocks = (view[begin : begin + BLOCK] for begin in range(0, len(texts), BLOCK))
+        rows = nearest(datamodule.vectors("test", indices), blocks)
+        predictions = {index: Prediction((texts[row],)) for index, row in enumerate(rows)}
+        seconds = time.perf_counter() - started
+        _, metrics = score_predictions(predictions, datamodule, self.embedder, self.training.training_entities())
+        runs.write_json(self.directory / runs.BASELINE, {**metrics, "queries": 0, "seconds": seconds})

@@ -1,0 +1,88 @@
+"""The training curve of a run in history.jsonl, whatever logger is chosen; the report draws it.
+
+{"step": 120, "epoch": 1, "seconds": 14.2, "train_loss": 3.1, "val_loss": null, "learning_rate": 0.01}
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+from pydantic import PositiveInt
+
+import runs
+
+
+class History(Callback):
+    """Appends a line every ``every_n_steps`` steps and after each validation.
+
+    The seconds are those of training, earlier sessions of a resumed run included.
+    """
+
+    def __init__(self, directory: str, every_n_steps: PositiveInt = 20) -> None:
+        self.path = Path(directory) / runs.HISTORY
+        self.every_n_steps = every_n_steps
+        self.before, self.started = 0.0, time.monotonic()
+        self.total, self.count = 0.0, 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clock; drop lines of steps that a killed session took after its last checkpoint."""
+        self.started = time.monotonic()
+        if trainer.is_global_zero and self.path.exists():
+            kept = [row for row in _rows(self.path) if row["step"] <= trainer.global_step]
+            runs.write_json_lines(self.path, kept if trainer.global_step else [])
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Average the loss over the steps since the last line."""
+        loss = trainer.callback_metrics.get("train/loss")
+        if loss is not None:
+            self.total, self.count = self.total + loss.item(), self.count + 1
+        if trainer.global_step % self.every_n_steps == 0 and self.count:
+            self._append(trainer, train_loss=self.total / self.count)
+            self.total, self.count = 0.0, 0
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the validation loss."""
+        loss = trainer.callback_metrics.get("valid/loss")
+        if loss is not None and not trainer.sanity_checking and trainer.training:
+            self._append(trainer, val_loss=loss.item())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The seconds so far."""
+        return {"seconds": self._seconds()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Seconds of earlier sessions."""
+        self.before = state_dict["seconds"]
+
+    def _seconds(self) -> float:
+        return self.before + time.monotonic() - self.started
+
+    def _append(self, trainer: Trainer, train_loss: float | None = None, val_loss: float | None = None) -> None:
+        if not trainer.is_global_zero:
+            return
+        row = {
+            "step": trainer.global_step,
+            "epoch": trainer.current_epoch,
+            "seconds": round(self._seconds(), 3),
+            "train_loss": train_loss,
+            "val_loss": val_loss,
+            "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+        }
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue  # the last line of a killed session may be half written
+    return rows

@@ -1,0 +1,98 @@
+"""Gather predictions over ranks, write predictions.jsonl, score once, write metrics.json.
+
+{"index": 3, "reference": "my name is ada .", "prediction": "my name is ada .", "candidates": [...], "cosine": 1.0}
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import WandbLogger
+
+import runs
+from attacks.base import Attack, Prediction
+from callbacks.scoring import row_of, score_predictions
+from datamodules.inversion import InversionDataModule
+from embedders.cache import CachedEmbedder
+
+SAMPLES = 50  # rows of the table that goes to W&B
+
+
+class Predictions(Callback):
+    """Collects what ``test_step`` returns; rank 0 writes and scores it.
+
+    Args:
+        directory: Where predictions.jsonl and metrics.json are written.
+        embedder: The black box behind its cache; embeds predictions for the cosine.
+        training: The data module whose training text the attack knew; None where unknown.
+    """
+
+    def __init__(self, directory: Path, embedder: CachedEmbedder, training: InversionDataModule | None) -> None:
+        self.directory, self.embedder, self.training = directory, embedder, training
+        self.predictions: dict[int, Prediction] = {}
+        self.metrics: dict[str, float | int | None] = {}
+        self.started = 0.0
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clock."""
+        self.predictions = {}
+        self.started = time.perf_counter()
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:  # fmt: skip
+        """Keep this rank's predictions."""
+        self.predictions.update(zip(outputs["index"], outputs["predictions"], strict=True))
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Gather, write, score."""
+        assert isinstance(pl_module, Attack)
+        seconds = time.perf_counter() - self.started
+        asked = self.embedder.queries.keys("attack")
+        gathered = _gather((self.predictions, seconds, asked))
+        if trainer.is_global_zero:
+            # A dict keyed by index drops what two ranks may have predicted twice.
+            merged = {index: prediction for part, _, _ in gathered for index, prediction in part.items()}
+            queries = set().union(*(keys for _, _, keys in gathered))
+            self._score(merged, pl_module.data, len(queries), max(seconds for _, seconds, _ in gathered))
+            self._log(trainer)
+        trainer.strategy.barrier("scored")
+
+    def _score(
+        self, predictions: dict[int, Prediction], datamodule: InversionDataModule, queries: int, seconds: float
+    ) -> None:
+        examples = datamodule.examples("test")
+        path = self.directory / runs.PREDICTIONS
+        # Written before scoring too: a failure while scoring must not lose what was decoded.
+        runs.write_json_lines(path, [row_of(i, examples[i].text, predictions[i]) for i in sorted(predictions)])
+        entities = self.training.training_entities() if self.training is not None else None
+        rows, metrics = score_predictions(predictions, datamodule, self.embedder, entities)
+        runs.write_json_lines(path, rows)
+        self.metrics = {**metrics, "queries": queries, "seconds": seconds}
+        self.rows = rows
+        runs.write_json(self.directory / runs.METRICS, self.metrics)
+
+    def _log(self, trainer: Trainer) -> None:
+        figures = {f"test/{name}": value for name, value in self.metrics.items() if value is not None}
+        for logger in trainer.loggers:
+            logger.log_metrics(figures, step=trainer.global_step)
+            if isinstance(logger, WandbLogger):
+                columns = ["index", "reference", "prediction", "cosine"]
+                logger.log_table(
+                    "test/samples", columns=columns, data=[[row[c] for c in columns] for row in self.rows[:SAMPLES]]
+                )
+            logger.save()
+
+
+def _gather(value: Any) -> list[Any]:
+    """``value`` of every rank; on one process just this one. Objects, since torchmetrics would not gather strings."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return [value]
+    values: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return values

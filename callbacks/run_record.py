@@ -1,0 +1,71 @@
+"""What a run was: versions, device, parameters, texts sent to the embedder, training time; in record.json.
+
+{"versions": {"torch": "2.13.0"}, "parameters": 1615488, "embedder": {"fingerprint": "...", "sent": {...}}, ...}
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+
+import runs
+from embedders.cache import CachedEmbedder
+
+PACKAGES = ("unembed", "torch", "lightning", "transformers", "tokenizers", "sentence-transformers", "sacrebleu")
+
+
+class RunRecord(Callback):
+    """Writes record.json when a stage ends.
+
+    Args:
+        directory: The run directory.
+        embedder: Its fingerprint and queries are recorded.
+    """
+
+    def __init__(self, directory: Path, embedder: CachedEmbedder) -> None:
+        self.directory, self.embedder = directory, embedder
+        self.record: dict[str, Any] = {}
+        self.started = time.perf_counter()
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the training clock."""
+        self.started = time.perf_counter()
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Record what was trained."""
+        self.record["training"] = {
+            "seconds": round(time.perf_counter() - self.started, 3),
+            "steps": trainer.global_step,
+            "epochs": trainer.current_epoch,
+        }
+        self._write(trainer, pl_module)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Record what was tested."""
+        self._write(trainer, pl_module)
+
+    def _write(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        device = trainer.strategy.root_device
+        self.record |= {
+            "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}},
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+            "threads": torch.get_num_threads(),
+            "world_size": trainer.world_size,
+            "parameters": sum(parameter.numel() for parameter in pl_module.parameters()),
+            "embedder": {
+                "fingerprint": self.embedder.fingerprint,
+                "dimension": self.embedder.dimension,
+                "asked": dict(self.embedder.queries.asked),
+                "sent": dict(self.embedder.queries.sent),
+            },
+            "data": trainer.datamodule.record(),  # type: ignore[attr-defined]
+        }
+        runs.write_json(self.directory / runs.RECORD, self.record)

@@ -1,0 +1,139 @@
+"""Vectors from a file, for ``invert.py``: .npy, .parquet, .safetensors or .jsonl.
+
+vectors = read_vectors(Path("mine.npy"), width=384)      # (n, 384) float32
+
+.npy          an array (n, d); never unpickled
+.safetensors  one tensor (n, d), or the one called "vectors" or "embeddings"
+.parquet      one column of lists of numbers, or the one called "vector", "vectors", "embedding" or "embeddings"
+.jsonl        a list of numbers a line, or an object with one of these names
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from errors import InputError, did_you_mean
+
+NAMES = ("vector", "vectors", "embedding", "embeddings")
+Array = NDArray[Any]
+
+
+def read_vectors(path: Path, width: int, limit: int | None = None) -> Tensor:
+    """The first ``limit`` vectors of a file, (n, width) float32.
+
+    Raises:
+        InputError: No such file, an unknown extension, a file that cannot be read, no vectors, another width than the
+            attack was trained on, or a row that is NaN, infinite or zero (the first one is named).
+    """
+    readers: Mapping[str, Callable[[Path], Array]] = {
+        ".npy": _npy,
+        ".parquet": _parquet,
+        ".safetensors": _safetensors,
+        ".jsonl": _jsonl,
+    }
+    if path.suffix not in readers:
+        raise InputError(f"vectors={path}: unknown extension {path.suffix!r}, {did_you_mean(path.suffix, readers)}")
+    if not path.is_file():
+        siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise InputError(f"vectors={path}: no such file, {did_you_mean(path.name, siblings)}")
+    array = readers[path.suffix](path)
+    if array.ndim != 2 or not len(array):
+        raise InputError(f"vectors={path}: expected an array (n, {width}), found shape {array.shape}")
+    if array.shape[1] != width:
+        raise InputError(
+            f"vectors={path}: vectors of width {array.shape[1]}, but this attack was trained on width {width}: "
+            "they come from another embedder (or another defense)"
+        )
+    if not np.issubdtype(array.dtype, np.number) or np.issubdtype(array.dtype, np.complexfloating):
+        raise InputError(f"vectors={path}: expected real numbers, found {array.dtype}")
+    array = np.array(array[:limit], dtype=np.float32)
+    _check_rows(path, ~np.isfinite(array).all(axis=1), "holds NaN or infinity")
+    _check_rows(path, ~array.any(axis=1), "is all zeros: it has no direction to read back")
+    return torch.from_numpy(array)
+
+
+def _check_rows(path: Path, bad: Array, what: str) -> None:
+    if bad.any():
+        raise InputError(f"vectors={path}: row {int(bad.argmax())} {what} ({int(bad.sum())} such rows)")
+
+
+def _npy(path: Path) -> Array:
+    try:
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (ValueError, EOFError, OSError) as error:
+        raise InputError(f"vectors={path}: no .npy array can be read from it: {error}") from error
+
+
+def _safetensors(path: Path) -> Array:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"vectors={path}: cannot be read: {error}") from error
+    array: Array = tensors[_choose(path, tensors)].float().numpy()
+    return array
+
+
+def _parquet(path: Path) -> Array:
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    try:
+        columns = parquet.read_schema(path).names
+        column = parquet.read_table(path, columns=[_choose(path, columns)]).column(0)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"vectors={path}: cannot be read: {error}") from error
+    return _stack(path, ((f"row {number}", value) for number, value in enumerate(column.to_pylist())))
+
+
+def _jsonl(path: Path) -> Array:
+    def values() -> Iterable[tuple[str, Any]]:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                try:
+                    value = json.loads(line)
+                except (json.JSONDecodeError, UnicodeDecodeError) as error:
+                    raise InputError(f"vectors={path}, line {number}: no JSON: {error}") from error
+                yield f"line {number}", value[_choose(path, value)] if isinstance(value, dict) else value
+
+    return _stack(path, values())
+
+
+def _choose(path: Path, names: Iterable[str]) -> str:
+    """The one that holds the vectors: the only one, or the only one of a usual name."""
+    present = list(names)
+    usual = [name for name in present if name in NAMES]
+    if len(present) != 1 and len(usual) != 1:
+        raise InputError(
+            f"vectors={path}: which of {', '.join(present) or 'no names'} holds the vectors? "
+            f"Call it one of {', '.join(NAMES)}"
+        )
+    return present[0] if len(present) == 1 else usual[0]
+
+
+def _stack(path: Path, values: Iterable[tuple[str, Any]]) -> Array:
+    rows: list[Array] = []
+    for where, value in values:
+        try:
+            row = np.asarray(value, dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"vectors={path}, {where}: expected a list of numbers: {error}") from error
+        if row.ndim != 1 or (rows and len(row) != len(rows[0])):
+            raise InputError(
+                f"vectors={path}, {where}: expected a list of {len(rows[0]) if rows else 'd'} numbers, "
+                f"found shape {row.shape}"
+            )
+        rows.append(row)
+    return np.stack(rows) if rows else np.empty((0, 0), np.float32)

@@ -1,0 +1,75 @@
+"""Test the attack of a run again: on its own test texts, on other data, with another decoding.
+
+    python evaluate.py run=<dir>                                                  # the figures of the training run again
+    python evaluate.py run=<dir> datamodule=files datamodule.test=mine.jsonl      # other text
+    python evaluate.py run=<dir> attack.decoding.beams=1 datamodule.limit_test=100
+
+Everything else is rebuilt from the run directory. Results go to <run>/evaluations/<time>, or to output_dir=<dir>.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import configuration
+import runs
+from errors import InputError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+log = logging.getLogger("evaluate")
+
+
+def evaluate(settings: DictConfig, config: DictConfig) -> None:
+    """Rebuild -> test -> report."""
+    from hydra.utils import instantiate
+    from lightning import seed_everything
+    from lightning.pytorch.utilities.rank_zero import rank_zero_only, rank_zero_warn
+
+    from callbacks.baseline import NearestNeighborBaseline
+    from callbacks.predictions import Predictions
+    from callbacks.report import print_summary, write_report
+    from callbacks.run_record import RunRecord
+    from embedders.cache import CachedEmbedder
+
+    run, output = Path(settings.run), Path(settings.output_dir)
+    original = runs.read_config(run)
+    seed_everything(config.seed, workers=True, verbose=False)
+    embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), Path(config.cache_dir))
+    datamodule = instantiate(config.datamodule, _convert_="all")
+    datamodule.connect(embedder, instantiate(config.defense, _convert_="all"))
+    attack = instantiate(config.attack, _convert_="all")
+    attack.connect(run / runs.ARTIFACTS, embedder, from_checkpoint=True)
+    checkpoint = runs.finished_checkpoint(run, settings.ckpt_path) if attack.trainable else None
+
+    # What the attack knew: the run's own training text, also where the test text is another.
+    training = instantiate(original.datamodule, _convert_="all")
+    training.connect(embedder, instantiate(config.defense, _convert_="all"))
+    try:
+        training.examples("train")
+        knew = [NearestNeighborBaseline(output, embedder, training)]
+    except InputError as error:
+        rank_zero_warn(f"the nearest-neighbour baseline is left out: the run's training text cannot be read: {error}")
+        training, knew = None, []
+
+    if rank_zero_only.rank == 0:
+        runs.start(output, resuming=False)
+        runs.write_config(output, configuration.plain(config))
+    trainer = instantiate(
+        config.trainer,
+        _convert_="all",
+        logger=False,
+        enable_checkpointing=False,
+        callbacks=[Predictions(output, embedder, training), *knew, RunRecord(output, embedder)],
+    )
+    trainer.test(attack, datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True)
+    if trainer.is_global_zero:
+        write_report(output)
+        print_summary(output)
+
+
+if __name__ == "__main__":
+    configuration.main_on_run(evaluate, "evaluate")

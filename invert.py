@@ -1,0 +1,64 @@
+"""Read vectors back: a run and a file of vectors in, texts out.
+
+    python invert.py run=<dir> vectors=mine.npy            # writes mine.npy.texts.jsonl: index, text, cosine
+
+The cosine is that of the text, embedded again, with the vector: close to 1 says that the text is probably right.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import configuration
+import runs
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def invert(settings: DictConfig, config: DictConfig) -> None:
+    """Read vectors -> invert in batches -> embed again -> write."""
+    import torch
+    from hydra.utils import instantiate
+    from lightning import seed_everything
+    from rich.progress import track
+
+    from attacks.base import Targets
+    from datamodules.vector_files import read_vectors
+    from embedders.cache import CachedEmbedder
+    from metrics.vectors import cosine_rows
+
+    run, output = Path(settings.run), Path(settings.output)
+    embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), Path(config.cache_dir))
+    width = instantiate(config.defense, _convert_="all").output_dimension(embedder.dimension)
+    vectors = read_vectors(Path(settings.vectors), width, limit=settings.limit)
+
+    seed_everything(config.seed, workers=True, verbose=False)
+    attack = instantiate(config.attack, _convert_="all")
+    attack.connect(run / runs.ARTIFACTS, embedder, from_checkpoint=True)
+    attack.restore(runs.finished_checkpoint(run, settings.ckpt_path) if attack.trainable else None, width)
+    device = torch.device("cuda" if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else "cpu")
+    attack.to(device)
+
+    texts: list[str] = []
+    for begin in track(range(0, len(vectors), settings.batch_size), "inverting"):
+        block = vectors[begin : begin + settings.batch_size]
+        targets = Targets(block.to(device), torch.arange(begin, begin + len(block)))
+        texts += [prediction.candidates[0] for prediction in attack.invert(targets, embedder)]
+    again = embedder.embed(texts, "scoring")
+    cosines = cosine_rows(again, vectors).tolist() if again.shape == vectors.shape else [None] * len(texts)
+    runs.write_json_lines(
+        output,
+        (
+            {"index": index, "text": text, "cosine": cosine}
+            for index, (text, cosine) in enumerate(zip(texts, cosines, strict=True))
+        ),
+    )
+    for index in range(min(10, len(texts))):
+        print(f"{index:>6}  {'' if cosines[index] is None else f'{cosines[index]:.3f}'}  {texts[index]}")
+    print(f"{len(texts)} texts written to {output}")
+
+
+if __name__ == "__main__":
+    configuration.main_on_run(invert, "invert")

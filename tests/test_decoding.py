@@ -1,0 +1,109 @@
+"""Beam search against transformers' generate, nucleus sampling against its definition, batching against one at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
+
+from attacks.decoders import CausalDecoder, EncoderDecoder
+from attacks.decoding import BeamSearch, NucleusSampling
+
+EOS, VOCABULARY, WIDTH = 1, 23, 16
+
+
+def causal() -> CausalDecoder:
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=VOCABULARY, n_positions=32, n_embd=WIDTH, n_layer=2, n_head=2, initializer_range=0.4,
+        bos_token_id=EOS, eos_token_id=EOS, pad_token_id=0,
+    )  # fmt: skip
+    return CausalDecoder(GPT2LMHeadModel(config).eval())
+
+
+def encoder_decoder() -> EncoderDecoder:
+    torch.manual_seed(0)
+    config = T5Config(
+        vocab_size=VOCABULARY, d_model=WIDTH, d_kv=8, d_ff=32, num_layers=1, num_heads=2, initializer_factor=3.0,
+        feed_forward_proj="gated-gelu", tie_word_embeddings=False,
+        decoder_start_token_id=0, eos_token_id=EOS, pad_token_id=0,
+    )  # fmt: skip
+    return EncoderDecoder(T5ForConditionalGeneration(config).eval())
+
+
+def prefixes(count: int, vectors: int) -> Tensor:
+    return torch.randn(count, vectors, WIDTH, generator=torch.Generator().manual_seed(1)) * 2
+
+
+def mean_log_probability(
+    decoder: CausalDecoder | EncoderDecoder, prefix: Tensor, ids: list[int], penalty: float
+) -> float:
+    """By teacher forcing, in one pass: the score that beam search reports without ever having built it step by step."""
+    labels = torch.tensor([[*ids, EOS][:12]])
+    with torch.no_grad():
+        return -float(decoder.loss(prefix[None], labels)) * labels.shape[1] ** (1 - penalty)
+
+
+@pytest.mark.parametrize("make", [causal, encoder_decoder])
+@pytest.mark.parametrize(("beams", "penalty"), [(1, 1.0), (3, 1.0), (5, 0.0), (4, 2.0)])
+def test_beam_search_finds_what_generate_finds(make: object, beams: int, penalty: float) -> None:
+    decoder = make()  # type: ignore[operator]
+    prefix = prefixes(8, 1 if make is causal else 3)
+    found = BeamSearch(beams=beams, max_new_tokens=12, length_penalty=penalty, candidates=beams)(
+        decoder, prefix, eos=EOS, index=torch.arange(8)
+    )
+    for row in range(8):
+        generated = decoder.model.generate(
+            inputs_embeds=prefix[row : row + 1], num_beams=beams, num_return_sequences=beams, max_new_tokens=12,
+            length_penalty=penalty, early_stopping=False, do_sample=False, eos_token_id=EOS, pad_token_id=0,
+        )  # fmt: skip
+        expected = []
+        for ids in generated.tolist():
+            ids = ids[1:] if make is encoder_decoder else ids  # without the start token
+            expected.append(ids[: ids.index(EOS)] if EOS in ids else ids)
+        assert found[row][0] == expected[0]
+        # Further candidates may be near ties, which rounding swaps: their scores must agree.
+        ours, theirs = ([mean_log_probability(decoder, prefix[row], ids, penalty) for ids in texts]
+                        for texts in (found[row], expected))  # fmt: skip
+        assert ours == pytest.approx(theirs, abs=1e-4)
+
+
+def test_texts_end_at_different_lengths() -> None:
+    """Otherwise the test above would not see targets leave the batch."""
+    found = BeamSearch(beams=3, max_new_tokens=12)(causal(), prefixes(17, 1), eos=EOS, index=torch.arange(17))
+    assert len({len(texts[0]) for texts in found}) > 3
+
+
+@pytest.mark.parametrize("make", [causal, encoder_decoder])
+@pytest.mark.parametrize(
+    "decoding", [BeamSearch(beams=4, max_new_tokens=12, candidates=4), NucleusSampling(candidates=3)]
+)
+def test_result_of_a_target_does_not_depend_on_its_neighbours(make: object, decoding: BeamSearch) -> None:
+    decoder = make()  # type: ignore[operator]
+    prefix, index = prefixes(9, 2), torch.arange(100, 109)
+    together = decoding(decoder, prefix, eos=EOS, index=index)
+    alone = [decoding(decoder, prefix[i : i + 1], eos=EOS, index=index[i : i + 1])[0] for i in range(9)]
+    assert [texts[0] for texts in together] == [texts[0] for texts in alone]
+
+
+def test_nucleus_draws_follow_the_renormalised_nucleus() -> None:
+    logits = torch.log(torch.tensor([0.5, 0.25, 0.15, 0.07, 0.03]))
+    decoding = NucleusSampling(p=0.8, temperature=1.0)
+    draws = decoding._draw(logits.expand(20_000, -1), torch.rand(20_000, generator=torch.Generator().manual_seed(0)))
+    shares = torch.bincount(draws, minlength=5) / 20_000
+    # .5 + .25 = .75 < .8: the third token crosses p and is kept, the others never drawn
+    assert torch.allclose(shares, torch.tensor([0.5, 0.25, 0.15, 0, 0]) / 0.9, atol=0.015)
+    assert shares[3:].sum() == 0
+
+
+def test_low_temperature_and_small_p_are_greedy() -> None:
+    decoder, prefix, index = causal(), prefixes(6, 1), torch.arange(6)
+    greedy = BeamSearch(beams=1, max_new_tokens=10)(decoder, prefix, eos=EOS, index=index)
+    nucleus = NucleusSampling(p=1e-6, max_new_tokens=10)(decoder, prefix, eos=EOS, index=index)
+    assert nucleus == greedy
+
+
+def test_more_candidates_than_beams_is_refused() -> None:
+    with pytest.raises(ValueError, match="candidates=6"):
+        BeamSearch(beams=5, candidates=6)

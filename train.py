@@ -1,0 +1,73 @@
+"""Train an attack on real embeddings, test it, and write what it read.
+
+    python train.py                                     # a small GEIA on all-MiniLM-L6-v2 vectors of the built-in corpus
+    python train.py attack=geia embedder=simcse datamodule=files datamodule.path=my.jsonl
+    python train.py run_dir=<dir> ckpt_path=last        # go on after a kill
+
+Everything the run leaves is in its directory (runs.py says what); `python train.py --help` lists groups and keys.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import configuration
+import runs
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+log = logging.getLogger("train")
+
+
+def train(cfg: DictConfig) -> None:
+    """Compose -> seed -> fit -> test -> report."""
+    from hydra.utils import instantiate
+    from lightning import seed_everything
+    from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+    from callbacks.baseline import NearestNeighborBaseline
+    from callbacks.predictions import Predictions
+    from callbacks.report import print_summary, write_report
+    from callbacks.run_record import RunRecord
+    from embedders.cache import CachedEmbedder
+
+    run_dir = Path(cfg.run_dir)
+    checkpoint = runs.resume_from(run_dir, cfg.ckpt_path)
+    if rank_zero_only.rank == 0:  # the other ranks of a DDP run start this script again once it stands
+        runs.start(run_dir, resuming=cfg.ckpt_path is not None)
+        runs.write_config(run_dir, configuration.plain(cfg))
+    seed_everything(cfg.seed, workers=True, verbose=False)
+
+    embedder = CachedEmbedder(instantiate(cfg.embedder, _convert_="all"), Path(cfg.cache_dir))
+    datamodule = instantiate(cfg.datamodule, _convert_="all")
+    datamodule.connect(embedder, instantiate(cfg.defense, _convert_="all"))
+    attack = instantiate(cfg.attack, _convert_="all")
+    attack.connect(run_dir / runs.ARTIFACTS, embedder, from_checkpoint=checkpoint is not None)
+    record = RunRecord(run_dir, embedder)
+    trainer = instantiate(
+        cfg.trainer,
+        _convert_="all",
+        logger=instantiate(cfg.logger, _convert_="all") or False,
+        callbacks=[
+            *(instantiate(callback, _convert_="all") for callback in cfg.callbacks.values()),
+            Predictions(run_dir, embedder, datamodule),
+            NearestNeighborBaseline(run_dir, embedder, datamodule),
+            record,
+        ],
+    )
+    for logger in trainer.loggers:
+        logger.log_hyperparams(configuration.plain(cfg))
+    if attack.trainable:
+        trainer.fit(attack, datamodule, ckpt_path=checkpoint, weights_only=True)
+        trainer.save_checkpoint(run_dir / runs.CHECKPOINT)
+    trainer.test(attack, datamodule, verbose=False)
+    if trainer.is_global_zero:
+        write_report(run_dir)
+        print_summary(run_dir)
+
+
+if __name__ == "__main__":
+    configuration.main(train, "train")
