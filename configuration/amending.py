@@ -15,8 +15,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from configuration.composing import loading, raise_all, tree
-from configuration.overrides import SEARCH_PATH, is_group, key_error, one_line, option_errors, parse, search_path
+from configuration.composing import raise_all, tree
+from configuration.overrides import is_group, key_error, one_line, option_errors, parse, search_path
+from configuration.sources import SEARCH_PATH, loading
 
 
 def amend(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
@@ -48,11 +49,11 @@ def survey_amended(
         swept = [o for o in parsed if o.is_sweep_override()]
         errors += [f"{o.input_line}: a run is amended with one value" for o in swept]
         parsed = [o for o in parsed if o not in swept and o.key_or_group != SEARCH_PATH]
-        groups = [o for o in parsed if is_group(loader, o, search)]
+        groups = [o for o in parsed if is_group(o, search)]
         foreign = [o for o in groups if o.key_or_group not in choices]
         errors += [f"{o.input_line}: a run is amended in {', '.join(choices)}" for o in foreign]
         groups = [o for o in groups if o not in foreign]
-        wrong = {o.key_or_group: found for o in groups if (found := option_errors(loader, o, search))}
+        wrong = {o.key_or_group: found for o in groups if (found := option_errors(o, search))}
         errors += itertools.chain.from_iterable(wrong.values())
         errors += _choose(loader, amended, [o for o in groups if o.key_or_group not in wrong], search)
     OmegaConf.set_struct(amended, True)

@@ -6,35 +6,21 @@ compose("train", ["attack=geia", "embedder=simcse", "attack.decoding.beams=1"])
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from hydra import initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from configuration.overrides import (
-    SEARCH_PATH,
-    elements,
-    is_group,
-    key_error,
-    one_line,
-    option_errors,
-    parse,
-    search_path,
-)
+from configuration.overrides import elements, is_group, key_error, one_line, option_errors, parse, search_path
+from configuration.sources import SEARCH_PATH, loading, root_keys
 from errors import InputError, did_you_mean
-
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 
 def _job_suffix() -> str:
@@ -69,11 +55,16 @@ def survey(config_name: str, overrides: Sequence[str], *, multirun: bool = False
     configs: list[DictConfig] = []
     with loading() as loader:
         parsed, errors = parse(loader, overrides)
+        if not errors and not multirun:
+            config, errors = _load(loader, config_name, overrides, None)
+            if config is not None and not errors:
+                return [config], []
+            errors = []  # Hydra's message names the first mistake only
         swept = [] if multirun else [o for o in parsed if o.is_sweep_override()]
         errors += [f"{o.input_line}: several values need --multirun (-m)" for o in swept]
         kept, wrong, misspelt = _spelling(loader, config_name, [o for o in parsed if o not in swept])
         errors += misspelt
-        for number, lines in enumerate(_jobs(loader, kept)):
+        for number, lines in enumerate(_jobs(kept)):
             config, found = _load(loader, config_name, lines, number if multirun else None)
             errors += found
             if config is not None:
@@ -99,25 +90,6 @@ def plain(config: DictConfig) -> dict[str, Any]:
         raise InputError(one_line(error)) from error
 
 
-def options() -> dict[str, list[str]]:
-    """The options of each group that train.yaml chooses from, in its order."""
-    with loading() as loader:
-        entries = OmegaConf.load(CONFIGS / "train.yaml").defaults
-        names = [str(next(iter(entry))).split()[-1] for entry in entries if isinstance(entry, DictConfig)]
-        return {name: loader.get_group_options(name, ObjectType.CONFIG) for name in names}
-
-
-@contextmanager
-def loading() -> Iterator[ConfigLoader]:
-    """Hydra's loader for configs/; what Hydra itself has set up stays as it was."""
-    previous = HydraConfig.instance().cfg
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS), job_name="unembed"):
-        try:
-            yield GlobalHydra.instance().config_loader()
-        finally:
-            HydraConfig.instance().cfg = previous
-
-
 def tree(config: DictConfig) -> dict[str, Any]:
     """``config`` as plain containers, interpolations as they are written."""
     return cast(dict[str, Any], OmegaConf.to_container(config, resolve=False))
@@ -134,8 +106,8 @@ def _spelling(
 ) -> tuple[list[Override], list[str], list[str]]:
     """The overrides that name something that exists, the groups with an unknown option, and all messages."""
     search = search_path(parsed)
-    groups = [o for o in parsed if is_group(loader, o, search)]
-    wrong = {o.key_or_group: unknown for o in groups if (unknown := option_errors(loader, o, search))}
+    groups = [o for o in parsed if is_group(o, search)]
+    wrong = {o.key_or_group: unknown for o in groups if (unknown := option_errors(o, search))}
     errors = list(itertools.chain.from_iterable(wrong.values()))
     valid = [elements(o)[0] for o in groups if o.key_or_group not in wrong]
     try:
@@ -156,10 +128,10 @@ def _spelling(
     return kept, list(wrong), errors
 
 
-def _jobs(loader: ConfigLoader, parsed: Sequence[Override]) -> list[tuple[str, ...]]:
+def _jobs(parsed: Sequence[Override]) -> list[tuple[str, ...]]:
     """Overrides without sweeps: the product over groups, and for each the elements of other sweeps one at a time."""
     search = search_path(parsed)
-    values = [place for place, o in enumerate(parsed) if not is_group(loader, o, search)]
+    values = [place for place, o in enumerate(parsed) if not is_group(o, search)]
     every = [elements(o) for o in parsed]
     jobs: dict[tuple[str, ...], None] = {}
     for first in itertools.product(*(lines[:1] if place in values else lines for place, lines in enumerate(every))):
@@ -173,9 +145,8 @@ def _load(
     loader: ConfigLoader, config_name: str, lines: Sequence[str], job: int | None
 ) -> tuple[DictConfig | None, list[str]]:
     """Compose with Hydra, resolve, and compare the keys at the root with those that the scripts know."""
-    search = search_path(parse(loader, lines)[0])
     try:
-        known = {str(key) for key in loader.load_configuration(config_name, search, RunMode.RUN, from_shell=False)}
+        known = root_keys(config_name, search_path(parse(loader, lines)[0]))
         config = loader.load_configuration(config_name, list(lines), RunMode.RUN, from_shell=False)
     except (HydraException, OmegaConfBaseException) as error:
         return None, [one_line(error)]

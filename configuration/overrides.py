@@ -13,16 +13,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from configuration.locating import accepted, locate
+from configuration.sources import SEARCH_PATH, options
 from errors import InputError, did_you_mean
-
-SEARCH_PATH = "hydra.searchpath"
 
 
 def parse(loader: ConfigLoader, lines: Sequence[str]) -> tuple[list[Override], list[str]]:
@@ -39,14 +37,14 @@ def parse(loader: ConfigLoader, lines: Sequence[str]) -> tuple[list[Override], l
     return parsed, errors
 
 
-def search_path(parsed: Sequence[Override]) -> list[str]:
+def search_path(parsed: Sequence[Override]) -> tuple[str, ...]:
     """Overrides that add directories of configurations, which change what groups and options exist."""
-    return [str(o.input_line) for o in parsed if o.key_or_group == SEARCH_PATH]
+    return tuple(str(o.input_line) for o in parsed if o.key_or_group == SEARCH_PATH)
 
 
-def is_group(loader: ConfigLoader, override: Override, search: Sequence[str]) -> bool:
+def is_group(override: Override, search: tuple[str, ...]) -> bool:
     """Whether an override chooses an option; ``attack={...}`` sets values instead."""
-    return bool(_options(loader, override.key_or_group, search)) and not isinstance(override.value(), dict)
+    return bool(options(override.key_or_group, search)) and not isinstance(override.value(), dict)
 
 
 def elements(override: Override) -> list[str]:
@@ -61,12 +59,12 @@ def elements(override: Override) -> list[str]:
     return [f"{override.get_key_element()}={value}" for value in values]
 
 
-def option_errors(loader: ConfigLoader, override: Override, search: Sequence[str]) -> list[str]:
+def option_errors(override: Override, search: tuple[str, ...]) -> list[str]:
     """A message for each option of a group, all those of a sweep included, that does not exist."""
     chosen = override.value()
     if override.is_delete() or chosen is None:
         return []  # an empty place is reported where the configuration is composed
-    valid = _options(loader, override.key_or_group, search)
+    valid = options(override.key_or_group, search)
     listed = chosen if isinstance(chosen, list) else [line.partition("=")[2] for line in elements(override)]
     names = [str(option).strip("'\"") for option in listed]
     return [f"{override.key_or_group}={name}: {did_you_mean(name, valid)}" for name in names if name not in valid]
@@ -100,12 +98,6 @@ def one_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     cause = str(error.__cause__).splitlines()[:1] if isinstance(error.__cause__, OmegaConfBaseException) else []
     return "; ".join([*lines[:1], *cause])
-
-
-def _options(loader: ConfigLoader, group: str, search: Sequence[str]) -> list[str]:
-    if "." in group or "[" in group:
-        return []
-    return loader.get_group_options(group, ObjectType.CONFIG, config_name="train", overrides=list(search))
 
 
 def _unknown(siblings: dict[str, Any], name: str, override: Override, groups: Sequence[str]) -> str:

@@ -17,9 +17,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from configuration.amending import survey_amended
-from configuration.composing import CONFIGS, options, raise_all, survey
+from configuration.composing import raise_all, survey
 from configuration.ending import ending
-from configuration.overrides import SEARCH_PATH
+from configuration.sources import CONFIGS, SEARCH_PATH, groups
 from errors import InputError, did_you_mean
 
 
@@ -147,7 +147,7 @@ def _help(task: Callable[..., None], config_name: str) -> str:
     """The script's docstring, the groups with their options, and the keys of its own configuration."""
     notes = _comments(CONFIGS / "train.yaml")
     lines = [inspect.getdoc(inspect.getmodule(task)) or "", "", "Groups (group=option; the first is the default):"]
-    for group, choices in options().items():
+    for group, choices in groups().items():
         default, note = notes[f"- {group}"]
         ordered = sorted(choices, key=lambda choice: (choice != default, choice))
         lines += [f"  {group:<12}{note}", f"  {'':<14}{', '.join(ordered) or '(none)'}"]

@@ -1,0 +1,55 @@
+"""Where configurations come from: configs/, and directories that ``hydra.searchpath`` adds."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hydra import initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+SEARCH_PATH = "hydra.searchpath"
+
+
+@contextmanager
+def loading() -> Iterator[ConfigLoader]:
+    """Hydra's loader for configs/; what Hydra itself has set up stays as it was."""
+    config, application = HydraConfig.instance().cfg, GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS), job_name="unembed"):
+            yield GlobalHydra.instance().config_loader()
+    finally:
+        HydraConfig.instance().cfg, GlobalHydra.instance().hydra = config, application
+
+
+@functools.cache
+def options(group: str, search: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Options of a group; none where there is no such group. ``search`` holds overrides of ``hydra.searchpath``."""
+    if "." in group or "[" in group:
+        return ()
+    with loading() as loader:
+        return tuple(loader.get_group_options(group, ObjectType.CONFIG, config_name="train", overrides=list(search)))
+
+
+@functools.cache
+def root_keys(config_name: str, search: tuple[str, ...] = ()) -> frozenset[str]:
+    """The keys at the root of a configuration that is composed without overrides: those that the scripts know."""
+    with loading() as loader:
+        composed = loader.load_configuration(config_name, list(search), RunMode.RUN, from_shell=False)
+        return frozenset(str(key) for key in composed)
+
+
+def groups() -> dict[str, tuple[str, ...]]:
+    """The groups that train.yaml chooses from, in its order, and their options."""
+    entries = OmegaConf.load(CONFIGS / "train.yaml").defaults
+    names = [str(next(iter(entry))).split()[-1] for entry in entries if isinstance(entry, DictConfig)]
+    return {name: options(name) for name in names}

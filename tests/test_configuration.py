@@ -1,0 +1,441 @@
+"""Composing, checking and amending configurations, and how a script ends."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import hydra
+import lightning
+import pytest
+import torch
+from omegaconf import OmegaConf
+from pydantic import Field, NonNegativeFloat, PositiveInt
+
+import configuration
+from configuration.composing import survey
+from configuration.ending import ending
+from configuration.sources import groups
+from errors import InputError
+
+ROOT = Path(configuration.__file__).resolve().parent.parent
+CHOICES = [(group, option) for group, names in groups().items() if group not in ("paths", "hydra") for option in names]
+
+
+class Engine:
+    """A constructor with every kind of hint."""
+
+    def __init__(
+        self,
+        beams: PositiveInt = 5,
+        rate: NonNegativeFloat = 0.1,
+        share: Annotated[float, Field(gt=0, lt=1)] = 0.5,
+        kind: Literal["linear", "mlp"] = "linear",
+        betas: tuple[float, float] = (0.9, 0.99),
+        limit: int | None = None,
+        names: Sequence[str] = (),
+        amount: PositiveInt | Literal["all"] = "all",
+        shuffle: bool = False,
+        unresolvable: NoSuchName = None,  # type: ignore[name-defined]  # noqa: F821
+    ) -> None:
+        if limit is not None and limit > beams:
+            raise ValueError(f"limit={limit}: at most beams={beams}")
+
+
+class Car:
+    def __init__(self, engine: Engine, wheels: PositiveInt, colour: str = "red") -> None:
+        self.engine = engine
+
+    @classmethod
+    def old(cls, year: PositiveInt) -> Car:
+        return cls(Engine(), 4)
+
+
+def many(first: int, **others: Any) -> None: ...
+
+
+def node(name: str, **values: Any) -> Any:
+    return OmegaConf.create({"car": {"_target_": f"{__name__}.{name}", **values}})
+
+
+@pytest.mark.parametrize(("group", "option"), CHOICES)
+def test_every_option_composes_and_fits_its_constructor(group: str, option: str) -> None:
+    config = configuration.compose("train", [f"{group}={option}"])
+    assert config.get("choices").get(group, option) == option
+    needed = OmegaConf.missing_keys(config)  # such as the name of a model: the user has to give it
+    assert configuration.check(config) == [f"{key}: missing, give it as {key}=<value>" for key in sorted(needed)]
+
+
+def test_the_run_directory_is_named_after_the_choices_and_run_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUN_ID", "seven")
+    monkeypatch.setenv("UNEMBED_CACHE", "/tmp/vectors")
+    config = configuration.compose("train", ["attack=nearest_neighbor", "datamodule=files"])
+    assert config.run_dir == "runs/nearest_neighbor-minilm-files/seven"
+    assert config.callbacks.checkpoint.dirpath == f"{config.run_dir}/checkpoints"
+    assert config.cache_dir == "/tmp/vectors"
+    assert "hydra" not in config
+    assert configuration.plain(config)["choices"]["datamodule"] == "files"
+
+
+def test_all_that_is_misspelt_is_reported_at_once() -> None:
+    overrides = [
+        "embedder=minlim",
+        "atack=geia",
+        "attack.decodng.beams=3",
+        "beams=4",
+        "trainer.max_stps=4",
+        "trainer.val_check_interval=7",
+        "+seed=3",
+        "+colour=red",
+        "~callbacks.progres",
+        "datamodule=synthetic,files",
+        "attack",
+        "hydra.job.chdr=true",
+        "seed.x=1",
+    ]
+    with pytest.raises(InputError) as raised:
+        configuration.compose("train", overrides)
+    assert set(str(raised.value).splitlines()) == {
+        "attack: write key=value, or group=option",
+        "datamodule=synthetic,files: several values need --multirun (-m)",
+        "embedder=minlim: did you mean minilm?",
+        "atack: unknown key, did you mean attack?",
+        "attack.decodng: unknown key, did you mean decoding?",
+        "beams: unknown key, did you mean attack.decoding.beams?",
+        "trainer.max_stps: unknown key, did you mean max_steps?",
+        "trainer.val_check_interval: not set by the chosen option; to set it, write +trainer.val_check_interval=7",
+        "+seed=3: stands there already, leave out the +",
+        "colour: unknown key, valid: attack, cache_dir, callbacks, choices, ckpt_path, datamodule, defense, embedder, "
+        "logger, run_dir, seed, trainer",
+        "callbacks.progres: unknown key, did you mean progress?",
+        "hydra.job.chdr: unknown key, did you mean chdir?",
+        "seed.x: unknown key, seed has no keys",
+    }
+
+
+def test_a_wrong_option_hides_no_other_mistake_and_causes_none() -> None:
+    configs, errors = survey("train", ["attack=gea", "attack.nothing=1", "seed=-1", "attack.decoding.beams=0"])
+    assert len(errors) == 1
+    assert errors[0].startswith("attack=gea: did you mean geia")
+    assert configuration.check(configs[0])[0] == "seed=-1: must be at least 0"
+    assert not any("attack" in message for message in configuration.check(configs[0]))
+
+
+def test_a_group_cannot_be_left_out() -> None:
+    with pytest.raises(InputError, match="attack: missing, it cannot be left out"):
+        configuration.compose("train", ["~attack"])
+
+
+def test_a_multirun_is_checked_in_every_element() -> None:
+    configs, errors = survey(
+        "train", ["attack=geia,nearest_neighbor", "seed=1,-1,2", "trainer.max_steps=range(1,3)"], multirun=True
+    )
+    assert errors == []
+    assert len({config.run_dir for config in configs}) == len(configs) == 8  # 2 attacks x (1 + 2 seeds + 1 step)
+    assert {m for c in configs for m in configuration.check(c)} >= {"seed=-1: must be at least 0"}
+    assert survey("train", ["attack=geia,gei"], multirun=True)[1][0].startswith("attack=gei: did you mean geia")
+    assert "would share it" in survey("train", ["seed=1,2", "run_dir=x"], multirun=True)[1][0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("beams", 0, "must be at least 1"),
+        ("beams", "5", "must be an integer"),
+        ("beams", 2.0, "must be an integer"),
+        ("beams", True, "must be an integer"),
+        ("beams", None, "must be an integer"),
+        ("rate", -1, "must be at least 0.0"),
+        ("rate", "much", "must be a number"),
+        ("share", 0, "must be greater than 0.0"),
+        ("share", 1, "must be less than 1.0"),
+        ("kind", "liner", "did you mean linear?"),
+        ("kind", 3, "must be one of linear, mlp"),
+        ("betas", [0.9, "x"], "must be [1] a number"),
+        ("limit", "many", "must be an integer"),
+        ("names", "ada", "must be a list"),
+        ("amount", 0, "must be at least 1 or one of all"),
+        ("amount", "al", "must be an integer or one of all"),
+        ("shuffle", "yes", "must be true or false"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_it_must_be(key: str, value: Any, reason: str) -> None:
+    (message,) = configuration.check(node("Engine", **{key: value}))
+    written = value if isinstance(value, str) else json.dumps(value)
+    assert message == f"car.{key}={written}: {reason}"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rate": 3, "share": 0.5, "betas": [0, 1], "limit": None, "names": ["a"], "amount": "all"},
+        {"unresolvable": "anything", "rate": float("inf")},
+        {"beams": "${three}"},
+    ],
+)
+def test_right_values_pass(values: dict[str, Any]) -> None:
+    assert configuration.check(OmegaConf.merge({"three": 3}, node("Engine", **values))) == []
+
+
+def test_interpolations_are_checked_for_what_they_give() -> None:
+    config = OmegaConf.create({"words": "many", "gap": "???", **node("Engine", beams="${words}", rate="${gap}")})
+    config.car.share = "${no.such}"
+    assert configuration.check(config) == [
+        "car.share: Interpolation key 'no.such' not found",
+        "gap: missing, give it as gap=<value>",
+        "car.beams=many: must be an integer",
+    ]
+
+
+def test_nested_nodes_missing_and_unknown_arguments() -> None:
+    engine = {"_target_": f"{__name__}.Engine", "beems": 3, "beams": 0}
+    assert configuration.check(node("Car", engine=engine, color="red")) == [
+        "car.color: unknown key, did you mean colour?",
+        f"car.wheels: missing, {__name__}.Car needs it",
+        "car.engine.beems: unknown key, did you mean beams?",
+        "car.engine.beams=0: must be at least 1",
+    ]
+    assert configuration.check(node("Car", engine=engine | {"beems": "???"}, wheels="???"))[:2] == [
+        "car.engine.beems: missing, give it as car.engine.beems=<value>",
+        "car.wheels: missing, give it as car.wheels=<value>",
+    ]
+    assert configuration.check(node("Car", _partial_=True, colour="blue")) == []
+    assert configuration.check(node("Car.old", year=0)) == ["car.year=0: must be at least 1"]
+    assert configuration.check(node("many", first=1, second="x")) == []
+    wrong = node("Car", engine={"_target_": f"{__name__}.Car.old", "year": 3}, wheels=4)
+    assert configuration.check(wrong) == []  # what a function gives is not known
+    wrong.car.engine = {"_target_": "datetime.timedelta", "minutes": 1}
+    assert configuration.check(wrong) == ["car.engine: datetime.timedelta makes no Engine"]
+    wrong.car.engine = 3
+    assert configuration.check(wrong) == ["car.engine=3: must be a node with _target_"]
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        (f"{__name__}.Engin", f"no Engin in {__name__}, did you mean Engine?"),
+        (f"{__name__}.Car.young", "Car has no young"),
+        ("attacks.gia.GEIA", "no gia in attacks, did you mean geia?"),
+        ("no_such_module.Thing", "no module no_such_module"),
+        ("lightning.pytorch.callbacks.Timr", "no Timr in lightning.pytorch.callbacks, did you mean Timer?"),
+        (f"{__name__}.ROOT", "cannot be called"),
+    ],
+)
+def test_a_target_that_does_not_exist(target: str, reason: str) -> None:
+    config = OmegaConf.create({"car": {"_target_": target}})
+    assert configuration.check(config) == [f"car._target_={target}: {reason}"]
+
+
+def test_amending_changes_values_and_whole_groups() -> None:
+    run = OmegaConf.create(configuration.plain(configuration.compose("train", ["seed=4", "attack.decoding.beams=7"])))
+    overrides = ["datamodule.path=x.jsonl", "datamodule=files", "attack.decoding.beams=1", "logger=wandb"]
+    config = configuration.amend(run, [*overrides, "+trainer.val_check_interval=5", "~callbacks.progress"])
+    assert config.datamodule.path == "x.jsonl"
+    assert "source" not in config.datamodule
+    assert config.datamodule.seed == 4
+    assert config.attack.decoding.beams == 1
+    assert config.logger.name == "geia-minilm-files"
+    assert config.logger.save_dir == run.run_dir
+    assert config.trainer.val_check_interval == 5
+    assert list(config.callbacks) == [name for name in run.callbacks if name != "progress"]
+    assert configuration.check(config) == []
+    assert run.attack.decoding.beams == 7
+    assert run.choices.datamodule == "synthetic"
+
+
+def test_amending_reports_all_that_is_misspelt() -> None:
+    run = OmegaConf.create(configuration.plain(configuration.compose("train", [])))
+    overrides = ["attack.decodng.beams=3", "loger=x", "datamodule=fils", "datamodule.path=x", "debug=smoke", "seed=1,2"]
+    with pytest.raises(InputError) as raised:
+        configuration.amend(run, overrides)
+    assert set(str(raised.value).splitlines()) == {
+        "attack.decodng: unknown key, did you mean decoding?",
+        "loger: unknown key, did you mean logger?",
+        "datamodule=fils: did you mean files?",
+        "debug=smoke: a run is amended in attack, embedder, defense, datamodule, callbacks, logger, trainer",
+        "seed=1,2: a run is amended with one value",
+    }
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    path = tmp_path / "runs" / "first"
+    path.mkdir(parents=True)
+    OmegaConf.save(OmegaConf.create(configuration.plain(configuration.compose("train", []))), path / "config.yaml")
+    return path
+
+
+def test_settings_and_amendments_are_told_apart(run: Path) -> None:
+    settings, config = configuration.on_run("invert", [f"run={run}", "vectors=v.npy", "attack.decoding.beams=2"])
+    assert (settings.output, settings.limit) == ("v.npy.texts.jsonl", None)
+    assert (config.run_dir, config.attack.decoding.beams) == (str(run), 2)
+    settings, _ = configuration.on_run("evaluate", [f"run={run}"])
+    assert Path(settings.output_dir).parent == run / "evaluations"
+    with pytest.raises(InputError) as raised:
+        configuration.on_run("invert", [f"run={run}", "limit=0", "attack.decoding.beams=0", "ouput=x"])
+    assert str(raised.value).splitlines() == [
+        "vectors: missing, give it as vectors=<value>",
+        "limit=0: must be at least 1",
+        "ouput: unknown key, did you mean output?",
+        "attack.decoding.beams=0: must be at least 1",
+    ]
+
+
+def test_a_run_that_is_not_there(run: Path) -> None:
+    for given, message in {
+        run.parent / "frist": f"run={run.parent / 'frist'}: no directory {run.parent / 'frist'}, did you mean first?",
+        run.parent.parent / "run" / "first": f"no directory {run.parent.parent / 'run'}, did you mean runs?",
+        run.parent: f"holds no config.yaml, did you mean {run}?",
+    }.items():
+        with pytest.raises(InputError) as raised:
+            configuration.on_run("evaluate", [f"run={given}"])
+        assert message in str(raised.value)
+
+
+def _end(error: BaseException, config: Any = None, *, training: bool = False) -> int:
+    with pytest.raises(SystemExit) as raised, ending(config, training=training):
+        raise error
+    assert isinstance(raised.value.code, int)
+    return raised.value.code
+
+
+def test_what_the_user_can_mend_ends_with_its_message_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _end(InputError("data.txt:3: not UTF-8")) == 2
+    assert capsys.readouterr().err == "data.txt:3: not UTF-8\n"
+    with pytest.raises(SystemExit, match="2"), ending():
+        hydra.utils.instantiate(node("Car", wheels=4, engine={"_target_": f"{__name__}.Engine", "limit": 9}).car)
+    assert capsys.readouterr().err == "car.engine: limit=9: at most beams=5\n"
+    with pytest.raises(KeyError), ending():
+        raise KeyError("ours")
+
+
+def test_a_full_disk_names_the_place(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert _end(OSError(errno.ENOSPC, "No space left on device", "/cache/shard")) == 2
+    assert capsys.readouterr().err.startswith("/cache/shard: no space left")
+    config = OmegaConf.create({"run_dir": str(tmp_path)})
+    with pytest.raises(SystemExit, match="2"), ending(config), open("/dev/full", "w") as file:  # noqa: PTH123
+        file.write("x")
+    assert "no space left" in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError), ending(config):
+        (tmp_path / "absent").read_text()
+
+
+class _Model(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch: torch.Tensor) -> torch.Tensor:
+        raise KeyboardInterrupt
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters())
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, handler)  # Lightning leaves it ignored
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_tells_what_is_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/x/train.py", "attack=geia", f"run_dir={tmp_path}"])
+    config = OmegaConf.create({"run_dir": str(tmp_path)})
+    assert _end(KeyboardInterrupt(), config, training=True) == 130
+    assert "start again with: python train.py attack=geia" in capsys.readouterr().err
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.ckpt").touch()
+    trainer = lightning.Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, max_steps=1
+    )
+    with pytest.raises(SystemExit) as raised, ending(config, training=True):
+        trainer.fit(_Model(), torch.utils.data.DataLoader(torch.zeros(2, 1)))
+    assert raised.value.code == 130
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith(f"go on with: python train.py attack=geia run_dir={tmp_path} ckpt_path=last")
+
+
+SCRIPT = '''"""Trains nothing.
+
+    python {name}.py attack=geia
+"""
+import os, signal, sys
+import configuration
+from errors import InputError
+
+def task(*configs):
+    print("run", configs[-1].run_dir, flush=True)
+    if os.environ.get("TASK") == "complain":
+        raise InputError("data.txt: empty")
+    if os.environ.get("TASK") == "interrupt":
+        os.kill(os.getpid(), signal.SIGINT)
+
+if __name__ == "__main__":
+    configuration.{entry}(task, "{name}")
+    print("torch" in sys.modules)
+'''
+
+
+def _run(folder: Path, name: str, *arguments: str, task: str = "") -> subprocess.CompletedProcess[str]:
+    script = folder / f"{name}.py"
+    script.write_text(SCRIPT.format(name=name, entry="main" if name == "train" else "main_on_run"))
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TASK": task}
+    command = [sys.executable, str(script), *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate", "invert"])
+def test_help_lists_groups_and_keys_without_torch(tmp_path: Path, name: str) -> None:
+    done = _run(tmp_path, name, "--help")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert f"python {name}.py attack=geia" in done.stdout
+    assert "  attack      how texts are read back from vectors" in lines
+    assert any(line.strip().startswith("geia, ") and "nearest_neighbor" in line for line in lines)
+    assert lines[-1] == "False"  # torch was not imported
+    assert list(tmp_path.iterdir()) == [tmp_path / f"{name}.py"]
+
+
+@pytest.mark.slow
+def test_mistakes_on_the_command_line_end_with_code_2_and_no_directory(tmp_path: Path) -> None:
+    done = _run(tmp_path, "train", "embedder=minlim", "attack.decoding.beams=0", "attack.decodng=1")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "embedder=minlim: did you mean minilm?",
+        "attack.decodng: unknown key, did you mean decoding?",
+        "attack.decoding.beams=0: must be at least 1",
+    ]
+    assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]
+
+
+@pytest.mark.slow
+def test_a_job_that_complains_and_one_that_is_interrupted(tmp_path: Path) -> None:
+    complained = _run(tmp_path, "train", "run_dir=here", task="complain")
+    assert (complained.returncode, complained.stderr) == (2, "data.txt: empty\n")
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["log"]
+    interrupted = _run(tmp_path, "train", "run_dir=there", "seed=3", task="interrupt")
+    assert interrupted.returncode == 130
+    assert interrupted.stderr.splitlines()[-1].endswith("start again with: python train.py seed=3 run_dir=there")
+    assert "Traceback" not in interrupted.stderr
+
+
+@pytest.mark.slow
+def test_a_multirun_gives_each_job_its_directory(tmp_path: Path) -> None:
+    done = _run(tmp_path, "train", "-m", "attack=geia,nearest_neighbor", "seed=1,2")
+    assert done.returncode == 0, done.stderr
+    directories = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("run ")]
+    assert len(set(directories)) == 4
+    assert all((tmp_path / directory / "log").is_file() for directory in directories)
+    shown = _run(tmp_path, "train", "-c", "job", "seed=5")
+    assert (shown.returncode, "seed: 5" in shown.stdout) == (0, True)
