@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
@@ -58,8 +59,8 @@ class Predictions(Callback):
         if trainer.is_global_zero:
             # A dict keyed by index drops what two ranks may have predicted twice.
             merged = {index: prediction for part, _, _ in gathered for index, prediction in part.items()}
-            queries = set().union(*(keys for _, _, keys in gathered))
-            self._score(merged, pl_module.data, len(queries), max(seconds for _, seconds, _ in gathered))
+            queries = len(np.unique(np.concatenate([keys for _, _, keys in gathered])))
+            self._score(merged, pl_module.data, queries, max(seconds for _, seconds, _ in gathered))
             self._log(trainer)
         trainer.strategy.barrier("scored")
 

@@ -17,7 +17,7 @@ from lightning import Callback, LightningModule, Trainer
 import runs
 from embedders.cache import CachedEmbedder
 
-PACKAGES = ("unembed", "torch", "lightning", "transformers", "tokenizers", "sentence-transformers", "sacrebleu")
+PACKAGES = ("torch", "lightning", "transformers", "tokenizers", "sentence-transformers", "sacrebleu")
 
 
 class RunRecord(Callback):
@@ -66,6 +66,6 @@ class RunRecord(Callback):
                 "asked": dict(self.embedder.queries.asked),
                 "sent": dict(self.embedder.queries.sent),
             },
-            "data": trainer.datamodule.record(),  # type: ignore[attr-defined]
+            "data": {"revision": trainer.datamodule.resolved_revision},  # type: ignore[attr-defined]
         }
         runs.write_json(self.directory / runs.RECORD, self.record)
