@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
@@ -49,6 +50,10 @@ class Queries:
     def asked(self) -> dict[Purpose, int]:
         """Distinct texts asked for, cached or not."""
         return {purpose: len(keys) for purpose, keys in self._asked.items()}
+
+    def keys(self, purpose: Purpose) -> NDArray[np.uint64]:
+        """A 64-bit key of each distinct text asked for, (n,): the union over ranks counts a text once."""
+        return self._asked[purpose].array()
 
     @property
     def sent(self) -> dict[Purpose, int]:
@@ -111,8 +116,9 @@ class _Pending:
 
     def find(self, keys: Keys) -> Values:
         """Row of each key, ABSENT where it does not wait; (n,)."""
-        rows = [self._rows.get(key.tobytes(), ABSENT) for key in keys] if self._rows else [ABSENT] * len(keys)
-        return np.array(rows, dtype=np.int64)
+        if not self._rows:
+            return np.full(len(keys), ABSENT, dtype=np.int64)
+        return np.array([self._rows.get(key.tobytes(), ABSENT) for key in keys], dtype=np.int64)
 
     def read(self, rows: Values) -> Vectors:
         self._vectors = [np.concatenate(self._vectors)]

@@ -83,6 +83,10 @@ class KeySet:
     def __len__(self) -> int:
         return sum(len(run) for run in self._runs)
 
+    def array(self) -> NDArray[np.uint64]:
+        """The keys' first halves, (n,), in no order."""
+        return np.concatenate([np.empty(0, np.uint64), *self._runs])
+
     def add(self, keys: Keys) -> None:
         """Add ``keys`` (n, 2), those that are known already included."""
         new = np.unique(keys[:, 0])

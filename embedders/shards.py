@@ -156,7 +156,7 @@ class Shard:
             raise DamagedShardError("the vectors do not match their checksum")
         self.verified = True
 
-    def vectors(self) -> Vectors:
+    def mapped(self) -> Vectors:
         """The vectors, (n, d), mapped from the file and to be read only.
 
         Raises:
@@ -164,7 +164,7 @@ class Shard:
         """
         if self._mapped is None:
             self.path.stat()  # torch's error for a missing file is a RuntimeError like any other
-            # mmap would keep a file descriptor open for each of thousands of shards, torch's private mapping keeps none
+            # mmap would keep a file descriptor open for each of many shards, torch's private mapping keeps none
             words = shard_size_in_bytes(self.rows, self.dimension) // 4
             whole = torch.from_file(str(self.path), shared=False, size=words, dtype=torch.float32).numpy()
             self._mapped = whole[(_HEADER_SIZE + 16 * self.rows) // 4 :].reshape(self.rows, self.dimension)
@@ -173,6 +173,22 @@ class Shard:
     def unmap(self) -> None:
         """Forget the mapping, so that the pages read through it no longer count as this process's memory."""
         self._mapped = None
+
+    def read(self, rows: NDArray[np.int64]) -> Vectors:
+        """The vectors of ``rows`` (m,), (m, d), without mapping the file.
+
+        Raises:
+            FileNotFoundError: Another process has set the file aside.
+        """
+        vectors = np.empty((len(rows), self.dimension), dtype="<f4")
+        start, width = _HEADER_SIZE + 16 * self.rows, 4 * self.dimension
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            for place, row in enumerate(rows.tolist()):
+                os.preadv(descriptor, [vectors[place]], start + row * width)
+        finally:
+            os.close(descriptor)
+        return vectors
 
 
 def set_aside(path: Path) -> None:

@@ -37,8 +37,9 @@ log = logging.getLogger(__name__)
 _ROW_BITS = 32  # a location is (number of the shard << 32) | row
 _ROW_MASK = (1 << _ROW_BITS) - 1
 _ABANDONED_SECONDS = 3600  # a temporary file as old as this belongs to a process that was killed
-_RESIDENT_BYTES = 384 << 20  # mappings are dropped when about this much was touched through them
-_BYTES_PER_FAULT = 64 << 10  # the kernel maps the pages around the one that is read as well
+# Up to this size shards are mapped into memory. Beyond it rows are read one by one, because a kernel with large pages
+# counts up to 2 MB as this process's memory for each row that is touched.
+_MAPPED_BYTES = 512 << 20
 
 
 class ShardStore:
@@ -59,7 +60,7 @@ class ShardStore:
         self._numbers: dict[str, int] = {}  # by file name
         self._index = KeyIndex()
         self._listed_at: int | None = None
-        self._touched_bytes = 0
+        self._bytes = 0
         make_private_folder(folder)
         self._remove_abandoned()
         self.refresh()
@@ -135,18 +136,9 @@ class ShardStore:
             shard = self._shards[number]
             if shard is None or not (shard.verified or self.check(locations[places])):
                 raise DamagedShardError(f"a shard of {self.folder} was damaged and has been set aside")
-            vectors[places] = shard.vectors()[locations[places] & _ROW_MASK]
-            self._touched_bytes += len(locations[places]) * _BYTES_PER_FAULT
-        if self._touched_bytes > _RESIDENT_BYTES:
-            self._drop_mappings()
+            rows = locations[places] & _ROW_MASK
+            vectors[places] = shard.mapped()[rows] if self._bytes <= _MAPPED_BYTES else shard.read(rows)
         return vectors
-
-    def _drop_mappings(self) -> None:
-        mapped = [shard for shard in self._shards if shard is not None]
-        if sum(shard_size_in_bytes(shard.rows, self.dimension) for shard in mapped) > _RESIDENT_BYTES:
-            for shard in mapped:
-                shard.unmap()
-        self._touched_bytes = 0
 
     def _open(self, names: Iterable[str]) -> None:
         halves, values = [], []
@@ -164,11 +156,16 @@ class ShardStore:
             number = len(self._shards)
             self._shards.append(shard)
             self._numbers[name] = number
+            self._bytes += shard_size_in_bytes(shard.rows, self.dimension)
             halves.append(shard.take_keys())
             values.append(np.arange(shard.rows, dtype=np.int64) | (number << _ROW_BITS))
         if halves:
             high, low = np.concatenate(halves, axis=1)
             self._index.add(high, low, np.concatenate(values))
+        if self._bytes > _MAPPED_BYTES:
+            for known in self._shards:
+                if known is not None:
+                    known.unmap()
         self._warn(damaged)
 
     def _sound(self, number: int, damaged: dict[str, str]) -> bool:
@@ -190,6 +187,7 @@ class ShardStore:
             return
         self._shards[number] = None
         del self._numbers[shard.path.name]
+        self._bytes -= shard_size_in_bytes(shard.rows, self.dimension)
         self._index.drop(number << _ROW_BITS, (number + 1) << _ROW_BITS)
 
     def _warn(self, damaged: dict[str, str]) -> None:

@@ -528,16 +528,19 @@ def test_making_one_neither_reads_nor_writes_nor_asks(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_memory_that_was_read_through_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_cache_is_read_row_by_row_and_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from embedders import store
 
-    monkeypatch.setattr(store, "_RESIDENT_BYTES", 1000)
+    monkeypatch.setattr(store, "_MAPPED_BYTES", 3000)
     cached = CachedEmbedder(Counting(), tmp_path, shard_size=10, batch_size=10)
+    cached.fill(TEXTS[:40], "training")
+    assert torch.equal(cached.view(TEXTS[:40])[:], vectors_of(TEXTS[:40]))
+    assert any(shard._mapped is not None for shard in cached._store._shards if shard is not None)
     cached.fill(TEXTS, "training")
     view = cached.view(TEXTS)
     assert torch.equal(view[:], vectors_of(TEXTS))
+    assert torch.equal(view[[200, 7, 200]], vectors_of([TEXTS[200], TEXTS[7], TEXTS[200]]))
     assert all(shard._mapped is None for shard in cached._store._shards if shard is not None)
-    assert torch.equal(view[[7, 200]], vectors_of([TEXTS[7], TEXTS[200]]))
 
 
 def test_progress_speaks_of_long_work_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
