@@ -1,7 +1,7 @@
 """Test the attack of a run again: on its own test texts, on other data, with another decoding.
 
-    python evaluate.py run=<dir>                                                  # the figures of the training run again
-    python evaluate.py run=<dir> datamodule=files datamodule.test=mine.jsonl      # other text
+    python evaluate.py run=<dir>                                               # the figures of the training run again
+    python evaluate.py run=<dir> datamodule=files datamodule.test=mine.jsonl   # other text
     python evaluate.py run=<dir> attack.decoding.beams=1 datamodule.limit_test=100
 
 Everything else is rebuilt from the run directory. Results go to <run>/evaluations/<time>, or to output_dir=<dir>.

@@ -81,7 +81,8 @@ def start(directory: Path, *, resuming: bool) -> None:
     """
     if (directory / CONFIG).exists() and not resuming:
         raise InputError(
-            f"run_dir={directory}: already holds a run; add ckpt_path=last to go on with it, or choose another directory"
+            f"run_dir={directory}: already holds a run; add ckpt_path=last to go on with it, "
+            "or choose another directory"
         )
     directory.mkdir(parents=True, exist_ok=True)
 

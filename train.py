@@ -1,8 +1,8 @@
 """Train an attack on real embeddings, test it, and write what it read.
 
-    python train.py                                     # a small GEIA on all-MiniLM-L6-v2 vectors of the built-in corpus
+    python train.py                              # a small GEIA on all-MiniLM-L6-v2 vectors of the built-in corpus
     python train.py attack=geia embedder=simcse datamodule=files datamodule.path=my.jsonl
-    python train.py run_dir=<dir> ckpt_path=last        # go on after a kill
+    python train.py run_dir=<dir> ckpt_path=last # go on after a kill
 
 Everything the run leaves is in its directory (runs.py says what); `python train.py --help` lists groups and keys.
 """

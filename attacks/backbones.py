@@ -205,8 +205,8 @@ class Pretrained:
     def _not_found(self) -> InputError:
         revision = f" (revision {self.revision})" if self.revision else ""
         return InputError(
-            f"attack.backbone.name={self.name}: no such local directory, and no such model{revision} in the hub's cache "
-            "or on the hub. Offline, attack=geia works: it trains a small GPT-2 from random weights."
+            f"attack.backbone.name={self.name}: no such local directory, and no such model{revision} in the hub's "
+            "cache or on the hub. Offline, attack=geia works: it trains a small GPT-2 from random weights."
         )
 
 

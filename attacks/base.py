@@ -4,8 +4,8 @@
     trainer.fit(attack, datamodule)                        # prepare -> load -> build -> training_step ...
     attack.invert(Targets(vectors, index), oracle)         # [Prediction(candidates=("my name is ada",), ...), ...]
 
-An attack never holds the embedder as a submodule: it is not trained, moved or saved with the attack. It returns texts and
-knows no metric; predictions are gathered and scored by callbacks/predictions.py.
+An attack never holds the embedder as a submodule: it is not trained, moved or saved with the attack. It returns texts
+and knows no metric; predictions are gathered and scored by callbacks/predictions.py.
 """
 
 from __future__ import annotations

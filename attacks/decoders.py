@@ -4,8 +4,8 @@
     decoder.loss(prefix, labels)                 # teacher forcing
     logits, state = decoder.start(prefix)        # then decoding.BeamSearch goes on
 
-``CausalDecoder`` puts the prefix before the text (GEIA). ``EncoderDecoder`` gives the prefix to the encoder and writes the
-text with the decoder (GEIA on T5, Vec2Text's inverter).
+``CausalDecoder`` puts the prefix before the text (GEIA). ``EncoderDecoder`` gives the prefix to the encoder and writes
+the text with the decoder (GEIA on T5, Vec2Text's inverter).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class CausalDecoder(nn.Module):
     """A causal language model after prefix vectors.
 
     The prefix has the width of the model's *input embeddings*; OPT-350m projects that to another hidden width inside.
-    No attention mask is used: padding stands to the right, where causal attention never looks, and a mask would tell the
-    attacker the length of the target.
+    No attention mask is used: padding stands to the right, where causal attention never looks, and a mask would tell
+    the attacker the length of the target.
     """
 
     def __init__(self, model: Any) -> None:

@@ -2,8 +2,8 @@
 
     BeamSearch(beams=5)(decoder, prefix, eos=1, index=index)      # [[best ids, ...], ...] one list a target
 
-All rows start from a prefix of one length, so no row is ever padded. Targets whose search has ended leave the batch, and
-their rows leave the key-value cache in the same gather that reorders the beams.
+All rows start from a prefix of one length, so no row is ever padded. Targets whose search has ended leave the batch,
+and their rows leave the key-value cache in the same gather that reorders the beams.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class BeamSearch:
 
         logits, state = decoder.start(prefix)
         active = torch.arange(n, device=device)  # targets that are still searched
-        running = torch.empty((n, b, 0), dtype=torch.long, device=device)
+        running = torch.empty((n, 1, 0), dtype=torch.long, device=device)
         scores = torch.zeros((n, 1), device=device)  # of running beams; a single one before the first token
         for length in range(1, limit + 1):
             a, width = scores.shape

@@ -1,4 +1,4 @@
-"""What attacks with a text decoder share: prefix, teacher forcing, decoding. GEIA and the Vec2Text inverter build on it.
+"""What attacks with a text decoder share: prefix, teacher forcing, decoding.
 
 vector (d,) --prefix--> k vectors --decoder--> "my name is ada<eos>"
 """

@@ -62,8 +62,8 @@ class AdamW:
 class MuonAdamW:
     """Muon on the hidden matrices, AdamW on embeddings, output heads, biases and norms.
 
-    Muon (Jordan et al. 2024; torch.optim.Muon) orthogonalises the momentum of a matrix by Newton-Schulz iterations. Made
-    for models that start from random weights.
+    Muon (Jordan et al. 2024; torch.optim.Muon) orthogonalises the momentum of a matrix by Newton-Schulz iterations.
+    Made for models that start from random weights.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ class Prefix(nn.Module):
     Args:
         vectors: Number k of prefix vectors.
         kind: ``linear``, or ``mlp`` (Linear, GELU, dropout, Linear).
-        normalize: Scale each embedding to norm sqrt(d), so that a coordinate is of size 1 whatever the embedder's scale.
+        normalize: Scale each embedding to norm sqrt(d), so that a coordinate is of size 1 whatever the scale.
             The length of an embedding is lost; most embedders give unit vectors anyway.
         noise: Standard deviation of Gaussian noise on each (normalised) coordinate, in training only: a regulariser for
             small training sets, not a defense.

@@ -1,4 +1,4 @@
-"""Beam search against transformers' generate, nucleus sampling against its definition, batching against one at a time."""
+"""Beam search against transformers' generate, nucleus sampling against its definition, batches against single rows."""
 
 from __future__ import annotations
 
