@@ -27,7 +27,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     """Rebuild -> test -> report."""
     from hydra.utils import instantiate
     from lightning import seed_everything
-    from lightning.pytorch.utilities.rank_zero import rank_zero_only, rank_zero_warn
+    from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
     from callbacks.baseline import NearestNeighborBaseline
     from callbacks.predictions import Predictions
@@ -55,7 +55,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
         rank_zero_warn(f"the nearest-neighbour baseline is left out: the run's training text cannot be read: {error}")
         training, knew = None, []
 
-    if rank_zero_only.rank == 0:
+    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         runs.start(output, resuming=False)
         runs.write_config(output, configuration.plain(config))
     trainer = instantiate(

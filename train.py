@@ -26,7 +26,7 @@ def train(cfg: DictConfig) -> None:
     """Compose -> seed -> fit -> test -> report."""
     from hydra.utils import instantiate
     from lightning import seed_everything
-    from lightning.pytorch.utilities.rank_zero import rank_zero_only
+    from lightning.pytorch.utilities import rank_zero_only
 
     from callbacks.baseline import NearestNeighborBaseline
     from callbacks.predictions import Predictions
@@ -36,7 +36,8 @@ def train(cfg: DictConfig) -> None:
 
     run_dir = Path(cfg.run_dir)
     checkpoint = runs.resume_from(run_dir, cfg.ckpt_path)
-    if rank_zero_only.rank == 0:  # the other ranks of a DDP run start this script again once it stands
+    # The other ranks of a DDP run start this script again once the directory stands.
+    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         runs.start(run_dir, resuming=cfg.ckpt_path is not None)
         runs.write_config(run_dir, configuration.plain(cfg))
     seed_everything(cfg.seed, workers=True, verbose=False)

@@ -44,7 +44,7 @@ class AdamW:
         weight_decay: NonNegativeFloat = 0.01,
         warmup_steps: NonNegativeInt = 0,
     ) -> None:
-        self.lr, self.betas, self.eps, self.weight_decay = lr, tuple(betas), eps, weight_decay
+        self.lr, self.betas, self.eps, self.weight_decay = lr, (betas[0], betas[1]), eps, weight_decay
         self.warmup_steps = warmup_steps
 
     def build(self, module: nn.Module) -> Optimizer:
@@ -76,7 +76,8 @@ class MuonAdamW:
         newton_schulz_steps: PositiveInt = 5,
         warmup_steps: NonNegativeInt = 100,
     ) -> None:
-        self.muon_lr, self.adamw_lr, self.momentum, self.betas = muon_lr, adamw_lr, momentum, tuple(betas)
+        self.muon_lr, self.adamw_lr, self.momentum = muon_lr, adamw_lr, momentum
+        self.betas = (betas[0], betas[1])  # YAML gives a list
         self.weight_decay, self.newton_schulz_steps, self.warmup_steps = weight_decay, newton_schulz_steps, warmup_steps
 
     def build(self, module: nn.Module) -> Optimizer:
@@ -88,7 +89,8 @@ class MuonAdamW:
             for parameter in part.parameters(recurse=False)
         }
         heads = {id(parameter) for name, parameter in module.named_parameters() if name.endswith(("lm_head.weight",))}
-        matrices, others = [], []
+        matrices: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
         for parameter in module.parameters():
             if not parameter.requires_grad:
                 continue
@@ -123,7 +125,7 @@ class JointOptimizer(Optimizer):
         self.param_groups = [group for part in self.parts for group in part.param_groups]
         self.state = _Joined(self.parts)  # type: ignore[assignment]
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of every part, after one evaluation of ``closure``."""
         loss = None
         if closure is not None:

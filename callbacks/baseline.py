@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import torch
 from lightning import Callback, LightningModule, Trainer
 
 import runs
@@ -37,9 +36,8 @@ class NearestNeighborBaseline(Callback):
         datamodule = pl_module.data
         texts = [example.text for example in self.training.examples("train")]
         view = self.embedder.view(texts)
-        indices = torch.arange(len(datamodule.examples("test")))
         blocks = (view[begin : begin + BLOCK] for begin in range(0, len(texts), BLOCK))
-        rows = nearest(datamodule.vectors("test", indices), blocks)
+        rows = nearest(datamodule.vectors("test", range(len(datamodule.examples("test")))), blocks)
         predictions = {index: Prediction((texts[row],)) for index, row in enumerate(rows)}
         seconds = time.perf_counter() - started
         _, metrics = score_predictions(predictions, datamodule, self.embedder, self.training.training_entities())

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from attacks.base import Prediction
 from datamodules.inversion import InversionDataModule
 from embedders.cache import CachedEmbedder
@@ -74,7 +72,7 @@ def _cosines(
     embedder.fill(texts, "scoring")
     cosines: list[float | None] = []
     for begin in range(0, len(indices), BLOCK):
-        targets = datamodule.vectors("test", torch.tensor(indices[begin : begin + BLOCK]))
+        targets = datamodule.vectors("test", indices[begin : begin + BLOCK])
         vectors = embedder.embed(texts[begin : begin + BLOCK], "scoring")
         if vectors.shape != targets.shape:  # a defense that changes the width leaves nothing to compare with
             cosines += [None] * len(targets)

@@ -60,7 +60,7 @@ def read_vectors(path: Path, width: int, limit: int | None = None) -> Tensor:
     return torch.from_numpy(array)
 
 
-def _check_rows(path: Path, bad: Array, what: str) -> None:
+def _check_rows(path: Path, bad: Array | np.bool, what: str) -> None:
     if bad.any():
         raise InputError(f"vectors={path}: row {int(bad.argmax())} {what} ({int(bad.sum())} such rows)")
 

@@ -1,0 +1,50 @@
+"""The top-level modules keep to the import order too; import-linter, which checks the packages, reads packages only."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+# A file may import from those before its own place.
+ORDER = [
+    "errors",
+    "examples",
+    "runs",
+    "metrics",
+    "embedders",
+    "defenses",
+    "datamodules",
+    "attacks",
+    "callbacks",
+    "configuration",
+    "train",
+    "evaluate",
+    "invert",
+]
+SCRIPTS = {"train", "evaluate", "invert"}
+
+
+def imported(path: Path) -> set[str]:
+    """The top-level names of all imports of a file, those inside functions included."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names.add((node.module or "").partition(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(ROOT.glob("*.py"))])
+def test_a_top_level_module_imports_only_what_stands_below_it(name: str) -> None:
+    below = set(ORDER[: ORDER.index(name)]) - SCRIPTS
+    assert imported(ROOT / f"{name}.py") & set(ORDER) <= below
+
+
+def test_errors_and_examples_stand_at_the_bottom() -> None:
+    assert not imported(ROOT / "errors.py") & set(ORDER)
+    assert imported(ROOT / "examples.py") & set(ORDER) <= {"errors"}
+    assert imported(ROOT / "runs.py") & set(ORDER) <= {"errors", "examples"}
