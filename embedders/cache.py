@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 import torch
+from numpy.typing import NDArray
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
@@ -148,7 +148,7 @@ class CachedEmbedder:
         embedder: Embedder,
         directory: Path,
         *,
-        batch_size: PositiveInt = 64,
+        batch_size: PositiveInt = 256,
         shard_size: PositiveInt = 4096,
         shard_seconds: PositiveFloat = 60.0,
     ) -> None:
