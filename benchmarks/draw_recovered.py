@@ -1,0 +1,143 @@
+"""Draw what a run recovered: a few references with their predictions, recovered words marked, as one SVG file.
+
+    python benchmarks/draw_recovered.py --run runs/<run> --output docs/recovered.svg
+    python benchmarks/draw_recovered.py --run runs/<run> --output docs/recovered.svg --index 3 17 256 1801
+
+Without ``--index`` the predictions are sorted from best to worst and cut into four equal parts; the middle one of each
+part is drawn, so the picture flatters nobody. The picture has its own background, light or dark as the reader's system.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import runs
+from metrics.text import bleu_counts
+from metrics.tokens import recovered_words
+
+PAIRS, COLUMNS = 4, 78
+CHARACTER, LINE, LEFT, LABEL = 8.4, 22, 28, 92  # pixels; text is monospaced, and every piece is set to its exact width
+WIDTH = round(LEFT * 2 + LABEL + COLUMNS * CHARACTER)
+STYLE = """
+  .panel { fill: #ffffff; stroke: #d0d7de } .mark { fill: #c9f0d1 } .rule { stroke: #d8dee4 }
+  text { font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #1f2328 }
+  .quiet { fill: #59636e } .wrong { stroke: #bc4c00; stroke-width: 1.5; stroke-dasharray: 2 2 }
+  @media (prefers-color-scheme: dark) {
+    .panel { fill: #151b23; stroke: #3d444d } .mark { fill: #1f5b33 } .rule { stroke: #3d444d }
+    text { fill: #f0f6fc } .quiet { fill: #9198a1 } .wrong { stroke: #f0883e }
+  }
+"""
+
+
+def main() -> None:
+    """Choose, draw, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, required=True, help="a run directory")
+    parser.add_argument("--output", type=Path, required=True, help="the SVG file to write")
+    parser.add_argument("--index", type=int, nargs="+", help="indices of the examples to draw")
+    options = parser.parse_args()
+
+    with (options.run / runs.PREDICTIONS).open(encoding="utf-8") as lines:
+        rows = {row["index"]: row for row in map(json.loads, lines)}
+    chosen = [(str(rows[i]["reference"]), str(rows[i]["prediction"])) for i in options.index or across_quality(rows)]
+    choices = yaml.safe_load((options.run / runs.CONFIG).read_text(encoding="utf-8"))["choices"]
+    title = f"attack={choices['attack']} embedder={choices['embedder']} datamodule={choices['datamodule']}"
+    runs.write(options.output, picture(chosen, title))
+
+
+def across_quality(rows: dict[int, dict[str, str]]) -> list[int]:
+    """The middle example of each quarter, best quarter first, by sentence BLEU."""
+    scores = bleu_counts((row["reference"], row["prediction"]) for row in rows.values())
+    ranked = [i for _, i in sorted(zip((-score.sentence for score in scores), rows, strict=True))]
+    return [ranked[(2 * part + 1) * len(ranked) // (2 * PAIRS)] for part in range(PAIRS)]
+
+
+def picture(pairs: list[tuple[str, str]], title: str) -> str:
+    """The SVG of (reference, prediction) pairs."""
+    parts: list[str] = []
+    y = 42
+    parts.append(word(LEFT, y, title, "quiet"))
+    parts.append(legend(y + LINE))
+    y += LINE + 14
+    for reference, prediction in pairs:
+        parts.append(f'<line class="rule" x1="{LEFT}" x2="{WIDTH - LEFT}" y1="{y}" y2="{y}"/>')
+        y += 8
+        for name, text, other in (("text", reference, None), ("read back", prediction, reference)):
+            parts.append(word(LEFT, y + LINE, name, "quiet"))
+            for line in lines_of(text, other):
+                y += LINE
+                parts += drawn(line, y)
+        y += 18
+    told = " ".join(f"Text: {reference} Read back: {prediction}" for reference, prediction in pairs)
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" viewBox="0 0 {WIDTH} {y}" role="img">'
+    panel = f'<rect class="panel" x=".5" y=".5" width="{WIDTH - 1}" height="{y - 1}" rx="10"/>'
+    about = f"<title>Texts read back from their embeddings</title><desc>{html.escape(told)}</desc>"
+    drawing = [part for part in parts if part]
+    return "\n".join([head, about, f"<style>{STYLE}</style>", panel, *drawing, "</svg>"]) + "\n"
+
+
+def lines_of(text: str, other: str | None) -> list[list[tuple[str, bool | None]]]:
+    """A text cut into lines of pieces, each with whether ``other`` has it; None: not a word, or nothing to mark."""
+    text = " ".join(text.split())
+    marked = [(text, False)] if other is None else recovered_words(text, other)
+    states: list[bool | None] = []
+    for place, (piece, found) in enumerate(marked):
+        neighbours = [recovered for _, recovered in marked[max(0, place - 1) : place + 2 : 2]]
+        bridge = piece.isspace() and len(neighbours) == 2 and all(neighbours)  # a recovered phrase is one mark
+        is_word = other is not None and any(map(str.isalnum, piece))
+        states += [True if bridge else found if is_word else None] * len(piece)
+    found_lines: list[list[tuple[str, bool | None]]] = []
+    place = 0
+    for line in textwrap.wrap(text, COLUMNS) or [""]:
+        place = text.index(line, place)
+        found_lines.append([])
+        for character, state in zip(line, states[place : place + len(line)], strict=True):
+            if found_lines[-1] and found_lines[-1][-1][1] is state:
+                character = found_lines[-1].pop()[0] + character
+            found_lines[-1].append((character, state))
+        place += len(line)
+    return found_lines
+
+
+def drawn(line: list[tuple[str, bool | None]], y: int) -> list[str]:
+    """The pieces of a line: recovered words on a coloured ground, wrong ones underlined: colour alone says little."""
+    parts = []
+    x = float(LEFT + LABEL)
+    for text, state in line:
+        width, left = len(text) * CHARACTER, x - 1
+        if state is True:
+            parts.append(f'<rect class="mark" x="{left:.1f}" y="{y - 15}" width="{width + 2:.1f}" height="20" rx="3"/>')
+        if state is False:
+            parts.append(f'<line class="wrong" x1="{x:.1f}" x2="{x + width:.1f}" y1="{y + 4}" y2="{y + 4}"/>')
+        parts.append(word(x, y, text))
+        x += width
+    return parts
+
+
+def word(x: float, y: float, text: str, style: str = "") -> str:
+    """A piece of monospaced text, set to its exact width whatever font the reader has."""
+    kind = f' class="{style}"' if style else ""
+    width = f'textLength="{len(text) * CHARACTER:.1f}" lengthAdjust="spacingAndGlyphs" xml:space="preserve"'
+    return f'<text{kind} x="{x:.1f}" y="{y}" {width}>{html.escape(text)}</text>' if text.strip() else ""
+
+
+def legend(y: int) -> str:
+    """What the marks mean."""
+    x = LEFT + LABEL
+    ground, _ = drawn([("recovered", True)], y)
+    _, underline, _ = drawn([(" " * 11, None), ("not in the text", False)], y)
+    names = [word(x, y, "recovered"), word(x + 11 * CHARACTER, y, "not in the text", "quiet")]
+    return "\n".join([ground, underline, *names])
+
+
+if __name__ == "__main__":
+    main()
