@@ -1,10 +1,10 @@
 """Make the PersonaChat training and test files from a folder of public text, without a text in common.
 
     python benchmarks/prepare_personachat.py --text <folder> --output personachat.jsonl
-    python benchmarks/prepare_personachat.py --text <folder> --output personachat_more.jsonl --more 85000
+    python benchmarks/prepare_personachat.py --text <folder> --output personachat_more.jsonl --more 45000
 
 The folder holds JSON lines: conversation/personachat_utterances.jsonl and personachat_persona_labels.jsonl, and for
-``--more`` lm/, multilingual/ and sentences/ too. Training text: all labelled utterances, the profile sentences, and the
+``--more`` lm/ and sentences/ too. Training text: all labelled utterances, the profile sentences, and the
 "valid" utterances; test text: 2,000 distinct utterances of split "test"; validation: 1,500 texts of the training
 dialogues. What repeats a test or validation text after lower-casing and stripping punctuation is dropped.
 
@@ -65,12 +65,11 @@ def main() -> None:
 
 
 def other_text(folder: Path) -> list[str]:
-    """Sentences of children's stories, captions and questions, in PersonaChat's spelling."""
+    """Sentences of children's stories and questions, in PersonaChat's spelling."""
     stories = (row["text"] for row in rows(folder / "lm" / "tinystories_sample.jsonl"))
     sentences = (sentence for story in stories for sentence in re.split(r"(?<=[.!?])\s+", story))
-    captions = (row["en"] for row in rows(folder / "multilingual" / "multi30k_en_de_fr_cs.jsonl"))
     questions = (row["text"] for row in rows(folder / "sentences" / "nq_open_questions.jsonl"))
-    texts = (respelt(text) for source in (sentences, captions, questions) for text in source)
+    texts = (respelt(text) for source in (sentences, questions) for text in source)
     return [text for text in texts if 3 <= len(text.split()) <= LONGEST]
 
 

@@ -6,6 +6,7 @@ compose("train", ["attack=geia", "embedder=simcse", "attack.decoding.beams=1"])
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +31,14 @@ def _job_suffix() -> str:
     return f"-{HydraConfig.get().job.num}"
 
 
+def _precision() -> str:
+    """bf16-mixed where the processor multiplies bf16 matrices itself, else 32-true; decoding is never in bf16."""
+    cpu = Path("/proc/cpuinfo")
+    flags = cpu.read_text() if cpu.is_file() else ""
+    return "bf16-mixed" if re.search(r"avx512_bf16|amx_bf16", flags) else "32-true"
+
+
+OmegaConf.register_new_resolver("precision", _precision, replace=True)
 OmegaConf.register_new_resolver("job_suffix", _job_suffix, replace=True)
 OmegaConf.register_new_resolver("absolute", lambda path: str(Path(path).expanduser().absolute()), replace=True)
 

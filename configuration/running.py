@@ -62,6 +62,7 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
         own = [line for line in given.hydra if line.startswith(SEARCH_PATH)]
         own += [line for line in given.task if _root(line) not in ("run_dir", "ckpt_path")]
         resumed = [] if config.ckpt_path is None else [f"ckpt_path={_quoted(config.ckpt_path)}"]
+        _join_loggers()
         sys.argv = [sys.argv[0], *flags, *own, f"run_dir={_quoted(config.run_dir)}", *resumed]
         with ending(config, training=True):
             task(config)
@@ -84,6 +85,7 @@ def main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str
     with ending():
         settings, config = on_run(config_name, arguments.overrides)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    _join_loggers()
     # As in main: the ranks that Lightning starts must write where this process does.
     fixed = [key for key in ("output_dir", "output") if key in settings]
     own = [line for line in arguments.overrides if _root(line) not in fixed]
@@ -128,6 +130,17 @@ def _read(run: Path) -> DictConfig:
         raise InputError(f"{path}: not the configuration of a run")
     config.run_dir = str(run)  # where the run is now: it may have been moved
     return config
+
+
+def _join_loggers() -> None:
+    """Lightning's messages, and ours through it, go where all others go, the run's log included.
+
+    It was imported before that was set up, and then prints them by itself.
+    """
+    for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
 
 
 def _root(line: str) -> str:
