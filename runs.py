@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -85,6 +86,9 @@ def start(directory: Path, *, resuming: bool) -> None:
             "or choose another directory"
         )
     directory.mkdir(parents=True, exist_ok=True)
+    for part in directory.rglob(".*.part"):  # of a session that was killed while writing
+        if part.is_file():
+            part.unlink()
 
 
 def resume_from(directory: Path, ckpt_path: str | None) -> Path | None:
@@ -93,16 +97,16 @@ def resume_from(directory: Path, ckpt_path: str | None) -> Path | None:
     ``last`` in a directory without a checkpoint starts afresh: the run was killed before its first one.
 
     Raises:
-        InputError: A path that does not exist.
+        InputError: A path that does not exist, or a damaged file.
     """
     if ckpt_path is None:
         return None
     if ckpt_path == "last":
         last = directory / CHECKPOINT
-        return last if last.exists() else None
+        return _whole(last) if last.exists() else None
     if not Path(ckpt_path).is_file():
         raise InputError(f"ckpt_path={ckpt_path}: no such file; ckpt_path=last goes on from {directory / CHECKPOINT}")
-    return Path(ckpt_path)
+    return _whole(Path(ckpt_path))
 
 
 def read_config(directory: Path) -> DictConfig:
@@ -130,7 +134,7 @@ def finished_checkpoint(directory: Path, ckpt_path: str | None = None) -> Path:
     """The checkpoint of a trained run: ``checkpoints/last.ckpt``, or another file that ``ckpt_path`` names.
 
     Raises:
-        InputError: There is none.
+        InputError: There is none, or it is damaged.
     """
     if ckpt_path not in (None, "last"):
         named = resume_from(directory, ckpt_path)
@@ -142,4 +146,11 @@ def finished_checkpoint(directory: Path, ckpt_path: str | None = None) -> Path:
             f"run={directory}: no finished checkpoint ({CHECKPOINT} is missing): training was stopped before its first "
             f"one; go on with python train.py run_dir={directory} ckpt_path=last and the overrides of that run"
         )
+    return _whole(checkpoint)
+
+
+def _whole(checkpoint: Path) -> Path:
+    # The directory of a zip archive stands at its end: a truncated file has none.
+    if not zipfile.is_zipfile(checkpoint):
+        raise InputError(f"{checkpoint}: not a checkpoint, or a damaged one")
     return checkpoint

@@ -29,6 +29,7 @@ def train(cfg: DictConfig) -> None:
     from lightning.pytorch.utilities import rank_zero_only
 
     from callbacks.baseline import NearestNeighborBaseline
+    from callbacks.checkpoint_files import WholeCheckpoints
     from callbacks.predictions import Predictions
     from callbacks.report import print_summary, write_report
     from callbacks.run_record import RunRecord
@@ -52,6 +53,7 @@ def train(cfg: DictConfig) -> None:
         cfg.trainer,
         _convert_="all",
         logger=instantiate(cfg.logger, _convert_="all") or False,
+        plugins=[WholeCheckpoints()],
         callbacks=[
             *(instantiate(callback, _convert_="all") for callback in cfg.callbacks.values()),
             Predictions(run_dir, embedder, datamodule),
@@ -64,7 +66,7 @@ def train(cfg: DictConfig) -> None:
     if attack.trainable:
         trainer.fit(attack, datamodule, ckpt_path=checkpoint, weights_only=True)
         trainer.save_checkpoint(run_dir / runs.CHECKPOINT)
-    trainer.test(attack, datamodule, verbose=False)
+    trainer.test(attack, datamodule, verbose=False, weights_only=True)
     if trainer.is_global_zero:
         write_report(run_dir)
         print_summary(run_dir)

@@ -7,6 +7,9 @@ tokenizer = load_tokenizer(artifacts)
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -27,7 +30,7 @@ class Backbone(Protocol):
         """Write ``artifacts/decoder``: a tokenizer (trained on ``texts`` where it is our own) and the model's config.
 
         Raises:
-            InputError: The model cannot be found, or has fewer than ``positions`` positions.
+            InputError: The model cannot be found, has fewer than ``positions`` positions, or no end-of-text token.
         """
         ...
 
@@ -65,8 +68,7 @@ class RandomGPT2:
         from transformers import GPT2Config
 
         tokenizer = train_tokenizer(texts, self.vocabulary)
-        tokenizer.save_pretrained(artifacts / "decoder")
-        GPT2Config(
+        config = GPT2Config(
             vocab_size=len(tokenizer),
             n_positions=positions,
             n_embd=self.width,
@@ -79,7 +81,8 @@ class RandomGPT2:
             bos_token_id=tokenizer.eos_token_id,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
-        ).save_pretrained(artifacts / "decoder")
+        )
+        _save(artifacts, tokenizer, config)
 
     def model(self, artifacts: Path, *, weights: bool) -> Any:
         """See :class:`Backbone`."""
@@ -119,8 +122,7 @@ class RandomT5:
         from transformers import T5Config
 
         tokenizer = train_tokenizer(texts, self.vocabulary)
-        tokenizer.save_pretrained(artifacts / "decoder")
-        T5Config(
+        config = T5Config(
             vocab_size=len(tokenizer),
             d_model=self.width,
             d_kv=self.width // self.heads,
@@ -134,7 +136,8 @@ class RandomT5:
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
             decoder_start_token_id=tokenizer.pad_token_id,
-        ).save_pretrained(artifacts / "decoder")
+        )
+        _save(artifacts, tokenizer, config)
 
     def model(self, artifacts: Path, *, weights: bool) -> Any:
         """See :class:`Backbone`."""
@@ -177,14 +180,10 @@ class Pretrained:
             config = AutoConfig.from_pretrained(self.name, **arguments)
         except OSError as error:
             raise self._not_found() from error
-        available = getattr(config, "max_position_embeddings", None)
-        if available is not None and available < positions:
-            raise InputError(
-                f"attack.decoding.max_new_tokens: {self.name} has {available} positions, "
-                f"but prefix and text may take {positions}"
-            )
-        tokenizer.save_pretrained(artifacts / "decoder")
-        config.save_pretrained(artifacts / "decoder")
+        check_positions(config, positions)
+        if tokenizer.eos_token_id is None:
+            raise InputError(f"attack.backbone.name={self.name}: its tokenizer has no end-of-text token to train on")
+        _save(artifacts, tokenizer, config)
 
     def model(self, artifacts: Path, *, weights: bool) -> Any:
         """See :class:`Backbone`. A model read from a checkpoint comes in eval mode: training needs ``train()``."""
@@ -207,6 +206,20 @@ class Pretrained:
         return InputError(
             f"attack.backbone.name={self.name}: no such local directory, and no such model{revision} in the hub's "
             "cache or on the hub. Offline, attack=geia works: it trains a small GPT-2 from random weights."
+        )
+
+
+def check_positions(config: Any, positions: int) -> None:
+    """Whether a model can take ``positions`` vectors in a row.
+
+    Raises:
+        InputError: It has fewer positions.
+    """
+    available = getattr(config, "max_position_embeddings", None)  # None: relative positions
+    if available is not None and available < positions:
+        raise InputError(
+            f"attack.decoding.max_new_tokens: the decoder has {available} positions, but prefix and text may take "
+            f"{positions}"
         )
 
 
@@ -236,6 +249,24 @@ def load_tokenizer(artifacts: Path) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(artifacts / "decoder")
+
+
+def _save(artifacts: Path, tokenizer: Any, config: Any) -> None:
+    """Write both to a folder beside ``decoder``, then rename it: half a tokenizer never stands under a final name."""
+    final, part = artifacts / "decoder", artifacts / ".decoder.part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        tokenizer.save_pretrained(part)
+        config.save_pretrained(part)
+        shutil.rmtree(final, ignore_errors=True)
+        part.rename(final)
+    except Exception as error:
+        if f"os error {errno.ENOSPC}" in str(error):  # tokenizers' own writer raises a bare Exception
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(final)) from error
+        raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _config(artifacts: Path) -> Any:

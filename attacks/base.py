@@ -153,7 +153,7 @@ class Attack(LightningModule):
         """Build the attack for ``invert`` without a trainer: artifacts, modules, then the weights of ``checkpoint``.
 
         Raises:
-            InputError: The checkpoint does not fit the modules (missing or unexpected keys, other shapes).
+            InputError: See on_load_checkpoint.
         """
         if self.artifacts is None:
             raise RuntimeError("call Attack.connect before restore")
@@ -161,9 +161,23 @@ class Attack(LightningModule):
         self.dimension = dimension
         self.configure_model()
         if checkpoint is not None:
-            state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
-            try:
-                self.load_state_dict(state)
-            except RuntimeError as error:
-                raise InputError(f"{checkpoint}: the weights do not fit the attack of this run: {error}") from error
+            content = torch.load(checkpoint, map_location="cpu", weights_only=True)
+            self.on_load_checkpoint(content)
+            self.load_state_dict(content["state_dict"])
         self.eval()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Compare the weights of a checkpoint with the modules, before they are loaded.
+
+        Raises:
+            InputError: Missing or unexpected weights, or other shapes; the first one is named.
+        """
+        found = {name: tuple(tensor.shape) for name, tensor in checkpoint["state_dict"].items()}
+        wanted = {name: tuple(tensor.shape) for name, tensor in self.state_dict().items()}
+        if found != wanted:
+            name = next(name for name in sorted(found | wanted) if found.get(name) != wanted.get(name))
+            raise InputError(
+                "the weights of the checkpoint do not fit the attack and the vectors: "
+                f"{name} is {found.get(name, 'missing')} in the file, {wanted.get(name, 'unknown')} here; were the "
+                "attack, the embedder or the defense changed since?"
+            )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.backbones import Backbone, load_tokenizer
+from attacks.backbones import Backbone, check_positions, load_tokenizer
 from attacks.base import Attack, Prediction, Targets
 from attacks.decoders import CausalDecoder, EncoderDecoder
 from attacks.decoding import Decoding
@@ -54,11 +54,14 @@ class GenerativeAttack(Attack):
         """Make decoder and prefix."""
         assert self.artifacts is not None
         self.decoder = self.make_decoder(self.backbone.model(self.artifacts, weights=not self.from_checkpoint))
+        check_positions(self.decoder.model.config, self.prefix.vectors + self.decoding.max_new_tokens)
         self.prefix.build(dimension, self.decoder.width)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text and the end token, cut to what decoding can write."""
-        ids = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"] if len(texts) else []
+        # A text that contains "<eos>" holds five characters, not the end of a text.
+        options = {"add_special_tokens": False, "split_special_tokens": True}
+        ids = self.tokenizer(list(texts), **options)["input_ids"] if len(texts) else []
         eos = self.tokenizer.eos_token_id
         return [[*row, eos][: self.decoding.max_new_tokens] for row in ids]
 

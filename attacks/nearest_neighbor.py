@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
+import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 import runs
@@ -36,24 +36,28 @@ class NearestNeighbor(Attack):
         """Write texts and vectors."""
         assert self.oracle is not None
         view = self.oracle.view(texts)
-        vectors = torch.cat([view[begin : begin + BLOCK] for begin in range(0, len(texts), BLOCK)])
-        temporary = artifacts / ".neighbors.safetensors.part"
-        save_file({"vectors": vectors.contiguous()}, temporary)
-        temporary.replace(artifacts / "neighbors.safetensors")
+        header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), self.oracle.dimension)}
+
+        def content(file: BinaryIO) -> None:
+            np.lib.format.write_array_header_1_0(file, header)
+            for begin in range(0, len(texts), BLOCK):
+                file.write(view[begin : begin + BLOCK].numpy().tobytes())
+
+        runs.write(artifacts / "neighbors.npy", content)
         runs.write_json_lines(artifacts / "neighbors.jsonl", ({"text": text} for text in texts))
 
     def load(self, artifacts: Path) -> None:
         """Read the texts; vectors are read block by block."""
         with (artifacts / "neighbors.jsonl").open(encoding="utf-8") as lines:
             self.texts = [json.loads(line)["text"] for line in lines]
-        self.vectors_path = artifacts / "neighbors.safetensors"
+        self.vectors = np.load(artifacts / "neighbors.npy", mmap_mode="r")
 
     def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """The nearest text of each target; asks the embedder for nothing."""
-        with safe_open(self.vectors_path, framework="pt") as file:
-            vectors = file.get_slice("vectors")
-            blocks = (vectors[begin : begin + BLOCK] for begin in range(0, len(self.texts), BLOCK))
-            return [Prediction((self.texts[row],)) for row in nearest(targets.vectors.cpu(), blocks)]
+        blocks = (
+            torch.from_numpy(self.vectors[begin : begin + BLOCK].copy()) for begin in range(0, len(self.texts), BLOCK)
+        )
+        return [Prediction((self.texts[row],)) for row in nearest(targets.vectors.cpu(), blocks)]
 
 
 def nearest(targets: Tensor, blocks: Iterable[Tensor]) -> list[int]:

@@ -153,6 +153,12 @@ class _Joined(dict[Tensor, Any]):
         super().__init__()
         self.parts = parts
 
+    def __getitem__(self, parameter: Tensor) -> Any:
+        return dict(self.items())[parameter]
+
+    def __len__(self) -> int:
+        return len(self.items())
+
     def items(self) -> Any:
         return [pair for part in self.parts for pair in part.state.items()]
 
@@ -181,6 +187,9 @@ def training_progress(trainer: Trainer) -> float:
         if isinstance(callback, Timer):
             elapsed, remaining = callback.time_elapsed(), callback.time_remaining()
             if remaining is not None:
-                share = torch.tensor(elapsed / max(elapsed + remaining, 1e-9), dtype=torch.float64)
-                shares.append(float(trainer.strategy.reduce(share, reduce_op="mean")))
+                share = elapsed / max(elapsed + remaining, 1e-9)
+                if trainer.world_size > 1:  # on the device: nccl reduces nothing else
+                    local = torch.tensor(share, device=trainer.strategy.root_device)
+                    share = float(trainer.strategy.reduce(local, reduce_op="mean"))
+                shares.append(share)
     return min(1.0, max(shares))

@@ -20,7 +20,7 @@ class NearestNeighborBaseline(Callback):
 
     Args:
         directory: Where baseline.json is written.
-        embedder: The black box behind its cache; all vectors are there already.
+        embedder: The black box behind its cache.
         training: The data module whose training text the attack knew.
     """
 
@@ -35,6 +35,7 @@ class NearestNeighborBaseline(Callback):
         started = time.perf_counter()
         datamodule = pl_module.data
         texts = [example.text for example in self.training.examples("train")]
+        self.embedder.fill(texts, "training")  # where another cache is used than in training
         view = self.embedder.view(texts)
         blocks = (view[begin : begin + BLOCK] for begin in range(0, len(texts), BLOCK))
         rows = nearest(datamodule.vectors("test", range(len(datamodule.examples("test")))), blocks)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from pydantic import PositiveInt
 
 import runs
@@ -27,6 +28,7 @@ class History(Callback):
         self.every_n_steps = every_n_steps
         self.before, self.started = 0.0, time.monotonic()
         self.total, self.count = 0.0, 0
+        self.written = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock; drop lines of steps that a killed session took after its last checkpoint."""
@@ -42,14 +44,17 @@ class History(Callback):
         loss = trainer.callback_metrics.get("train/loss")
         if loss is not None:
             self.total, self.count = self.total + loss.item(), self.count + 1
-        if trainer.global_step % self.every_n_steps == 0 and self.count:
+        step = trainer.global_step
+        # With accumulated gradients several batches share a step, and the first ones come before any.
+        if step % self.every_n_steps == 0 and step > self.written and self.count:
             self._append(trainer, train_loss=self.total / self.count)
             self.total, self.count = 0.0, 0
+            self.written = step
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the validation loss."""
         loss = trainer.callback_metrics.get("valid/loss")
-        if loss is not None and not trainer.sanity_checking and trainer.training:
+        if loss is not None and not trainer.sanity_checking and trainer.state.fn == TrainerFn.FITTING:
             self._append(trainer, val_loss=loss.item())
 
     def state_dict(self) -> dict[str, Any]:

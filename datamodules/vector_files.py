@@ -88,12 +88,34 @@ def _parquet(path: Path) -> Array:
     import pyarrow
     import pyarrow.parquet as parquet
 
+    parts: list[Array] = []
     try:
-        columns = parquet.read_schema(path).names
-        column = parquet.read_table(path, columns=[_choose(path, columns)]).column(0)
+        with parquet.ParquetFile(path) as file:
+            name = _choose(path, file.schema_arrow.names)
+            for batch in file.iter_batches(columns=[name]):  # a million vectors as Python lists would fill the memory
+                parts.append(_rows(path, batch.column(0), sum(map(len, parts))))
     except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"vectors={path}: cannot be read: {error}") from error
-    return _stack(path, ((f"row {number}", value) for number, value in enumerate(column.to_pylist())))
+        raise InputError(f"vectors={path}: cannot be read: {' '.join(str(error).split())}") from error
+    widths = {part.shape[1] for part in parts}
+    if len(widths) > 1:
+        raise InputError(f"vectors={path}: holds vectors of widths {', '.join(map(str, sorted(widths)))}")
+    return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
+
+
+def _rows(path: Path, column: Any, begin: int) -> Array:
+    """The lists of an Arrow column as an array; ``begin`` is the number of its first row."""
+    import pyarrow
+
+    kind = column.type
+    lists = pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind)
+    if not lists or not (pyarrow.types.is_floating(kind.value_type) or pyarrow.types.is_integer(kind.value_type)):
+        raise InputError(f"vectors={path}: expected a column of lists of numbers, found {kind}")
+    lengths = column.value_lengths().to_numpy(zero_copy_only=False)  # NaN for a null
+    if (bad := lengths != lengths[0]).any() or column.null_count:
+        row = begin + int((bad | np.isnan(lengths)).argmax())
+        raise InputError(f"vectors={path}, row {row}: its length is not that of the rows before, or it is null")
+    values: Array = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32)  # NaN for a null
+    return values.reshape(len(column), int(lengths[0]))
 
 
 def _jsonl(path: Path) -> Array:
@@ -106,18 +128,20 @@ def _jsonl(path: Path) -> Array:
                     value = json.loads(line)
                 except (json.JSONDecodeError, UnicodeDecodeError) as error:
                     raise InputError(f"vectors={path}, line {number}: no JSON: {error}") from error
-                yield f"line {number}", value[_choose(path, value)] if isinstance(value, dict) else value
+                if isinstance(value, dict):
+                    value = value[_choose(path, value, f", line {number}")]
+                yield f"line {number}", value
 
     return _stack(path, values())
 
 
-def _choose(path: Path, names: Iterable[str]) -> str:
+def _choose(path: Path, names: Iterable[str], where: str = "") -> str:
     """The one that holds the vectors: the only one, or the only one of a usual name."""
     present = list(names)
     usual = [name for name in present if name in NAMES]
     if len(present) != 1 and len(usual) != 1:
         raise InputError(
-            f"vectors={path}: which of {', '.join(present) or 'no names'} holds the vectors? "
+            f"vectors={path}{where}: which of {', '.join(present) or 'no names'} holds the vectors? "
             f"Call it one of {', '.join(NAMES)}"
         )
     return present[0] if len(present) == 1 else usual[0]
@@ -127,13 +151,15 @@ def _stack(path: Path, values: Iterable[tuple[str, Any]]) -> Array:
     rows: list[Array] = []
     for where, value in values:
         try:
-            row = np.asarray(value, dtype=np.float32)
-        except (TypeError, ValueError) as error:
+            row = np.asarray(value)
+        except ValueError as error:
             raise InputError(f"vectors={path}, {where}: expected a list of numbers: {error}") from error
+        if row.dtype.kind not in "iuf":  # numpy would turn the text "1" into a number
+            raise InputError(f"vectors={path}, {where}: expected a list of numbers")
         if row.ndim != 1 or (rows and len(row) != len(rows[0])):
             raise InputError(
                 f"vectors={path}, {where}: expected a list of {len(rows[0]) if rows else 'd'} numbers, "
                 f"found shape {row.shape}"
             )
-        rows.append(row)
+        rows.append(row.astype(np.float32))
     return np.stack(rows) if rows else np.empty((0, 0), np.float32)

@@ -1,0 +1,275 @@
+"""Muon and AdamW as one optimiser against torch's own two; the schedule; the share of the training budget."""
+
+from __future__ import annotations
+
+import copy
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Timer
+from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
+
+from attacks.optimizers import AdamW, MuonAdamW, schedule, training_progress
+
+
+def gpt2() -> nn.Module:
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=2, n_head=2)
+    return nn.ModuleDict({"model": GPT2LMHeadModel(config), "prefix": nn.Linear(5, 8)})
+
+
+def t5() -> nn.Module:
+    torch.manual_seed(0)
+    config = T5Config(
+        vocab_size=11, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2, feed_forward_proj="gated-gelu",
+        tie_word_embeddings=False, decoder_start_token_id=0,
+    )  # fmt: skip
+    return nn.ModuleDict({"model": T5ForConditionalGeneration(config), "prefix": nn.Linear(5, 8)})
+
+
+def set_gradients(module: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+def weights(module: nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in module.parameters()]
+
+
+def equal(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("make", [gpt2, t5])
+def test_every_parameter_is_in_exactly_one_group(make: Any) -> None:
+    module = make()
+    optimizer = MuonAdamW().build(module)
+    held = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    assert sorted(held) == sorted(id(parameter) for parameter in module.parameters())
+    muon, adamw = ({id(parameter) for parameter in group["params"]} for group in optimizer.param_groups)
+    on_adamw = {name for name, parameter in module.named_parameters() if id(parameter) in adamw}
+    on_muon = {name for name, parameter in module.named_parameters() if id(parameter) in muon}
+    embedding = ("wte", "wpe", "shared", "lm_head", "relative_attention_bias")
+    assert on_adamw == {
+        name
+        for name, parameter in module.named_parameters()
+        if parameter.ndim == 1 or any(e in name for e in embedding)
+    }
+    assert "prefix.weight" in on_muon
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    module = gpt2()
+    module["model"].requires_grad_(False)  # type: ignore[operator]
+    for settings in (MuonAdamW(), AdamW()):
+        held = [parameter for group in settings.build(module).param_groups for parameter in group["params"]]
+        assert sorted(map(id, held)) == sorted(map(id, module["prefix"].parameters()))
+
+
+@pytest.mark.parametrize("make", [gpt2, t5])
+def test_steps_equal_those_of_torchs_own_optimizers(make: Any) -> None:
+    ours, theirs = make(), make()
+    optimizer = MuonAdamW(
+        muon_lr=0.02, adamw_lr=0.004, momentum=0.9, betas=(0.8, 0.99), weight_decay=0.1, newton_schulz_steps=4
+    ).build(ours)
+    assert isinstance(optimizer, torch.optim.Optimizer)
+    where = {id(parameter): name for name, parameter in ours.named_parameters()}
+    named = dict(theirs.named_parameters())
+    muon, adamw = ([named[where[id(parameter)]] for parameter in group["params"]] for group in optimizer.param_groups)
+    by_hand = [
+        torch.optim.Muon(muon, lr=0.02, momentum=0.9, weight_decay=0.1, ns_steps=4),
+        torch.optim.AdamW(adamw, lr=0.004, betas=(0.8, 0.99), weight_decay=0.0, fused=True),
+    ]
+    before = weights(ours)
+    for seed in range(5):
+        set_gradients(ours, seed)
+        set_gradients(theirs, seed)
+        optimizer.step()
+        for part in by_hand:
+            part.step()
+    assert equal(weights(ours), weights(theirs))
+    assert not any(torch.equal(a, b) for a, b in zip(before, weights(ours), strict=True))
+
+
+def test_a_closure_is_evaluated_once_with_gradients() -> None:
+    module = gpt2()
+    set_gradients(module, 0)
+    calls = []
+
+    def closure() -> float:
+        calls.append(torch.is_grad_enabled())
+        return 3.5
+
+    with torch.no_grad():
+        assert MuonAdamW().build(module).step(closure) == 3.5
+    assert calls == [True]
+
+
+@pytest.mark.parametrize("settings", [MuonAdamW(), AdamW()])
+def test_a_restored_optimizer_goes_on_identically(settings: MuonAdamW | AdamW, tmp_path: Any) -> None:
+    first = gpt2()
+    optimizer = settings.build(first)
+    for seed in range(3):
+        set_gradients(first, seed)
+        optimizer.step()
+    second = copy.deepcopy(first)
+    torch.save(optimizer.state_dict(), tmp_path / "state")
+    restored = settings.build(second)
+    restored.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
+    for seed in range(3, 6):
+        for module, one in ((first, optimizer), (second, restored)):
+            set_gradients(module, seed)
+            one.step()
+    assert equal(weights(first), weights(second))
+    fresh, other = copy.deepcopy(second), settings.build(second)
+    for module, one in ((second, other), (fresh, settings.build(fresh))):
+        set_gradients(module, 9)
+        one.step()
+    assert equal(weights(second), weights(fresh))  # and a fresh one does not share any state with the others
+
+
+def test_state_is_seen_as_one_mapping() -> None:
+    module = gpt2()
+    optimizer = MuonAdamW().build(module)
+    assert len(optimizer.state) == 0
+    set_gradients(module, 0)
+    optimizer.step()
+    assert len(optimizer.state) == len(list(module.parameters()))
+    assert "exp_avg" in optimizer.state[module["prefix"].bias]
+    assert "momentum_buffer" in optimizer.state[module["prefix"].weight]
+    assert {id(key) for key, _ in optimizer.state.items()} == {id(parameter) for parameter in module.parameters()}
+
+
+def test_zero_grad_covers_all() -> None:
+    module = gpt2()
+    optimizer = MuonAdamW().build(module)
+    set_gradients(module, 0)
+    optimizer.zero_grad()
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_a_scheduler_changes_the_rate_that_is_used(restore: bool) -> None:
+    module = gpt2()
+    optimizer = MuonAdamW(muon_lr=0.02, adamw_lr=0.004).build(module)
+    if restore:
+        set_gradients(module, 0)
+        optimizer.step()
+        state = optimizer.state_dict()
+        optimizer = MuonAdamW(muon_lr=0.02, adamw_lr=0.004).build(module)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 if step < 2 else 0.0)
+    if restore:
+        optimizer.load_state_dict({**copy.deepcopy(state)})
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["lr"]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.02, 0.004]
+    moved = []
+    for seed in range(4):
+        before = weights(module)
+        set_gradients(module, seed)
+        optimizer.step()
+        scheduler.step()
+        moved.append(not equal(before, weights(module)))
+    assert moved == [True, True, False, False]  # at a rate of 0 nothing moves, neither by Muon nor by AdamW
+
+
+def test_adamw_decays_matrices_only() -> None:
+    module = nn.Linear(3, 2)
+    torch.nn.init.ones_(module.weight)
+    torch.nn.init.ones_(module.bias)
+    optimizer = AdamW(lr=0.1, weight_decay=0.5).build(module)
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert module.weight.flatten().tolist() == pytest.approx([0.95] * 6)
+    assert module.bias.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("progress", "step", "warmup", "expected"),
+    [
+        (0.0, 0, 0, 1.0),
+        (0.25, 100, 0, 0.75),
+        (1.0, 400, 0, 0.0),
+        (1.5, 400, 0, 0.0),
+        (0.0, 0, 3, 0.25),  # the first step is not lost to a rate of 0
+        (0.0, 1, 3, 0.5),
+        (0.0, 3, 3, 1.0),
+        (0.5, 1, 3, 0.25),
+        (0.5, 30, 3, 0.5),
+    ],
+)
+def test_schedule(progress: float, step: int, warmup: int, expected: float) -> None:
+    assert schedule(progress, step, warmup) == pytest.approx(expected)
+
+
+class Linear(LightningModule):
+    """Notes the share of the budget before every batch, and after the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+        self.shares: list[float] = []
+
+    def training_step(self, batch: Tensor, index: int) -> Tensor:
+        self.shares.append(training_progress(self.trainer))
+        return self.layer(batch).sum()  # type: ignore[no-any-return]
+
+    def on_train_end(self) -> None:
+        self.shares.append(training_progress(self.trainer))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def shares(*callbacks: Callback, **options: Any) -> list[float]:
+    module = Linear()
+    trainer = Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=list(callbacks), **options,
+    )  # fmt: skip
+    trainer.fit(module, torch.utils.data.DataLoader(torch.randn(8, 2), batch_size=2))
+    return module.shares
+
+
+def test_progress_over_steps() -> None:
+    assert shares(max_steps=5, max_epochs=-1) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+
+
+def test_progress_over_epochs() -> None:
+    assert shares(max_epochs=2) == pytest.approx([n / 8 for n in range(9)])
+
+
+def test_progress_over_epochs_with_accumulated_gradients() -> None:
+    expected = [0, 0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75, 1.0]
+    assert shares(max_epochs=2, accumulate_grad_batches=2) == pytest.approx(expected)
+
+
+def timer(elapsed: float, limit: float | None) -> Timer:
+    timer = Timer(timedelta(seconds=limit) if limit is not None else None)
+    timer.time_elapsed = lambda stage="train": elapsed  # type: ignore[method-assign]
+    return timer
+
+
+@pytest.mark.parametrize(
+    ("steps", "elapsed", "limit", "expected"),
+    [(-1, 30, 120, 0.25), (-1, 130, 120, 1.0), (-1, 30, None, 0.0), (100, 30, 120, 0.25), (10, 30, 120, 0.5)],
+)
+def test_progress_over_time_is_the_furthest_of_both(
+    steps: int, elapsed: float, limit: float | None, expected: float
+) -> None:
+    trainer: Any = SimpleNamespace(
+        max_steps=steps, global_step=5, max_epochs=-1, callbacks=[timer(elapsed, limit)], world_size=1
+    )
+    assert training_progress(trainer) == pytest.approx(expected)
+
+
+def test_without_a_budget_there_is_no_progress() -> None:
+    trainer: Any = SimpleNamespace(max_steps=-1, global_step=5, max_epochs=-1, callbacks=[], world_size=1)
+    assert training_progress(trainer) == 0

@@ -1,0 +1,137 @@
+"""Run directories: when one may be started or resumed, and files that are whole or not there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+import torch
+
+import runs
+from callbacks.checkpoint_files import WholeCheckpoints
+from errors import InputError
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def checkpoint(directory: Path) -> Path:
+    path = directory / runs.CHECKPOINT
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"state_dict": {}}, path)
+    return path
+
+
+def test_start_makes_the_directory_with_its_parents(tmp_path: Path) -> None:
+    runs.start(tmp_path / "a" / "b", resuming=False)
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_a_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:
+    runs.write_config(tmp_path, {"seed": 1})
+    with pytest.raises(InputError, match="already holds a run; add ckpt_path=last"):
+        runs.start(tmp_path, resuming=False)
+    runs.start(tmp_path, resuming=True)
+    assert files(tmp_path) == {"config.yaml": b"seed: 1\n"}
+
+
+def test_resuming_removes_what_a_killed_session_had_begun_to_write(tmp_path: Path) -> None:
+    kept = checkpoint(tmp_path)
+    (tmp_path / "checkpoints" / ".last.ckpt.123.part").write_bytes(b"half")
+    (tmp_path / ".metrics.json.123.part").write_bytes(b"half")
+    runs.start(tmp_path, resuming=True)
+    assert list(files(tmp_path)) == [str(kept.relative_to(tmp_path))]
+
+
+def test_where_training_resumes_from(tmp_path: Path) -> None:
+    assert runs.resume_from(tmp_path, None) is None
+    assert runs.resume_from(tmp_path, "last") is None  # killed before its first checkpoint
+    last = checkpoint(tmp_path)
+    assert runs.resume_from(tmp_path, None) is None
+    assert runs.resume_from(tmp_path, "last") == last
+    assert runs.resume_from(tmp_path / "other", str(last)) == last
+    with pytest.raises(InputError, match=r"ckpt_path=.*nosuch.ckpt: no such file"):
+        runs.resume_from(tmp_path, str(tmp_path / "nosuch.ckpt"))
+
+
+def test_finished_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no finished checkpoint"):
+        runs.finished_checkpoint(tmp_path)
+    last = checkpoint(tmp_path)
+    assert runs.finished_checkpoint(tmp_path) == runs.finished_checkpoint(tmp_path, "last") == last
+    other = checkpoint(tmp_path / "other")
+    assert runs.finished_checkpoint(tmp_path, str(other)) == other
+
+
+def test_a_truncated_checkpoint_is_named(tmp_path: Path) -> None:
+    last = checkpoint(tmp_path)
+    last.write_bytes(last.read_bytes()[:-40])
+    for call in (runs.resume_from, runs.finished_checkpoint):
+        with pytest.raises(InputError, match=r"last\.ckpt: not a checkpoint, or a damaged one"):
+            call(tmp_path, "last")
+
+
+def test_config_comes_back(tmp_path: Path) -> None:
+    config = {"seed": 3, "attack": {"name": "größe", "list": [1, None, 2.5]}}
+    runs.write_config(tmp_path, config)
+    assert runs.read_config(tmp_path) == config
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "config.yaml is missing"), (b"a: [1", "cannot be read"), (b"- 1\n- 2\n", "no mapping"), (b"\xff", "read")],
+)
+def test_a_broken_config_is_one_error(tmp_path: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / runs.CONFIG).write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        runs.read_config(tmp_path)
+
+
+def test_a_failing_writer_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    runs.write(tmp_path / "a", "old")
+
+    def fails(file: BinaryIO) -> None:
+        file.write(b"new, but half")
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        runs.write(tmp_path / "a", fails)
+    assert files(tmp_path) == {"a": b"old"}
+    with pytest.raises(OSError, match="the disk is full"):
+        runs.write(tmp_path / "b", fails)
+    assert files(tmp_path) == {"a": b"old"}
+
+
+def test_rows_that_are_no_json_leave_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    runs.write_json_lines(path, [{"text": "é\u2028\n"}, {"n": 1}])
+    assert [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]] == [{"text": "é\u2028\n"}, {"n": 1}]
+    before = path.read_bytes()
+    for bad in (float("nan"), object()):
+        with pytest.raises((ValueError, TypeError)):
+            runs.write_json_lines(path, [{"n": 1}, {"n": bad}])
+    with pytest.raises(ValueError):
+        runs.write_json(path, {"cosine": float("nan")})
+    assert files(tmp_path) == {"rows.jsonl": before}
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "checkpoints" / "last.ckpt"
+    writer = WholeCheckpoints()
+    writer.save_checkpoint({"state_dict": {"a": torch.ones(3)}}, path)
+    assert torch.load(path, weights_only=True)["state_dict"]["a"].tolist() == [1, 1, 1]
+    before = files(tmp_path)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        writer.save_checkpoint({"state_dict": {"a": torch.zeros(3)}}, path)
+    assert files(tmp_path) == before

@@ -1,0 +1,214 @@
+"""Vectors from files: each format, and each thing that can be wrong with one."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+
+from datamodules.vector_files import read_vectors
+from errors import InputError
+
+VECTORS = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+Write = Callable[[Path, NDArray[Any]], None]
+
+
+def npy(path: Path, vectors: NDArray[Any]) -> None:
+    np.save(path, vectors)
+
+
+def safetensors(path: Path, vectors: NDArray[Any]) -> None:
+    save_file({"embeddings": torch.from_numpy(vectors.copy()), "ids": torch.arange(3)}, path)
+
+
+def parquet(path: Path, vectors: NDArray[Any]) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"id": list(range(len(vectors))), "vector": vectors.tolist()}), path)
+
+
+def jsonl(path: Path, vectors: NDArray[Any]) -> None:
+    path.write_text("".join(json.dumps({"id": 1, "embedding": row}) + "\n" for row in vectors.tolist()))
+
+
+FORMATS: dict[str, Write] = {".npy": npy, ".safetensors": safetensors, ".parquet": parquet, ".jsonl": jsonl}
+
+
+def message(path: Path, width: int = 4) -> str:
+    with pytest.raises(InputError) as error:
+        read_vectors(path, width)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.fixture(params=FORMATS)
+def written(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[NDArray[Any]], Path]:
+    def write(vectors: NDArray[Any]) -> Path:
+        path = tmp_path / f"mine{request.param}"
+        FORMATS[request.param](path, vectors)
+        return path
+
+    return write
+
+
+def test_every_format_gives_the_same_vectors(written: Callable[[NDArray[Any]], Path]) -> None:
+    vectors = read_vectors(written(VECTORS), 4)
+    assert vectors.dtype == torch.float32
+    assert vectors.tolist() == VECTORS.tolist()
+
+
+def test_limit(written: Callable[[NDArray[Any]], Path]) -> None:
+    assert read_vectors(written(VECTORS), 4, limit=2).tolist() == VECTORS[:2].tolist()
+
+
+def test_another_width(written: Callable[[NDArray[Any]], Path]) -> None:
+    assert "vectors of width 4, but this attack was trained on width 384" in message(written(VECTORS), 384)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_rows_that_are_not_finite(written: Callable[[NDArray[Any]], Path], bad: float) -> None:
+    vectors = VECTORS.copy()
+    vectors[3, 1] = vectors[4, 0] = bad
+    assert "row 3 holds NaN or infinity (2 such rows)" in message(written(vectors))
+
+
+def test_a_row_of_zeros(written: Callable[[NDArray[Any]], Path]) -> None:
+    vectors = VECTORS.copy()
+    vectors[2] = 0
+    assert "row 2 is all zeros" in message(written(vectors))
+
+
+def test_no_rows(written: Callable[[NDArray[Any]], Path]) -> None:
+    message(written(VECTORS[:0]))
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    npy(tmp_path / "mine.npy", VECTORS)
+    assert "no such file, did you mean mine.npy?" in message(tmp_path / "mina.npy")
+    assert "no such file" in message(tmp_path / "no" / "mine.npy")
+
+
+def test_an_unknown_extension(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("1,2,3,4")
+    assert "unknown extension '.csv'" in message(tmp_path / "mine.csv")
+
+
+@pytest.mark.parametrize("extension", FORMATS)
+def test_garbage_and_truncated_files(tmp_path: Path, extension: str) -> None:
+    path = tmp_path / f"mine{extension}"
+    FORMATS[extension](path, VECTORS)
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) - 20], whole[:5], b"", b"\xff\x00garbage" * 20):
+        path.write_bytes(content)
+        message(path)
+
+
+class Evil:
+    """Unpickling it would make a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_pickles_are_never_loaded(tmp_path: Path) -> None:
+    mark, path = tmp_path / "mark", tmp_path / "mine.npy"
+    np.save(path, np.array([Evil(mark)], dtype=object), allow_pickle=True)
+    assert "no .npy array" in message(path)
+    path.write_bytes(pickle.dumps(Evil(mark)))
+    assert "no .npy array" in message(path)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("shape", [(4,), (), (2, 2, 4)])
+def test_arrays_of_other_dimensions(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    for extension in (".npy", ".safetensors"):
+        path = tmp_path / f"mine{extension}"
+        FORMATS[extension](path, np.ones(shape, np.float32))
+        assert f"found shape {shape}" in message(path)
+
+
+@pytest.mark.parametrize("array", [np.full((2, 4), "a"), np.ones((2, 4), complex), np.ones((2, 4), bool)])
+def test_arrays_that_hold_no_real_numbers(tmp_path: Path, array: NDArray[Any]) -> None:
+    npy(tmp_path / "mine.npy", array)
+    assert "expected real numbers" in message(tmp_path / "mine.npy")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int8, ">f4"])
+def test_other_kinds_of_numbers(tmp_path: Path, dtype: Any) -> None:
+    npy(tmp_path / "mine.npy", np.arange(1, 9).reshape(2, 4).astype(dtype))
+    assert read_vectors(tmp_path / "mine.npy", 4).tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
+
+
+def test_several_arrays_in_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.npy"
+    np.savez(tmp_path / "a.npz", a=VECTORS)
+    (tmp_path / "a.npz").rename(path)
+    message(path)
+
+
+def test_which_tensor_or_column(tmp_path: Path) -> None:
+    rows = torch.from_numpy(VECTORS)
+    path = tmp_path / "mine.safetensors"
+    save_file({"anything": rows.bfloat16()}, path)
+    assert read_vectors(path, 4).tolist() == rows.bfloat16().float().tolist()
+    save_file({"a": rows, "b": rows + 1}, path)
+    assert "which of a, b holds the vectors?" in message(path)
+    save_file({"vector": rows, "embedding": rows + 1}, path)
+    assert "which of" in message(path)
+    path = tmp_path / "mine.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"a": VECTORS.tolist(), "b": [1] * 5}), path)
+    assert "which of a, b holds the vectors?" in message(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("[1, 2, 3", "line 3: no JSON"),
+        ("[1, 2, 3]", "line 3: expected a list of 4 numbers, found shape (3,)"),
+        ("[[1, 2, 3, 4]]", "line 3: expected a list of 4 numbers, found shape (1, 4)"),
+        ("7", "line 3: expected a list of 4 numbers, found shape ()"),
+        ("null", "line 3: expected a list of"),
+        ('["a", 2, 3, 4]', "line 3: expected a list of numbers"),
+        ('["1", "2", "3", "4"]', "line 3: expected a list of numbers"),
+        ("[1, [2], 3, 4]", "line 3: expected a list of numbers"),
+        ("[1, null, 3, 4]", "line 3: expected a list of numbers"),
+        ('{"text": "a", "id": 1}', "line 3: which of text, id holds the vectors?"),
+        ("{}", "line 3: which of no names"),
+    ],
+)
+def test_a_wrong_json_line_is_named(tmp_path: Path, line: str, expected: str) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(f"[1, 2, 3, 4]\n\n{line}\n[1, 2, 3, 4]\n")
+    assert expected in message(path)
+
+
+@pytest.mark.parametrize(
+    "rows", [[[1.0, 2, 3, 4], None], [[1.0, 2, 3, 4], [1.0, 2]], [[1.0, 2, 3, 4], [1, None, 3, 4]]]
+)
+def test_parquet_rows_without_a_vector(tmp_path: Path, rows: Any) -> None:
+    path = tmp_path / "mine.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"vector": rows}), path)
+    assert "row 1" in message(path)
+
+
+def test_parquet_of_fixed_size_lists_and_of_no_lists(tmp_path: Path) -> None:
+    path = tmp_path / "mine.parquet"
+    column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(VECTORS.ravel()), 4)
+    pyarrow.parquet.write_table(pyarrow.table({"vector": column}), path, row_group_size=2)
+    assert read_vectors(path, 4).tolist() == VECTORS.tolist()
+    assert read_vectors(path, 4, limit=3).tolist() == VECTORS[:3].tolist()
+    for values in ([1.0, 2.0], ["a", "b"], [["a"] * 4]):
+        pyarrow.parquet.write_table(pyarrow.table({"vector": values}), path)
+        message(path)
