@@ -50,7 +50,7 @@ def survey_amended(
         errors += [f"{o.input_line}: a run is amended with one value" for o in swept]
         parsed = [o for o in parsed if o not in swept and o.key_or_group != SEARCH_PATH]
         groups = [o for o in parsed if is_group(o, search)]
-        foreign = [o for o in groups if o.key_or_group not in choices]
+        foreign = [o for o in groups if o.key_or_group.partition("/")[0] not in choices]
         errors += [f"{o.input_line}: a run is amended in {', '.join(choices)}" for o in foreign]
         groups = [o for o in groups if o not in foreign]
         wrong = {o.key_or_group: found for o in groups if (found := option_errors(o, search))}
@@ -65,16 +65,25 @@ def survey_amended(
 
 
 def _choose(loader: ConfigLoader, config: DictConfig, groups: Sequence[Override], search: Sequence[str]) -> list[str]:
-    """Replace the nodes of ``groups`` by freshly composed ones."""
-    lines = [*search, *(str(o.input_line) for o in groups)]
+    """Replace the nodes of ``groups`` by freshly composed ones.
+
+    A part such as ``attack/decoding`` is composed inside the run's own attack, or the one chosen beside it.
+    """
+    whole = {o.key_or_group for o in groups}
+    parents = {o.key_or_group.partition("/")[0] for o in groups} - whole
+    lines = [*search, *(f"{name}={config.choices[name]}" for name in sorted(parents))]
+    lines += [str(o.input_line) for o in groups]
     try:
         chosen = tree(loader.load_configuration("train", lines, RunMode.RUN, from_shell=False))
     except (HydraException, OmegaConfBaseException) as error:
         return [one_line(error)]
-    missing = [o for o in groups if o.key_or_group not in chosen]
-    for o in (o for o in groups if o not in missing):
-        config[o.key_or_group] = OmegaConf.create(chosen[o.key_or_group])
-        config.choices[o.key_or_group] = o.value()
+    composed = OmegaConf.create(chosen)
+    nodes = {o.key_or_group: OmegaConf.select(composed, o.key_or_group.replace("/", ".")) for o in groups}
+    missing = [o for o in groups if nodes[o.key_or_group] is None]
+    for o in sorted((o for o in groups if o not in missing), key=lambda o: o.key_or_group.count("/")):
+        OmegaConf.update(config, o.key_or_group.replace("/", "."), nodes[o.key_or_group], merge=False)
+        if o.key_or_group in config.choices:
+            config.choices[o.key_or_group] = o.value()
     return [f"{o.input_line}: it cannot be left out" for o in missing]
 
 

@@ -250,6 +250,21 @@ def test_amending_changes_values_and_whole_groups() -> None:
     assert run.choices.datamodule == "synthetic"
 
 
+def test_amending_chooses_a_part_of_the_attack_anew() -> None:
+    run = OmegaConf.create(configuration.plain(configuration.compose("train", ["seed=4", "attack.backbone.layers=7"])))
+    config = configuration.amend(run, ["attack/decoding=nucleus", "attack.decoding.p=0.5"])
+    assert config.attack.decoding == {
+        "_target_": "attacks.decoding.NucleusSampling",
+        "p": 0.5,
+        "temperature": 0.9,
+        "max_new_tokens": 64,
+        "candidates": 1,
+        "seed": 4,
+    }
+    assert config.attack.backbone.layers == 7
+    assert configuration.check(config) == []
+
+
 def test_amending_reports_all_that_is_misspelt() -> None:
     run = OmegaConf.create(configuration.plain(configuration.compose("train", [])))
     overrides = ["attack.decodng.beams=3", "loger=x", "datamodule=fils", "datamodule.path=x", "debug=smoke", "seed=1,2"]
