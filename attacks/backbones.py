@@ -55,7 +55,7 @@ class RandomGPT2:
         layers: PositiveInt = 3,
         width: PositiveInt = 192,
         heads: PositiveInt = 3,
-        vocabulary: Annotated[int, Field(ge=258)] = 1024,
+        vocabulary: Annotated[int, Field(ge=258)] = 4096,
         dropout: Dropout = 0.0,
     ) -> None:
         if width % heads:
@@ -109,7 +109,7 @@ class RandomT5:
         decoder_layers: PositiveInt = 3,
         width: PositiveInt = 192,
         heads: PositiveInt = 3,
-        vocabulary: Annotated[int, Field(ge=258)] = 1024,
+        vocabulary: Annotated[int, Field(ge=258)] = 4096,
         dropout: Dropout = 0.0,
     ) -> None:
         if width % heads:
