@@ -1,4 +1,4 @@
-"""GEIA: a decoder that reads the embedding as its first token (Li et al. 2023, section 3.2).
+"""GEIA: a decoder that reads the embedding as its first token (Li et al. 2023, section 3.5).
 
     embedding -> linear projection -> first "token" of a causal language model -> "i love to hike with my dog ."
 

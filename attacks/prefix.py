@@ -2,7 +2,7 @@
 
     prefix(vectors)          # (n, d) -> (n, vectors, width)
 
-GEIA (Li et al. 2023, section 3.2) uses one linear projection to one vector. Vec2Text (Morris et al. 2023, section 3.1)
+GEIA (Li et al. 2023, section 3.5) uses one linear projection to one vector. Vec2Text (Morris et al. 2023, section 3.1)
 uses an MLP to sixteen.
 """
 
