@@ -1,0 +1,123 @@
+"""What benchmarks of the attack share: the clock, the ordinary training path, and how figures are summed up."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import configuration
+from attacks.generative import GenerativeAttack
+from datamodules.inversion import InversionDataModule
+from embedders.cache import CachedEmbedder
+
+
+class Clock:
+    """Seconds; on a GPU, what was asked of it is waited for first.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        own_time: Count the processor time of this process instead of the time that passes.
+    """
+
+    def __init__(self, device: str, own_time: bool = False) -> None:
+        self._on_gpu = device.startswith("cuda")
+        self._now = time.process_time if own_time else time.perf_counter
+
+    def __call__(self) -> float:
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        return self._now()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What train.py makes out of a configuration, but for the callbacks that write a run directory."""
+
+    config: Any
+    attack: GenerativeAttack
+    datamodule: InversionDataModule
+    embedder: CachedEmbedder
+
+    def trainer(self, **arguments: Any) -> Any:
+        from hydra.utils import instantiate
+
+        return instantiate(self.config.trainer, _convert_="all", logger=False, **arguments)
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """The options that every benchmark of the attack has."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the CPU (default: all cores)")
+    parser.add_argument("--precision", default=None, help="of our training (default: bf16-mixed where it helps)")
+    parser.add_argument("--path", default=None, help="texts of your own (.jsonl, .csv, .txt ...)")
+    parser.add_argument("overrides", nargs="*", help="of the configuration, as for train.py")
+    parser.add_argument(
+        "--own-time", action="store_true",
+        help="count this process's processor time: for a machine shared with other work, with --threads 1",
+    )  # fmt: skip
+    return parser
+
+
+def job(options: argparse.Namespace, overrides: Sequence[str], artifacts: Path, cache: Path | None = None) -> Job:
+    """Attack, data and embedder as ``python train.py attack=geia <overrides>`` would make them, connected."""
+    from hydra.utils import instantiate
+    from lightning import seed_everything
+
+    config = configuration.compose("train", [
+        "attack=geia", "embedder=minilm", f"embedder.device={options.device}", "logger=none",
+        f"trainer.accelerator={'gpu' if options.device == 'cuda' else 'cpu'}",
+        f"trainer.precision={options.precision or fast_precision(options.device)}",
+        "trainer.enable_checkpointing=false", "trainer.enable_progress_bar=false", "trainer.limit_val_batches=0",
+        *overrides,
+        *options.overrides,
+    ])  # fmt: skip
+    if mistakes := configuration.check(config):
+        raise SystemExit("\n".join(mistakes))
+    seed_everything(config.seed, workers=True, verbose=False)
+    embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), cache or Path(config.cache_dir))
+    datamodule = instantiate(config.datamodule, _convert_="all")
+    datamodule.connect(embedder, instantiate(config.defense, _convert_="all"))
+    attack = instantiate(config.attack, _convert_="all")
+    attack.connect(artifacts, embedder)
+    return Job(config, attack, datamodule, embedder)
+
+
+def texts_of(options: argparse.Namespace, sentences: int, held_out: int) -> list[str]:
+    """Overrides that choose the texts: ``sentences`` of the built-in corpus for training, or a file."""
+    if options.path is not None:
+        return ["datamodule=files", f"datamodule.path='{options.path}'", f"datamodule.limit_train={sentences}"]
+    source = "+datamodule.source"
+    total = sentences + 2 * held_out
+    return [f"{source}.sentences={total}", f"{source}.valid={held_out}", f"{source}.test={held_out}"]
+
+
+def fast_precision(device: str) -> str:
+    """bf16-mixed where the device multiplies bfloat16 matrices faster than float32 ones."""
+    helps = torch.cuda.is_bf16_supported() if device == "cuda" else torch.cpu.get_capabilities().get("avx512_bf16")
+    return "bf16-mixed" if helps else "32-true"
+
+
+def quiet() -> None:
+    """Leave Lightning's remarks on hardware and loaders out of the table."""
+    import logging
+
+    warnings.filterwarnings("ignore", module="lightning")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.ERROR)
+
+
+def spread(ratios: Sequence[float]) -> str:
+    """Median and range of paired ratios."""
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} rounds)"
