@@ -66,6 +66,7 @@ class Attack(LightningModule):
         self.dimension = 0
         self.from_checkpoint = False
         self._built = False
+        self._random_state: dict[str, Tensor] = {}
 
     def connect(self, artifacts: Path, oracle: CachedEmbedder | None, *, from_checkpoint: bool = False) -> None:
         """Tell the attack where its artifacts lie and which embedder it may ask.
@@ -127,6 +128,16 @@ class Attack(LightningModule):
             self.build(self.dimension)
             self._built = True
 
+    def on_train_start(self) -> None:
+        """Go on with the random numbers of a checkpoint: a resumed training takes the very steps of an unbroken one.
+
+        Ranks draw different ones and only one of them writes checkpoints, so several ranks start theirs anew.
+        """
+        if self._random_state and self.trainer.world_size == 1:
+            torch.set_rng_state(self._random_state["cpu"])
+            if self.device.type == "cuda" and "cuda" in self._random_state:
+                torch.cuda.set_rng_state(self._random_state["cuda"], self.device)
+
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
         """The loss of one batch."""
         loss = self.loss(batch["vectors"], batch["labels"])
@@ -166,12 +177,19 @@ class Attack(LightningModule):
             self.load_state_dict(content["state_dict"])
         self.eval()
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the state of the random numbers: dropout and noise go on from there."""
+        checkpoint["random_state"] = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            checkpoint["random_state"]["cuda"] = torch.cuda.get_rng_state(self.device)
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Compare the weights of a checkpoint with the modules, before they are loaded.
 
         Raises:
             InputError: Missing or unexpected weights, or other shapes; the first one is named.
         """
+        self._random_state = {name: state.cpu() for name, state in checkpoint.get("random_state", {}).items()}
         found = {name: tuple(tensor.shape) for name, tensor in checkpoint["state_dict"].items()}
         wanted = {name: tuple(tensor.shape) for name, tensor in self.state_dict().items()}
         if found != wanted:

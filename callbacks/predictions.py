@@ -55,7 +55,7 @@ class Predictions(Callback):
         assert isinstance(pl_module, Attack)
         seconds = time.perf_counter() - self.started
         asked = self.embedder.queries.keys("attack")
-        gathered = _gather((self.predictions, seconds, asked))
+        gathered = gather((self.predictions, seconds, asked))
         if trainer.is_global_zero:
             # A dict keyed by index drops what two ranks may have predicted twice.
             merged = {index: prediction for part, _, _ in gathered for index, prediction in part.items()}
@@ -90,7 +90,7 @@ class Predictions(Callback):
             logger.save()
 
 
-def _gather(value: Any) -> list[Any]:
+def gather(value: Any) -> list[Any]:
     """``value`` of every rank; on one process just this one. Objects, since torchmetrics would not gather strings."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return [value]

@@ -11,10 +11,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning import Callback, LightningModule, Trainer
 
 import runs
+from callbacks.predictions import gather
 from embedders.cache import CachedEmbedder
 
 PACKAGES = ("torch", "lightning", "transformers", "tokenizers", "sentence-transformers", "sacrebleu")
@@ -51,6 +53,9 @@ class RunRecord(Callback):
         self._write(trainer, pl_module)
 
     def _write(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        queries = self.embedder.queries
+        keys = {purpose: queries.keys(purpose) for purpose in queries.asked}
+        ranks = gather((keys, queries.sent))
         if not trainer.is_global_zero:
             return
         device = trainer.strategy.root_device
@@ -63,8 +68,10 @@ class RunRecord(Callback):
             "embedder": {
                 "fingerprint": self.embedder.fingerprint,
                 "dimension": self.embedder.dimension,
-                "asked": dict(self.embedder.queries.asked),
-                "sent": dict(self.embedder.queries.sent),
+                "asked": {
+                    purpose: len(np.unique(np.concatenate([asked[purpose] for asked, _ in ranks]))) for purpose in keys
+                },
+                "sent": {purpose: sum(sent[purpose] for _, sent in ranks) for purpose in keys},
             },
             "data": {"revision": trainer.datamodule.resolved_revision},  # type: ignore[attr-defined]
         }

@@ -38,20 +38,21 @@ def ending(config: DictConfig | None = None, *, training: bool = False) -> Itera
             raise
         _end(_interrupted(config, training), INTERRUPTED)
     except (InputError, InstantiationException, OSError, RuntimeError) as error:
-        message = _message(error, config)
+        message = _message(error, config, training)
         if message is None:
             raise
         _end(message, FAILED)
 
 
-def _message(error: BaseException, config: DictConfig | None) -> str | None:
+def _message(error: BaseException, config: DictConfig | None, training: bool) -> str | None:
     """What to tell the user, or None where only a traceback helps."""
     for cause in _chain(error):
         if isinstance(cause, InputError):
             return str(cause)
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             where = cause.filename or _fullest(config)
-            return f"{where}: no space left on the disk; make room and run the same command again"
+            again = "run the same command again" if config is None else f"go on with: {_command(training)}"
+            return f"{where}: no space left on the disk; make room and {again}"
         if isinstance(cause, ValueError) and isinstance(error, InstantiationException):
             # Constraints between values, such as width and heads, are the constructor's to find.
             key = re.search(r"full_key: (\S+)", str(error))
@@ -74,11 +75,17 @@ def _fullest(config: DictConfig | None) -> str:
 def _interrupted(config: DictConfig | None, training: bool) -> str:
     if config is None:
         return "interrupted: nothing had begun"
-    command = f"python {shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}"
+    command = _command(training)
     checkpoints = Path(config.run_dir) / "checkpoints"
     if training and any(checkpoints.glob("*.ckpt")):
-        return f"interrupted: {checkpoints} is kept; go on with: {command} ckpt_path=last"
+        return f"interrupted: {checkpoints} is kept; go on with: {command}"
     return f"interrupted: vectors that were embedded are kept; start again with: {command}"
+
+
+def _command(training: bool) -> str:
+    """This process's command line; a training goes on from its last checkpoint, or from the start where it has none."""
+    words = [word for word in sys.argv[1:] if not (training and word.startswith("ckpt_path="))]
+    return f"python {shlex.join([Path(sys.argv[0]).name, *words, *(['ckpt_path=last'] if training else [])])}"
 
 
 def _end(message: str, code: int) -> None:

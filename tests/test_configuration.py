@@ -441,7 +441,7 @@ def test_a_job_that_complains_and_one_that_is_interrupted(tmp_path: Path) -> Non
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["log"]
     interrupted = _run(tmp_path, "train", "run_dir=there", "seed=3", task="interrupt")
     assert interrupted.returncode == 130
-    assert interrupted.stderr.splitlines()[-1].endswith("start again with: python train.py seed=3 run_dir=there")
+    assert interrupted.stderr.splitlines()[-1].endswith("train.py seed=3 run_dir=there ckpt_path=last")
     assert "Traceback" not in interrupted.stderr
 
 

@@ -41,6 +41,7 @@ TEST_TEXTS = 37  # no multiple of the batch size, and an odd number of batches: 
 DATA = ["datamodule.limit_train=400", "datamodule.limit_valid=16", f"datamodule.limit_test={TEST_TEXTS}",
         "datamodule.eval_batch_size=8"]  # fmt: skip
 MODEL = ["attack.backbone.layers=1", "attack.backbone.width=64", "attack.backbone.heads=2",
+         "attack.backbone.dropout=0.1", "attack.prefix.noise=0.1",  # resuming must restore the random numbers too
          "attack.decoding.beams=2", "attack.decoding.max_new_tokens=40"]  # fmt: skip
 SHORT = ["trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_steps=30", "trainer.max_time=null"]
 TINY = [*DATA, *MODEL, *SHORT]
@@ -282,11 +283,11 @@ def test_evaluation_on_other_text(trained: Path, scripts: Scripts, tmp_path: Pat
 
 
 def test_evaluation_without_the_cache(trained: Path, tmp_path: Path) -> None:
-    """As on another machine: texts are embedded again, those of the baseline included."""
+    """As on another machine: texts are embedded again, those of the baseline included; each by one rank."""
     fresh = Scripts(tmp_path / "cache")
     out = tmp_path / "out"
-    limits = ["datamodule.limit_test=3"]
-    fresh.succeed("evaluate", f"run={trained}", f"output_dir={out}", f"cache_dir={fresh.cache}", *limits)
+    options = ["datamodule.limit_test=3", "datamodule.eval_batch_size=2", f"cache_dir={fresh.cache}", *TWO_RANKS]
+    fresh.succeed("evaluate", f"run={trained}", f"output_dir={out}", *options)
     assert load(out / runs.RECORD)["embedder"]["sent"]["training"] == 403
     assert [row["prediction"] for row in lines(out / runs.PREDICTIONS)] == [
         row["prediction"] for row in lines(trained / runs.PREDICTIONS)[:3]
@@ -519,7 +520,9 @@ def test_a_full_disk_is_one_message(trained: Path, scripts: Scripts, small_disk:
     result = scripts.run("train", *TINY, *SAVE_OFTEN, f"run_dir={small_disk / 'run'}")
     assert result.returncode == 2, result.stderr[-3000:]
     assert "Traceback" not in result.stderr
-    assert "no space left on the disk" in result.stderr.splitlines()[-1]
+    message = result.stderr.splitlines()[-1]
+    assert "no space left on the disk; make room and go on with: python train.py" in message
+    assert message.endswith("ckpt_path=last")
     assert unfinished(small_disk) == []
     assert not (small_disk / "run" / runs.CHECKPOINT).exists()  # it does not fit
     assert yaml.safe_load((small_disk / "run" / runs.CONFIG).read_text())["seed"] == 0
