@@ -77,7 +77,7 @@ def test_texts_end_at_different_lengths() -> None:
 
 @pytest.mark.parametrize("make", [causal, encoder_decoder])
 @pytest.mark.parametrize(
-    "decoding", [BeamSearch(beams=4, max_new_tokens=12, candidates=4), NucleusSampling(candidates=3)]
+    "decoding", [BeamSearch(beams=4, max_new_tokens=12, candidates=4), NucleusSampling(candidates=3, max_new_tokens=30)]
 )
 def test_result_of_a_target_does_not_depend_on_its_neighbours(make: object, decoding: BeamSearch) -> None:
     decoder = make()  # type: ignore[operator]
