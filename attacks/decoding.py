@@ -84,10 +84,15 @@ class BeamSearch:
         active = torch.arange(n, device=device)  # targets that are still searched
         running = torch.empty((n, 1, 0), dtype=torch.long, device=device)
         scores = torch.zeros((n, 1), device=device)  # of running beams; a single one before the first token
+        # Written over at every step: on a CPU, fresh memory of this size costs more than the arithmetic.
+        space = torch.empty((n * b, logits.shape[-1]), device=device)
         for length in range(1, limit + 1):
             a, width = scores.shape
             vocabulary = logits.shape[-1]
-            totals = scores[:, :, None] + torch.log_softmax(logits.float(), -1).view(a, width, vocabulary)
+            totals = space[: a * width]
+            torch.log_softmax(logits, -1, dtype=torch.float32, out=totals)
+            totals = totals.view(a, width, vocabulary)
+            totals += scores[:, :, None]
             # 2b candidates: even if b of them end here, b are left to run on.
             top, flat = totals.view(a, -1).topk(min(2 * b, width * vocabulary), dim=1)
             parents, tokens = flat // vocabulary, flat % vocabulary
