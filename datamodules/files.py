@@ -210,7 +210,7 @@ class FilesDataModule(InversionDataModule):
         max_tokens: PositiveInt = 32,
         tokenizer: str = "minilm",
         batch_size: PositiveInt = 64,
-        eval_batch_size: PositiveInt = 64,
+        eval_batch_size: PositiveInt = 128,
         limit_train: PositiveInt | None = None,
         limit_valid: PositiveInt | None = None,
         limit_test: PositiveInt | None = None,

@@ -88,7 +88,7 @@ class InversionDataModule(LightningDataModule):
         max_tokens: PositiveInt = 32,
         tokenizer: str = "minilm",
         batch_size: PositiveInt = 64,
-        eval_batch_size: PositiveInt = 64,
+        eval_batch_size: PositiveInt = 128,
         limit_train: PositiveInt | None = None,
         limit_valid: PositiveInt | None = None,
         limit_test: PositiveInt | None = None,
