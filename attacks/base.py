@@ -40,10 +40,13 @@ class Prediction:
     Attributes:
         candidates: At least one text.
         kind: ``sequence``, or ``set`` where the order of the words means nothing.
+        tokens: The ids that the attack predicted, as ``Attack.tokens`` numbers them, where its text would not be cut
+            into these again (pieces in no order, say); None where it would.
     """
 
     candidates: tuple[str, ...]
     kind: Literal["sequence", "set"] = "sequence"
+    tokens: tuple[int, ...] | None = None
 
 
 class Attack(LightningModule):
@@ -90,6 +93,10 @@ class Attack(LightningModule):
     def encode(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
         """Label ids of each text, as the data module stores them."""
         return [[] for _ in texts]
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]] | None:
+        """The attack's own token ids of texts, whole and in order, for figures on its own tokens; None: it has none."""
+        return None
 
     def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Mean training loss of a batch: vectors (B, d), labels (B, T) padded with -100 -> scalar."""

@@ -59,11 +59,15 @@ class GenerativeAttack(Attack):
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text and the end token, cut to what decoding can write."""
+        eos = self.tokenizer.eos_token_id
+        return [[*row, eos][: self.decoding.max_new_tokens] for row in self.tokens(texts)]
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, uncut and without the end token."""
         # A text that contains "<eos>" holds five characters, not the end of a text.
         options = {"add_special_tokens": False, "split_special_tokens": True}
-        ids = self.tokenizer(list(texts), **options)["input_ids"] if len(texts) else []
-        eos = self.tokenizer.eos_token_id
-        return [[*row, eos][: self.decoding.max_new_tokens] for row in ids]
+        ids: list[list[int]] = self.tokenizer(list(texts), **options)["input_ids"] if len(texts) else []
+        return ids
 
     def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Mean cross-entropy of the labels, end token included, padding excluded."""
