@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Protocol
 
 import torch
-from lightning import Trainer
+from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
@@ -170,6 +170,16 @@ def schedule(progress: float, step: int, warmup_steps: int) -> float:
     """Factor on the learning rate: linear warm-up over ``warmup_steps``, then linear decay to 0 at ``progress`` 1."""
     warmup = min(1.0, (step + 1) / (warmup_steps + 1))
     return warmup * max(0.0, 1.0 - progress)
+
+
+def scheduled(settings: OptimizerSettings, module: LightningModule) -> Any:
+    """What ``configure_optimizers`` returns: one optimiser, its learning rate set every step from the share of the
+    training budget that is used."""
+    optimizer = settings.build(module)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: schedule(training_progress(module.trainer), step, settings.warmup_steps)
+    )
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 def training_progress(trainer: Trainer) -> float:
