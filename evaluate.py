@@ -29,6 +29,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     from lightning import seed_everything
     from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
+    from callbacks.analyses import Analyses
     from callbacks.baseline import NearestNeighborBaseline
     from callbacks.predictions import Predictions
     from callbacks.report import print_summary, write_report
@@ -50,9 +51,12 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     training.connect(embedder, instantiate(config.defense, _convert_="all"))
     try:
         training.examples("train")
-        knew = [NearestNeighborBaseline(output, embedder, training)]
+        knew = [NearestNeighborBaseline(output, embedder, training), Analyses(output, training)]
     except InputError as error:
-        rank_zero_warn(f"the nearest-neighbour baseline is left out: the run's training text cannot be read: {error}")
+        rank_zero_warn(
+            "the nearest-neighbour baseline and the analyses are left out: the run's training text cannot be read: "
+            f"{error}"
+        )
         training, knew = None, []
 
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]

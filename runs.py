@@ -5,6 +5,7 @@
     artifacts/         tokenizer, the decoder's architecture, neighbour index: what the model needs besides its weights
     predictions.jsonl  one object an example
     metrics.json       flat; baseline.json has the same keys for the nearest neighbour
+    analyses.json      what the training text has to do with the result
     history.jsonl      the training curve
     report.html, log
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 CONFIG, METRICS, BASELINE = "config.yaml", "metrics.json", "baseline.json"
+ANALYSES = "analyses.json"
 PREDICTIONS, HISTORY, RECORD = "predictions.jsonl", "history.jsonl", "record.json"
 ARTIFACTS, CHECKPOINT = "artifacts", "checkpoints/last.ckpt"
 

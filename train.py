@@ -28,6 +28,7 @@ def train(cfg: DictConfig) -> None:
     from lightning import seed_everything
     from lightning.pytorch.utilities import rank_zero_only
 
+    from callbacks.analyses import Analyses
     from callbacks.baseline import NearestNeighborBaseline
     from callbacks.checkpoint_files import WholeCheckpoints
     from callbacks.predictions import Predictions
@@ -58,6 +59,7 @@ def train(cfg: DictConfig) -> None:
             *(instantiate(callback, _convert_="all") for callback in cfg.callbacks.values()),
             Predictions(run_dir, embedder, datamodule),
             NearestNeighborBaseline(run_dir, embedder, datamodule),
+            Analyses(run_dir, datamodule),
             record,
         ],
     )

@@ -3,6 +3,7 @@
     config.yaml        attack, embedder, datamodule, defense, trainer, seed, name, choices
     metrics.json       {"bleu": 91.2, "cosine": 0.981, "entity_recovery": null, "examples": 2000, ...}
     baseline.json      the nearest neighbour's, same keys; absent where none was computed
+    analyses.json      what callbacks.analyses counted; absent where it did not
     predictions.jsonl  {"index": 3, "reference": "...", "prediction": "...", "kind": "sequence", "cosine": 0.93, ...}
     history.jsonl      {"step": 120, "train_loss": 3.1, "val_loss": null, ...}; absent where nothing was trained
 
@@ -77,7 +78,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All that a report shows. ``baseline`` is None and ``history`` is empty where the run has none."""
+    """All that a report shows. ``baseline`` and ``analyses`` are None, ``history`` is empty where the run has none."""
 
     directory: Path
     config: dict[str, Any]
@@ -86,6 +87,7 @@ class Results:
     baseline: dict[str, Any] | None
     recovered: list[Recovered]
     history: list[Moment]
+    analyses: dict[str, Any] | None = None
 
     @property
     def ordered_words(self) -> bool:
@@ -103,7 +105,8 @@ def read_results(run_dir: Path) -> Results:
     """Read a run directory.
 
     Raises:
-        InputError: A file is missing (baseline.json and history.jsonl may be) or broken; names it, and the line.
+        InputError: A file is missing (baseline.json, analyses.json and history.jsonl may be) or broken; names it, and
+            the line.
     """
     config_text = _text(run_dir / runs.CONFIG)
     try:
@@ -112,10 +115,8 @@ def read_results(run_dir: Path) -> Results:
         raise InputError(f"{run_dir / runs.CONFIG}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict):
         raise InputError(f"{run_dir / runs.CONFIG}: expected keys and values, found {type(config).__name__}")
-    baseline, history = run_dir / runs.BASELINE, run_dir / runs.HISTORY
-    rows = _lines(run_dir / runs.PREDICTIONS, Row)
-    if not rows:
-        raise InputError(f"{run_dir / runs.PREDICTIONS}: holds no prediction")
+    baseline, history, analyses = (run_dir / name for name in (runs.BASELINE, runs.HISTORY, runs.ANALYSES))
+    rows = read_rows(run_dir / runs.PREDICTIONS)
     return Results(
         directory=run_dir,
         config=config,
@@ -124,7 +125,20 @@ def read_results(run_dir: Path) -> Results:
         baseline=_object(baseline) if baseline.exists() else None,
         recovered=_score(rows),
         history=_lines(history, Moment) if history.exists() else [],
+        analyses=_object(analyses) if analyses.exists() else None,
     )
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The lines of predictions.jsonl; at least one.
+
+    Raises:
+        InputError: The file is missing, broken or empty; names it, and the line.
+    """
+    rows = _lines(path, Row)
+    if not rows:
+        raise InputError(f"{path}: holds no prediction")
+    return rows
 
 
 def by_quality(recovered: Sequence[Recovered]) -> list[Recovered]:

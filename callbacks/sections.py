@@ -16,6 +16,7 @@ from typing import Any
 from markupsafe import Markup
 
 from callbacks import figures
+from callbacks.analyses import frequency_charts
 from callbacks.results import Moment, Recovered, Results, by_quality, evenly, pieces
 from callbacks.wording import difference, duration, measure, number, ordered, shown
 
@@ -128,6 +129,12 @@ def all_figures(results: Results) -> Markup:
     return macro("figures", lines=comparison(results), baseline=results.baseline is not None)
 
 
+def frequency(results: Results) -> Markup | None:
+    """How much of the rare and of the common words came back."""
+    charts = frequency_charts(results.analyses)
+    return macro("closeness", charts=charts) if charts else None
+
+
 def configuration(results: Results) -> Markup:
     """config.yaml, folded."""
     return macro("configuration", text=results.config_text)
@@ -148,6 +155,7 @@ class Section:
 SECTIONS = (
     Section("In short", headline),
     Section("How close it came", closeness),
+    Section("Rare and common words", frequency),
     Section("How it learned", training),
     Section("Side by side", examples),
     Section("All figures", all_figures),

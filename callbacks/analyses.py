@@ -1,0 +1,119 @@
+"""What the training text has to do with a result: how alike both texts are, and how frequency decides what comes back.
+
+    analyses.json   {"training_texts": 17000, "corpus_similarity": 0.93, "similarity_texts": [17000, 2000],
+                     "word_frequency": [{"from": 0, "to": 0, "words": 12, "occurrences": 14, "recovered": 1}, ...]}
+
+Beside metrics.json; the report draws the second, and compare.py the first over several test sets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+from markupsafe import Markup
+
+import runs
+from callbacks import figures
+from callbacks.results import Row, read_rows
+from datamodules.inversion import InversionDataModule
+from metrics.statistics import corpus_similarity
+from metrics.tokens import words
+
+SIMILARITY_TEXTS = 20_000  # read of each corpus, evenly: a million 4-grams settle which 5,000 are common, in seconds
+
+
+class Analyses(Callback):
+    """Writes analyses.json when a test ends, from predictions.jsonl.
+
+    Args:
+        directory: Where predictions.jsonl lies.
+        training: The data module whose training text the attack knew.
+    """
+
+    def __init__(self, directory: Path, training: InversionDataModule) -> None:
+        self.directory, self.training = directory, training
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Rank 0 counts."""
+        if not trainer.is_global_zero:
+            return
+        texts = [example.text for example in self.training.examples("train")]
+        rows = read_rows(self.directory / runs.PREDICTIONS)
+        known, attacked = evenly_spaced(texts), evenly_spaced([row.reference for row in rows])
+        content = {
+            "training_texts": len(texts),
+            "corpus_similarity": corpus_similarity(known, attacked),
+            "similarity_texts": [len(known), len(attacked)],
+            "word_frequency": word_frequency(texts, rows),
+        }
+        runs.write_json(self.directory / runs.ANALYSES, content)
+
+
+def evenly_spaced(texts: Sequence[str], limit: int = SIMILARITY_TEXTS) -> Sequence[str]:
+    """At most ``limit`` of the texts, evenly over all of them."""
+    return texts if len(texts) <= limit else [texts[place * len(texts) // limit] for place in range(limit)]
+
+
+def word_frequency(training: Iterable[str], rows: Sequence[Row]) -> list[dict[str, int]]:
+    """Occurrences of words in the references, and how many of them came back, by the word's count in the training text.
+
+    vec2text_morris2023, figure 6. A word of the reference is recovered as often as the prediction has it too, so that
+    over all bins the share of recovered occurrences is the micro recall of words.
+
+    Returns:
+        Bins in rising order, those without an occurrence left out: ``from`` and ``to`` (both included) are counts in
+        the training text, 0 and then half decades; ``words`` counts different ones.
+    """
+    counts: Counter[str] = Counter()
+    for text in training:
+        counts.update(words(text))
+    occurrences: Counter[str] = Counter()
+    recovered: Counter[str] = Counter()
+    for row in rows:
+        wanted = Counter(words(row.reference))
+        occurrences.update(wanted)
+        recovered.update(wanted & Counter(words(row.prediction)))
+    bins: dict[tuple[int, int], dict[str, int]] = {}
+    for word, times in occurrences.items():
+        low, high = _bin(counts[word])
+        found = bins.setdefault((low, high), {"from": low, "to": high, "words": 0, "occurrences": 0, "recovered": 0})
+        found["words"] += 1
+        found["occurrences"] += times
+        found["recovered"] += recovered[word]
+    return [bins[edges] for edges in sorted(bins)]
+
+
+def _bin(count: int) -> tuple[int, int]:
+    """0; 1 to 2, 3 to 9, 10 to 29, 30 to 99, and so on."""
+    if count == 0:
+        return 0, 0
+    decade = 10 ** (len(str(count)) - 1)
+    return (decade, 3 * decade - 1) if count < 3 * decade else (3 * decade, 10 * decade - 1)
+
+
+def frequency_charts(analyses: Mapping[str, Any] | None) -> list[tuple[str, Markup, str]]:
+    """The chart of the report's section: title, SVG and note; none where the run has no analyses."""
+    bins = (analyses or {}).get("word_frequency") or []
+    if not bins:
+        return []
+    groups = [
+        figures.Bars(
+            _short(one["from"], one["to"]), f"{one['occurrences']:,}", [100 * one["recovered"] / one["occurrences"]]
+        )
+        for one in bins
+    ]
+    title = "Words recovered, by their count in the training text"
+    chart = figures.grouped_bars(title, ["recovered"], groups, "times in the training text")
+    note = "Percent of the words' occurrences in the test texts; below each bin, how many there are."
+    return [("Words by frequency", chart, note)]
+
+
+def _short(low: int, high: int) -> str:
+    """A bin in a few characters: ``0``, ``1-2``, ``300+``, ``3k+``; from 100 on only its lower end fits."""
+    if high < 100:
+        return f"{low}" if low == high else f"{low}–{high}"  # noqa: RUF001
+    return f"{low}+" if low < 1000 else f"{low // 1000}k+" if low < 10**6 else f"{low // 10**6}M+"

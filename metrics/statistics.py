@@ -1,0 +1,149 @@
+"""How sure a figure is, and how alike two corpora are.
+
+A figure of a test set is taken apart into numbers of each example that are added up (``parts``) and a function of the
+sums (``combine``). A mean has the parts (value, 1) and combines them by division; corpus BLEU has its n-gram counts.
+Drawing examples again is then a product of matrices, and a figure is never computed from texts twice.
+
+    sums = resampled_sums(parts, resamples=2000, seed=0)      # (n, k) -> (2000, k)
+    interval(combine(sums))                                   # Interval(low=29.8, high=32.2)
+
+Two attacks on the same examples are resampled with the same seed, and so with the same draws: the differences of their
+figures, draw by draw, are the paired bootstrap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+DRAWN_TOGETHER = 4_000_000  # examples drawn at once: bounds memory at some 64 MB, whatever the size of the test set
+COMMON = 5000  # n-grams compared
+ORDER = 4  # characters of an n-gram
+
+
+class Interval(NamedTuple):
+    """The ends of a confidence interval."""
+
+    low: float
+    high: float
+
+
+def resampled_sums(parts: Floats, resamples: int, seed: int) -> Floats:
+    """Sums over examples drawn with replacement, as many as there are: (n, k) -> (resamples, k).
+
+    The draws depend on ``n``, ``resamples`` and ``seed`` alone, so those of two attacks on one test set are the same.
+
+    Raises:
+        ValueError: There is no example.
+    """
+    size = len(parts)
+    if size == 0:
+        raise ValueError("there is nothing to draw from: no examples")
+    generator = np.random.default_rng(seed)
+    block = max(1, DRAWN_TOGETHER // size)
+    sums = np.empty((resamples, parts.shape[1]))
+    for start in range(0, resamples, block):
+        rows = min(block, resamples - start)
+        drawn = generator.integers(size, size=(rows, size)) + size * np.arange(rows)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=rows * size).reshape(rows, size)
+        sums[start : start + rows] = times @ parts
+    return sums
+
+
+def interval(values: Floats, confidence: float = 0.95) -> Interval | None:
+    """The percentile interval of resampled values, (resamples,); None where a figure is undefined (NaN) in all of them.
+
+    Resamples in which it is undefined, such as a share of entities where no drawn text has one, are left out.
+    """
+    defined = values[~np.isnan(values)]
+    if len(defined) == 0:
+        return None
+    low, high = np.quantile(defined, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Interval(float(low), float(high))
+
+
+def significance(differences: Floats) -> float | None:
+    """Two-sided p value of a paired bootstrap, (resamples,); None where no difference is defined.
+
+    Twice the share of resamples on the rarer side of zero, ties on both sides, one added to count and total so that it
+    is never 0. It is the level at which the percentile interval just reaches zero, so the two never disagree.
+    """
+    defined = differences[~np.isnan(differences)]
+    if len(defined) == 0:
+        return None
+    rarer = min(np.count_nonzero(defined <= 0), np.count_nonzero(defined >= 0))
+    return min(1.0, 2 * (rarer + 1) / (len(defined) + 1))
+
+
+def wilson(successes: int, total: int, confidence: float = 0.95) -> Interval:
+    """Wilson's score interval for a share, 0 to 1: unlike a bootstrap, it has a width where all or none succeed.
+
+    Raises:
+        ValueError: No trial, or more successes than trials.
+    """
+    if not 0 <= successes <= total or total == 0:
+        raise ValueError(f"{successes} successes of {total} are no share")
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    share, weight = successes / total, z * z / total
+    middle = (share + weight / 2) / (1 + weight)
+    reach = z * math.sqrt(share * (1 - share) / total + weight / (4 * total)) / (1 + weight)
+    # Rounding must not leave the exact ends, which hold at no and at all successes.
+    low = 0.0 if successes == 0 else max(0.0, middle - reach)
+    high = 1.0 if successes == total else min(1.0, middle + reach)
+    return Interval(low, high)
+
+
+def ranks(values: Floats) -> Floats:
+    """Ranks from 1, equal values sharing the mean of theirs: (n,) -> (n,)."""
+    _, place, times = np.unique(values, return_inverse=True, return_counts=True)
+    means: Floats = np.cumsum(times) - (times - 1) / 2
+    return means[place]
+
+
+def spearman(first: Floats, second: Floats) -> float | None:
+    """Spearman's rank correlation of two lists of numbers, -1 to 1; None where one of them is constant.
+
+    Raises:
+        ValueError: They are not equally long, or hold fewer than two numbers.
+    """
+    if len(first) != len(second) or len(first) < 2:
+        raise ValueError(f"a rank correlation needs two lists of one length, got {len(first)} and {len(second)}")
+    one, other = (ranks(values) - (len(values) + 1) / 2 for values in (first, second))
+    scale = math.sqrt(float(one @ one) * float(other @ other))
+    return max(-1.0, min(1.0, float(one @ other) / scale)) if scale else None
+
+
+def corpus_similarity(training: Iterable[str], other: Iterable[str], common: int = COMMON) -> float | None:
+    """How alike two corpora are, -1 to 1: Spearman over counts of character 4-grams.
+
+    llm_attackers_zhu2024, equations 13 and 14. The paper counts the 5,000 "commonly used" 4-grams of English without
+    saying whose they are. Here they are the most common ones of ``training``, of equals the first in the order of
+    characters, so that all corpora that are compared with one training text are measured on the same ones. Case and
+    spaces count; a 4-gram lies within one text.
+
+    Returns:
+        None where it is undefined: ``training`` has fewer than two different 4-grams, or all counts of one are equal.
+    """
+    counts = character_ngrams(training)
+    chosen = sorted(counts, key=lambda gram: (-counts[gram], gram))[:common]
+    if len(chosen) < 2:
+        return None
+    others = character_ngrams(other)
+    first = np.array([counts[gram] for gram in chosen], np.float64)
+    return spearman(first, np.array([others[gram] for gram in chosen], np.float64))
+
+
+def character_ngrams(texts: Iterable[str], order: int = ORDER) -> Counter[str]:
+    """How often each run of ``order`` characters occurs; runs that overlap all count."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text[start : start + order] for start in range(len(text) - order + 1))
+    return counts

@@ -1,0 +1,196 @@
+"""Intervals, p values and the similarity of corpora: values worked out by hand, and SciPy as an independent oracle."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from examples import Span
+from metrics.resampling import SUMS, mean, ratio
+from metrics.scoring import Scored, score
+from metrics.statistics import (
+    character_ngrams,
+    corpus_similarity,
+    interval,
+    ranks,
+    resampled_sums,
+    significance,
+    spearman,
+    wilson,
+)
+from metrics.text import bleu_counts, corpus_bleu, order_bleu
+
+ROWS = [
+    Scored("Ada is in Paris with Ben", "Ada is in Paris with a dog", (Span(0, 3, "n"), Span(10, 15, "c")), cosine=0.9),
+    Scored("the invoice is due on Monday", "the invoice came on Friday", (Span(22, 28, "date"),), cosine=0.8),
+    Scored("call me", "purple", cosine=0.1),
+    Scored("I said: wait!", "I said: wait!", cosine=1.0),
+    Scored("one two three four five", "one two four three five six", cosine=0.7),
+    Scored("my name is Ada", "my name is Ada .", (Span(11, 14, "name"),), cosine=0.95),
+]  # fmt: skip
+DRAWN = [[0, 1, 2, 3, 4, 5], [0, 0, 0, 3, 3, 3], [2, 2, 2, 2, 2, 2], [1, 4, 4, 2, 2, 5], [2, 2, 2, 2, 2, 3]]
+
+
+def repeated(rows: list[Scored], places: list[int]) -> tuple[np.ndarray, list[Scored]]:
+    """How often each row was drawn, and the drawn rows."""
+    return np.bincount(places, minlength=len(rows)).astype(float), [rows[place] for place in places]
+
+
+@pytest.mark.parametrize("key", sorted(SUMS))
+def test_sums_of_drawn_examples_give_the_figure_of_a_test_set_of_these(key: str) -> None:
+    sums = SUMS[key](ROWS)
+    assert len(sums.parts) == len(ROWS)
+    for places in DRAWN:
+        times, drawn = repeated(ROWS, places)
+        expected = score(drawn)[key]
+        assert sums.combine(times @ sums.parts) == pytest.approx(
+            math.nan if expected is None else expected, nan_ok=True
+        )
+    assert sums.value == pytest.approx(score(ROWS)[key])
+
+
+def test_bleu_of_sums_is_sacrebleus() -> None:
+    generator = np.random.default_rng(7)
+    vocabulary = np.array([*"abcdef"])
+
+    def sentence() -> str:
+        return " ".join(generator.choice(vocabulary, generator.integers(1, 9)))
+
+    for _ in range(50):
+        rows = [Scored(sentence(), sentence()) for _ in range(generator.integers(1, 5))]
+        for tokens, smoothing, key in (("13a", "exp", "bleu"), ("none", "none", "bleu4")):
+            counts = bleu_counts([(row.reference, row.prediction) for row in rows], tokens)
+            expected = corpus_bleu(counts, smoothing)
+            assert SUMS[key](rows).value == pytest.approx(math.nan if expected is None else expected, nan_ok=True)
+        two = order_bleu(bleu_counts([(row.reference, row.prediction) for row in rows], "none"), 2)
+        assert SUMS["bleu2"](rows).value == pytest.approx(math.nan if two is None else two, nan_ok=True)
+
+
+def test_an_empty_prediction_scores_nothing() -> None:
+    assert SUMS["bleu"]([Scored("a b c d e", "")]).value == 0.0
+    assert SUMS["token_f1"]([Scored("a b c d e", "")]).value == 0.0
+
+
+def test_resampled_sums_draw_as_many_as_there_are_and_repeat_by_seed() -> None:
+    parts = np.column_stack([np.ones(7), np.arange(7.0), 2 * np.arange(7.0)])
+    sums = resampled_sums(parts, 500, seed=3)
+    assert sums.shape == (500, 3)
+    assert (sums[:, 0] == 7).all()
+    assert (sums[:, 2] == 2 * sums[:, 1]).all()
+    assert len(np.unique(sums[:, 1])) > 10
+    assert (sums == resampled_sums(parts, 500, seed=3)).all()
+    assert (sums != resampled_sums(parts, 500, seed=4)).any()
+    # The draws do not hang on what is summed: that is what pairs two attacks.
+    assert (resampled_sums(parts[:, 1:2], 500, seed=3)[:, 0] == sums[:, 1]).all()
+
+
+def test_blocks_do_not_repeat_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metrics.statistics.DRAWN_TOGETHER", 30)
+    sums = resampled_sums(np.arange(10.0)[:, None], 8, seed=0)[:, 0]  # three, three and two resamples at a time
+    assert len(set(sums)) > 3
+    with pytest.raises(ValueError, match="no examples"):
+        resampled_sums(np.empty((0, 2)), 8, seed=0)
+
+
+@pytest.mark.parametrize("kind", ["mean", "ratio"])
+def test_interval_agrees_with_scipy(kind: str) -> None:
+    generator = np.random.default_rng(1)
+    above, below = generator.gamma(2.0, 10.0, 300), generator.integers(1, 6, 300).astype(float)
+    if kind == "mean":
+        sums = mean([*above])
+        oracle = scipy.stats.bootstrap((above,), np.mean, n_resamples=5000, method="percentile", random_state=2)
+    else:
+        sums = ratio([*zip(above / 100, below, strict=True)])
+
+        def share(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
+            return a.sum(axis=axis) / b.sum(axis=axis)
+
+        oracle = scipy.stats.bootstrap(
+            (above, below), share, paired=True, n_resamples=5000, method="percentile", random_state=2
+        )
+    found = interval(sums.combine(resampled_sums(sums.parts, 5000, seed=0)))
+    assert found is not None
+    width = oracle.confidence_interval.high - oracle.confidence_interval.low
+    assert found.low == pytest.approx(oracle.confidence_interval.low, abs=0.06 * width)
+    assert found.high == pytest.approx(oracle.confidence_interval.high, abs=0.06 * width)
+
+
+def test_interval_by_hand() -> None:
+    assert interval(np.arange(101.0)) == pytest.approx((2.5, 97.5))
+    assert interval(np.arange(101.0), confidence=0.8) == pytest.approx((10.0, 90.0))
+    assert interval(np.array([math.nan, 1.0, math.nan, 1.0])) == (1.0, 1.0)
+    assert interval(np.array([math.nan])) is None
+
+
+def test_significance_by_hand() -> None:
+    assert significance(np.array([1.0] * 98 + [-1.0])) == pytest.approx(2 * 2 / 100)
+    assert significance(np.array([-1.0] * 99)) == pytest.approx(2 * 1 / 100)
+    assert significance(np.array([0.0] * 99)) == 1.0  # two equal attacks
+    assert significance(np.array([1.0, -1.0, math.nan])) == 1.0
+    assert significance(np.array([math.nan])) is None
+
+
+def test_significance_agrees_with_a_t_test_on_paired_means() -> None:
+    generator = np.random.default_rng(5)
+    first = generator.normal(size=400)
+    for shift in (0.0, 0.05, 0.12):
+        second = first + generator.normal(shift, 1.0, size=400)
+        differences = resampled_sums(second[:, None] - first[:, None], 4000, seed=0)[:, 0] / 400
+        assert significance(differences) == pytest.approx(scipy.stats.ttest_rel(second, first).pvalue, abs=0.03)
+
+
+@pytest.mark.parametrize(("successes", "total"), [(0, 10), (10, 10), (1, 2000), (226, 2000), (3, 4)])
+def test_wilson_agrees_with_scipy(successes: int, total: int) -> None:
+    for confidence in (0.95, 0.5):
+        oracle = scipy.stats.binomtest(successes, total).proportion_ci(confidence, method="wilson")
+        assert wilson(successes, total, confidence) == pytest.approx((oracle.low, oracle.high), abs=1e-12)
+
+
+def test_wilson_by_hand_and_refusals() -> None:
+    # z = 1.96 and no success of ten: (0, z^2 / (n + z^2)) = (0, 3.8415 / 13.8415)
+    assert wilson(0, 10) == pytest.approx((0.0, 0.277533), abs=1e-6)
+    for successes, total in ((1, 0), (3, 2), (-1, 2), (0, 0)):
+        with pytest.raises(ValueError, match="no share"):
+            wilson(successes, total)
+
+
+def test_ranks_and_spearman_agree_with_scipy() -> None:
+    assert ranks(np.array([5.0, 1.0, 5.0, 7.0])).tolist() == [2.5, 1.0, 2.5, 4.0]
+    generator = np.random.default_rng(0)
+    for size in (2, 5, 400):
+        first, second = (generator.integers(0, 6, size).astype(float) for _ in range(2))
+        first[0], second[0] = 9.0, 8.0  # never constant
+        assert (ranks(first) == scipy.stats.rankdata(first)).all()
+        assert spearman(first, second) == pytest.approx(scipy.stats.spearmanr(first, second).statistic)
+    assert spearman(np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])) == pytest.approx(-1.0)
+    assert spearman(np.array([1.0, 2.0]), np.array([3.0, 3.0])) is None
+    with pytest.raises(ValueError, match="two lists of one length"):
+        spearman(np.array([1.0, 2.0]), np.array([3.0]))
+
+
+def test_character_ngrams_stay_within_a_text() -> None:
+    assert character_ngrams(["abcde", "bcde", "abc", ""]) == {"abcd": 1, "bcde": 2}
+
+
+def test_corpus_similarity_by_hand() -> None:
+    # The three most common 4-grams of the training text are aaaa (3), bbbb (2), cccc (1, before dddd by its name).
+    training = ["aaaaaa", "bbbbb", "cccc", "dddd"]
+    assert corpus_similarity(training, ["aaaaaaaa", "bbbbb", "cccc", "dddddd"], common=3) == pytest.approx(1.0)
+    assert corpus_similarity(training, ["aaaa", "bbbbb", "ccccccc"], common=3) == pytest.approx(-1.0)
+    # Ranks 3, 2, 1 against counts 0, 1, 0, whose ranks are 1.5, 3, 1.5: the correlation is 0.
+    assert corpus_similarity(training, ["bbbb"], common=3) == pytest.approx(0.0)
+    assert corpus_similarity(training, ["xyz"]) is None
+    assert corpus_similarity(["abc"], training) is None
+
+
+def test_corpus_similarity_agrees_with_scipy() -> None:
+    first = ["the cat sat on the mat", "a dog sat on the log"] * 2
+    second = ["the mat was on the cat", "no log for the dog"]
+    one, other = (Counter(t[i : i + 4] for t in texts for i in range(len(t) - 3)) for texts in (first, second))
+    oracle = scipy.stats.spearmanr([one[gram] for gram in one], [other[gram] for gram in one]).statistic
+    assert corpus_similarity(first, second) == pytest.approx(oracle)
+    assert corpus_similarity(first, first) == pytest.approx(1.0)
