@@ -35,12 +35,15 @@ class CausalDecoder(nn.Module):
         """Width of a prefix vector."""
         return int(self.model.get_input_embeddings().embedding_dim)
 
-    def loss(self, prefix: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy of labels (n, T), padded with -100, after prefix (n, k, width)."""
+    def loss(self, prefix: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Mean cross-entropy of labels (n, T), padded with -100, after prefix (n, k, width).
+
+        ``smoothing`` is the share of each target that is spread evenly over the vocabulary.
+        """
         inputs = self.model.get_input_embeddings()(labels[:, :-1].clamp_min(0))
         embeds = torch.cat([prefix.to(inputs.dtype), inputs], 1)
         logits = self.model(inputs_embeds=embeds, use_cache=False, logits_to_keep=labels.shape[1]).logits
-        return _cross_entropy(logits, labels)
+        return _cross_entropy(logits, labels, smoothing)
 
     def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
         """See decoding.Decoder."""
@@ -71,12 +74,12 @@ class EncoderDecoder(nn.Module):
         """Width of a prefix vector."""
         return int(self.model.get_input_embeddings().embedding_dim)
 
-    def loss(self, prefix: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy of labels (n, T), padded with -100, given prefix (n, k, width)."""
+    def loss(self, prefix: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Mean cross-entropy of labels (n, T), padded with -100, given prefix (n, k, width); see CausalDecoder."""
         start = labels.new_full((len(labels), 1), self.model.config.decoder_start_token_id)
         inputs = torch.cat([start, labels[:, :-1].clamp_min(0)], 1)
         logits = self.model(inputs_embeds=prefix, decoder_input_ids=inputs, use_cache=False).logits
-        return _cross_entropy(logits, labels)
+        return _cross_entropy(logits, labels, smoothing)
 
     def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
         """See decoding.Decoder."""
@@ -111,5 +114,7 @@ class _EncoderDecoderState:
         self.cache: Any = None
 
 
-def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED)
+def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    return nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, label_smoothing=smoothing
+    )

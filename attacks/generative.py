@@ -8,9 +8,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from attacks.backbones import Backbone, check_positions, load_tokenizer
@@ -30,11 +31,21 @@ class GenerativeAttack(Attack):
         prefix: How an embedding becomes prefix vectors.
         optimizer: Optimiser settings.
         decoding: How a text is decoded.
+        label_smoothing: Share of each target token's probability that training spreads evenly over the vocabulary
+            (Szegedy et al. 2016, section 7): a model that sees a text several times is not paid for being certain.
     """
 
-    def __init__(self, backbone: Backbone, prefix: Prefix, optimizer: OptimizerSettings, decoding: Decoding) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        prefix: Prefix,
+        optimizer: OptimizerSettings,
+        decoding: Decoding,
+        label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0,
+    ) -> None:
         super().__init__()
         self.backbone, self.optimizer_settings, self.decoding = backbone, optimizer, decoding
+        self.label_smoothing = label_smoothing
         self.prefix = prefix
         self.tokenizer: Any = None
 
@@ -70,8 +81,8 @@ class GenerativeAttack(Attack):
         return ids
 
     def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy of the labels, end token included, padding excluded."""
-        return self.decoder.loss(self.prefix(vectors), labels)
+        """Mean cross-entropy of the labels, end token included, padding excluded; smoothed in training only."""
+        return self.decoder.loss(self.prefix(vectors), labels, self.label_smoothing if self.training else 0.0)
 
     @torch.no_grad()
     def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:

@@ -273,6 +273,24 @@ def test_dropout_is_active_in_training_only(tmp_path: Path) -> None:
     assert attack.loss(vectors, labels) != attack.loss(vectors, labels)
 
 
+@pytest.mark.parametrize("model", [RandomGPT2(1, 32, 2, 300), RandomT5(1, 1, 32, 2, 300)])
+def test_label_smoothing_spreads_the_targets_of_training_only(tmp_path: Path, model: Backbone) -> None:
+    attack = built(geia(model), tmp_path)
+    assert attack.label_smoothing == 0
+    vectors, labels = Letters().embed(TEXTS[:1]), torch.tensor(attack.encode(["ada"]))
+    attack.train()
+    plain = attack.loss(vectors, labels)
+    logits: list[Tensor] = []
+    attack.decoder.model.register_forward_hook(lambda module, arguments, output: logits.append(output.logits.detach()))
+    attack.label_smoothing = 0.25
+    smoothed = attack.loss(vectors, labels)
+    # (1 - e) of the loss on the token itself, and e of the mean over all tokens as if each were the right one
+    everywhere = -torch.log_softmax(logits[0], -1).mean()
+    assert smoothed.item() == pytest.approx(0.75 * plain.item() + 0.25 * everywhere.item(), rel=1e-5)
+    attack.eval()
+    assert torch.equal(attack.loss(vectors, labels), plain)
+
+
 @pytest.mark.parametrize("name", ["no/such-model", "./nowhere"])
 def test_a_missing_model_is_one_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=rf"attack.backbone.name={name}: no such local directory.*attack=geia works"):
