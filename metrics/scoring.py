@@ -3,20 +3,27 @@
     score([Scored("Ada lives in Paris.", "Ada lives in Rome.")])  ->  {"bleu": 42.7..., "token_f1": 75.0, ...}
 
 Figures do not depend on the order of the rows: counts are whole numbers, and means are sums rounded once.
+docs/metrics.md says what each is, and where it differs from the papers' of the same name.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from examples import Span
 from metrics import text
-from metrics.entities import entity_key, recovered_entities, span_text
-from metrics.tokens import Overlap, overlap, rouge_words, token_overlap
+from metrics.clipped import clipped_bleu1, clipped_rouge1
+from metrics.entities import Recovery, entity_key, span_text
+from metrics.micro import Sets, micro
+from metrics.names import names
+from metrics.perplexity import Likelihood, perplexity
+from metrics.stop_words import LANGUAGE, content_words, stop_words
+from metrics.tokens import Overlap, overlap, rouge_words, words
 
 Figures = dict[str, float | int | None]
 
@@ -31,6 +38,11 @@ class Scored:
         spans: Entities of the reference.
         kind: "set" where the prediction is words in no order, joined by spaces; metrics of order are None for it.
         cosine: Cosine of the embedder's vector of the prediction with the target, -1..1, where it was asked.
+        language: ISO 639-1 code, where it is known; figures on stop words are of English and unnamed texts.
+        pieces: Ids of both texts by the data's own tokenizer, where they were made.
+        tokens: Ids of both by the attack's own tokenizer, where it has one.
+        cosine_second: Cosine of a second embedder's vectors of prediction and reference, -1..1, where it was asked.
+        likelihood: Of the prediction, under a language model, where one was asked.
     """
 
     reference: str
@@ -38,60 +50,89 @@ class Scored:
     spans: tuple[Span, ...] = ()
     kind: Literal["sequence", "set"] = "sequence"
     cosine: float | None = None
+    language: str | None = None
+    pieces: Sets | None = None
+    tokens: Sets | None = None
+    cosine_second: float | None = None
+    likelihood: Likelihood | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """The words of both texts of a row, cut once for all figures."""
+
+    reference: list[str]
+    prediction: list[str]
 
 
 def score(rows: Sequence[Scored], *, training_entities: frozenset[tuple[str, str]] | None = None) -> Figures:
     """All figures of a test set; percentages 0-100, None where a figure has no meaning for these rows.
 
-    Keys: ``bleu`` (sacreBLEU, corpus), ``bleu_sentence`` (mean over examples, exp smoothing), ``bleu1``, ``bleu2``,
-    ``bleu4`` (GEIA's, see ``metrics.text``), ``rouge1``, ``rouge2``, ``rougeL`` (F measure, mean over examples;
-    ``rouge2`` over those of which either text has two words, or which share none),
-    ``token_precision``, ``token_recall``, ``token_f1`` (over words, mean over examples), ``exact_match``,
-    ``exact_match_no_punctuation``, ``edit_distance_mean``, ``edit_distance_median`` (characters), ``cosine`` (-1..1),
-    ``entity_recovery`` and ``entity_recovery_unseen`` (share of all spans; the latter of those that are not in
-    ``training_entities``), ``examples``.
+    Keys, in the order of the result: ``bleu`` (sacreBLEU, corpus), ``bleu_sentence`` (mean over examples, exp
+    smoothing), ``bleu1``, ``bleu2``, ``bleu4`` (GEIA's, see ``metrics.text``), ``rouge1``, ``rouge2``, ``rougeL`` (F
+    measure, mean over examples; ``rouge2`` over those of which either text has two words, or which share none),
+    ``clipped_bleu1``, ``clipped_rouge1`` (``metrics.clipped``, mean over examples), ``token_precision``,
+    ``token_recall``, ``token_f1`` (over words, mean over examples), ``micro_*`` (over sets of words),
+    ``micro_piece_*`` and ``micro_token_*`` (over sets of ids; ``metrics.micro``), ``exact_match``,
+    ``exact_match_no_punctuation``, ``edit_distance_mean``, ``edit_distance_median`` (characters), ``cosine`` and
+    ``cosine_second`` (-1..1), ``perplexity``, ``stop_word_rate``, ``stop_word_rate_reference``,
+    ``stop_word_rate_difference`` (percentage points), ``content_word_recovery``, ``entity_recovery`` and
+    ``entity_recovery_unseen`` (share of all spans; the latter of those that are not in ``training_entities``),
+    ``name_first_recovery``, ``name_last_recovery``, ``name_full_recovery`` (``metrics.names``), one
+    ``entity_recovery/<label>`` for each label of the spans, and ``examples``.
 
     Args:
         rows: The examples, in any order; all of one kind.
         training_entities: All ``metrics.entities.entity_keys`` of the training split; None where it is unknown.
 
     Raises:
-        ValueError: No rows; both kinds; a blank reference; a span outside its reference; a cosine in some rows only, or
-            outside -1..1. The message names the row by its place in ``rows``, counted from 0.
+        ValueError: No rows; both kinds; a blank reference; a span outside its reference; a cosine, pieces, tokens or a
+            likelihood in some rows only; a cosine outside -1..1. The message names the row by its place in ``rows``,
+            counted from 0.
     """
     _check(rows)
     ordered = rows[0].kind == "sequence"
-    tokens = [(rouge_words(row.reference), rouge_words(row.prediction)) for row in rows]
+    cut = [_Cut(words(row.reference), words(row.prediction)) for row in rows]
     figures: Figures = {}
     figures.update(_bleu(rows) if ordered else dict.fromkeys(_BLEU))
-    figures["rouge1"] = _mean(overlap(*pair).f1 for pair in tokens)
-    figures["rouge2"] = _mean(text.rouge_n(*pair, order=2) for pair in tokens) if ordered else None
-    figures["rougeL"] = _mean(text.rouge_l(*pair) for pair in tokens) if ordered else None
-    figures.update(_words([token_overlap(row.reference, row.prediction) for row in rows]))
+    figures.update(_rouge(rows, ordered))
+    figures.update(_clipped(rows) if ordered else dict.fromkeys(_CLIPPED))
+    figures.update(_words([overlap(one.reference, one.prediction) for one in cut]))
+    figures.update(_micro("micro", [Sets(frozenset(one.reference), frozenset(one.prediction)) for one in cut]))
+    figures.update(_micro("micro_piece", [row.pieces for row in rows if row.pieces is not None]))
+    figures.update(_micro("micro_token", [row.tokens for row in rows if row.tokens is not None]))
     figures.update(_matches(rows) if ordered else dict.fromkeys(_MATCHES))
     figures["cosine"] = _mean(row.cosine for row in rows)
+    figures["cosine_second"] = _mean(row.cosine_second for row in rows)
+    figures["perplexity"] = perplexity(row.likelihood for row in rows if row.likelihood is not None)
+    figures.update(_stop_words([one for one, row in zip(cut, rows, strict=True) if row.language in (None, LANGUAGE)]))
     figures.update(_entities(rows, training_entities))
     figures["examples"] = len(rows)
     return figures
 
 
 _BLEU = ("bleu", "bleu_sentence", "bleu1", "bleu2", "bleu4")
+_CLIPPED = ("clipped_bleu1", "clipped_rouge1")
 _MATCHES = ("exact_match", "exact_match_no_punctuation", "edit_distance_mean", "edit_distance_median")
+_WHERE_ASKED = ("cosine", "cosine_second", "pieces", "tokens", "likelihood")
 
 
 def _check(rows: Sequence[Scored]) -> None:
     if not rows:
         raise ValueError("there is nothing to score: no rows")
+    has = {name: getattr(rows[0], name) is not None for name in _WHERE_ASKED}
     for place, row in enumerate(rows):
         if not row.reference.strip():
             raise ValueError(f"row {place}: the reference is empty")
         if row.kind != rows[0].kind:
             raise ValueError(f"row {place} is a {row.kind} and row 0 a {rows[0].kind}: they cannot be scored together")
-        if (row.cosine is None) != (rows[0].cosine is None):
-            without, has = (place, 0) if row.cosine is None else (0, place)
-            raise ValueError(f"row {without} has no cosine and row {has} has one")
-        if row.cosine is not None and not abs(row.cosine) <= 1 + 1e-6:
-            raise ValueError(f"row {place}: cosine {row.cosine} is outside -1..1")
+        for name in _WHERE_ASKED:
+            if (getattr(row, name) is not None) != has[name]:
+                without, one = (place, 0) if has[name] else (0, place)
+                raise ValueError(f"row {without} has no {name} and row {one} has one")
+        for cosine in (row.cosine, row.cosine_second):
+            if cosine is not None and not abs(cosine) <= 1 + 1e-6:
+                raise ValueError(f"row {place}: cosine {cosine} is outside -1..1")
         for span in row.spans:
             try:
                 span_text(row.reference, span)
@@ -111,12 +152,35 @@ def _bleu(rows: Sequence[Scored]) -> Figures:
     }
 
 
+def _rouge(rows: Sequence[Scored], ordered: bool) -> Figures:
+    tokens = [(rouge_words(row.reference), rouge_words(row.prediction)) for row in rows]
+    return {
+        "rouge1": _mean(overlap(*pair).f1 for pair in tokens),
+        "rouge2": _mean(text.rouge_n(*pair, order=2) for pair in tokens) if ordered else None,
+        "rougeL": _mean(text.rouge_l(*pair) for pair in tokens) if ordered else None,
+    }
+
+
+def _clipped(rows: Sequence[Scored]) -> Figures:
+    pairs = [(row.reference.split(), row.prediction.split()) for row in rows]
+    return {
+        "clipped_bleu1": _mean(clipped_bleu1(*pair) for pair in pairs),
+        "clipped_rouge1": _mean(clipped_rouge1(*pair) for pair in pairs),
+    }
+
+
 def _words(overlaps: Sequence[Overlap]) -> Figures:
     return {
         "token_precision": _mean(o.precision for o in overlaps),
         "token_recall": _mean(o.recall for o in overlaps),
         "token_f1": _mean(o.f1 for o in overlaps),
     }
+
+
+def _micro(name: str, examples: Sequence[Sets]) -> Figures:
+    found = micro(examples)
+    precision, recall, f1 = found if found is not None else (None, None, None)
+    return {f"{name}_precision": precision, f"{name}_recall": recall, f"{name}_f1": f1}
 
 
 def _matches(rows: Sequence[Scored]) -> Figures:
@@ -130,22 +194,47 @@ def _matches(rows: Sequence[Scored]) -> Figures:
     }
 
 
-def _entities(rows: Sequence[Scored], training: frozenset[tuple[str, str]] | None) -> Figures:
-    found = total = found_unseen = total_unseen = 0
-    for row in rows:
-        labelled = [(span.label, span_text(row.reference, span)) for span in row.spans]
-        values = [value for _, value in labelled]
-        unseen = [
-            value for label, value in labelled if training is not None and entity_key(label, value) not in training
-        ]
-        ordered = row.kind == "sequence"
-        found += recovered_entities(values, row.prediction, ordered=ordered)
-        found_unseen += recovered_entities(unseen, row.prediction, ordered=ordered)
-        total += len(values)
-        total_unseen += len(unseen)
+def _stop_words(cut: Sequence[_Cut]) -> Figures:
+    rate = stop_words(one.prediction for one in cut).rate
+    usual = stop_words(one.reference for one in cut).rate
+    found = total = 0
+    for one in cut:
+        wanted = content_words(one.reference)
+        found += len(wanted.intersection(one.prediction))
+        total += len(wanted)
     return {
-        "entity_recovery": 100 * found / total if total else None,
-        "entity_recovery_unseen": 100 * found_unseen / total_unseen if total_unseen else None,
+        "stop_word_rate": rate,
+        "stop_word_rate_reference": usual,
+        "stop_word_rate_difference": None if rate is None or usual is None else rate - usual,
+        "content_word_recovery": 100 * found / total if total else None,
+    }
+
+
+def _entities(rows: Sequence[Scored], training: frozenset[tuple[str, str]] | None) -> Figures:
+    every, unseen, first, last, full = (Recovery() for _ in range(5))
+    by_label: defaultdict[str, Recovery] = defaultdict(Recovery)
+    for row in rows:
+        ordered = row.kind == "sequence"
+        values: defaultdict[str, list[str]] = defaultdict(list)
+        new = []
+        for span in row.spans:
+            value = span_text(row.reference, span)
+            values[span.label].append(value)
+            if training is not None and entity_key(span.label, value) not in training:
+                new.append(value)
+        every.add([value for found in values.values() for value in found], row.prediction, ordered=ordered)
+        unseen.add(new, row.prediction, ordered=ordered)
+        for label, found in values.items():
+            by_label[label].add(found, row.prediction, ordered=ordered)
+        for recovery, found in zip((first, last, full), names(row.reference, row.spans), strict=True):
+            recovery.add(found, row.prediction, ordered=ordered)
+    return {
+        "entity_recovery": every.rate,
+        "entity_recovery_unseen": unseen.rate,
+        "name_first_recovery": first.rate,
+        "name_last_recovery": last.rate,
+        "name_full_recovery": full.rate,
+        **{f"entity_recovery/{label}": by_label[label].rate for label in sorted(by_label)},
     }
 
 

@@ -19,6 +19,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from examples import Span
 from metrics.entities import entity_keys, recovered_entities
+from metrics.perplexity import Likelihood
 from metrics.scoring import Scored, score
 from metrics.text import edit_distance, exact_match, exact_match_no_punctuation, without_punctuation
 from metrics.tokens import overlap, recovered_words, rouge_words, token_overlap, words
@@ -28,9 +29,21 @@ KEYS = {
     *("bleu", "bleu_sentence", "bleu1", "bleu2", "bleu4", "rouge1", "rouge2", "rougeL"),
     *("token_precision", "token_recall", "token_f1", "exact_match", "exact_match_no_punctuation"),
     *("edit_distance_mean", "edit_distance_median", "cosine", "entity_recovery", "entity_recovery_unseen", "examples"),
+    *("clipped_bleu1", "clipped_rouge1", "micro_precision", "micro_recall", "micro_f1", "content_word_recovery"),
+    *("stop_word_rate", "stop_word_rate_reference", "stop_word_rate_difference", "cosine_second", "perplexity"),
+    *("name_first_recovery", "name_last_recovery", "name_full_recovery"),
+    *(f"micro_{kind}_{name}" for kind in ("piece", "token") for name in ("precision", "recall", "f1")),
 }
-SHARES = KEYS - {"edit_distance_mean", "edit_distance_median", "cosine", "examples"}
-OF_ORDER = {k for k in KEYS if k.startswith(("bleu", "exact_match", "edit_distance"))} | {"rouge2", "rougeL"}
+# Null unless a row brings what they are made of: spans, vectors, ids, a likelihood.
+WHERE_GIVEN = {
+    *("cosine", "cosine_second", "perplexity", "entity_recovery", "entity_recovery_unseen"),
+    *(key for key in KEYS if key.startswith(("name_", "micro_piece", "micro_token"))),
+}
+# Percentages that are 100 for a perfect prediction and 0 for an empty one, where they are not null.
+SHARES = KEYS - {"edit_distance_mean", "edit_distance_median", "cosine", "cosine_second", "perplexity", "examples"}
+SHARES -= {"content_word_recovery", *(key for key in KEYS if key.startswith(("stop_word", "name_")))}
+SHARES -= {key for key in WHERE_GIVEN if key.startswith("micro_")}
+OF_ORDER = {k for k in KEYS if k.startswith(("bleu", "exact_match", "edit_distance", "clipped"))} | {"rouge2", "rougeL"}
 
 not_blank = st.text(min_size=1, max_size=60).filter(lambda text: text.strip())
 # The machine may be busy, and a test that fails must fail again.
@@ -350,11 +363,7 @@ def test_entities_of_a_set_of_words() -> None:
 
 def test_sets_have_no_figures_of_order() -> None:
     got = score([Scored("the cat sat", "cat the", kind="set"), Scored("a dog", "dog a", kind="set")])
-    assert {key for key in KEYS if got[key] is None} == OF_ORDER | {
-        "cosine",
-        "entity_recovery",
-        "entity_recovery_unseen",
-    }
+    assert {key for key in KEYS if got[key] is None} == OF_ORDER | WHERE_GIVEN
     assert got["token_precision"] == 100
     assert got["token_recall"] == pytest.approx((100 * 2 / 3 + 100) / 2)
     assert got["rouge1"] == pytest.approx((80 + 100) / 2)
@@ -516,7 +525,15 @@ def test_without_punctuation_is_done_once(text: str, other: str) -> None:
 @settings(any_text, max_examples=25)
 @given(st.randoms(use_true_random=False))
 def test_the_order_of_rows_changes_no_bit(shuffle: random.Random) -> None:
-    rows = [dataclasses.replace(row, cosine=shuffle.uniform(-1, 1)) for row in corpus(30, shuffle.randint(0, 99), 1)]
+    rows = [
+        dataclasses.replace(
+            row,
+            cosine=shuffle.uniform(-1, 1),
+            cosine_second=shuffle.uniform(-1, 1),
+            likelihood=Likelihood(shuffle.uniform(-50, 0), shuffle.randint(1, 9)),
+        )
+        for row in corpus(30, shuffle.randint(0, 99), 1)
+    ]
     expected = score(rows)
     shuffle.shuffle(rows)
     assert score(rows) == expected

@@ -1,0 +1,152 @@
+"""How likely a causal language model finds texts, for their perplexity.
+
+    model = LanguageModel("gpt2-large")                 # a hub name or a folder, fine-tuned or not
+    perplexity(model.likelihoods(["i love my two dogs", "dogs dogs dogs"]))
+
+The model's start token (its end token where it has none, as GPT-2 uses it) stands before each text, so the first
+token counts too; a model with neither leaves it out. The end of a text is not asked for. A text longer than the
+model's window is read in windows that overlap by half: every token counts once and sees at least half a window of the
+text before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from errors import InputError
+from metrics.perplexity import Likelihood
+
+WINDOW = 1024  # tokens, where the model has room for more
+# Tokens in one forward pass, padding included: each needs a row of the vocabulary's width in the result.
+_TOKENS_AT_ONCE = {"cpu": 1024}
+_TOKENS_AT_ONCE_ELSEWHERE = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A piece of text ``place``, of which the tokens from ``scored`` on count."""
+
+    place: int
+    ids: list[int]
+    scored: int
+
+
+class LanguageModel:
+    """A causal language model of the hub or of a folder, in float32; loaded when the first text comes.
+
+    Args:
+        model: Hub name, or path of a folder with a model and its tokenizer.
+        revision: Branch, tag or commit of a hub model.
+        window: Tokens that the model sees at once; None is what it has room for, at most 1,024.
+        device: "auto" is a GPU where there is one.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        revision: str | None = None,
+        window: Annotated[int, Field(ge=2)] | None = None,
+        device: str = "auto",
+    ) -> None:
+        self.model, self.revision, self.window, self.device = model, revision, window, device
+
+    def likelihoods(self, texts: Sequence[str]) -> list[Likelihood]:
+        """Of each text, in order; does not depend on the order of the texts, nor on how often one is repeated.
+
+        Raises:
+            InputError: The model or its tokenizer cannot be loaded, or has less room than ``window``.
+        """
+        distinct = sorted(set(texts))
+        windows = [window for place, text in enumerate(distinct) for window in self._windows(place, text)]
+        windows.sort(key=lambda window: len(window.ids))
+        sums: list[list[float]] = [[] for _ in distinct]
+        for batch in self._batches(windows):
+            for window, value in zip(batch, self._forward(batch), strict=True):
+                sums[window.place].append(value)
+        counts = [0] * len(distinct)
+        for window in windows:
+            counts[window.place] += len(window.ids) - window.scored
+        found = {text: Likelihood(math.fsum(sums[i]), counts[i]) for i, text in enumerate(distinct)}
+        return [found[text] for text in texts]
+
+    def _windows(self, place: int, text: str) -> Iterator[_Window]:
+        tokenizer, _, size, start = self._loaded
+        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        if not ids:
+            return
+        ids = [*start, *ids]
+        done = 1  # tokens that count already or never will: the first one has nothing before it
+        for begin in range(0, len(ids), size // 2):
+            end = min(begin + size, len(ids))
+            if end > done:
+                yield _Window(place, ids[begin:end], done - begin)
+                done = end
+
+    def _batches(self, windows: Sequence[_Window]) -> Iterator[list[_Window]]:
+        budget = _TOKENS_AT_ONCE.get(self._loaded.model.device.type, _TOKENS_AT_ONCE_ELSEWHERE)
+        batch: list[_Window] = []
+        for window in windows:  # shortest first: the next one is the widest of its batch
+            if batch and (len(batch) + 1) * len(window.ids) > budget:
+                yield batch
+                batch = []
+            batch.append(window)
+        if batch:
+            yield batch
+
+    @torch.inference_mode()
+    def _forward(self, batch: Sequence[_Window]) -> list[float]:
+        """Summed log probability of what counts in each window."""
+        model = self._loaded.model
+        width = max(len(window.ids) for window in batch)
+        # Padding stands to the right, where no token that counts can see it, so any id will do.
+        ids = torch.tensor([window.ids + [0] * (width - len(window.ids)) for window in batch])
+        place = torch.arange(1, width)
+        first, length = torch.tensor([[window.scored, len(window.ids)] for window in batch]).T
+        counts = (place >= first[:, None]) & (place < length[:, None])
+        logits: Tensor = model(input_ids=ids.to(model.device)).logits[:, :-1]
+        chosen = logits.gather(2, ids[:, 1:, None].to(logits.device)).squeeze(2)
+        log_probabilities = (chosen.double() - logits.logsumexp(dim=2).double()).cpu()
+        return [float(value) for value in (log_probabilities * counts).sum(dim=1)]
+
+    @cached_property
+    def _loaded(self) -> _Loaded:
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils.logging import disable_progress_bar, enable_progress_bar
+
+        disable_progress_bar()
+        try:
+            config = AutoConfig.from_pretrained(self.model, revision=self.revision)
+            tokenizer = AutoTokenizer.from_pretrained(self.model, revision=self.revision)
+            model = AutoModelForCausalLM.from_pretrained(
+                self.model, revision=self.revision, config=config, dtype=torch.float32
+            )
+        except (OSError, ValueError) as error:  # ValueError: not a causal language model
+            raise InputError(
+                f"scoring.language_model.model={self.model}: no causal language model that can be loaded: neither a "
+                "folder with a model and its tokenizer, nor in the hub's cache on this machine, nor on the hub, or the "
+                f"hub cannot be reached ({str(error).strip().splitlines()[0]})"
+            ) from error
+        finally:
+            enable_progress_bar()
+        room = int(getattr(config, "max_position_embeddings", 0) or WINDOW)
+        if self.window is not None and self.window > room:
+            raise InputError(f"scoring.language_model.window={self.window}: {self.model} has room for {room} tokens")
+        start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+        device = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
+        model = model.eval().requires_grad_(False).to(device)
+        return _Loaded(tokenizer, model, self.window or min(WINDOW, room), [] if start is None else [start])
+
+
+class _Loaded(NamedTuple):
+    tokenizer: Any
+    model: Any
+    window: int
+    start: list[int]

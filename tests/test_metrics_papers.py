@@ -1,0 +1,247 @@
+"""Figures of GEIA and of the LLM attackers: by hand, against scikit-learn, sacrebleu, NLTK and rouge-score."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import nltk
+import pytest
+import sacrebleu
+from rouge_score import rouge_scorer
+from sklearn.metrics import precision_recall_fscore_support
+from sklearn.preprocessing import MultiLabelBinarizer
+
+from examples import Span
+from metrics.clipped import clipped_bleu1, clipped_rouge1
+from metrics.micro import Sets, micro
+from metrics.names import names
+from metrics.perplexity import Likelihood, perplexity
+from metrics.scoring import Scored, score
+from metrics.stop_words import STOP_WORDS, content_words, stop_words
+from metrics.tokens import words
+
+
+def labelled(text: str, *entities: tuple[str, str]) -> tuple[Span, ...]:
+    """A span for each (value, label), at the value's next place in ``text``."""
+    spans, start = [], 0
+    for value, label in entities:
+        start = text.index(value, start)
+        spans.append(Span(start, start + len(value), label))
+        start += 1
+    return tuple(spans)
+
+
+def pairs(rows: int, seed: int) -> list[tuple[str, str]]:
+    """References and predictions with repeated words, some of them empty or perfect."""
+    draw = random.Random(seed)
+    vocabulary = ["the", "The", "cat", "sat", "mat,", "mat", "on", "3.5", "i", "my", "don't", "Zürich"]
+    made = []
+    for _ in range(rows):
+        reference = draw.choices(vocabulary, k=draw.randint(1, 12))
+        kept = draw.choice([0.0, 0.5, 1.0])
+        prediction = [word if draw.random() < kept else draw.choice(vocabulary) for word in reference]
+        made.append((" ".join(reference), " ".join(prediction[: draw.randint(0, len(prediction))])))
+    return made
+
+
+# -- micro precision, recall and F1 -----------------------------------------------------------------------------------
+
+
+def test_micro_sums_over_examples_before_it_divides() -> None:
+    got = score([Scored("a", "a"), Scored("b c d e f g h i", "b x")])
+    # Shared a and b; predicted a, b, x; in the references nine words. The means over examples are 75 and 56.25.
+    assert (got["micro_precision"], got["micro_recall"], got["micro_f1"]) == (
+        pytest.approx(200 / 3),
+        pytest.approx(200 / 9),
+        pytest.approx(100 * 4 / 12),
+    )
+
+
+def test_micro_counts_a_word_once_an_example() -> None:
+    got = score([Scored("No no yes", "no NO no maybe")])
+    assert (got["micro_precision"], got["micro_recall"], got["micro_f1"]) == (50, 50, 50)
+    assert got["token_recall"] == pytest.approx(200 / 3)  # as often as they occur
+
+
+def test_micro_over_pieces_and_tokens() -> None:
+    ids = Sets(frozenset({1, 2, 3}), frozenset({3, 4}))
+    got = score([Scored("a", "b", pieces=ids, tokens=Sets(frozenset({7}), frozenset()))])
+    assert (got["micro_piece_precision"], got["micro_piece_recall"]) == (50, pytest.approx(100 / 3))
+    assert got["micro_piece_f1"] == pytest.approx(40)
+    assert (got["micro_token_precision"], got["micro_token_recall"], got["micro_token_f1"]) == (0, 0, 0)
+    assert got["micro_f1"] == 0
+
+
+def test_micro_of_nothing_is_none() -> None:
+    assert micro([]) is None
+    assert micro([Sets(frozenset(), frozenset({1}))]) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_micro_agrees_with_scikit_learn(seed: int) -> None:
+    rows = pairs(60, seed)
+    got = score([Scored(*row) for row in rows])
+    cut = [([words(text) for text in row]) for row in rows]
+    binarizer = MultiLabelBinarizer().fit([text for row in cut for text in row])
+    wanted, offered = (binarizer.transform([row[side] for row in cut]) for side in (0, 1))
+    theirs = precision_recall_fscore_support(wanted, offered, average="micro")
+    assert [got["micro_precision"], got["micro_recall"], got["micro_f1"]] == pytest.approx(
+        [100 * value for value in theirs[:3]]
+    )
+
+
+# -- BLEU-1 and ROUGE-1 with clipped counts ---------------------------------------------------------------------------
+
+
+def test_clipped_counts_by_hand() -> None:
+    reference, prediction = ["a", "a", "b", "c"], ["a", "b", "b"]
+    assert clipped_bleu1(reference, prediction) == pytest.approx(100 * math.exp(1 - 4 / 3) * 2 / 3)
+    assert clipped_rouge1(reference, prediction) == 50
+    assert clipped_bleu1(prediction, reference) == 50  # longer than the original: no penalty
+    assert clipped_rouge1(prediction, reference) == pytest.approx(200 / 3)
+    assert clipped_bleu1(reference, []) == clipped_rouge1(reference, []) == 0
+    with pytest.raises(ValueError, match="empty reference"):
+        clipped_rouge1([], ["a"])
+
+
+def test_clipped_figures_are_means_over_texts() -> None:
+    got = score([Scored("a", "a"), Scored("a b c d", "x y z d e f g h")])
+    assert got["clipped_bleu1"] == pytest.approx((100 + 100 / 8) / 2)
+    assert got["clipped_rouge1"] == pytest.approx((100 + 25) / 2)
+    assert got["bleu1"] == pytest.approx(100 * 2 / 9)  # summed first
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_clipped_figures_agree_with_sacrebleu_nltk_and_rouge_score(seed: int) -> None:
+    class Spaces:
+        def tokenize(self, text: str) -> list[str]:
+            return text.split()
+
+    bleu = sacrebleu.BLEU(tokenize="none", max_ngram_order=1, smooth_method="none", effective_order=True)
+    rouge = rouge_scorer.RougeScorer(["rouge1"], tokenizer=Spaces())
+    for reference, prediction in pairs(80, seed):
+        wanted, offered = reference.split(), prediction.split()
+        got = clipped_bleu1(wanted, offered)
+        assert got == pytest.approx(bleu.sentence_score(prediction, [reference]).score)
+        if set(wanted) & set(offered):
+            theirs = nltk.translate.bleu_score.sentence_bleu([wanted], offered, weights=(1,))
+            assert got == pytest.approx(100 * theirs)
+        recall = rouge.score(reference, prediction)["rouge1"].recall
+        assert clipped_rouge1(wanted, offered) == pytest.approx(100 * recall)
+
+
+# -- stop words and what is left --------------------------------------------------------------------------------------
+
+
+def test_stop_word_rates_are_of_all_words_together() -> None:
+    got = score([Scored("I don't like dogs", "the the of"), Scored("Ada", "dogs like ada not it")])
+    # i, don't of five words; the, the, of, not, it of eight.
+    assert got["stop_word_rate_reference"] == pytest.approx(40)
+    assert got["stop_word_rate"] == pytest.approx(62.5)
+    assert got["stop_word_rate_difference"] == pytest.approx(22.5)
+
+
+def test_stop_word_rate_of_empty_predictions_is_none() -> None:
+    got = score([Scored("the dog", "")])
+    assert got["stop_word_rate"] is got["stop_word_rate_difference"] is None
+    assert got["stop_word_rate_reference"] == 50
+
+
+def test_content_words_are_distinct_and_need_no_spans() -> None:
+    got = score([Scored("My dog likes the other dog", "a dog"), Scored("Paris in 2010!", "2010 in Rome")])
+    assert got["content_word_recovery"] == pytest.approx(50)  # dog, not likes; 2010, not paris
+    assert score([Scored("it is what it is", "it")])["content_word_recovery"] is None
+    assert content_words(words("?!")) == frozenset()
+
+
+def test_stop_words_are_of_english() -> None:
+    german = Scored("was ist das", "was ist das", language="de")
+    assert score([german])["stop_word_rate"] is score([german])["content_word_recovery"] is None
+    assert score([german, Scored("the dog", "the", language="en")])["stop_word_rate_reference"] == 50
+
+
+def test_the_list_is_cut_as_texts_are() -> None:
+    assert {word for word in STOP_WORDS if words(word) != [word]} == set()
+    assert stop_words([words("I don't think so, Ada.")]) == (3, 5)
+    assert {"i", "the", "don't", "not"} <= STOP_WORDS
+    assert STOP_WORDS.isdisjoint({"dog", "ada", "love", "work", "think", "two"})
+
+
+# -- entities by type, and names --------------------------------------------------------------------------------------
+
+
+def test_recovery_by_label() -> None:
+    reference = "Ada and Bo moved to Paris"
+    spans = labelled(reference, ("Ada", "first_name"), ("Bo", "first_name"), ("Paris", "city"))
+    got = score([Scored(reference, "ada in paris", spans), Scored("no entity", "")])
+    assert got["entity_recovery/first_name"] == 50
+    assert got["entity_recovery/city"] == 100
+    assert got["entity_recovery"] == pytest.approx(200 / 3)
+    assert "entity_recovery/last_name" not in got
+
+
+def test_names_from_their_parts() -> None:
+    text = "Ada Lovelace met Grace, and Hopper called"
+    spans = labelled(
+        text, ("Ada", "first_name"), ("Lovelace", "last_name"), ("Grace", "first_name"), ("Hopper", "surname")
+    )
+    assert names(text, spans) == (["Ada", "Grace"], ["Lovelace", "Hopper"], ["Ada Lovelace"])
+    got = score([Scored(text, "Lovelace, Ada met Grace", spans)])
+    assert (got["name_first_recovery"], got["name_last_recovery"], got["name_full_recovery"]) == (100, 50, 0)
+
+
+def test_names_that_are_labelled_whole() -> None:
+    text = "Mary Ann Evans met Grace"
+    spans = labelled(text, ("Mary Ann Evans", "PERSON"), ("Grace", "PERSON"))
+    assert names(text, spans) == (["Mary"], ["Evans"], ["Mary Ann Evans"])  # nobody says which name Grace is
+    assert names("Ada Byron", (Span(0, 9, "Full-Name"),)) == (["Ada"], ["Byron"], ["Ada Byron"])
+
+
+def test_a_name_that_is_labelled_twice_is_one_name() -> None:
+    text = "Ada Byron"
+    spans = (Span(0, 9, "person"), Span(0, 3, "first_name"), Span(4, 9, "last_name"))
+    assert names(text, spans) == (["Ada"], ["Byron"], ["Ada Byron"])
+
+
+@pytest.mark.parametrize("text", ["Ada, Byron", "AdaByron", "Ada and Byron"])
+def test_names_that_do_not_stand_side_by_side_are_no_full_name(text: str) -> None:
+    spans = labelled(text, ("Ada", "first_name"), ("Byron", "last_name"))
+    assert names(text, spans) == (["Ada"], ["Byron"], [])
+
+
+def test_other_labels_are_no_names() -> None:
+    text = "Ada Corp in Paris"
+    assert names(text, labelled(text, ("Ada Corp", "organisation"), ("Paris", "city"))) == ([], [], [])
+
+
+def test_names_of_a_set_of_words() -> None:
+    text = "Ada Byron left"
+    got = score([Scored(text, "byron left ada", labelled(text, ("Ada Byron", "name")), kind="set")])
+    assert (got["name_first_recovery"], got["name_last_recovery"], got["name_full_recovery"]) == (100, 100, 100)
+
+
+# -- second embedder and perplexity -----------------------------------------------------------------------------------
+
+
+def test_cosine_of_the_second_embedder_is_a_mean() -> None:
+    rows = [Scored("a", "a", cosine_second=1.0), Scored("b", "c", cosine_second=-0.5)]
+    assert score(rows)["cosine_second"] == 0.25
+
+
+def test_perplexity_is_over_all_tokens() -> None:
+    rows = [
+        Scored("a", "b c", likelihood=Likelihood(2 * math.log(1 / 2), 2)),
+        Scored("d", "e", likelihood=Likelihood(math.log(1 / 16), 1)),
+        Scored("f", "", likelihood=Likelihood(0.0, 0)),
+    ]
+    assert score(rows)["perplexity"] == pytest.approx((2 * 2 * 16) ** (1 / 3))
+    assert perplexity([Likelihood(0.0, 0)]) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("pieces", Sets(frozenset({1}), frozenset())), ("likelihood", Likelihood(-1.0, 1))]
+)
+def test_what_only_some_rows_have_cannot_be_scored(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"row 1 has no {field} and row 0 has one"):
+        score([Scored("a", "a", **{field: value}), Scored("b", "b")])  # type: ignore[arg-type]
