@@ -34,10 +34,12 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     from callbacks.predictions import Predictions
     from callbacks.report import print_summary, write_report
     from callbacks.run_record import RunRecord
+    from callbacks.scoring_models import scoring_models
     from embedders.cache import CachedEmbedder
 
     run, output = Path(settings.run), Path(settings.output_dir)
     original = runs.read_config(run)
+    models = scoring_models(config)  # one that cannot be loaded is found out now
     seed_everything(config.seed, workers=True, verbose=False)
     embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), Path(config.cache_dir))
     datamodule = instantiate(config.datamodule, _convert_="all")
@@ -51,7 +53,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     training.connect(embedder, instantiate(config.defense, _convert_="all"))
     try:
         training.examples("train")
-        knew = [NearestNeighborBaseline(output, embedder, training), Analyses(output, training)]
+        knew = [NearestNeighborBaseline(output, embedder, training, models), Analyses(output, training)]
     except InputError as error:
         rank_zero_warn(
             "the nearest-neighbour baseline and the analyses are left out: the run's training text cannot be read: "
@@ -67,7 +69,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
         _convert_="all",
         logger=False,
         enable_checkpointing=False,
-        callbacks=[Predictions(output, embedder, training), *knew, RunRecord(output, embedder)],
+        callbacks=[Predictions(output, embedder, training, models), *knew, RunRecord(output, embedder)],
     )
     trainer.test(attack, datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True)
     if trainer.is_global_zero:

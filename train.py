@@ -34,10 +34,12 @@ def train(cfg: DictConfig) -> None:
     from callbacks.predictions import Predictions
     from callbacks.report import print_summary, write_report
     from callbacks.run_record import RunRecord
+    from callbacks.scoring_models import scoring_models
     from embedders.cache import CachedEmbedder
 
     run_dir = Path(cfg.run_dir)
     checkpoint = runs.resume_from(run_dir, cfg.ckpt_path)
+    models = scoring_models(cfg)  # one that cannot be loaded is found out now
     # The other ranks of a DDP run start this script again once the directory stands.
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         runs.start(run_dir, resuming=cfg.ckpt_path is not None)
@@ -57,8 +59,8 @@ def train(cfg: DictConfig) -> None:
         plugins=[WholeCheckpoints()],
         callbacks=[
             *(instantiate(callback, _convert_="all") for callback in cfg.callbacks.values()),
-            Predictions(run_dir, embedder, datamodule),
-            NearestNeighborBaseline(run_dir, embedder, datamodule),
+            Predictions(run_dir, embedder, datamodule, models),
+            NearestNeighborBaseline(run_dir, embedder, datamodule, models),
             Analyses(run_dir, datamodule),
             record,
         ],

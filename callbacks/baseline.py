@@ -11,6 +11,7 @@ import runs
 from attacks.base import Attack, Prediction
 from attacks.nearest_neighbor import BLOCK, nearest
 from callbacks.scoring import score_predictions
+from callbacks.scoring_models import ScoringModels
 from datamodules.inversion import InversionDataModule
 from embedders.cache import CachedEmbedder
 
@@ -22,10 +23,13 @@ class NearestNeighborBaseline(Callback):
         directory: Where baseline.json is written.
         embedder: The black box behind its cache.
         training: The data module whose training text the attack knew.
+        models: What scoring asks besides.
     """
 
-    def __init__(self, directory: Path, embedder: CachedEmbedder, training: InversionDataModule) -> None:
-        self.directory, self.embedder, self.training = directory, embedder, training
+    def __init__(
+        self, directory: Path, embedder: CachedEmbedder, training: InversionDataModule, models: ScoringModels
+    ) -> None:
+        self.directory, self.embedder, self.training, self.models = directory, embedder, training, models
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Rank 0 scores the baseline."""
@@ -41,5 +45,7 @@ class NearestNeighborBaseline(Callback):
         rows = nearest(datamodule.vectors("test", range(len(datamodule.examples("test")))), blocks)
         predictions = {index: Prediction((texts[row],)) for index, row in enumerate(rows)}
         seconds = time.perf_counter() - started
-        _, metrics = score_predictions(predictions, datamodule, self.embedder, self.training.training_entities())
+        _, metrics = score_predictions(
+            predictions, datamodule, self.embedder, self.training.training_entities(), pl_module, self.models
+        )
         runs.write_json(self.directory / runs.BASELINE, {**metrics, "queries": 0, "seconds": seconds})

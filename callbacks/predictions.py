@@ -17,6 +17,7 @@ from lightning.pytorch.loggers import WandbLogger
 import runs
 from attacks.base import Attack, Prediction
 from callbacks.scoring import row_of, score_predictions
+from callbacks.scoring_models import ScoringModels
 from datamodules.inversion import InversionDataModule
 from embedders.cache import CachedEmbedder
 
@@ -30,10 +31,13 @@ class Predictions(Callback):
         directory: Where predictions.jsonl and metrics.json are written.
         embedder: The black box behind its cache; embeds predictions for the cosine.
         training: The data module whose training text the attack knew; None where unknown.
+        models: What scoring asks besides.
     """
 
-    def __init__(self, directory: Path, embedder: CachedEmbedder, training: InversionDataModule | None) -> None:
-        self.directory, self.embedder, self.training = directory, embedder, training
+    def __init__(
+        self, directory: Path, embedder: CachedEmbedder, training: InversionDataModule | None, models: ScoringModels
+    ) -> None:
+        self.directory, self.embedder, self.training, self.models = directory, embedder, training, models
         self.predictions: dict[int, Prediction] = {}
         self.metrics: dict[str, float | int | None] = {}
         self.started = 0.0
@@ -60,19 +64,17 @@ class Predictions(Callback):
             # A dict keyed by index drops what two ranks may have predicted twice.
             merged = {index: prediction for part, _, _ in gathered for index, prediction in part.items()}
             queries = len(np.unique(np.concatenate([keys for _, _, keys in gathered])))
-            self._score(merged, pl_module.data, queries, max(seconds for _, seconds, _ in gathered))
+            self._score(merged, pl_module, queries, max(seconds for _, seconds, _ in gathered))
             self._log(trainer)
         trainer.strategy.barrier("scored")
 
-    def _score(
-        self, predictions: dict[int, Prediction], datamodule: InversionDataModule, queries: int, seconds: float
-    ) -> None:
-        examples = datamodule.examples("test")
+    def _score(self, predictions: dict[int, Prediction], attack: Attack, queries: int, seconds: float) -> None:
+        examples = attack.data.examples("test")
         path = self.directory / runs.PREDICTIONS
         # Written before scoring too: a failure while scoring must not lose what was decoded.
         runs.write_json_lines(path, [row_of(i, examples[i].text, predictions[i]) for i in sorted(predictions)])
         entities = self.training.training_entities() if self.training is not None else None
-        rows, metrics = score_predictions(predictions, datamodule, self.embedder, entities)
+        rows, metrics = score_predictions(predictions, attack.data, self.embedder, entities, attack, self.models)
         runs.write_json_lines(path, rows)
         self.metrics = {**metrics, "queries": queries, "seconds": seconds}
         self.rows = rows

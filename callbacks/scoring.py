@@ -1,16 +1,19 @@
 """From predictions to predictions.jsonl and metrics: the one place where an attack is scored.
 
-rows = score_predictions(directory, predictions, datamodule, embedder)     # {"bleu": 91.2, "cosine": 0.98, ...}
+rows, metrics = score_predictions(predictions, datamodule, embedder, entities, attack, models)     # metrics["bleu"] ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attacks.base import Prediction
+from attacks.base import Attack, Prediction
+from callbacks.scoring_models import ScoringModels
 from datamodules.inversion import InversionDataModule
+from datamodules.truncation import Truncation
 from embedders.cache import CachedEmbedder
+from metrics.micro import Sets
 from metrics.scoring import Scored, score
 from metrics.vectors import cosine_rows
 
@@ -22,37 +25,66 @@ def score_predictions(
     datamodule: InversionDataModule,
     embedder: CachedEmbedder,
     training_entities: frozenset[tuple[str, str]] | None,
+    attack: Attack,
+    models: ScoringModels,
 ) -> tuple[list[dict[str, Any]], dict[str, float | int | None]]:
     """Score the best candidate of each test example against its reference.
 
     Args:
         predictions: By example index.
-        datamodule: Holds the test examples and the target vectors as the attacker saw them.
+        datamodule: Holds the test examples, the target vectors as the attacker saw them, and the tokenizer of pieces.
         embedder: Embeds the predictions; these queries are scoring's, not the attack's.
         training_entities: (label, lower-cased text) of the entities that the attack was trained on; None where unknown.
+        attack: Cuts texts into its own tokens, also those of another attack that is compared with it.
+        models: A tagger, a second embedder and a language model, where the user named them.
 
     Returns:
         The rows of predictions.jsonl, sorted by index, and the metrics.
     """
     examples = datamodule.examples("test")
     indices = sorted(predictions)
-    best = [predictions[index].candidates[0] for index in indices]
-    cosines = _cosines(indices, best, datamodule, embedder)
+    chosen = [predictions[index] for index in indices]
+    best = [prediction.candidates[0] for prediction in chosen]
+    references = [examples[index].text for index in indices]
+    tagged = models.entities(references)
+    # A tagger's labels are not those of the data, and the training text was not tagged.
+    known = training_entities if tagged is None else None
+    spans = [examples[index].spans for index in indices] if tagged is None else tagged
+    # A set of words has no fluency to speak of.
+    fluent = all(prediction.kind == "sequence" for prediction in chosen)
+    columns = zip(
+        _cosines(indices, best, datamodule, embedder),
+        models.cosines(references, best),
+        models.likelihoods(best) if fluent else [None] * len(best),
+        _pieces(references, best, datamodule.tokenizer),
+        _tokens(references, chosen, attack),
+        strict=True,
+    )
     rows, scored = [], []
-    for index, text, cosine in zip(indices, best, cosines, strict=True):
-        example = examples[index]
-        prediction = predictions[index]
+    for index, prediction, text, entities, column in zip(indices, chosen, best, spans, columns, strict=True):
+        cosine, second, likelihood, pieces, tokens = column
         scored.append(
-            Scored(reference=example.text, prediction=text, spans=example.spans, kind=prediction.kind, cosine=cosine)
+            Scored(
+                reference=examples[index].text,
+                prediction=text,
+                spans=entities,
+                kind=prediction.kind,
+                cosine=cosine,
+                language=examples[index].language,
+                pieces=pieces,
+                tokens=tokens,
+                cosine_second=second,
+                likelihood=likelihood,
+            )
         )
         rows.append(
             {
-                **row_of(index, example.text, prediction),
-                "spans": [[span.start, span.end, span.label] for span in example.spans],
+                **row_of(index, examples[index].text, prediction),
+                "spans": [[span.start, span.end, span.label] for span in entities],
                 "cosine": cosine,
             }
         )
-    return rows, score(scored, training_entities=training_entities)
+    return rows, score(scored, training_entities=known)
 
 
 def row_of(index: int, reference: str, prediction: Prediction) -> dict[str, Any]:
@@ -79,3 +111,22 @@ def _cosines(
         else:
             cosines += cosine_rows(vectors, targets).tolist()
     return cosines
+
+
+def _pieces(references: Sequence[str], texts: Sequence[str], tokenizer: str) -> list[Sets]:
+    """Pieces of the tokenizer that cut the references: one and the same for all attacks on this data."""
+    declared = Truncation(1, tokenizer)
+    return _sets(declared.pieces(references), declared.pieces(texts))
+
+
+def _tokens(references: Sequence[str], predictions: Sequence[Prediction], attack: Attack) -> list[Sets] | list[None]:
+    wanted = attack.tokens(references)
+    cut = attack.tokens([prediction.candidates[0] for prediction in predictions])
+    if wanted is None or cut is None:
+        return [None] * len(predictions)
+    own = [prediction.tokens for prediction in predictions]
+    return _sets(wanted, [ids if given is None else given for given, ids in zip(own, cut, strict=True)])
+
+
+def _sets(references: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> list[Sets]:
+    return [Sets(frozenset(wanted), frozenset(offered)) for wanted, offered in zip(references, texts, strict=True)]

@@ -53,6 +53,10 @@ class Truncation:
             )
         ]
 
+    def pieces(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of the tokens of whole texts, in order, special tokens left out."""
+        return [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+
     def _ends(self, texts: Sequence[str]) -> list[int]:
         """Characters of each text to keep."""
         ends = []

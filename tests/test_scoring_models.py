@@ -1,0 +1,282 @@
+"""Taggers, the second embedder and the language model: against hand-made models, and from end to end."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import configuration
+from attacks.backbones import train_tokenizer
+from attacks.base import Attack, Prediction
+from callbacks.scoring import score_predictions
+from callbacks.scoring_models import ScoringModels
+from datamodules.truncation import Truncation
+from errors import InputError
+from evaluate import evaluate
+from examples import Example, Span
+from metrics.language_model import LanguageModel
+from metrics.perplexity import perplexity
+from metrics.taggers import SpacyTagger, StanzaTagger
+from train import train
+
+TEXTS = ["Ada lives in Paris with her dog", "I met Grace Hopper in Rome", "the train to Paris was late", "hello", ""]
+
+
+@pytest.fixture(scope="module")
+def ruler(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A spaCy pipeline on disk that knows three people and two cities."""
+    spacy = pytest.importorskip("spacy")
+    pipeline = spacy.blank("en")
+    people = [{"label": "PERSON", "pattern": name} for name in ("Ada", "Grace Hopper")]
+    places = [{"label": "GPE", "pattern": name} for name in ("Paris", "Rome")]
+    pipeline.add_pipe("entity_ruler").add_patterns(people + places)
+    folder = tmp_path_factory.mktemp("spacy") / "ruler"
+    pipeline.to_disk(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 of random weights with a tokenizer of its own."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    folder = tmp_path_factory.mktemp("gpt2")
+    tokenizer = train_tokenizer(TEXTS[:4] * 5, 270)
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.5,
+        bos_token_id=tokenizer.eos_token_id, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+# -- taggers ----------------------------------------------------------------------------------------------------------
+
+
+def test_spacy_finds_what_its_pipeline_knows(ruler: Path) -> None:
+    assert SpacyTagger(str(ruler)).tag(TEXTS) == [
+        (Span(0, 3, "PERSON"), Span(13, 18, "GPE")),
+        (Span(6, 18, "PERSON"), Span(22, 26, "GPE")),
+        (Span(13, 18, "GPE"),),
+        (),
+        (),
+    ]
+    assert SpacyTagger(str(ruler), labels=["PERSON"]).tag(TEXTS[1:3]) == [(Span(6, 18, "PERSON"),), ()]
+
+
+def test_a_spacy_model_that_is_missing_or_finds_nothing(tmp_path: Path) -> None:
+    spacy = pytest.importorskip("spacy")
+    with pytest.raises(InputError, match=r"scoring\.tagger\.model=en_no_such_model: .*spacy download"):
+        SpacyTagger("en_no_such_model").tag(["a"])
+    spacy.blank("en").to_disk(tmp_path / "blank")
+    with pytest.raises(InputError, match=r"scoring\.tagger\.model=.*blank: .* no component that finds entities"):
+        SpacyTagger(str(tmp_path / "blank")).tag(["a"])
+
+
+@pytest.mark.parametrize(("library", "tagger"), [("spacy", SpacyTagger()), ("stanza", StanzaTagger())])
+def test_a_library_that_is_not_installed(library: str, tagger: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(InputError, match=f"scoring/tagger={library}: .*pip install {library}"):
+        ScoringModels(tagger=tagger).check()
+
+
+def fake_stanza(made: list[dict[str, Any]], missing: bool = False) -> types.ModuleType:
+    """Stanza's interface as its documentation gives it: entities with places in the text and a type."""
+
+    class Pipeline:
+        def __init__(self, lang: str, **arguments: Any) -> None:
+            if missing:
+                raise FileNotFoundError("Could not find the model file\nof xx")
+            made.append({"lang": lang, **arguments})
+
+        def bulk_process(self, texts: Sequence[str]) -> list[types.SimpleNamespace]:
+            assert all(text.strip() for text in texts)
+            return [types.SimpleNamespace(entities=self.entities(text)) for text in texts]
+
+        def entities(self, text: str) -> list[types.SimpleNamespace]:
+            start = text.find("Paris ")
+            entity = types.SimpleNamespace(start_char=start, end_char=start + 6, type="GPE")
+            return [entity] if start >= 0 else []
+
+    module = types.ModuleType("stanza")
+    module.Pipeline = Pipeline  # type: ignore[attr-defined]
+    return module
+
+
+def test_stanza_is_asked_in_bulk_and_downloads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setitem(sys.modules, "stanza", fake_stanza(made))
+    got = StanzaTagger("en").tag(["", *TEXTS[:3], " "])
+    assert got == [(), (Span(13, 18, "GPE"),), (), (Span(13, 18, "GPE"),), ()]  # without the space at its end
+    assert [(one["lang"], one["processors"], one["download_method"]) for one in made] == [("en", "tokenize,ner", None)]
+    monkeypatch.setitem(sys.modules, "stanza", fake_stanza(made, missing=True))
+    with pytest.raises(InputError, match=r"scoring\.tagger\.language=xx: .*stanza\.download\('xx'\)"):
+        StanzaTagger("xx").tag(["a"])
+
+
+def test_a_text_is_tagged_once() -> None:
+    class Counting:
+        asked: list[str] = []  # noqa: RUF012
+
+        def tag(self, texts: Sequence[str]) -> list[tuple[Span, ...]]:
+            self.asked += texts
+            return [(Span(0, 1, text),) for text in texts]
+
+    models = ScoringModels(tagger=Counting())
+    assert models.entities(["a", "b", "a"]) == [(Span(0, 1, "a"),), (Span(0, 1, "b"),), (Span(0, 1, "a"),)]
+    assert models.entities(["b", "c"]) == [(Span(0, 1, "b"),), (Span(0, 1, "c"),)]
+    assert Counting.asked == ["a", "b", "c"]
+
+
+# -- perplexity -------------------------------------------------------------------------------------------------------
+
+
+def log_probabilities(folder: Path, text: str, window: int) -> list[float]:
+    """One token at a time, each from the text that its window shows before it: slow and obvious."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder).eval()
+    ids = [tokenizer.eos_token_id, *tokenizer(text)["input_ids"]]
+    step, found = window // 2, []
+    for place in range(1, len(ids)):
+        begin = 0
+        while place >= begin + window:
+            begin += step
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([ids[begin:place]])).logits[0, -1].double()
+        found.append(float(logits.log_softmax(0)[ids[place]]))
+    return found
+
+
+@pytest.mark.parametrize("window", [64, 9, 2])
+def test_likelihoods_agree_with_one_token_at_a_time(gpt2: Path, window: int) -> None:
+    texts = [*TEXTS, TEXTS[0], "late " * 12]
+    got = LanguageModel(str(gpt2), window=window).likelihoods(texts)
+    for text, one in zip(texts, got, strict=True):
+        expected = log_probabilities(gpt2, text, window)
+        assert one.tokens == len(expected)
+        assert one.log_probability == pytest.approx(math.fsum(expected), rel=1e-5)
+    assert got[4] == (0.0, 0)
+    assert perplexity(got) > 1
+
+
+def test_likelihoods_do_not_depend_on_order_or_repetition(gpt2: Path) -> None:
+    model = LanguageModel(str(gpt2))
+    once = dict(zip(TEXTS, model.likelihoods(TEXTS), strict=True))
+    shuffled = [*TEXTS[::-1], *TEXTS]
+    assert model.likelihoods(shuffled) == [once[text] for text in shuffled]
+
+
+def test_language_models_that_cannot_be_used(gpt2: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"scoring\.language_model\.window=65: .* has room for 64 tokens"):
+        LanguageModel(str(gpt2), window=65).likelihoods(["a"])
+    with pytest.raises(InputError, match=r"scoring\.language_model\.model=no/such-model: no causal language model"):
+        ScoringModels(language_model=LanguageModel("no/such-model")).check()
+    with pytest.raises(InputError, match=r"scoring\.language_model\.model="):
+        LanguageModel(str(tmp_path)).likelihoods(["a"])
+
+
+# -- together ---------------------------------------------------------------------------------------------------------
+
+
+class Letters(Attack):
+    """Tokens are letters; what it predicted itself are other ids."""
+
+    def invert(self, targets: Any, oracle: Any) -> list[Prediction]:
+        raise NotImplementedError
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[ord(letter) for letter in text] for text in texts]
+
+
+class Held:
+    """A data module's test split, and a cache whose vectors are never asked for."""
+
+    tokenizer = "minilm"
+
+    def examples(self, split: str) -> list[Example]:
+        return [Example(0, "abc", language="de"), Example(1, "xy")]
+
+    def vectors(self, split: str, indices: Sequence[int]) -> torch.Tensor:
+        return torch.ones(len(indices), 2)
+
+    def fill(self, texts: Sequence[str], purpose: str) -> None:
+        assert purpose == "scoring"
+
+    def embed(self, texts: Sequence[str], purpose: str) -> torch.Tensor:
+        return torch.ones(len(texts), 2)
+
+
+def test_tokens_are_the_attacks_own_and_pieces_are_the_datas() -> None:
+    held: Any = Held()
+    predictions = {1: Prediction(("xz",)), 0: Prediction(("ab", "abc"), tokens=(97, 7, 8))}
+    _, got = score_predictions(predictions, held, held, None, Letters(), ScoringModels())
+    # a of a, b, c, x, y and x of it: predicted were 97, 7, 8 and x, z.
+    assert (got["micro_token_precision"], got["micro_token_recall"], got["micro_token_f1"]) == (40, 40, 40)
+    ids = [set(row) for row in Truncation(1).pieces(["abc", "ab", "xy", "xz"])]
+    shared = len(ids[0] & ids[1]) + len(ids[2] & ids[3])
+    assert got["micro_piece_precision"] == pytest.approx(100 * shared / (len(ids[1]) + len(ids[3])))
+    assert got["stop_word_rate_reference"] == 0  # of the text that is not German
+    assert got["cosine_second"] is got["perplexity"] is got["entity_recovery"] is None
+
+
+def figures(run: Path, name: str = "metrics.json") -> dict[str, Any]:
+    found = json.loads((run / name).read_text())
+    return {key: value for key, value in found.items() if key != "seconds"}
+
+
+def test_from_end_to_end(ruler: Path, gpt2: Path, tmp_path: Path) -> None:
+    lines = [f"Ada lives in Paris with {count} dogs" for count in range(20)]
+    (tmp_path / "train.txt").write_text("\n".join(lines))
+    (tmp_path / "test.txt").write_text("\n".join(TEXTS[:3]))
+    chosen = [
+        *("attack=nearest_neighbor", "datamodule=files", f"datamodule.train={tmp_path / 'train.txt'}"),
+        *(f"datamodule.test={tmp_path / 'test.txt'}", "trainer=cpu", f"cache_dir={tmp_path / 'cache'}"),
+        *("scoring/tagger=spacy", f"scoring.tagger.model={ruler}", "scoring/second_embedder=minilm"),
+        *("scoring/language_model=causal", f"scoring.language_model.model={gpt2}", f"run_dir={tmp_path / 'run'}"),
+    ]
+    config = configuration.compose("train", chosen)
+    assert configuration.check(config) == []
+    train(config)
+    got = figures(tmp_path / "run")
+    assert got["entity_recovery/PERSON"] == 50  # Ada, not Grace Hopper
+    assert got["entity_recovery/GPE"] == pytest.approx(200 / 3)  # Paris twice, not Rome
+    assert got["name_full_recovery"] == 0
+    assert got["entity_recovery_unseen"] is None  # the training text was not tagged
+    assert got["cosine_second"] == pytest.approx(got["cosine"])  # the second embedder is the first
+    rows = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    model = LanguageModel(str(gpt2))
+    assert got["perplexity"] == perplexity(model.likelihoods([row["prediction"] for row in rows]))
+    assert rows[0]["spans"] == [[0, 3, "PERSON"], [13, 18, "GPE"]]
+    assert got["micro_piece_f1"] > 0
+    assert got["micro_token_f1"] is None  # this attack has no tokens
+    baseline = figures(tmp_path / "run", "baseline.json")
+    assert baseline == got  # the attack is the baseline
+
+    evaluate(*configuration.on_run("evaluate", [f"run={tmp_path / 'run'}", f"output_dir={tmp_path / 'again'}"]))
+    assert figures(tmp_path / "again") == got
+
+
+def test_a_missing_model_is_found_out_before_anything_is_made(tmp_path: Path) -> None:
+    chosen = [
+        "scoring/language_model=causal",
+        f"scoring.language_model.model={tmp_path}",
+        f"run_dir={tmp_path / 'run'}",
+    ]
+    with pytest.raises(InputError, match=r"scoring\.language_model\.model="):
+        train(configuration.compose("train", chosen))
+    assert not (tmp_path / "run").exists()
+    chosen = ["scoring/second_embedder=transformer", f"scoring.second_embedder.model={tmp_path}"]
+    with pytest.raises(InputError, match=r"^scoring\.second_embedder: "):
+        train(configuration.compose("train", [*chosen, f"cache_dir={tmp_path}", f"run_dir={tmp_path / 'run'}"]))
+    assert not (tmp_path / "run").exists()
