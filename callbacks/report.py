@@ -60,11 +60,12 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
     columns = ("this run", "nearest neighbour", "difference") if results.baseline is not None else ("this run",)
     for column in columns:
         table.add_column(column, justify="right")
-    for line in comparison(results):
+    for line in (line for line in comparison(results) if line.known and not line.secondary):
         colour = {True: "green", False: "red", None: ""}[line.gain]
         cells = (Text(line.mine), Text(line.other), Text(line.difference, style=colour))
         table.add_row(Text(line.title), *cells[: len(columns)])
     console.print(table)
+    console.print(Text(f"More figures: {run_dir / runs.METRICS}", style="dim"), soft_wrap=True)
     console.print(Text(verdict(results.metrics, results.baseline, len(results.recovered))))
     console.print(Text("\nFive of them, evenly from the best to the worst; recovered words in green:"))
     pairs = Table.grid(padding=(0, 2))

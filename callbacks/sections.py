@@ -125,8 +125,10 @@ def examples(results: Results) -> Markup:
 
 
 def all_figures(results: Results) -> Markup:
-    """Every figure of metrics.json with its explanation."""
-    return macro("figures", lines=comparison(results), baseline=results.baseline is not None)
+    """Every figure of metrics.json with its explanation, the secondary ones folded."""
+    lines = comparison(results)
+    first, folded = ([line for line in lines if line.secondary is secondary] for secondary in (False, True))
+    return macro("figures", lines=first, folded=folded, baseline=results.baseline is not None)
 
 
 def frequency(results: Results) -> Markup | None:
@@ -165,7 +167,10 @@ SECTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A figure of this run beside the nearest neighbour's; ``gain``: whether it is better, None where neither is."""
+    """A figure of this run beside the nearest neighbour's; ``gain``: whether it is better, None where neither is.
+
+    ``known``: whether either has a value; ``secondary``: see ``Measure``.
+    """
 
     title: str
     key: str
@@ -175,6 +180,8 @@ class Line:
     difference: str
     applies: bool
     gain: bool | None
+    known: bool
+    secondary: bool
 
 
 def comparison(results: Results) -> list[Line]:
@@ -195,6 +202,8 @@ def comparison(results: Results) -> list[Line]:
                 difference=difference(one, mine, other),
                 applies=value is not None,
                 gain=gain if one.more else None,
+                known=value is not None or theirs is not None,
+                secondary=one.secondary,
             )
         )
     return lines

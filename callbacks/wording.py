@@ -12,13 +12,17 @@ _SPACE = "\u00a0"  # a number and its unit stay on one line
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A figure of metrics.json: its key, its title, a short explanation, and which direction means more was read."""
+    """A figure of metrics.json: its key, its title, a short explanation, and which direction means more was read.
+
+    A secondary figure is folded away in the report and left out of the terminal's table.
+    """
 
     key: str
     title: str
     explanation: str
     more: Literal["higher", "lower"] | None = "higher"
     kind: Literal["percent", "score", "cosine", "count", "seconds", "other"] = "percent"
+    secondary: bool = False
 
 
 MEASURES = (
@@ -31,6 +35,15 @@ MEASURES = (
     Measure("token_f1", "Token F1", "Harmonic mean of word precision and recall, word order ignored."),
     Measure("token_precision", "Token precision", "Share of the predicted words that stand in the reference."),
     Measure("token_recall", "Token recall", "Share of the reference's words that stand in the prediction."),
+    Measure("micro_f1", "Micro F1, words", "F1 over the sets of words, summed over all texts (as in GEIA)."),
+    Measure("micro_precision", "Micro precision, words", "The precision of that F1.", secondary=True),
+    Measure("micro_recall", "Micro recall, words", "The recall of that F1.", secondary=True),
+    Measure("micro_piece_f1", "Micro F1, pieces", "The same over pieces of words, by the data's own tokenizer."),
+    Measure("micro_piece_precision", "Micro precision, pieces", "The precision of that F1.", secondary=True),
+    Measure("micro_piece_recall", "Micro recall, pieces", "The recall of that F1.", secondary=True),
+    Measure("micro_token_f1", "Micro F1, tokens", "The same over the tokens that the attack itself works on."),
+    Measure("micro_token_precision", "Micro precision, tokens", "The precision of that F1.", secondary=True),
+    Measure("micro_token_recall", "Micro recall, tokens", "The recall of that F1.", secondary=True),
     Measure("bleu", "BLEU", "Overlap of runs of one to four words, over the whole corpus (sacreBLEU).", kind="score"),
     Measure("bleu_sentence", "BLEU, sentence", "The mean of BLEU computed for each text alone.", kind="score"),
     Measure("bleu1", "BLEU-1", "Precision of single words, short predictions penalised (as in GEIA).", kind="score"),
@@ -39,6 +52,20 @@ MEASURES = (
     Measure("rouge1", "ROUGE-1", "Overlap of single words, as F measure.", kind="score"),
     Measure("rouge2", "ROUGE-2", "Overlap of pairs of neighbouring words.", kind="score"),
     Measure("rougeL", "ROUGE-L", "Length of the longest common subsequence of words.", kind="score"),
+    Measure(
+        "clipped_bleu1",
+        "BLEU-1, clipped",
+        "Precision of single words times a brevity penalty, of each text alone (Zhu et al. 2024).",
+        kind="score",
+        secondary=True,
+    ),
+    Measure(
+        "clipped_rouge1",
+        "ROUGE-1, clipped",
+        "Recall of single words, of each text alone (Zhu et al. 2024).",
+        kind="score",
+        secondary=True,
+    ),
     Measure(
         "edit_distance_mean",
         "Edit distance, mean",
@@ -50,17 +77,54 @@ MEASURES = (
     Measure(
         "cosine", "Cosine", "Similarity of the prediction's vector and the attacked one; 1 is equal.", kind="cosine"
     ),
+    Measure(
+        "cosine_second",
+        "Cosine, second embedder",
+        "Similarity of prediction and reference to an embedder that was not attacked.",
+        kind="cosine",
+    ),
+    Measure(
+        "perplexity", "Perplexity", "Of the predictions, a token; the lower, the more fluent.", more=None, kind="other"
+    ),
+    Measure(
+        "content_word_recovery",
+        "Content words",
+        "Share of the references' distinct words, stop words apart, that came back.",
+    ),
+    Measure(
+        "stop_word_rate_difference",
+        "Stop words, difference",
+        "Percentage points by which predictions have more stop words than references; near 0 is natural.",
+        more=None,
+        kind="score",
+    ),
+    Measure("stop_word_rate", "Stop words", "Share of the predicted words that say little.", None, secondary=True),
+    Measure(
+        "stop_word_rate_reference",
+        "Stop words, references",
+        "The same share of the references' words.",
+        None,
+        secondary=True,
+    ),
     Measure("entity_recovery", "Entities", "Share of labelled names, places, dates and the like that came back."),
     Measure("entity_recovery_unseen", "Entities, unseen", "The same, for values that no training text contains."),
+    Measure("name_first_recovery", "First names", "Share of the people's first names that came back.", secondary=True),
+    Measure("name_last_recovery", "Last names", "Share of the people's last names that came back.", secondary=True),
+    Measure("name_full_recovery", "Full names", "Share of the first names with the last name after.", secondary=True),
     Measure("examples", "Examples", "Texts attacked.", None, "count"),
     Measure("queries", "Queries", "Distinct texts that the attack asked the embedder for.", None, "count"),
     Measure("seconds", "Time", "Time spent on these texts, training apart.", None, "seconds"),
 )
 _BY_KEY = {measure.key: measure for measure in MEASURES}
+_BY_LABEL = "entity_recovery/"
 
 
 def measure(key: str) -> Measure:
     """The measure with that key; an unknown key is shown under its own name, without explanation."""
+    if key.startswith(_BY_LABEL):
+        label = key.removeprefix(_BY_LABEL)
+        title = f"Entities: {label.replace('_', ' ')}"
+        return Measure(key, title, "Share of the entities of this kind that came back.", secondary=True)
     return _BY_KEY.get(key) or Measure(key, key.replace("_", " "), "", None, "other")
 
 
