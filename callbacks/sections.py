@@ -16,7 +16,7 @@ from typing import Any
 from markupsafe import Markup
 
 from callbacks import figures
-from callbacks.analyses import frequency_charts
+from callbacks.frequency_chart import frequency_charts
 from callbacks.results import Moment, Recovered, Results, by_quality, evenly, pieces
 from callbacks.wording import difference, duration, measure, number, ordered, shown
 

@@ -20,7 +20,8 @@ from metrics import text
 from metrics.entities import recovered_entities, span_text
 from metrics.scoring import Scored
 from metrics.statistics import Floats
-from metrics.tokens import overlap, rouge_words, token_overlap
+from metrics.stop_words import content_words, stop_words
+from metrics.tokens import overlap, rouge_words, token_overlap, words
 
 Combine = Callable[[Floats], Floats]
 
@@ -33,11 +34,14 @@ class Sums:
         parts: (n, k) numbers of each example.
         combine: (..., k) sums -> (...,) figures; NaN where the figure is undefined.
         share: Whether it is 100 times the share of examples that succeed, so that it has Wilson's interval.
+        complete: Whether it hangs on nothing but texts and cosines; others may have been scored with labels of a tagger
+            or the language of a text, which predictions.jsonl does not hold.
     """
 
     parts: Floats
     combine: Combine
     share: bool = False
+    complete: bool = True
 
     @property
     def value(self) -> float:
@@ -51,9 +55,10 @@ def mean(values: Sequence[float | None], *, share: bool = False) -> Sums:
     return Sums(np.array(parts, np.float64).reshape(-1, 2), _ratio, share)
 
 
-def ratio(pairs: Sequence[tuple[float, float]]) -> Sums:
+def ratio(pairs: Sequence[tuple[float, float]], *, complete: bool = True) -> Sums:
     """100 times the first numbers' sum over the second ones'."""
-    return Sums(np.array([(100 * above, below) for above, below in pairs], np.float64).reshape(-1, 2), _ratio)
+    parts = np.array([(100 * above, below) for above, below in pairs], np.float64).reshape(-1, 2)
+    return Sums(parts, _ratio, complete=complete)
 
 
 def _ratio(sums: Floats) -> Floats:
@@ -101,7 +106,35 @@ def _entities(rows: Sequence[Scored]) -> Sums:
         values = [span_text(row.reference, span) for span in row.spans]
         found = recovered_entities(values, row.prediction, ordered=row.kind == "sequence")
         pairs.append((float(found), float(len(values))))
-    return ratio(pairs)
+    return ratio(pairs, complete=False)
+
+
+def _micro(rows: Sequence[Scored], above: tuple[int, ...], below: tuple[int, ...]) -> Sums:
+    """Over sets of words: of (shared, predicted, wanted), the sum of those ``above`` over that of those ``below``."""
+    pairs = []
+    for row in rows:
+        wanted, offered = frozenset(words(row.reference)), frozenset(words(row.prediction))
+        sizes = (len(wanted & offered), len(offered), len(wanted))
+        pairs.append((float(sum(sizes[place] for place in above)), float(sum(sizes[place] for place in below))))
+    found = ratio(pairs)
+    return Sums(found.parts, _nothing_is_zero)
+
+
+def _nothing_is_zero(sums: Floats) -> Floats:
+    return np.nan_to_num(_ratio(sums))  # the precision of no prediction is 0 here, as everywhere in metrics
+
+
+def _stop_words(rows: Sequence[Scored]) -> Sums:
+    found = [stop_words([words(row.prediction)]) for row in rows]
+    return ratio([(float(one.stop), float(one.words)) for one in found], complete=False)
+
+
+def _content_words(rows: Sequence[Scored]) -> Sums:
+    pairs = []
+    for row in rows:
+        wanted = content_words(words(row.reference))
+        pairs.append((float(len(wanted.intersection(words(row.prediction)))), float(len(wanted))))
+    return ratio(pairs, complete=False)
 
 
 def _of_words(score: Callable[[list[str], list[str]], float | None]) -> Callable[[Sequence[Scored]], Sums]:
@@ -130,6 +163,11 @@ SUMS: Mapping[str, Callable[[Sequence[Scored]], Sums]] = {
     "token_precision": _of_tokens("precision"),
     "token_recall": _of_tokens("recall"),
     "token_f1": _of_tokens("f1"),
+    "micro_precision": partial(_micro, above=(0,), below=(1,)),
+    "micro_recall": partial(_micro, above=(0,), below=(2,)),
+    "micro_f1": partial(_micro, above=(0, 0), below=(1, 2)),
+    "stop_word_rate": _stop_words,
+    "content_word_recovery": _content_words,
     "exact_match": _matches(text.exact_match),
     "exact_match_no_punctuation": _matches(text.exact_match_no_punctuation),
     "edit_distance_mean": lambda rows: mean([text.edit_distance(row.reference, row.prediction) for row in rows]),

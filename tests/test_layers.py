@@ -23,8 +23,9 @@ ORDER = [
     "train",
     "evaluate",
     "invert",
+    "compare",
 ]
-SCRIPTS = {"train", "evaluate", "invert"}
+SCRIPTS = {"train", "evaluate", "invert", "compare"}
 
 
 def imported(path: Path) -> set[str]:

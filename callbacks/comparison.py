@@ -1,0 +1,186 @@
+"""Figures of several runs side by side, each with its interval, and paired differences where the texts are the same.
+
+    entries = read_entries([Path("runs/a"), Path("runs/b")])
+    compared = compare(entries, ["bleu", "token_f1"], resamples=2000, seed=0)      # the first entry is the reference
+
+Intervals are 95 % percentile bootstraps over examples; of shares of texts (exact match) Wilson's, which have a width at
+0 and 100 % too. All resampling uses one seed, so that two attacks on the same texts are drawn together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from callbacks.comparison_entries import Entry
+from callbacks.wording import measure, number
+from errors import InputError, did_you_mean
+from examples import Span
+from metrics.resampling import SUMS, Sums
+from metrics.scoring import Scored
+from metrics.statistics import Floats, Interval, interval, resampled_sums, significance, wilson
+
+TOLERANCE = 5e-3  # between a figure of metrics.json and the same one of predictions.jsonl: nothing that a table shows
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of one run; no value where it does not apply, no interval where it is no sum over examples."""
+
+    value: float | None
+    interval: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A run's figure minus the reference's, on the same texts, with the p value of no difference (two-sided)."""
+
+    value: float
+    interval: Interval
+    p: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A run beside the reference.
+
+    Attributes:
+        entry: The run.
+        figures: By metric.
+        differences: By metric; None where a figure is missing on either side, empty where the texts are others.
+        paired: Whether it was tested on the reference's texts.
+        common: Number of test texts that both share.
+    """
+
+    entry: Entry
+    figures: Mapping[str, Figure]
+    differences: Mapping[str, Difference | None]
+    paired: bool
+    common: int
+
+
+def check_metrics(entries: Sequence[Entry], metrics: Sequence[str]) -> None:
+    """Raises InputError where no run has a metric of that name."""
+    known = {key for entry in entries for key in entry.results.metrics}
+    for name in metrics:
+        if name not in known:
+            raise InputError(f"metrics: no run has {name!r}; {did_you_mean(name, known)}")
+
+
+def check_predictions(entries: Sequence[Entry]) -> None:
+    """Raises InputError where predictions.jsonl has not the examples that metrics.json counts."""
+    for entry in entries:
+        indices = [one.row.index for one in entry.results.recovered]
+        path = entry.results.directory / "predictions.jsonl"
+        counted = number(entry.results.metrics, "examples")
+        if counted != len(indices):
+            said = "no number of examples" if counted is None else f"{counted:.0f} examples"
+            raise InputError(f"{path}: {len(indices)} predictions, but metrics.json beside it says {said}")
+        if len(set(indices)) != len(indices):
+            raise InputError(f"{path}: an index occurs twice")
+
+
+def compare(entries: Sequence[Entry], metrics: Sequence[str], resamples: int, seed: int) -> list[Compared]:
+    """Compare all entries with the first one.
+
+    Raises:
+        InputError: An unknown metric; predictions that do not give the figures of metrics.json. Before any resampling.
+    """
+    check_metrics(entries, metrics)
+    check_predictions(entries)
+    sums = [_sums(entry, metrics) for entry in entries]
+    draws = [_draws(one, resamples, seed) for one in sums]
+    texts = [entry.texts for entry in entries]
+    compared = []
+    for entry, own, drawn, read in zip(entries, sums, draws, texts, strict=True):
+        figures = {key: _figure(entry, key, own.get(key), drawn.get(key)) for key in metrics}
+        differences: dict[str, Difference | None] = {}
+        if read == texts[0]:
+            both = sums[0].keys() & own.keys()
+            differences = {
+                key: _difference(own[key].value - sums[0][key].value, drawn[key] - draws[0][key])
+                if key in both
+                else None
+                for key in metrics
+            }
+        compared.append(Compared(entry, figures, differences, read == texts[0], len(read & texts[0])))
+    return compared
+
+
+def baseline_figures(metrics: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Figure]:
+    """The figures of baseline.json; its texts are not kept, so only shares of texts have an interval."""
+    found = {}
+    for key in keys:
+        value, size = number(metrics, key), number(metrics, "examples")
+        share = key in ("exact_match", "exact_match_no_punctuation") and value is not None and size
+        found[key] = Figure(value, _wilson(value, round(size)) if share and value is not None and size else None)
+    return found
+
+
+def _sums(entry: Entry, metrics: Sequence[str]) -> dict[str, Sums]:
+    """The parts of each figure that the run has and that is made of sums, examples in the order of their index."""
+    rows = sorted((one.row for one in entry.results.recovered), key=lambda row: row.index)
+    scored = [
+        Scored(
+            row.reference, row.prediction, tuple(Span(*span) for span in row.spans), kind=row.kind, cosine=row.cosine
+        )
+        for row in rows
+    ]
+    found = {}
+    for key in metrics:
+        value = number(entry.results.metrics, key)
+        if key in SUMS and value is not None:
+            try:
+                sums = SUMS[key](scored)
+            except ValueError as error:
+                raise InputError(f"{entry.results.directory / 'predictions.jsonl'}: {error}") from error
+            own = sums.value
+            if abs(own - value) <= TOLERANCE:
+                found[key] = sums
+            elif sums.complete:
+                raise InputError(
+                    f"{entry.results.directory}: predictions.jsonl gives {key}={own:.6g}, metrics.json says "
+                    f"{value:.6g}: they are not of one test; python evaluate.py run=<dir> makes both anew"
+                )
+    return found
+
+
+def _draws(sums: Mapping[str, Sums], resamples: int, seed: int) -> dict[str, Floats]:
+    """Resampled figures, (resamples,) each: all metrics of a run share the draws."""
+    if not sums:
+        return {}
+    drawn = resampled_sums(np.hstack([one.parts for one in sums.values()]), resamples, seed)
+    found, start = {}, 0
+    for key, one in sums.items():
+        width = one.parts.shape[1]
+        found[key] = one.combine(drawn[:, start : start + width])
+        start += width
+    return found
+
+
+def _figure(entry: Entry, key: str, sums: Sums | None, drawn: Floats | None) -> Figure:
+    value = number(entry.results.metrics, key)
+    if value is None or sums is None or drawn is None:
+        return Figure(value)
+    return Figure(value, _wilson(value, len(sums.parts)) if sums.share else interval(drawn))
+
+
+def _wilson(percent: float, size: int) -> Interval:
+    low, high = wilson(round(percent / 100 * size), size)
+    return Interval(100 * low, 100 * high)
+
+
+def _difference(value: float, drawn: Floats) -> Difference | None:
+    reach, p = interval(drawn), significance(drawn)
+    return None if reach is None or p is None or math.isnan(value) else Difference(value, reach, p)
+
+
+def better(key: str, difference: Difference) -> bool | None:
+    """Whether a difference is for the better, None where it may be chance (p of .05 and more) or neither is better."""
+    if difference.p >= 0.05 or measure(key).more is None:
+        return None
+    return (difference.value > 0) == (measure(key).more == "higher")

@@ -1,0 +1,101 @@
+"""The charts of a comparison: a figure against what the runs differ in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from callbacks import figures
+from callbacks.comparison import Compared
+from callbacks.comparison_entries import Entry
+from callbacks.wording import measure
+from errors import InputError
+
+LINES = 4  # in one chart; the page has no more colours
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What runs can differ in: its name, how it is read, and whether a power of ten is a step."""
+
+    title: str
+    of: Callable[[Entry], float | None]
+    powers: bool = True
+
+    def place(self, entry: Entry) -> float | None:
+        """Where a run stands on the axis; None where it is not known, or zero on an axis of powers."""
+        value = self.of(entry)
+        if value is None or (self.powers and value <= 0):
+            return None
+        return math.log10(value) if self.powers else value
+
+
+AXES: Mapping[str, Axis] = {
+    "training_texts": Axis("training texts, power of ten", lambda entry: entry.training_texts),
+    "parameters": Axis("parameters, power of ten", lambda entry: entry.parameters),
+    "corpus_similarity": Axis("similarity of the corpora", lambda entry: entry.corpus_similarity, powers=False),
+}
+
+
+def check_axis(name: str, entries: Sequence[Entry]) -> None:
+    """Raises InputError where fewer than two runs that a chart may join differ on the axis that was asked for."""
+    axis, fitting = AXES[name], _fitting(name, entries)
+    if len({axis.place(entry) for entry in fitting} - {None}) < 2:
+        known = [(entry.label, axis.of(entry)) for entry in fitting]
+        values = ", ".join(f"{label}: {'unknown' if value is None else f'{value:g}'}" for label, value in known)
+        rule = "" if name == "corpus_similarity" else " on the same test texts"
+        raise InputError(
+            f"x={name}: at least two runs{rule} must differ in it ({values}); "
+            "python evaluate.py run=<dir> records what is unknown"
+        )
+
+
+def charts(compared: Sequence[Compared], metrics: Sequence[str], chosen: str | None) -> list[tuple[str, Markup, str]]:
+    """Title, SVG and note of each chart: over ``chosen``, or over each axis on which the runs differ."""
+    found = []
+    for name, axis in AXES.items():
+        fitting = _fitting(name, [one.entry for one in compared])
+        if chosen in (None, name) and len({axis.place(entry) for entry in fitting} - {None}) > 1:
+            draw = _scatter if name == "corpus_similarity" else _lines
+            for key in metrics:
+                found += draw([one for one in compared if one.entry in fitting], key, axis)
+    return found
+
+
+def _fitting(name: str, entries: Sequence[Entry]) -> list[Entry]:
+    """Those that a chart may join: the similarity of corpora is one of test sets, all else needs the same texts."""
+    return [entry for entry in entries if name == "corpus_similarity" or entry.texts == entries[0].texts]
+
+
+def _points(compared: Sequence[Compared], key: str, axis: Axis) -> list[tuple[Entry, float, float]]:
+    placed = [(one.entry, axis.place(one.entry), one.figures[key].value) for one in compared]
+    return [(entry, place, value) for entry, place, value in placed if place is not None and value is not None]
+
+
+def _lines(compared: Sequence[Compared], key: str, axis: Axis) -> list[tuple[str, Markup, str]]:
+    """One line an embedder."""
+    by_embedder: dict[str, list[tuple[float, float]]] = {}
+    for entry, place, value in _points(compared, key, axis):
+        by_embedder.setdefault(entry.embedder, []).append((place, value))
+    series = [figures.Series(name, sorted(points), dots=True) for name, points in by_embedder.items()]
+    title = f"{measure(key).title} by {axis.title.partition(',')[0]}"
+    note = "One dot a run on the reference's test texts, one line an embedder."
+    return [
+        (title, figures.line_chart(title, series[start : start + LINES], axis.title), note)
+        for start in range(0, len(series), LINES)
+    ]
+
+
+def _scatter(compared: Sequence[Compared], key: str, axis: Axis) -> list[tuple[str, Markup, str]]:
+    """One dot a run; the y axis runs from 0 to 100."""
+    one = measure(key)
+    scale, name = (100.0, f"{one.title}, times 100") if one.kind == "cosine" else (1.0, one.title)
+    points = [(place, scale * value) for _, place, value in _points(compared, key, axis)]
+    if not points or one.kind not in ("percent", "score", "cosine"):
+        return []
+    note = "One dot a run. Spearman's correlation of character 4-grams of its training text and its test text."
+    title = f"{one.title} by similarity of the corpora"
+    return [(title, figures.scatter(title, points, axis.title, name), note)]

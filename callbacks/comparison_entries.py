@@ -1,0 +1,182 @@
+"""What compare.py reads of each run: its results, and what it was."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import runs
+from callbacks.results import Results, read_results
+from callbacks.wording import number
+from errors import InputError, did_you_mean
+
+COMPARED = (
+    "attack",
+    "defense",
+    "embedder",
+    "datamodule",
+    "trainer",
+    "seed",
+)  # nodes of a config that can tell runs apart
+SHOWN_SETTINGS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A run or one of its evaluations.
+
+    Attributes:
+        results: What its directory says.
+        label: The end of its path, as long as it takes to tell it from the others.
+        parameters: Of the attack; None where it has none, or where record.json is missing.
+        training_seconds: Of the run that was evaluated; None where nothing was trained.
+        settings: What tells it from other entries with the same attack, embedder, data and defense.
+    """
+
+    results: Results
+    label: str
+    parameters: int | None
+    training_seconds: float | None
+    settings: str
+
+    @property
+    def attack(self) -> str:
+        return self.results.choice("attack") or "unknown"
+
+    @property
+    def embedder(self) -> str:
+        return self.results.choice("embedder") or "unknown"
+
+    @property
+    def data(self) -> str:
+        """The data module, and of files the one that was tested on."""
+        name = self.results.choice("datamodule") or "unknown"
+        node = self.results.config.get("datamodule")
+        files = [node.get(key) for key in ("test", "path")] if isinstance(node, dict) else []
+        named = next((file for file in files if isinstance(file, str)), None)
+        return name if named is None else f"{name}: {Path(named).stem}"
+
+    @property
+    def texts(self) -> frozenset[tuple[int, str]]:
+        """Index and reference of each test example: where these are the same, runs can be paired."""
+        return frozenset((one.row.index, one.row.reference) for one in self.results.recovered)
+
+    @property
+    def defense(self) -> str:
+        return self.results.choice("defense") or "unknown"
+
+    @property
+    def training_texts(self) -> float | None:
+        return number(self.results.analyses, "training_texts")
+
+    @property
+    def corpus_similarity(self) -> float | None:
+        return number(self.results.analyses, "corpus_similarity")
+
+
+def read_entries(directories: Sequence[Path]) -> list[Entry]:
+    """Read runs and evaluations.
+
+    Raises:
+        InputError: One is missing (the nearest name is given), given twice, not finished, or holds a broken file.
+    """
+    for directory in directories:
+        _check(directory)
+    twice = [path for path, times in Counter(path.resolve() for path in directories).items() if times > 1]
+    if twice:
+        raise InputError(f"{twice[0]}: given twice")
+    results = [read_results(directory) for directory in directories]
+    labels = _labels(directories)
+    return [
+        Entry(
+            results=one,
+            label=label,
+            parameters=round(number(_record(one.directory), "parameters") or 0) or None,
+            training_seconds=_training_seconds(one),
+            settings=settings,
+        )
+        for one, label, settings in zip(results, labels, _settings(results), strict=True)
+    ]
+
+
+def _check(directory: Path) -> None:
+    if not directory.is_dir():
+        missing = next(path for path in (*reversed(directory.parents), directory) if not path.is_dir())
+        beside = [path.name for path in missing.parent.iterdir() if path.is_dir()]
+        hint = did_you_mean(missing.name, beside) if beside else "no directories stand there"
+        raise InputError(f"{directory}: no directory {missing}, {hint}")
+    for name in (runs.METRICS, runs.PREDICTIONS):
+        if not (directory / name).is_file():
+            inner = sorted(str(found.parent) for found in directory.glob(f"**/{name}"))
+            hint = f"did you mean {inner[-1]}?" if inner else "a run writes it when its test ends"
+            raise InputError(f"{directory}: holds no {name}; {hint}")
+
+
+def _labels(directories: Sequence[Path]) -> list[str]:
+    parts = [path.resolve().parts for path in directories]
+    for length in range(1, max(map(len, parts))):
+        labels = ["/".join(one[-length:]) for one in parts]
+        if len(set(labels)) == len(labels):
+            return labels
+    return [str(path) for path in directories]
+
+
+def _record(directory: Path) -> dict[str, Any]:
+    path = directory / runs.RECORD
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:  # a run of before, or of another tool: its parameters are not known
+        return {}
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not JSON: {error}") from error
+    return record if isinstance(record, dict) else {}
+
+
+def _training_seconds(results: Results) -> float | None:
+    """An evaluation trains nothing: its time is that of the run it lies in, or that its config names."""
+    directory = results.directory.resolve()
+    named = results.config.get("run_dir")
+    origins = [directory, directory.parent.parent, *([Path(named)] if isinstance(named, str) else [])]
+    for origin in origins:
+        training = _record(origin).get("training")
+        if isinstance(training, dict):
+            return number(training, "seconds")
+    return None
+
+
+def _settings(results: Sequence[Results]) -> list[str]:
+    """For each, the values in which it differs from the others of the same attack, embedder, data and defense."""
+    found = []
+    for one in results:
+        alike = [other for other in results if _kind(other) == _kind(one)]
+        told = list(_differing("", [{key: other.config.get(key) for key in COMPARED} for other in alike]))
+        place = next(number for number, other in enumerate(alike) if other is one)
+        texts = [f"{name.rpartition('.')[2]}={_short(values[place])}" for name, values in told]
+        more = f" and {len(texts) - SHOWN_SETTINGS} more" if len(texts) > SHOWN_SETTINGS else ""
+        found.append(", ".join(texts[:SHOWN_SETTINGS]) + more)
+    return found
+
+
+def _short(value: Any) -> str:
+    return Path(value).name if isinstance(value, str) else str(value)
+
+
+def _kind(results: Results) -> list[str | None]:
+    return [results.choice(group) for group in ("attack", "embedder", "datamodule", "defense")]
+
+
+def _differing(name: str, values: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Keys in which configs differ, with the value of each; where the classes differ, only these."""
+    if all(isinstance(value, dict) for value in values):
+        classes = [value.get("_target_") for value in values]
+        if len(set(classes)) > 1:
+            yield name, [str(target).rpartition(".")[2] for target in classes]
+            return
+        for key in dict.fromkeys(key for value in values for key in value):
+            yield from _differing(f"{name}.{key}".lstrip("."), [value.get(key) for value in values])
+    elif any(value != values[0] for value in values):
+        yield name, list(values)

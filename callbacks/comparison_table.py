@@ -1,0 +1,182 @@
+"""The tables of a comparison, as lines and cells that the terminal, Markdown and HTML all show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from callbacks.comparison import Compared, Difference, Figure, baseline_figures, better
+from callbacks.comparison_entries import Entry
+from callbacks.wording import difference as signed
+from callbacks.wording import duration, measure, shown
+
+DASH = "–"  # noqa: RUF001
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value, what stands smaller below it, and whether it is a gain (None: neither, or it may be chance)."""
+
+    text: str
+    below: tuple[str, ...] = ()
+    gain: bool | None = None
+
+    @property
+    def line(self) -> str:
+        """All of it on one line, for Markdown."""
+        return " ".join([self.text, *(f"({part})" for part in self.below)])
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row: the run's title, what tells it apart, its cells."""
+
+    title: str
+    below: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table with its title, loud warnings above it and notes below it.
+
+    ``columns`` hold that of the lines' titles too; ``facts`` of those after it say what a run is, the rest how it did.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    lines: tuple[Line, ...]
+    facts: int = 0
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def tables(compared: Sequence[Compared], metrics: Sequence[str], resamples: int) -> list[Table]:
+    """The table of all runs, and where two or more have the same texts, that of the paired differences."""
+    found = [_figures(compared, metrics, resamples)]
+    reference, others = compared[0], [one for one in compared[1:] if one.paired]
+    if others:
+        found.append(_differences(reference, others, metrics, resamples))
+    return found
+
+
+def _figures(compared: Sequence[Compared], metrics: Sequence[str], resamples: int) -> Table:
+    defended = any(one.entry.defense not in ("none", "unknown") for one in compared)
+    facts = ["attack", "parameters", "embedder", "data", *(["defense"] if defended else []), "training", "queries"]
+    lines = [
+        Line(
+            one.entry.label,
+            one.entry.settings,
+            (*_facts(one.entry, defended), *(_cell(key, one.figures[key]) for key in metrics)),
+        )
+        for one in compared
+    ]
+    lines += _baselines(compared, metrics, defended)
+    notes = [
+        f"Below a figure, its 95 % interval over {_tested(compared)} test texts: {resamples:,} bootstrap resamples of "
+        "the texts, percentiles; of exact matches, Wilson's. It does not tell how another training run would do.",
+    ]
+    if any(one.entry.results.baseline is not None for one in compared):
+        notes.append(
+            "Nearest neighbour: the training text with the closest vector. A run keeps its figures and not its texts, "
+            "so it has no bootstrap; python train.py attack=nearest_neighbor makes a run with intervals of it."
+        )
+    columns = ("run", *facts, *(measure(key).title for key in metrics))
+    return Table("Runs side by side", columns, tuple(lines), len(facts), tuple(_warnings(compared)), tuple(notes))
+
+
+def _warnings(compared: Sequence[Compared]) -> list[str]:
+    reference = compared[0]
+    size = len(reference.entry.results.recovered)
+    return [
+        f"OTHER TEST TEXTS: {one.entry.label} was tested on {len(one.entry.results.recovered):,} texts, "
+        f"{reference.entry.label} on {size:,}, and {one.common:,} are the same. Their figures also differ because the "
+        "texts do, so there is no paired difference between them."
+        for one in compared[1:]
+        if not one.paired
+    ]
+
+
+def _tested(compared: Sequence[Compared]) -> str:
+    sizes = sorted({len(one.entry.results.recovered) for one in compared})
+    return f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+
+
+def _facts(entry: Entry, defended: bool) -> tuple[Cell, ...]:
+    return (
+        Cell(entry.attack),
+        Cell(count(entry.parameters)),
+        Cell(entry.embedder),
+        Cell(entry.data),
+        *([Cell(entry.defense)] if defended else []),
+        Cell(DASH if entry.training_seconds is None else duration(entry.training_seconds)),
+        Cell(shown("count", entry.results.metrics.get("queries"))),
+    )
+
+
+def _baselines(compared: Sequence[Compared], metrics: Sequence[str], defended: bool) -> list[Line]:
+    """A line for each different baseline: runs on the same vectors and texts share theirs."""
+    lines: dict[tuple[Cell, ...], Line] = {}
+    for one in compared:
+        if one.entry.results.baseline is not None:
+            found = baseline_figures(one.entry.results.baseline, metrics)
+            cells = (
+                Cell(DASH),
+                Cell(DASH),
+                Cell(one.entry.embedder),
+                Cell(one.entry.data),
+                *([Cell(one.entry.defense)] if defended else []),
+                Cell(DASH),
+                Cell("0"),
+                *(_cell(key, found[key]) for key in metrics),
+            )
+            lines.setdefault(cells, Line("nearest neighbour", f"baseline of {one.entry.label}", cells))
+    return [*lines.values()]
+
+
+def _cell(key: str, figure: Figure) -> Cell:
+    kind = measure(key).kind
+    text = shown(kind, figure.value)
+    if figure.interval is None:
+        return Cell(text)
+    low, high = (shown("score" if kind == "percent" else kind, end) for end in figure.interval)
+    return Cell(text, (f"{low} to {high}",))
+
+
+def _differences(reference: Compared, others: Sequence[Compared], metrics: Sequence[str], resamples: int) -> Table:
+    cells = [tuple(_difference_cell(key, one.differences[key], resamples) for key in metrics) for one in others]
+    lines = [Line(one.entry.label, one.entry.settings, own) for one, own in zip(others, cells, strict=True)]
+    note = (
+        "Both attacks are drawn with the same texts (paired bootstrap), so the interval is narrower than those of the "
+        "figures suggest. p: two-sided, of no difference, for each figure alone; coloured where it is below .05."
+    )
+    columns = ("run", *(measure(key).title for key in metrics))
+    return Table(f"Difference to {reference.entry.label}", columns, tuple(lines), notes=(note,))
+
+
+def _difference_cell(key: str, found: Difference | None, resamples: int) -> Cell:
+    if found is None:
+        return Cell(DASH)
+    low, high = (_signed(key, end) for end in found.interval)
+    return Cell(_signed(key, found.value), (f"{low} to {high}", p_value(found.p, resamples)), better(key, found))
+
+
+def _signed(key: str, value: float) -> str:
+    return signed(measure(key), value, 0.0) or f"{value:+.4g}"
+
+
+def p_value(p: float, resamples: int) -> str:
+    """``p = .03``; the smallest that so many resamples can give is a bound: ``p < .001``."""
+    if p <= 2 / (resamples + 1):
+        return f"p < {2 / resamples:.2g}".replace("0.", ".", 1)
+    return f"p = {p:.2g}".replace("0.", ".", 1) if p < 1 else "p = 1"
+
+
+def count(number: int | None) -> str:
+    """A number of parameters, short: 1.8 M."""
+    if number is None:
+        return DASH
+    for size, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}\u00a0{name}"
+    return str(number)

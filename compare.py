@@ -1,0 +1,100 @@
+"""Compare runs: one table of figures with 95 % intervals, and paired differences where the test texts are the same.
+
+    python compare.py runs/a runs/b runs/b/evaluations/beam1       # writes comparison.md and comparison.html
+    python compare.py runs/* metrics=token_f1,entity_recovery output=tables/words reference=runs/a
+    python compare.py runs/* x=parameters                          # charts over the number of parameters alone
+
+Any directories that hold metrics.json and predictions.jsonl: a run, or one of its evaluations.
+
+    output      comparison                          what the files are called, without their ending
+    metrics     bleu,token_f1,exact_match,cosine    keys of metrics.json
+    reference   the first directory                 what the others are compared with
+    x           all that the runs differ in         training_texts, parameters or corpus_similarity: the charts' axis
+    resamples   2000                                bootstrap resamples, at least 1,000
+    seed        0                                   of the resampling
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
+
+from configuration.ending import ending
+from errors import InputError, did_you_mean
+
+
+class Settings(BaseModel):
+    """What stands on the command line; values are text there, so they are converted."""
+
+    directories: Annotated[list[Path], Field(min_length=1)]
+    output: Path = Path("comparison")
+    metrics: Annotated[list[str], Field(min_length=1)] = ["bleu", "token_f1", "exact_match", "cosine"]
+    reference: Path | None = None
+    x: Literal["training_texts", "parameters", "corpus_similarity"] | None = None
+    resamples: Annotated[int, Field(ge=1000)] = 2000
+    seed: NonNegativeInt = 0
+
+
+def read_settings(words: Sequence[str]) -> Settings:
+    """Directories and ``key=value`` in any order; a directory may have ``=`` in its name.
+
+    Raises:
+        InputError: An unknown key, a value that does not fit, no directory.
+    """
+    known = sorted(set(Settings.model_fields) - {"directories"})
+    values: dict[str, object] = {}
+    directories = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if equals and key in known:
+            values[key] = [name for name in value.split(",") if name] if key == "metrics" else value
+        elif equals and re.fullmatch(r"\w+", key) and not Path(word).exists():
+            raise InputError(f"{word}: unknown key {key}, {did_you_mean(key, known)}")
+        else:
+            directories.append(word)
+    try:
+        return Settings.model_validate({"directories": directories, **values})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        if key == "directories":
+            raise InputError("give the directories to compare: python compare.py <run> <run>") from error
+        raise InputError(f"{key}={first['input']}: {first['msg']}") from error
+
+
+def compare(settings: Settings) -> None:
+    """Read -> check -> resample -> print -> write."""
+    from callbacks import comparison
+    from callbacks.comparison_charts import charts, check_axis
+    from callbacks.comparison_entries import read_entries
+    from callbacks.comparison_output import print_tables, write_markdown, write_page
+    from callbacks.comparison_table import tables
+
+    directories = settings.directories
+    if settings.reference is not None:
+        reference = settings.reference.resolve()
+        directories = [settings.reference, *(path for path in directories if path.resolve() != reference)]
+    entries = read_entries(directories)
+    if settings.x is not None:
+        check_axis(settings.x, entries)
+    compared = comparison.compare(entries, settings.metrics, settings.resamples, settings.seed)
+    found = tables(compared, settings.metrics, settings.resamples)
+    print_tables(found)
+    page, text = (settings.output.with_name(settings.output.name + ending) for ending in (".html", ".md"))
+    lead = f"{len(entries)} runs and evaluations, each figure with its 95 % interval over the choice of the test texts."
+    write_markdown(text, found)
+    write_page(page, found, charts(compared, settings.metrics, settings.x), lead)
+    print(f"Written: {text} {page}")
+
+
+if __name__ == "__main__":
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        print(__doc__)
+    else:
+        with ending():
+            compare(read_settings(sys.argv[1:]))
