@@ -17,8 +17,10 @@ from callbacks import sections
 from callbacks.figures import nice_ticks, thin
 from callbacks.report import print_summary, write_report
 from callbacks.results import by_quality, evenly, pieces, read_results
-from callbacks.wording import duration, share, verdict
+from callbacks.wording import duration, measure, share, verdict
 from errors import InputError
+from examples import Span
+from metrics.scoring import Scored, score
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 SPACES = dict.fromkeys(map(ord, "\u00a0\u202f"), " ")
@@ -437,3 +439,24 @@ def test_summary_obeys_no_markup_and_no_escape_sequence_of_recovered_text(tmp_pa
     assert "[red]hi[/blue]\ufffd[2J\ufffd" in text
     assert "[/]\ufffd\ufffd31m" in text
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(text)
+
+
+def test_secondary_figures_are_folded_in_the_page_and_left_out_of_the_terminal(tmp_path: Path) -> None:
+    more = {"micro_f1": 61.25, "micro_recall": 55.5, "entity_recovery/first_name": 12.5, "perplexity": None}
+    page = page_of(make_run(tmp_path, FIGURES | more, dict.fromkeys(FIGURES | more)))
+    folded = [text for text in page.texts("details") if "more figures" in text]
+    assert len(folded) == 1
+    assert "Entities: first name" in folded[0]
+    assert "55.5 %" in folded[0]
+    assert "61.2 %" not in folded[0]
+    text = summary(tmp_path)
+    assert "Micro F1, words" in text
+    assert "Micro recall" not in text
+    assert "first name" not in text
+    assert "Perplexity" not in text  # neither this run nor the neighbour has one
+    assert str(tmp_path / "metrics.json") in text
+
+
+def test_every_figure_has_a_title_and_an_explanation() -> None:
+    row = Scored("Ada left", "Ada left", (Span(0, 3, "first_name"),))
+    assert [key for key in score([row]) if not measure(key).explanation] == []

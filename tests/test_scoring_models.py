@@ -265,6 +265,9 @@ def test_from_end_to_end(ruler: Path, gpt2: Path, tmp_path: Path) -> None:
 
     evaluate(*configuration.on_run("evaluate", [f"run={tmp_path / 'run'}", f"output_dir={tmp_path / 'again'}"]))
     assert figures(tmp_path / "again") == got
+    amended = configuration.on_run("evaluate", [f"run={tmp_path / 'run'}", "scoring/tagger=stanza"])[1]
+    assert amended.scoring.tagger._target_ == "metrics.taggers.StanzaTagger"
+    assert amended.scoring.language_model.model == str(gpt2)
 
 
 def test_a_missing_model_is_found_out_before_anything_is_made(tmp_path: Path) -> None:
