@@ -61,6 +61,9 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
         )
         training, knew = None, []
 
+    attributes = config.callbacks.get("attributes")  # the run's other callbacks are about training
+    guessing = [instantiate(attributes, _convert_="all", cache_dir=config.cache_dir)] if attributes else []
+
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         runs.start(output, resuming=False)
         runs.write_config(output, configuration.plain(config))
@@ -69,7 +72,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
         _convert_="all",
         logger=False,
         enable_checkpointing=False,
-        callbacks=[Predictions(output, embedder, training, models), *knew, RunRecord(output, embedder)],
+        callbacks=[Predictions(output, embedder, training, models), *guessing, *knew, RunRecord(output, embedder)],
     )
     trainer.test(attack, datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True)
     if trainer.is_global_zero:

@@ -36,6 +36,8 @@ class Example:
         spans: Entities in ``text``, in order of their start.
         language: ISO 639-1 code, where it is known.
         attributes: Labels of the whole text, such as ``{"birthPlace": "Paris"}``.
+        group: What the text is about or comes from, such as a person's name; no group stands in two splits.
+        context: What was said before the text in its conversation; an attacker may know it, the embedder never sees it.
     """
 
     index: int
@@ -43,3 +45,5 @@ class Example:
     spans: tuple[Span, ...] = ()
     language: str | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
+    group: str | None = None
+    context: str | None = None

@@ -58,8 +58,8 @@ def train(cfg: DictConfig) -> None:
         logger=instantiate(cfg.logger, _convert_="all") or False,
         plugins=[WholeCheckpoints()],
         callbacks=[
-            *(instantiate(callback, _convert_="all") for callback in cfg.callbacks.values()),
             Predictions(run_dir, embedder, datamodule, models),
+            *(instantiate(callback, _convert_="all") for callback in cfg.callbacks.values()),
             NearestNeighborBaseline(run_dir, embedder, datamodule, models),
             Analyses(run_dir, datamodule),
             record,

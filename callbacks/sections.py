@@ -16,6 +16,7 @@ from typing import Any
 from markupsafe import Markup
 
 from callbacks import figures
+from callbacks.attribute_table import PREFIX, attribute_lines
 from callbacks.frequency_chart import frequency_charts
 from callbacks.results import Moment, Recovered, Results, by_quality, evenly, pieces
 from callbacks.wording import difference, duration, measure, number, ordered, shown
@@ -137,6 +138,12 @@ def frequency(results: Results) -> Markup | None:
     return macro("closeness", charts=charts) if charts else None
 
 
+def attributes(results: Results) -> Markup | None:
+    """How well the values of attributes were guessed, where the run tried."""
+    lines, k = attribute_lines(results.metrics)
+    return macro("attributes", lines=lines, k=k) if lines else None
+
+
 def configuration(results: Results) -> Markup:
     """config.yaml, folded."""
     return macro("configuration", text=results.config_text)
@@ -158,6 +165,7 @@ SECTIONS = (
     Section("In short", headline),
     Section("How close it came", closeness),
     Section("Rare and common words", frequency),
+    Section("What it gives away", attributes),
     Section("How it learned", training),
     Section("Side by side", examples),
     Section("All figures", all_figures),
@@ -187,7 +195,7 @@ class Line:
 def comparison(results: Results) -> list[Line]:
     """Every figure of metrics.json, ready to be shown."""
     lines = []
-    for one in ordered(results.metrics):
+    for one in ordered({key: value for key, value in results.metrics.items() if not key.startswith(PREFIX)}):
         mine, other = number(results.metrics, one.key), number(results.baseline, one.key)
         theirs = (results.baseline or {}).get(one.key)
         gain = None if mine is None or other is None or mine == other else (mine > other) == (one.more == "higher")

@@ -23,6 +23,7 @@ from typing import IO, Annotated, Any, cast
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from datamodules.groups import check_disjoint, cut_by_group
 from datamodules.inversion import InversionDataModule
 from datamodules.sources import SPLITS, Fields, completed
 from errors import InputError, did_you_mean
@@ -58,7 +59,10 @@ class TextFiles:
             validation, dev; test).
         spans_field: Field of entity spans (see Fields).
         language_field: Field of the language.
-        attributes: Fields that are labels of the text.
+        attributes: Fields that are labels of the text; the attribute attack predicts them.
+        group_field: Field of what a text is about, such as a person: no group will stand in two splits. Texts without
+            one stay in training.
+        context_field: Field of what was said before a text: a text, or a list of them.
         valid_fraction: Share of the training texts to cut off for validation.
         test_fraction: Share of the training texts to cut off for testing.
         split_seed: Chooses which.
@@ -76,13 +80,15 @@ class TextFiles:
         spans_field: str | None = None,
         language_field: str | None = None,
         attributes: Sequence[str] = (),
+        group_field: str | None = None,
+        context_field: str | None = None,
         valid_fraction: Fraction = 0.05,
         test_fraction: Fraction = 0.05,
         split_seed: NonNegativeInt = 0,
     ) -> None:
         self.path = path
         self.files: Mapping[Split, Paths | None] = {"train": train, "valid": valid, "test": test}
-        self.fields = Fields(text_field, spans_field, language_field, tuple(attributes))
+        self.fields = Fields(text_field, spans_field, language_field, tuple(attributes), group_field, context_field)
         self.split_field = split_field
         self.split_values = {split: (split_values or {}).get(split) for split in SPLITS}
         self.fractions: Mapping[Split, float] = {"valid": valid_fraction, "test": test_fraction}
@@ -111,15 +117,30 @@ class TextFiles:
             InputError: A file or field is missing, a file is empty or damaged, or a row is not what it should be.
         """
         found: dict[Split, list[Example]] = {}
+        self._columns, self._unseen = set[str](), dict.fromkeys(self._optional())
         if self.path is None:
             for split in SPLITS:
                 if (files := self.files[split]) is not None:
                     found[split] = [example for example, _ in self._texts(files, f"datamodule.{split}")]
         else:
             found = self._told_apart(self.path)
-        texts = len(found.get("train", ()))
-        counts = {split: math.ceil(texts * fraction) for split, fraction in self.fractions.items()}
-        return completed(found, counts, self.split_seed)
+        for key, name in self._unseen:
+            given = [paths for paths in (self.path, *self.files.values()) if paths is not None]
+            names = ", ".join(name for paths in given for name in ([paths] if isinstance(paths, str) else paths))
+            raise InputError(f"datamodule.{key}: no row of {names} has {name!r}; {did_you_mean(name, self._columns)}")
+        train = found.get("train", [])
+        if self.fields.group is None:
+            counts = {split: math.ceil(len(train) * fraction) for split, fraction in self.fractions.items()}
+            return completed(found, counts, self.split_seed)
+        check_disjoint(found, self.fields.group)
+        grouped = sum(example.group is not None for example in train)
+        counts = {split: math.ceil(grouped * fraction) for split, fraction in self.fractions.items()}
+        return completed(found, counts, self.split_seed, cut_by_group)
+
+    def _optional(self) -> list[tuple[str, str]]:
+        """Keys and names of the fields that a row may lack, but not all rows."""
+        single = [("group_field", self.fields.group), ("context_field", self.fields.context)]
+        return [("attributes", name) for name in self.fields.attributes] + [(k, name) for k, name in single if name]
 
     def _told_apart(self, path: Paths) -> dict[Split, list[Example]]:
         """The rows of all files by the value of their split field; without such a field, all are training texts."""
@@ -154,8 +175,6 @@ class TextFiles:
         for name in [paths] if isinstance(paths, str) else paths:
             file = existing(name, key)
             blank = texts = 0
-            labelled: set[str] = set()
-            columns: set[str] = set()
             for line, row in rows(file, self.fields.text):
                 where = f"{file}:{line}"
                 example = self.fields.example(row, where)
@@ -163,20 +182,22 @@ class TextFiles:
                     blank += 1
                     continue
                 texts += 1
-                labelled.update(example.attributes)
-                if self.fields.attributes:
-                    columns.update(row)
-                    columns.update(row["attributes"] if isinstance(row.get("attributes"), Mapping) else ())
+                if self._unseen:
+                    self._look_for(example, row)
                 yield example, self._split_value(row, where)
             if not texts:
                 raise InputError(f"{key}={name}: {'every text is blank' if blank else 'the file is empty'}")
-            for attribute in self.fields.attributes:
-                if attribute not in labelled:
-                    raise InputError(
-                        f"datamodule.attributes: no row of {file} has {attribute!r}; {did_you_mean(attribute, columns)}"
-                    )
             if blank:
                 rank_zero_warn(f"{file}: {blank} blank texts skipped")
+
+    def _look_for(self, example: Example, row: Mapping[str, Any]) -> None:
+        """Strike off the fields that this row has, until all were seen in one row or another."""
+        self._columns.update(row)
+        self._columns.update(row["attributes"] if isinstance(row.get("attributes"), Mapping) else ())
+        seen = {("attributes", name) for name in example.attributes}
+        seen |= {("group_field", self.fields.group or "")} if example.group is not None else set()
+        seen |= {("context_field", self.fields.context or "")} if example.context is not None else set()
+        self._unseen = {wanted: None for wanted in self._unseen if wanted not in seen}
 
     def _split_value(self, row: Mapping[str, Any], where: str) -> str:
         if self.split_field is None:
@@ -204,6 +225,8 @@ class FilesDataModule(InversionDataModule):
         spans_field: str | None = None,
         language_field: str | None = None,
         attributes: Sequence[str] = (),
+        group_field: str | None = None,
+        context_field: str | None = None,
         valid_fraction: Fraction = 0.05,
         test_fraction: Fraction = 0.05,
         split_seed: NonNegativeInt = 0,
@@ -229,6 +252,8 @@ class FilesDataModule(InversionDataModule):
                 spans_field=spans_field,
                 language_field=language_field,
                 attributes=attributes,
+                group_field=group_field,
+                context_field=context_field,
                 valid_fraction=valid_fraction,
                 test_fraction=test_fraction,
                 split_seed=split_seed,
@@ -241,6 +266,7 @@ class FilesDataModule(InversionDataModule):
             limit_valid=limit_valid,
             limit_test=limit_test,
             drop_repeated=drop_repeated,
+            attributes=attributes,
             seed=seed,
         )
 

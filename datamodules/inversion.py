@@ -34,7 +34,7 @@ from datamodules.batching import (
 from datamodules.sources import SPLITS, Downloaded, Source, folded, numbered
 from datamodules.truncation import Truncation
 from defenses.base import Defense
-from errors import InputError
+from errors import InputError, did_you_mean
 from examples import Example, Split
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class InversionDataModule(LightningDataModule):
             without punctuation) among the validation or test texts, and validation texts that stand among the test
             texts.
         seed: Decides the order of the training batches.
+        attributes: Labels of the texts that the attribute attack predicts (see callbacks/attributes.py).
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class InversionDataModule(LightningDataModule):
         limit_test: PositiveInt | None = None,
         drop_repeated: bool = True,
         seed: NonNegativeInt = 0,
+        attributes: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.source = source
@@ -104,6 +106,7 @@ class InversionDataModule(LightningDataModule):
         self.limits: Mapping[Split, int | None] = {"train": limit_train, "valid": limit_valid, "test": limit_test}
         self.drop_repeated = drop_repeated
         self.seed = seed
+        self.attributes = tuple(attributes)
         self.encode: Encode | None = None
         self.allow_zero_length_dataloader_with_multiple_devices = True  # fewer test batches than ranks
         self._examples: Mapping[Split, Sequence[Example]] | None = None
@@ -249,7 +252,24 @@ class InversionDataModule(LightningDataModule):
             kept[split] = numbered(examples[: self.limits[split]])
         sizes = ", ".join(f"{len(kept[split])} {split}" for split in SPLITS)
         rank_zero_info(f"texts: {sizes}; {truncation.cut_texts} were cut to {self.max_tokens} tokens")
+        self._check_attributes(kept)
         return kept
+
+    def _check_attributes(self, kept: Mapping[Split, Sequence[Example]]) -> None:
+        if not self.attributes:
+            return
+        known = {name for split in SPLITS for example in kept[split] for name in example.attributes}
+        for name in self.attributes:
+            if name not in known:
+                raise InputError(f"datamodule.attributes: no text has {name!r}; {did_you_mean(name, known)}")
+            values = {example.attributes[name] for example in kept["test"] if name in example.attributes}
+            if kept["test"] and len(values) < 2:
+                have = f"one value, {values.pop()!r}," if values else "no value"
+                raise InputError(
+                    f"datamodule.attributes: {name!r} has {have} in the {len(kept['test'])} test texts, so there is "
+                    "nothing to tell apart; leave it out, or change the test texts (datamodule.test_fraction, "
+                    ".split_seed, .limit_test)"
+                )
 
     def _fit_defense(self) -> None:
         examples = self.examples("train")

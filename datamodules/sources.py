@@ -13,7 +13,7 @@ import json
 import string
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol, runtime_checkable
@@ -50,12 +50,16 @@ class Fields:
             ``[label, text, start, end]``; where an entity's own text is given too, it must stand at that place.
         language: ISO 639-1 code.
         attributes: Labels of the text; fields of the row, or of a field ``attributes`` that holds an object.
+        group: What the text is about; a row without it belongs to no group.
+        context: What was said before the text: a text, or a list of them, the latest last; a row may lack it.
     """
 
     text: str = "text"
     spans: str | None = None
     language: str | None = None
     attributes: tuple[str, ...] = ()
+    group: str | None = None
+    context: str | None = None
 
     def example(self, row: Mapping[str, Any], where: str) -> Example | None:
         """The example of a row, with index 0; None where the text is blank.
@@ -74,7 +78,10 @@ class Fields:
             raise InputError(f"{where}: field {self.text!r} is not valid Unicode ({error.reason})") from error
         spans = () if self.spans is None else _spans(_field(row, self.spans, "spans_field", where), text, where)
         language = None if self.language is None else _field(row, self.language, "language_field", where)
-        return Example(0, text, spans, language if language is None else str(language), self._attributes(row))
+        group = None if self.group is None or row.get(self.group) in (None, "") else str(row[self.group])
+        context = None if self.context is None else _context(row.get(self.context), where)
+        language = language if language is None else str(language)
+        return Example(0, text, spans, language, self._attributes(row), group, context)
 
     def _attributes(self, row: Mapping[str, Any]) -> Mapping[str, str]:
         if not self.attributes:
@@ -82,6 +89,14 @@ class Fields:
         nested = row.get("attributes")
         known = {**nested, **row} if isinstance(nested, Mapping) else row
         return {name: str(known[name]) for name in self.attributes if known.get(name) not in (None, "")}
+
+
+def _context(value: Any, where: str) -> str | None:
+    """Earlier texts, a line each; None where there are none."""
+    turns = [value] if isinstance(value, str) else [] if value is None else value
+    if not isinstance(turns, Sequence) or not all(isinstance(turn, str) for turn in turns):
+        raise InputError(f"{where}: the context should be a text or a list of texts, not {_kind(value)}")
+    return "\n".join(turn for turn in turns if turn.strip()) or None
 
 
 def _kind(value: object) -> str:
@@ -173,19 +188,25 @@ def cut_apart(examples: Sequence[Example], counts: Sequence[int], seed: int) -> 
 def numbered(examples: Sequence[Example]) -> list[Example]:
     """The examples with their positions as index."""
     # dataclasses.replace would take a second for 100,000 of them
-    return [Example(index, e.text, e.spans, e.language, e.attributes) for index, e in enumerate(examples)]
+    return [
+        Example(index, e.text, e.spans, e.language, e.attributes, e.group, e.context)
+        for index, e in enumerate(examples)
+    ]
+
+
+Cut = Callable[[Sequence[Example], Sequence[int], int], list[list[Example]]]
 
 
 def completed(
-    found: Mapping[Split, Sequence[Example]], counts: Mapping[Split, int], seed: int
+    found: Mapping[Split, Sequence[Example]], counts: Mapping[Split, int], seed: int, cut_off: Cut = cut_apart
 ) -> dict[Split, list[Example]]:
-    """All splits, numbered; those of ``counts`` that were not found are cut apart from the training texts.
+    """All splits, numbered; those of ``counts`` that were not found are cut off the training texts by ``cut_off``.
 
     Without training texts nothing is cut.
     """
     absent: list[Split] = [split for split in counts if split not in found] if found.get("train") else []
     if not absent:
         return {split: numbered(examples) for split, examples in found.items()}
-    rest, *cut = cut_apart(found["train"], [counts[split] for split in absent], seed)
+    rest, *cut = cut_off(found["train"], [counts[split] for split in absent], seed)
     everything = {**found, "train": rest, **dict(zip(absent, cut, strict=True))}
     return {split: numbered(examples) for split, examples in everything.items()}

@@ -75,7 +75,7 @@ def shortened(example: Example, end: int) -> Example:
     if len(text) == len(example.text):
         return example
     spans = tuple(span for span in example.spans if span.end <= len(text))
-    return Example(example.index, text, spans, example.language, example.attributes)
+    return Example(example.index, text, spans, example.language, example.attributes, example.group, example.context)
 
 
 def _load(name: str) -> Any:

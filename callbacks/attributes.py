@@ -1,0 +1,195 @@
+"""The attribute attack on a scored run: which value of an attribute the recovered texts give away.
+
+    python train.py experiment=attributes datamodule.path=bios.jsonl 'datamodule.attributes=[birthPlace,birthDate]'
+
+Each value that the data knows is embedded, and the nearest to a text is the guess (Zhu et al. 2023, sections 2.3 and
+4.3). Three guesses a text: from the recovered text, from the attacked vector itself, and from the original text, which
+bounds what any attack could give. ``attributes.jsonl`` keeps them:
+
+    {"index": 3, "attribute": "birthPlace", "value": "Dallas", "reconstructed": "Dallas", "target": "Texas", ...}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info
+from pydantic import Field
+from torch import Tensor
+
+import runs
+from attacks.base import Attack
+from callbacks.attribute_table import PREFIX, SOURCES
+from callbacks.predictions import Predictions
+from datamodules.inversion import InversionDataModule
+from datamodules.sources import SPLITS
+from embedders.cache import CachedEmbedder
+from errors import InputError, did_you_mean
+from examples import Example
+from metrics.attributes import majority, ranks, score_ranks, similarities
+
+PLACE = "{value}"
+GUESSES = "attributes.jsonl"
+Figures = dict[str, float | int | None]
+
+
+class AttributeAttack(Callback):
+    """Adds figures ``attribute/<name>/...`` to metrics.json for each of ``datamodule.attributes``; stands after
+    Predictions in the list of callbacks.
+
+    For each of reconstructed, target and original: ``_top1``, ``_top<k>``, ``_macro`` (mean of the accuracies of the
+    single values) and ``_standard_error`` (of top1), in percent; ``target_`` is null where a defense changes the width.
+    Beside them ``texts``, ``skipped`` (without a value), ``values`` (true ones among the texts), ``candidates`` and
+    ``majority`` (percent).
+
+    Args:
+        template: How a value is written before it is embedded, with ``{value}`` in it; or one for each attribute, the
+            others are written bare.
+        k: Values that may be named for the figure ``_top<k>``.
+        candidates: Choose among the values of all splits (``data``) or of the test texts alone (``test``).
+        embedder: Compare texts and values by the attacked embedder (``target``), or by that of scoring/second_embedder
+            (``second``), for an attacker who may not ask the other for short texts. The attacked vectors are always
+            compared with values in their own space.
+        cache_dir: Where the vectors of the second embedder are cached.
+
+    Raises:
+        InputError: A template without ``{value}``.
+    """
+
+    def __init__(
+        self,
+        template: str | Mapping[str, str] = PLACE,
+        k: Annotated[int, Field(ge=2)] = 3,
+        candidates: Literal["data", "test"] = "data",
+        embedder: Literal["target", "second"] = "target",
+        cache_dir: str = "~/.cache/unembed",
+    ) -> None:
+        for written in [template] if isinstance(template, str) else template.values():
+            if PLACE not in written:
+                raise InputError(
+                    f"callbacks.attributes.template={written}: should hold {PLACE}, as in 'born in {PLACE}'"
+                )
+        self.template, self.k, self.candidates = template, k, candidates
+        self.embedder, self.cache_dir = embedder, Path(cache_dir).expanduser()
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Hold the settings against the attributes that are to be predicted, before training.
+
+        Raises:
+            InputError: A template for another attribute; no second embedder where one is asked for.
+        """
+        assert isinstance(pl_module, Attack)
+        known = pl_module.data.attributes
+        if not known:
+            return
+        if self.embedder == "second" and _scored(trainer).models.second_embedder is None:
+            raise InputError(
+                "callbacks.attributes.embedder=second: there is none, choose one such as scoring/second_embedder=mpnet"
+            )
+        for name in self.template if isinstance(self.template, Mapping) else ():
+            if name not in known:
+                raise InputError(
+                    f"callbacks.attributes.template.{name}: datamodule.attributes does not name it; "
+                    f"{did_you_mean(name, known)}"
+                )
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Rank 0 guesses the attributes of the predictions that were just scored."""
+        assert isinstance(pl_module, Attack)
+        data = pl_module.data
+        if not trainer.is_global_zero or not data.attributes:
+            return
+        scored = _scored(trainer)
+        second = scored.models.second_embedder if self.embedder == "second" else None
+        embedder = data.embedder if second is None else CachedEmbedder(second, self.cache_dir)
+        texts = {row["index"]: str(row["prediction"]) for row in scored.rows}
+        figures: Figures = {}
+        guesses: list[dict[str, Any]] = []
+        for name in data.attributes:
+            figures |= self._attack(name, texts, data, embedder, guesses)
+        scored.metrics |= figures
+        runs.write_json(scored.directory / runs.METRICS, scored.metrics)
+        runs.write_json_lines(scored.directory / GUESSES, guesses)
+        for logger in trainer.loggers:
+            shown = {f"test/{key}": value for key, value in figures.items() if value is not None}
+            logger.log_metrics(shown, step=trainer.global_step)
+
+    def _attack(
+        self,
+        name: str,
+        predicted: Mapping[int, str],
+        data: InversionDataModule,
+        embedder: CachedEmbedder,
+        guesses: list[dict[str, Any]],
+    ) -> Figures:
+        test, key = data.examples("test"), f"{PREFIX}{name}"
+        labelled = [index for index in sorted(predicted) if name in test[index].attributes]
+        if not labelled:  # a part of the test texts was predicted, none of them with a value
+            return {f"{key}/texts": 0, f"{key}/skipped": len(predicted)}
+        splits = SPLITS if self.candidates == "data" else ("test",)
+        values = sorted({value for split in splits for value in values_of(data.examples(split), name)})
+        column = {value: place for place, value in enumerate(values)}
+        truth = [column[test[index].attributes[name]] for index in labelled]
+        figures: Figures = {
+            f"{key}/texts": len(labelled),
+            f"{key}/skipped": len(predicted) - len(labelled),
+            f"{key}/values": len(set(truth)),
+            f"{key}/candidates": len(values),
+            f"{key}/majority": majority(truth),
+        }
+        rows = [{"index": index, "attribute": name, "value": test[index].attributes[name]} for index in labelled]
+        phrases = [self._phrase(name, value) for value in values]
+        bare = data.embedder.embed(phrases, "scoring")
+        values_there = bare if embedder is data.embedder else embedder.embed(phrases, "scoring")
+        recovered = embedder.embed([predicted[index] for index in labelled], "scoring")
+        original = embedder.embed([test[index].text for index in labelled], "scoring")
+        attacked = data.vectors("test", labelled)
+        cosines = {
+            "reconstructed": similarities(recovered, values_there),
+            "target": similarities(attacked, bare) if attacked.shape[1] == bare.shape[1] else None,
+            "original": similarities(original, values_there),
+        }
+        for source in SOURCES:
+            found = cosines[source]
+            figures |= self._figures(f"{key}/{source}", truth, found)
+            nearest = [None] * len(rows) if found is None else found.argmax(dim=1).tolist()
+            for row, place in zip(rows, nearest, strict=True):
+                row[source] = None if place is None else values[place]
+        guesses += rows
+        rank_zero_info(_sentence(name, figures))
+        return figures
+
+    def _figures(self, key: str, truth: Sequence[int], cosines: Tensor | None) -> Figures:
+        names = ("top1", f"top{self.k}", "macro", "standard_error")
+        if cosines is None:
+            return dict.fromkeys(f"{key}_{name}" for name in names)
+        scored = score_ranks(truth, ranks(truth, cosines), cosines.shape[1], self.k)
+        shown = (scored.top1, scored.top_k, scored.macro, scored.standard_error)
+        return {f"{key}_{name}": value for name, value in zip(names, shown, strict=True)}
+
+    def _phrase(self, name: str, value: str) -> str:
+        template = self.template if isinstance(self.template, str) else self.template.get(name, PLACE)
+        return template.replace(PLACE, value)
+
+
+def _scored(trainer: Trainer) -> Predictions:
+    """The callback that scores the predictions."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return next(callback for callback in callbacks if isinstance(callback, Predictions))
+
+
+def values_of(examples: Sequence[Example], name: str) -> set[str]:
+    """The values of an attribute in some examples."""
+    return {example.attributes[name] for example in examples if name in example.attributes}
+
+
+def _sentence(name: str, figures: Figures) -> str:
+    key = f"{PREFIX}{name}"
+    macros = [f"{figures[f'{key}/{s}_macro']:.1f} % {s}" for s in SOURCES if figures[f"{key}/{s}_macro"] is not None]
+    return (
+        f"{name}: macro accuracy {', '.join(macros)}; {figures[f'{key}/texts']} texts, {figures[f'{key}/values']} "
+        f"values of {figures[f'{key}/candidates']}, the commonest {figures[f'{key}/majority']:.1f} %"
+    )
