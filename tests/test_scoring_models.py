@@ -235,6 +235,7 @@ def figures(run: Path, name: str = "metrics.json") -> dict[str, Any]:
     return {key: value for key, value in found.items() if key != "seconds"}
 
 
+@pytest.mark.slow
 def test_from_end_to_end(ruler: Path, gpt2: Path, tmp_path: Path) -> None:
     lines = [f"Ada lives in Paris with {count} dogs" for count in range(20)]
     (tmp_path / "train.txt").write_text("\n".join(lines))
