@@ -3,6 +3,7 @@
     python evaluate.py run=<dir>                                               # the figures of the training run again
     python evaluate.py run=<dir> datamodule=files datamodule.test=mine.jsonl   # other text
     python evaluate.py run=<dir> attack.decoding.beams=1 datamodule.limit_test=100
+    python evaluate.py run=<dir> attack/decoding=sampling trials=10 compare=<dir> # means of ten trials, and a t-test
 
 Everything else is rebuilt from the run directory. Results go to <run>/evaluations/<time>, or to output_dir=<dir>.
 """
@@ -35,9 +36,14 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     from callbacks.report import print_summary, write_report
     from callbacks.run_record import RunRecord
     from callbacks.scoring_models import scoring_models
+    from callbacks.trials import compare, find, folder, write_trials
     from embedders.cache import CachedEmbedder
 
     run, output = Path(settings.run), Path(settings.output_dir)
+    other = None if settings.compare is None else find(Path(settings.compare), "compare")
+    if other is not None and settings.trials == 1:  # both have been tested
+        compare(find(run, "run"), other)
+        return
     original = runs.read_config(run)
     models = scoring_models(config)  # one that cannot be loaded is found out now
     seed_everything(config.seed, workers=True, verbose=False)
@@ -46,6 +52,8 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     datamodule.connect(embedder, instantiate(config.defense, _convert_="all"))
     attack = instantiate(config.attack, _convert_="all")
     attack.connect(run / runs.ARTIFACTS, embedder, from_checkpoint=True)
+    if settings.trials > 1:
+        attack.begin_trial(0)  # an attack that draws nothing says so before anything is tested
     checkpoint = runs.finished_checkpoint(run, settings.ckpt_path) if attack.trainable else None
 
     # What the attack knew: the run's own training text, also where the test text is another.
@@ -67,14 +75,24 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         runs.start(output, resuming=False)
         runs.write_config(output, configuration.plain(config))
+    own = [Predictions(output, embedder, training, models), *guessing, *knew, RunRecord(output, embedder)]
     trainer = instantiate(
         config.trainer,
         _convert_="all",
         logger=False,
         enable_checkpointing=False,
-        callbacks=[Predictions(output, embedder, training, models), *guessing, *knew, RunRecord(output, embedder)],
+        callbacks=own,
     )
+    shown = [callback for callback in trainer.callbacks if callback not in own]
     trainer.test(attack, datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True)
+    for number in range(1, settings.trials):
+        attack.begin_trial(number)
+        trainer.callbacks = [*shown, Predictions(folder(output, number), embedder, training, models), *guessing]
+        trainer.test(attack, datamodule, verbose=False)
+    if trainer.is_global_zero and settings.trials > 1:
+        write_trials(output, settings.trials)
+        if other is not None:
+            compare(output, other)
     if trainer.is_global_zero:
         write_report(output)
         print_summary(output)

@@ -3,6 +3,7 @@
     python train.py                              # a small GEIA on all-MiniLM-L6-v2 vectors of the built-in corpus
     python train.py attack=geia embedder=simcse datamodule=files datamodule.path=my.jsonl
     python train.py run_dir=<dir> ckpt_path=last # go on after a kill
+    python train.py init_from=<dir> datamodule=files datamodule.path=my.jsonl   # train a finished run further
 
 Everything the run leaves is in its directory (runs.py says what); `python train.py --help` lists groups and keys.
 """
@@ -28,6 +29,7 @@ def train(cfg: DictConfig) -> None:
     from lightning import seed_everything
     from lightning.pytorch.utilities import rank_zero_only
 
+    from attacks.continuing import check_origin
     from callbacks.analyses import Analyses
     from callbacks.baseline import NearestNeighborBaseline
     from callbacks.checkpoint_files import WholeCheckpoints
@@ -51,6 +53,10 @@ def train(cfg: DictConfig) -> None:
     datamodule.connect(embedder, instantiate(cfg.defense, _convert_="all"))
     attack = instantiate(cfg.attack, _convert_="all")
     attack.connect(run_dir / runs.ARTIFACTS, embedder, from_checkpoint=checkpoint is not None)
+    if cfg.init_from is not None and checkpoint is None:
+        origin = Path(cfg.init_from)
+        check_origin(origin, configuration.plain(cfg.attack), embedder.fingerprint, embedder.dimension)
+        attack.begin_from(origin)
     record = RunRecord(run_dir, embedder)
     trainer = instantiate(
         cfg.trainer,

@@ -187,19 +187,40 @@ class Pretrained:
 
     def model(self, artifacts: Path, *, weights: bool) -> Any:
         """See :class:`Backbone`. A model read from a checkpoint comes in eval mode: training needs ``train()``."""
-        from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
-
-        loaders = {"causal": AutoModelForCausalLM, "encoder_decoder": AutoModelForSeq2SeqLM}
-        loader = loaders[self.architecture]
-        dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[self.dtype]
         if self.random_weights or not weights:
-            return loader.from_config(_config(artifacts), dtype=dtype, trust_remote_code=self.trust_remote_code)
+            return self._loader().from_config(_config(artifacts), **self._options())
+        return self.pretrained()
+
+    def pretrained(self, **options: Any) -> Any:
+        """The model with its published weights, in train mode; ``options`` are those of ``from_pretrained``."""
         try:
-            return loader.from_pretrained(
-                self.name, revision=self.revision, dtype=dtype, trust_remote_code=self.trust_remote_code
-            ).train()
+            return self._loader().from_pretrained(
+                self.name, revision=self.revision, **self._options(), **options
+            ).train()  # fmt: skip
         except OSError as error:
             raise self._not_found() from error
+
+    def skeleton(self) -> Any:
+        """The model on the meta device: names and shapes of its parts, no memory for weights."""
+        from transformers import AutoConfig
+
+        try:
+            config = AutoConfig.from_pretrained(
+                self.name, revision=self.revision, trust_remote_code=self.trust_remote_code
+            )
+        except OSError as error:
+            raise self._not_found() from error
+        with torch.device("meta"):
+            return self._loader().from_config(config, **self._options())
+
+    def _loader(self) -> Any:
+        from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+        return {"causal": AutoModelForCausalLM, "encoder_decoder": AutoModelForSeq2SeqLM}[self.architecture]
+
+    def _options(self) -> dict[str, Any]:
+        dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[self.dtype]
+        return {"dtype": dtype, "trust_remote_code": self.trust_remote_code}
 
     def _not_found(self) -> InputError:
         revision = f" (revision {self.revision})" if self.revision else ""

@@ -18,19 +18,35 @@ from typing import Any, Literal
 
 import torch
 from lightning import LightningModule
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
+import runs
+from attacks.continuing import copy_artifacts
+from attacks.memory import footprint
 from datamodules.inversion import InversionDataModule
 from embedders.cache import CachedEmbedder
 from errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
+class Hint:
+    """What a baseline that reads no vector is told of a text: its first word, and what was said before it."""
+
+    first: str
+    context: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Targets:
-    """What the attacker holds: vectors (n, d) and the positions of their examples, (n,), which seed any sampling."""
+    """What the attacker holds: vectors (n, d) and the positions of their examples, (n,), which seed any sampling.
+
+    ``hints`` is None but for a baseline that asks for them (``Attack.hints``): they are parts of the texts themselves.
+    """
 
     vectors: Tensor
     index: Tensor
+    hints: tuple[Hint, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +74,7 @@ class Attack(LightningModule):
     Attributes:
         trainable: Whether ``fit`` has anything to do; scripts skip it for attacks without training.
         dimension: Width of the target vectors, known once the data module is set up.
+        target_device: Where the modules will be used; known before ``build``, which makes them on the CPU.
     """
 
     trainable = True
@@ -68,6 +85,9 @@ class Attack(LightningModule):
         self.oracle: CachedEmbedder | None = None
         self.dimension = 0
         self.from_checkpoint = False
+        self.origin: Path | None = None
+        self.target_device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.strict_loading = False  # on_load_checkpoint has compared every name and shape before
         self._built = False
         self._random_state: dict[str, Tensor] = {}
 
@@ -78,6 +98,10 @@ class Attack(LightningModule):
         """
         self.artifacts, self.from_checkpoint = artifacts, from_checkpoint
         self.oracle = oracle
+
+    def begin_from(self, run: Path) -> None:
+        """Start training from the artifacts and weights of a finished run instead of anew; after ``connect``."""
+        self.origin, self.from_checkpoint = run, True
 
     # -- what a subclass gives ------------------------------------------------------------------------------------
 
@@ -106,6 +130,22 @@ class Attack(LightningModule):
     def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """One prediction a target, in order. ``oracle`` embeds hypotheses; its queries are counted."""
 
+    def kept(self) -> dict[str, Tensor]:
+        """What a checkpoint holds of the state dict: all of it, or what cannot be read again from where it came."""
+        return self.state_dict()
+
+    def begin_trial(self, number: int) -> None:
+        """Invert with the random numbers of a trial from now on; those of trial 0 are the configuration's.
+
+        Raises:
+            InputError: The attack draws none, so that all trials would be one.
+        """
+        raise InputError(f"trials: {type(self).__name__} draws nothing at random, so all trials would be alike")
+
+    def hints(self, index: Sequence[int]) -> tuple[Hint, ...] | None:
+        """Hints for test examples; None for every attack that reads vectors: it never sees a part of a test text."""
+        return None
+
     # -- Lightning ------------------------------------------------------------------------------------------------
 
     @property
@@ -118,6 +158,11 @@ class Attack(LightningModule):
         """Prepare once (global rank 0, then a barrier), load everywhere, hand ``encode`` to the data module."""
         if self.artifacts is None:
             raise RuntimeError("call Attack.connect before fitting or testing")
+        self.target_device = self.trainer.strategy.root_device
+        if self.origin is not None and stage == "fit":
+            if self.trainer.is_global_zero:
+                copy_artifacts(self.origin, self.artifacts)
+            self.trainer.strategy.barrier("copied")
         if not self.from_checkpoint and (stage == "fit" or not self.trainable):
             self.data.setup("fit")  # texts and vectors to prepare from, also where nothing is fitted
             if self.trainer.is_global_zero:
@@ -134,6 +179,12 @@ class Attack(LightningModule):
         if not self._built:
             self.build(self.dimension)
             self._built = True
+            if self.origin is not None:
+                self._read(runs.finished_checkpoint(self.origin))
+
+    def on_fit_start(self) -> None:
+        """Say what is trained, and what memory that takes."""
+        rank_zero_info(str(footprint(self, self.trainer.optimizers)))
 
     def on_train_start(self) -> None:
         """Go on with the random numbers of a checkpoint: a resumed training takes the very steps of an unbroken one.
@@ -159,7 +210,8 @@ class Attack(LightningModule):
 
     def test_step(self, batch: dict[str, Tensor], batch_index: int) -> dict[str, Any]:
         """Invert one batch; callbacks/predictions.py collects the result."""
-        targets = Targets(vectors=batch["vectors"], index=batch["index"])
+        index = batch["index"]
+        targets = Targets(vectors=batch["vectors"], index=index, hints=self.hints(index.tolist()))
         # Training may run in bf16; texts are decoded in the precision of the weights, here as in invert.py.
         with torch.autocast(self.device.type, enabled=False):
             predictions = self.invert(targets, self.oracle)
@@ -179,26 +231,40 @@ class Attack(LightningModule):
         self.dimension = dimension
         self.configure_model()
         if checkpoint is not None:
-            content = torch.load(checkpoint, map_location="cpu", weights_only=True)
-            self.on_load_checkpoint(content)
-            self.load_state_dict(content["state_dict"])
+            self._read(checkpoint)
         self.eval()
 
+    def _read(self, checkpoint: Path) -> None:
+        content = torch.load(checkpoint, map_location="cpu", weights_only=True)
+        self.check_weights(content)
+        self.load_state_dict(content["state_dict"], strict=self.strict_loading)
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the state of the random numbers: dropout and noise go on from there."""
+        """Keep the weights of ``kept``, and the state of the random numbers: dropout and noise go on from there."""
+        names = self.kept().keys()
+        weights = checkpoint["state_dict"].items()
+        checkpoint["state_dict"] = {name: tensor for name, tensor in weights if name in names}
         checkpoint["random_state"] = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             checkpoint["random_state"]["cuda"] = torch.cuda.get_rng_state(self.device)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Compare the weights of a checkpoint with the modules, before they are loaded.
+        """Take over the random numbers, and compare the weights with the modules before they are loaded.
+
+        Raises:
+            InputError: See check_weights.
+        """
+        self._random_state = {name: state.cpu() for name, state in checkpoint.get("random_state", {}).items()}
+        self.check_weights(checkpoint)
+
+    def check_weights(self, checkpoint: dict[str, Any]) -> None:
+        """Compare the weights of a checkpoint with those that it should hold.
 
         Raises:
             InputError: Missing or unexpected weights, or other shapes; the first one is named.
         """
-        self._random_state = {name: state.cpu() for name, state in checkpoint.get("random_state", {}).items()}
         found = {name: tuple(tensor.shape) for name, tensor in checkpoint["state_dict"].items()}
-        wanted = {name: tuple(tensor.shape) for name, tensor in self.state_dict().items()}
+        wanted = {name: tuple(tensor.shape) for name, tensor in self.kept().items()}
         if found != wanted:
             name = next(name for name in sorted(found | wanted) if found.get(name) != wanted.get(name))
             raise InputError(

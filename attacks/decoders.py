@@ -4,8 +4,9 @@
     decoder.loss(prefix, labels)                 # teacher forcing
     logits, state = decoder.start(prefix)        # then decoding.BeamSearch goes on
 
-``CausalDecoder`` puts the prefix before the text (GEIA). ``EncoderDecoder`` gives the prefix to the encoder and writes
-the text with the decoder (GEIA on T5, Vec2Text's inverter).
+``CausalDecoder`` puts the prefix before the text (GEIA), ``ClosedPrefixDecoder`` an end token between the two.
+``EncoderDecoder`` gives the prefix to the encoder and writes the text with the decoder (GEIA on T5, Vec2Text's
+inverter).
 """
 
 from __future__ import annotations
@@ -60,6 +61,30 @@ class CausalDecoder(nn.Module):
     def select(self, rows: Tensor, state: Any) -> None:
         """See decoding.Decoder."""
         state.reorder_cache(rows)
+
+
+class ClosedPrefixDecoder(CausalDecoder):
+    """A causal language model that reads an end token between the prefix and the text (Zhu et al. 2024, section 4.3).
+
+    In GEIA, the position of the embedding itself predicts the first token; here, that of the end token does.
+    """
+
+    def __init__(self, model: Any, closing: int) -> None:
+        super().__init__(model)
+        self.closing = closing
+
+    def loss(self, prefix: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """See CausalDecoder; the end token after the prefix is not trained on."""
+        return super().loss(self._closed(prefix), labels, smoothing)
+
+    def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
+        """See decoding.Decoder."""
+        return super().start(self._closed(prefix))
+
+    def _closed(self, prefix: Tensor) -> Tensor:
+        ids = torch.full((len(prefix), 1), self.closing, device=prefix.device)
+        token = self.model.get_input_embeddings()(ids)
+        return torch.cat([prefix.to(token.dtype), token], 1)
 
 
 class EncoderDecoder(nn.Module):

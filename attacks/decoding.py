@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Annotated, Protocol, TypeVar
 
+import numpy as np
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
@@ -133,7 +134,8 @@ class BeamSearch:
 class NucleusSampling:
     """Sampling from the smallest set of tokens whose probability reaches ``p`` (Holtzman et al. 2020).
 
-    The random numbers of a target are drawn from (seed, its index, candidate): neither the batch nor the rank matters.
+    The random numbers of a target are drawn from (seed, trial, its index, candidate): neither the batch nor the rank
+    matters.
 
     Args:
         p: Probability mass that is kept.
@@ -141,6 +143,9 @@ class NucleusSampling:
         max_new_tokens: Longest text in tokens, the end token included.
         candidates: How many texts to draw a target, in the order drawn.
         seed: Seed of the draws.
+
+    Attributes:
+        trial: Number of the trial, 0 at first; each has random numbers of its own.
     """
 
     def __init__(
@@ -152,7 +157,7 @@ class NucleusSampling:
         seed: NonNegativeInt = 0,
     ) -> None:
         self.p, self.temperature, self.max_new_tokens = p, temperature, max_new_tokens
-        self.candidates, self.seed = candidates, seed
+        self.candidates, self.seed, self.trial = candidates, seed, 0
 
     @torch.no_grad()
     def __call__(self, decoder: Decoder, prefix: Tensor, *, eos: int, index: Tensor) -> list[list[list[int]]]:
@@ -178,7 +183,10 @@ class NucleusSampling:
         return [flat[i * self.candidates : (i + 1) * self.candidates] for i in range(n)]
 
     def _uniforms(self, index: int) -> Tensor:
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
+        seed = self.seed * 1_000_003 + index
+        if self.trial > 0:  # torch looks at 32 bits of a seed: no room for a third number, so mix them
+            seed = int(np.random.SeedSequence((self.seed, self.trial, index)).generate_state(1)[0])
+        generator = torch.Generator().manual_seed(seed)
         return torch.rand((self.candidates, self.max_new_tokens), generator=generator)
 
     def _draw(self, logits: Tensor, uniforms: Tensor) -> Tensor:

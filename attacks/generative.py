@@ -17,10 +17,11 @@ from torch import Tensor
 from attacks.backbones import Backbone, check_positions, load_tokenizer
 from attacks.base import Attack, Prediction, Targets
 from attacks.decoders import CausalDecoder, EncoderDecoder
-from attacks.decoding import Decoding
-from attacks.optimizers import OptimizerSettings, schedule, training_progress
+from attacks.decoding import Decoding, NucleusSampling
+from attacks.optimizers import OptimizerSettings, scheduled
 from attacks.prefix import Prefix
 from embedders.cache import CachedEmbedder
+from errors import InputError
 
 
 class GenerativeAttack(Attack):
@@ -53,9 +54,19 @@ class GenerativeAttack(Attack):
     def make_decoder(self, model: Any) -> CausalDecoder | EncoderDecoder:
         """Wrap the backbone's model."""
 
+    @property
+    def positions(self) -> int:
+        """The most vectors and tokens that the model reads in a row."""
+        return self.prefix.vectors + self.decoding.max_new_tokens
+
+    def load_model(self) -> Any:
+        """The backbone's model, with its weights unless a checkpoint brings them."""
+        assert self.artifacts is not None
+        return self.backbone.model(self.artifacts, weights=not self.from_checkpoint)
+
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Train or fetch the tokenizer, and write the decoder's config."""
-        self.backbone.prepare(texts, artifacts, positions=self.prefix.vectors + self.decoding.max_new_tokens)
+        self.backbone.prepare(texts, artifacts, positions=self.positions)
 
     def load(self, artifacts: Path) -> None:
         """Read the tokenizer back."""
@@ -63,9 +74,8 @@ class GenerativeAttack(Attack):
 
     def build(self, dimension: int) -> None:
         """Make decoder and prefix."""
-        assert self.artifacts is not None
-        self.decoder = self.make_decoder(self.backbone.model(self.artifacts, weights=not self.from_checkpoint))
-        check_positions(self.decoder.model.config, self.prefix.vectors + self.decoding.max_new_tokens)
+        self.decoder = self.make_decoder(self.load_model())
+        check_positions(self.decoder.model.config, self.positions)
         self.prefix.build(dimension, self.decoder.width)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -91,6 +101,19 @@ class GenerativeAttack(Attack):
         decoded = self.decoding(self.decoder, prefix, eos=self.tokenizer.eos_token_id, index=targets.index)
         return [Prediction(candidates=tuple(self.text(ids) for ids in candidates)) for candidates in decoded]
 
+    def begin_trial(self, number: int) -> None:
+        """Draw other texts from now on.
+
+        Raises:
+            InputError: The decoding is a search, which finds the same texts again.
+        """
+        if not isinstance(self.decoding, NucleusSampling):
+            raise InputError(
+                f"trials: {type(self.decoding).__name__} finds the same texts in every trial; draw them at random with "
+                "attack/decoding=sampling (or nucleus)"
+            )
+        self.decoding.trial = number
+
     def text(self, ids: Sequence[int]) -> str:
         """The text of token ids, outer white space removed."""
         decoded: str = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -98,9 +121,4 @@ class GenerativeAttack(Attack):
 
     def configure_optimizers(self) -> Any:
         """One optimiser, its learning rate set every step from the share of the training budget that is used."""
-        optimizer = self.optimizer_settings.build(self)
-        warmup = self.optimizer_settings.warmup_steps
-        scheduler = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: schedule(training_progress(self.trainer), step, warmup)
-        )
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        return scheduled(self.optimizer_settings, self)

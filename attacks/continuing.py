@@ -1,0 +1,89 @@
+"""Training that begins from a finished run, on other text: ``python train.py init_from=<run> ...``.
+
+Zhu et al. (2024, figure 3) fine-tune an attacker further on a small part of the target's own text. The new run has the
+old one's artifacts and weights to begin with; optimiser, schedule and random numbers start anew.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import runs
+from errors import InputError
+
+# What may differ: how the attack is trained and decoded. All else makes its modules, or its artifacts.
+FREE = {"optimizer", "decoding", "gradient_checkpointing", "lr", "noise", "seed"}
+
+
+def check_origin(run: Path, attack: dict[str, Any], fingerprint: str, dimension: int) -> None:
+    """Whether a new run can begin from ``run``.
+
+    Args:
+        run: The directory of a finished run.
+        attack: The new run's configuration of the attack, plain values.
+        fingerprint: That of the new run's embedder.
+        dimension: Width of the vectors that the embedder gives.
+
+    Raises:
+        InputError: It is no finished run; its embedder is another; its attack differs in more than training and
+            decoding.
+    """
+    if not (run / runs.CONFIG).is_file():
+        raise InputError(f"init_from={run}: not a run directory ({runs.CONFIG} is missing)")
+    config = runs.read_config(run)
+    runs.finished_checkpoint(run)
+    try:
+        record = json.loads((run / runs.RECORD).read_text(encoding="utf-8"))["embedder"]
+    except FileNotFoundError as error:
+        raise InputError(
+            f"init_from={run}: its training has not ended ({runs.RECORD} is missing); go on with it first: "
+            f"python train.py run_dir={run} ckpt_path=last and the overrides of that run"
+        ) from error
+    if record["dimension"] != dimension:
+        raise InputError(
+            f"init_from={run}: its embedder gives vectors of width {record['dimension']}, this one (embedder=...) of "
+            f"{dimension}; take embedder={config.choices.embedder}, as that run"
+        )
+    if record["fingerprint"] != fingerprint:
+        raise InputError(
+            f"init_from={run}: its vectors come from another embedder (fingerprint {record['fingerprint'][:16]}, here "
+            f"{fingerprint[:16]}); take embedder={config.choices.embedder} with the settings of that run"
+        )
+    from omegaconf import OmegaConf
+
+    there = dict(_values(OmegaConf.to_container(config.attack), "attack"))
+    here = dict(_values(attack, "attack"))
+    different = [
+        f"{key}={_written(here.get(key, '(unset)'))}, {_written(there.get(key, '(unset)'))} there"
+        for key in here | there
+        if here.get(key) != there.get(key)
+    ]
+    if different:
+        raise InputError(f"init_from={run}: was made with another attack: {'; '.join(different)}")
+
+
+def copy_artifacts(run: Path, artifacts: Path) -> None:
+    """Copy the artifacts of ``run`` beside their new place, then rename: half of them never stands there."""
+    part = artifacts.with_name(f".{artifacts.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    shutil.copytree(run / runs.ARTIFACTS, part)
+    shutil.rmtree(artifacts, ignore_errors=True)
+    part.replace(artifacts)
+
+
+def _values(node: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """All plain values under ``node`` by their keys, without those that may differ."""
+    if isinstance(node, dict):
+        for name, child in node.items():
+            if name not in FREE:
+                yield from _values(child, f"{key}.{name}")
+    else:
+        yield key, node
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,130 @@
+"""The attacker of LLM scale: GPT-2 medium to XL, or any causal language model (Zhu et al. 2024, sections 2.1 and 4.3).
+
+    embedding -> linear projection -> [vector, <eos>] -> "i love to hike with my dog . <eos>"
+
+It is GEIA with an end token between the embedding and the text, and with weights that may be trained in part: a LoRA
+checkpoint holds the adapters and the projection, and the model itself is read from where it came from.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attacks.adapters import Adapter
+from attacks.backbones import Backbone
+from attacks.decoders import ClosedPrefixDecoder
+from attacks.decoding import Decoding
+from attacks.generative import GenerativeAttack
+from attacks.optimizers import OptimizerSettings
+from attacks.prefix import Prefix
+from errors import InputError
+
+SAMPLED_ROWS = 64  # of the embedding matrix, to tell one model from another
+
+
+class LLM(GenerativeAttack):
+    """A causal language model that reads an embedding and an end token, and writes the text.
+
+    Args:
+        backbone: Where the model and its tokenizer come from.
+        prefix: How an embedding becomes prefix vectors.
+        optimizer: Optimiser settings.
+        decoding: How a text is decoded.
+        adapter: Which weights are trained.
+        gradient_checkpointing: Compute activations a second time in the backward pass instead of keeping them.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        prefix: Prefix,
+        optimizer: OptimizerSettings,
+        decoding: Decoding,
+        adapter: Adapter,
+        gradient_checkpointing: bool = False,
+    ) -> None:
+        super().__init__(backbone, prefix, optimizer, decoding)
+        self.adapter, self.gradient_checkpointing = adapter, gradient_checkpointing
+        self.base = ""
+
+    @property
+    def positions(self) -> int:
+        """The end token takes one position more."""
+        return super().positions + 1
+
+    def prepare_data(self) -> None:
+        """Before anything is embedded: does the adapter go with the model?"""
+        if not self.from_checkpoint:
+            self.adapter.check(self.backbone)
+
+    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+        """Fetch the tokenizer, and write the model's config.
+
+        Raises:
+            InputError: See Backbone.prepare and Adapter.check.
+        """
+        self.adapter.check(self.backbone)
+        super().prepare(texts, artifacts)
+
+    def load_model(self) -> Any:
+        """The model with its adapter."""
+        assert self.artifacts is not None
+        model = self.adapter.model(
+            self.backbone, self.artifacts, weights=not self.from_checkpoint, device=self.target_device
+        )
+        if self.adapter.frozen:
+            self.base = fingerprint(model)
+        if self.gradient_checkpointing:
+            # Reentrant checkpointing gives no gradient to adapters where the inputs need none.
+            with warnings.catch_warnings():  # deprecated in transformers 5.23; earlier ones of 5 have no other name
+                warnings.simplefilter("ignore", FutureWarning)
+                model.gradient_checkpointing_enable({"use_reentrant": False})
+        return model
+
+    def make_decoder(self, model: Any) -> ClosedPrefixDecoder:
+        """An end token stands between prefix and text."""
+        return ClosedPrefixDecoder(model, self.tokenizer.eos_token_id)
+
+    def kept(self) -> dict[str, Tensor]:
+        """All weights, or those of the adapter and the projection."""
+        if not self.adapter.frozen:
+            return super().kept()
+        trained = {name for name, parameter in self.named_parameters() if parameter.requires_grad}
+        return {name: tensor for name, tensor in self.state_dict().items() if name in trained}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Say which model an adapter belongs to."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["base"] = self.base
+
+    def check_weights(self, checkpoint: dict[str, Any]) -> None:
+        """Compare with the checkpoint the weights that it holds, and the model that it belongs to.
+
+        Raises:
+            InputError: Other weights, or adapters that were trained beside another model.
+        """
+        super().check_weights(checkpoint)
+        if checkpoint["base"] != self.base:
+            raise InputError(
+                "the adapters of the checkpoint were trained beside another model: the weights that "
+                "attack.backbone.name stands for have changed since (attack.backbone.revision=<commit> keeps to one)"
+            )
+
+
+def fingerprint(model: Any) -> str:
+    """A hash that tells pretrained models of one architecture apart: of a sample of the embedding matrix, and of the
+    weights with one dimension. Neither 4 bits nor bfloat16 elsewhere change it."""
+    digest = blake2b(digest_size=16)
+    embeddings = model.get_input_embeddings().weight.detach()
+    step = max(1, len(embeddings) // SAMPLED_ROWS)
+    vectors = [p.detach() for _, p in sorted(model.named_parameters()) if p.ndim == 1]
+    for tensor in [embeddings[::step], *vectors]:
+        digest.update(tensor.to("cpu", torch.bfloat16).contiguous().view(torch.int16).numpy().tobytes())
+    return digest.hexdigest()
