@@ -96,6 +96,6 @@ def _scatter(compared: Sequence[Compared], key: str, axis: Axis) -> list[tuple[s
     points = [(place, scale * value) for _, place, value in _points(compared, key, axis)]
     if not points or one.kind not in ("percent", "score", "cosine"):
         return []
-    note = "One dot a run. Spearman's correlation of character 4-grams of its training text and its test text."
+    note = "One dot a run: Spearman's correlation of 4-grams in training and test text, lower for a small test set."
     title = f"{one.title} by similarity of the corpora"
     return [(title, figures.scatter(title, points, axis.title, name), note)]

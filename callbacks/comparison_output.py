@@ -15,6 +15,7 @@ from callbacks.sections import macro
 if TYPE_CHECKING:
     from rich.console import Console
 
+NAMES = 26  # characters of the column that says what a run is
 COLOURS = {True: "green", False: "red", None: ""}
 
 
@@ -32,7 +33,7 @@ def print_tables(tables: Sequence[Table], console: Console | None = None) -> Non
         for warning in table.warnings:
             console.print(Text(warning, style="bold red"))
         drawn = RichTable(title=Text(table.title), title_justify="left", show_lines=True)
-        drawn.add_column(Text(table.columns[0]))
+        drawn.add_column(Text(table.columns[0]), min_width=NAMES, overflow="fold")
         for column in table.columns[table.facts + 1 :]:
             drawn.add_column(Text(column), justify="right")
         for line in table.lines:

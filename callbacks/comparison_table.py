@@ -162,7 +162,9 @@ def _difference_cell(key: str, found: Difference | None, resamples: int) -> Cell
 
 
 def _signed(key: str, value: float) -> str:
-    return signed(measure(key), value, 0.0) or f"{value:+.4g}"
+    """With its sign; a figure of which neither more nor less is better has no difference in the report, but here."""
+    digits = {"percent": ".1f", "score": ".1f", "cosine": ".3f"}.get(measure(key).kind, ".4g")
+    return signed(measure(key), value, 0.0) or f"{value:+{digits}}"
 
 
 def p_value(p: float, resamples: int) -> str:

@@ -328,3 +328,15 @@ def test_the_report_draws_words_by_frequency(tmp_path: Path) -> None:
     assert frequency_charts(None) == frequency_charts({"training_texts": 3}) == []
     run = write_run(tmp_path / "a", analyses={"word_frequency": bins})
     assert "Rare and common words" in write_report(run).read_text()
+
+
+def test_a_narrow_terminal_still_names_the_runs_and_their_settings(tmp_path: Path) -> None:
+    configs = ["seed: 1\n", "seed: 12345678901234567890123\n"]
+    runs = [write_run(tmp_path / f"r{place}", config=config) for place, config in enumerate(configs)]
+    compared = compare(read_entries(runs), ["stop_word_rate", *METRICS], 1000, 0)
+    out = io.StringIO()
+    found = tables(compared, ["stop_word_rate", *METRICS], 1000)
+    print_tables(found, Console(file=out, width=100))
+    assert "…" not in out.getvalue()
+    assert found[1].lines[0].cells[0].text == "+0.0"  # neither more nor less is better, but there is a difference
+    assert found[1].lines[0].cells[0].gain is None
