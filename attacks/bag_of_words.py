@@ -1,0 +1,181 @@
+"""Multi-label classification: which words does a text have? (Li et al. 2023, section 4.1, "MLC")
+
+    vector (d,) -> one linear layer -> a probability for each word -> those above a threshold: "dog love my i"
+
+The baseline of Song and Raghunathan (2020): binary cross-entropy over the vocabulary. The threshold is the one of 0.05,
+0.10, ... 0.95 with the best micro F1 on the validation text; it is found whenever a checkpoint is written, so it always
+belongs to the weights beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+import runs
+from attacks.backbones import Dropout
+from attacks.base import Prediction, Targets
+from attacks.optimizers import OptimizerSettings
+from attacks.vocabulary import Vocabulary
+from attacks.word_sets import WordSetAttack, scaled
+from embedders.cache import CachedEmbedder
+from errors import InputError
+
+THRESHOLDS = tuple(step / 20 for step in range(1, 20))
+BLOCK = 512  # validation texts whose probabilities exist at one time
+CURVE = "threshold.json"  # among the artifacts: the threshold, and precision and recall at all of them
+
+
+class BagOfWords(WordSetAttack):
+    """One linear layer, or an MLP, from a vector to the probability of each entry of a vocabulary.
+
+    Args:
+        vocabulary: What is predicted.
+        optimizer: Optimiser settings.
+        hidden: Width of a hidden layer (GELU); None: one linear layer.
+        dropout: Dropout on the vector, and on the hidden layer where there is one.
+        positive_weight: Weight of a word that occurs, against one that does not. 1 leaves the probabilities honest; the
+            threshold, not the weight, decides how many words are named.
+    """
+
+    threshold: Tensor
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        optimizer: OptimizerSettings,
+        hidden: PositiveInt | None = None,
+        dropout: Dropout = 0.0,
+        positive_weight: PositiveFloat = 1.0,
+    ) -> None:
+        super().__init__(vocabulary, optimizer)
+        self.hidden, self.dropout, self.positive_weight = hidden, dropout, positive_weight
+
+    # -- the model ------------------------------------------------------------------------------------------------
+
+    def build(self, dimension: int) -> None:
+        """Make the layers; each word's bias starts at the log odds of its frequency, where the vector says nothing."""
+        width = self.hidden or dimension
+        between = [] if self.hidden is None else [nn.Linear(dimension, width), nn.GELU(), nn.Dropout(self.dropout)]
+        output = nn.Linear(width, self.vocabulary.size)
+        with torch.no_grad():
+            output.weight.zero_()
+            output.bias.copy_(self.vocabulary.frequency.logit())
+        self.layers = nn.Sequential(nn.Dropout(self.dropout), *between, output)
+        self.register_buffer("threshold", torch.tensor(0.5))
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Logits of the entries, (n, d) -> (n, vocabulary)."""
+        logits: Tensor = self.layers(scaled(vectors))
+        return logits
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The distinct entries of each text, and one number beyond the vocabulary for each distinct unknown word."""
+        return [_distinct(row, self.vocabulary.size) for row in self.tokens(texts)]
+
+    def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
+        """Binary cross-entropy, summed over the vocabulary, mean over texts: nats a text.
+
+        Every entry is first taken for absent, and the few present ones are corrected: no matrix of labels is made.
+        """
+        logits = self(vectors).float()
+        known = (labels >= 0) & (labels < self.vocabulary.size)
+        present = logits.gather(1, labels.where(known, 0))
+        correction = self.positive_weight * nn.functional.softplus(-present) - nn.functional.softplus(present)
+        return (nn.functional.softplus(logits).sum() + correction[known].sum()) / len(logits)
+
+    @torch.no_grad()
+    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        """The words whose probability reaches the threshold, the single likeliest where none does."""
+        probabilities = self(targets.vectors).sigmoid()
+        counts = (probabilities >= self.threshold).sum(1).clamp(min=1).tolist()
+        order = probabilities.topk(max(counts, default=0), dim=1).indices.tolist()
+        return [self.prediction(row[:count]) for row, count in zip(order, counts, strict=True)]
+
+    # -- the threshold --------------------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """See :class:`Attack`.
+
+        Raises:
+            InputError: There is no validation text to choose the threshold on, or no word of it is in the vocabulary.
+        """
+        super().setup(stage)
+        if stage == "fit":
+            if not self.data.examples("valid"):
+                raise InputError(
+                    "attack=bag_of_words chooses its threshold on validation text, and there is none: give "
+                    "datamodule.valid, or datamodule.valid_fraction or datamodule.split_field with datamodule.path"
+                )
+            if not any(self._known(number) for ids, _ in self._validation() for row in ids for number in row):
+                raise InputError(
+                    f"attack.vocabulary.limit: none of the {self.vocabulary.size} entries occurs in the validation "
+                    "text, so no threshold can be chosen: is it in the language of the training text?"
+                )
+
+    def on_train_end(self) -> None:
+        """Choose the threshold."""
+        self.choose_threshold()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Choose the threshold for the weights that are being saved."""
+        super().on_save_checkpoint(checkpoint)
+        self.choose_threshold()
+        checkpoint["state_dict"]["threshold"] = self.threshold.clone()
+
+    @torch.no_grad()
+    def choose_threshold(self) -> None:
+        """Set ``threshold`` to the best on the validation text, the lowest of equals, and write the curve."""
+        training, device = self.training, self.threshold.device
+        self.eval()
+        thresholds = torch.tensor(THRESHOLDS, device=device)
+        named, right = torch.zeros(2, len(THRESHOLDS), dtype=torch.long, device=device)
+        wanted = 0
+        # Every process reads all of the validation text: nothing to reduce, and the same result on any number of them.
+        for ids, vectors in self._validation():
+            with torch.autocast(device.type, enabled=False):
+                probabilities = self(vectors.to(device)).sigmoid()
+            known = [(row, number) for row, present in enumerate(ids) for number in present if self._known(number)]
+            rows, entries = torch.tensor(known, dtype=torch.long, device=device).view(-1, 2).T
+            named += _reached(probabilities, thresholds)
+            right += _reached(probabilities[rows, entries], thresholds)
+            wanted += sum(map(len, ids))
+        self.train(training)
+        f1 = 2 * right / (named + wanted)
+        self.threshold.copy_(thresholds[f1.argmax()])
+        if self.trainer.is_global_zero:
+            self._write_curve(named.tolist(), right.tolist(), wanted, f1.tolist())
+
+    def _validation(self) -> Iterator[tuple[list[list[int]], Tensor]]:
+        """Labels and vectors of the validation text, in blocks."""
+        examples = self.data.examples("valid")
+        for start in range(0, len(examples), BLOCK):
+            block = range(start, min(start + BLOCK, len(examples)))
+            yield self.encode([examples[i].text for i in block]), self.data.vectors("valid", block)
+
+    def _known(self, number: int) -> bool:
+        return number < self.vocabulary.size
+
+    def _write_curve(self, named: list[int], right: list[int], wanted: int, f1: list[float]) -> None:
+        assert self.artifacts is not None
+        curve = [
+            {"threshold": at, "precision": hits / count if count else None, "recall": hits / wanted, "f1": harmonic}
+            for at, count, hits, harmonic in zip(THRESHOLDS, named, right, f1, strict=True)
+        ]
+        runs.write_json(self.artifacts / CURVE, {"threshold": THRESHOLDS[f1.index(max(f1))], "curve": curve})
+
+
+def _distinct(ids: Sequence[int], unknown: int) -> list[int]:
+    """The known ids once each, and the unknown ones as they are: two unknown words are seldom the same."""
+    return [*dict.fromkeys(number for number in ids if number != unknown), *(n for n in ids if n == unknown)]
+
+
+def _reached(probabilities: Tensor, thresholds: Tensor) -> Tensor:
+    """How many of the probabilities reach each of the rising thresholds, (k,)."""
+    likely = probabilities[probabilities >= thresholds[0]]
+    highest = torch.bucketize(likely, thresholds, right=True)  # 1 ... k: number of thresholds reached
+    return highest.bincount(minlength=len(thresholds) + 1).flip(0).cumsum(0).flip(0)[1:]

@@ -1,0 +1,154 @@
+"""Multi-set prediction: the words of a text, one a step, in any order (Li et al. 2023, section 4.1, "MSP").
+
+    vector (d,) -> GRU, 10 steps -> "i", "love", "my", "dog", end -> "i love my dog"
+
+The loss is that of Welleck et al. (2018): a step may name any word of the text that was not named before, so its target
+is uniform over what remains, each word as often as it is left. A named word leaves what remains once, a wrong one takes
+nothing away, and where nothing remains the target is the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from attacks.backbones import Dropout
+from attacks.base import Prediction, Targets
+from attacks.optimizers import OptimizerSettings
+from attacks.prefix import Prefix
+from attacks.vocabulary import Vocabulary
+from attacks.word_sets import WordSetAttack
+from embedders.cache import CachedEmbedder
+
+
+class Multiset(WordSetAttack):
+    """A GRU that reads the projected vector at every step and names one entry of a vocabulary, or the end.
+
+    Args:
+        vocabulary: What is predicted.
+        optimizer: Optimiser settings.
+        prefix: How a vector becomes the GRU's input; one prefix vector.
+        steps: Words that can be named.
+        width: Of the GRU's state.
+        feedback: Give the GRU the word named at the step before, besides the vector.
+        sampled: In training, draw the word of a step from its distribution instead of taking the likeliest.
+        repeats: Whether an entry may be named again. Without repeats a step names the best of those not named yet, in
+            training too; the loss still counts a word as often as the text has it.
+        dropout: Dropout on the GRU's state before the output layer.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        optimizer: OptimizerSettings,
+        prefix: Prefix,
+        steps: PositiveInt = 10,
+        width: PositiveInt = 192,
+        feedback: bool = False,
+        sampled: bool = False,
+        repeats: bool = False,
+        dropout: Dropout = 0.0,
+    ) -> None:
+        super().__init__(vocabulary, optimizer)
+        if prefix.vectors != 1:
+            raise ValueError(f"prefix.vectors={prefix.vectors}: the GRU reads one vector a step, so it must be 1")
+        self.prefix = prefix
+        self.steps, self.width, self.dropout = steps, width, dropout
+        self.feedback, self.sampled, self.repeats = feedback, sampled, repeats
+
+    @property
+    def end(self) -> int:
+        """The class that says that nothing remains."""
+        return self.vocabulary.size
+
+    def build(self, dimension: int) -> None:
+        """Make the layers; the output's bias starts at the frequency of the words."""
+        self.prefix.build(dimension, self.width)
+        self.gru = nn.GRU(self.width, self.width, batch_first=True)
+        self.before = nn.Embedding(self.end + 1, self.width) if self.feedback else None
+        self.drop = nn.Dropout(self.dropout)
+        self.output = nn.Linear(self.width, self.end + 1)
+        with torch.no_grad():
+            self.output.bias[:-1] = self.vocabulary.frequency.log()
+            self.output.bias[-1] = 0.0
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The known words of each text, as often as they occur; an unknown one can never be named."""
+        return [[number for number in row if number < self.end] for row in self.tokens(texts)]
+
+    def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """Run all steps: vectors (B, d) -> logits (B, steps, V + 1), the last class being the end, and the entry that
+        each step names, (B, steps)."""
+        inputs, steps, state = self.prefix(vectors), self.steps, None
+        named = torch.empty(len(vectors), 0, dtype=torch.long, device=vectors.device)
+        if self.before is None:  # no step waits for another one's word: one call for all of them
+            states, _ = self.gru(inputs.expand(-1, steps, -1))
+            logits: Tensor = self.output(self.drop(states)).float()
+            for scores in logits.detach().unbind(1):
+                named = torch.cat([named, self._name(scores, named)], 1)
+            return logits, named
+        given, parts = inputs, []
+        for _ in range(steps):
+            states, state = self.gru(given, state)
+            parts.append(self.output(self.drop(states)).float())
+            named = torch.cat([named, self._name(parts[-1][:, 0].detach(), named)], 1)
+            given = inputs + self.before(named[:, -1:])
+        return torch.cat(parts, 1), named
+
+    def _name(self, scores: Tensor, before: Tensor) -> Tensor:
+        """What a step names, (B, 1), from its logits (B, V + 1) and the entries named before, (B, steps so far)."""
+        if not self.repeats and before.shape[1]:
+            # The end may come again: nothing follows it.
+            scores = scores.scatter(1, before, -torch.inf).index_copy(
+                1, torch.tensor([self.end], device=scores.device), scores[:, -1:]
+            )
+        if self.sampled and self.training:
+            # The largest of log-probabilities plus Gumbel noise is a draw from the distribution.
+            scores = scores - torch.empty_like(scores).exponential_().log_()
+        return scores.argmax(1, keepdim=True)
+
+    def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
+        """See multiset_loss."""
+        logits, named = self(vectors)
+        return multiset_loss(logits, labels, named)
+
+    @torch.no_grad()
+    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        """The likeliest entry of each step, up to the end; where that comes first, the likeliest word of that step."""
+        logits, named = self(targets.vectors)
+        ends = (named == self.end).cumsum(1).logical_not().sum(1).clamp(min=1).tolist()
+        named[:, 0] = logits[:, 0, :-1].argmax(1)
+        return [self.prediction(row[:end]) for row, end in zip(named.tolist(), ends, strict=True)]
+
+
+def multiset_loss(logits: Tensor, labels: Tensor, named: Tensor) -> Tensor:
+    """Cross-entropy against the uniform distribution over what remains to be named, mean over steps and texts.
+
+    Args:
+        logits: (B, S, V + 1); the last class is the end.
+        labels: The entries of each text, (B, T), as often as they occur, padded with -100.
+        named: The entry named at each step, (B, S). It decides what remains for the steps after it.
+    """
+    remaining = remaining_words(labels, named)
+    left = remaining.sum(2, keepdim=True)
+    # One gather for the words and the end, and one normalisation: each is a pass over all logits, there and back.
+    weights = torch.cat([remaining / left.clamp(min=1), left == 0], 2)
+    classes = torch.nn.functional.pad(labels.clamp(min=0), (0, 1), value=logits.shape[2] - 1)
+    found = logits.log_softmax(2).gather(2, classes[:, None].expand(-1, logits.shape[1], -1))
+    return -(found * weights).sum() / named.numel()
+
+
+def remaining_words(labels: Tensor, named: Tensor) -> Tensor:
+    """Which of the labels (B, T) remain at the beginning of each step, given what the steps (B, S) name: (B, S, T).
+
+    A named entry crosses out one of its labels.
+    """
+    remaining, steps = labels != -100, []
+    for entry in named.unbind(1):
+        steps.append(remaining)
+        found = remaining & (labels == entry[:, None])
+        remaining = remaining & ~(found & (found.cumsum(1) == 1))
+    return torch.stack(steps, 1)

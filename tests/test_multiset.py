@@ -1,0 +1,224 @@
+"""Multiset: the loss against one written with loops and counters; what is named; training."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightning import Trainer, seed_everything
+from torch import Tensor
+
+from attacks.base import Targets
+from attacks.multiset import Multiset, multiset_loss, remaining_words
+from attacks.optimizers import AdamW
+from attacks.prefix import Prefix
+from attacks.vocabulary import Pieces, Vocabulary, Words
+from datamodules.inversion import InversionDataModule
+from defenses.identity import Identity
+from embedders.cache import CachedEmbedder
+from examples import Example, Split
+
+NAMES, CITIES = ["ada", "bob", "cleo", "dan"], ["paris", "rome", "oslo", "lima"]
+TEXTS = [f"{name} lives in {city} ." for name in NAMES for city in CITIES]
+
+
+class Letters:
+    """Counts of letters, which name and city can be read from."""
+
+    dimension = 12
+    max_tokens = 64
+    fingerprint = "03" * 32
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        return torch.tensor([[float(text.count(letter)) for letter in "abcdelmnoprs"] for text in texts])
+
+
+class Source:
+    def load(self) -> Mapping[Split, Sequence[Example]]:
+        train, held = [Example(i, text) for i, text in enumerate(TEXTS)], [Example(0, TEXTS[3])]
+        return {"train": train, "valid": held, "test": held}
+
+
+def multiset(vocabulary: Vocabulary | None = None, **options: int | bool) -> Multiset:
+    return Multiset(vocabulary or Words(), AdamW(lr=2e-2), Prefix(), width=32, **options)  # type: ignore[arg-type]
+
+
+def built(attack: Multiset, artifacts: Path, texts: Sequence[str] = TEXTS) -> Multiset:
+    attack.connect(artifacts, None)
+    attack.prepare(texts, artifacts)
+    attack.restore(None, Letters.dimension)
+    return attack
+
+
+def padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[-100] * (width - len(row))] for row in rows], dtype=torch.long).view(len(rows), width)
+
+
+def slow_loss(logits: Tensor, texts: Sequence[Sequence[int]], named: Sequence[Sequence[int]]) -> Tensor:
+    """The loss in its plainest form: a counter of what is left, and a whole target distribution at every step."""
+    total, steps, end = torch.zeros((), dtype=logits.dtype), logits.shape[1], logits.shape[2] - 1
+    for text, scores, names in zip(texts, logits, named, strict=True):
+        left = Counter(text)
+        for step in range(steps):
+            target = [0.0] * (end + 1)
+            if left.total():
+                for entry, count in left.items():
+                    target[entry] = count / left.total()
+            else:
+                target[end] = 1.0
+            probabilities = torch.softmax(scores[step], 0)
+            for entry, share in enumerate(target):
+                if share:
+                    total = total - share * probabilities[entry].log()
+            if left[names[step]] > 0:
+                left[names[step]] -= 1
+    return total / (len(texts) * steps)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_loss_and_gradients_agree_with_the_slow_ones(data: st.DataObject) -> None:
+    size, steps = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 7))
+    entries = st.integers(0, size - 1)
+    texts = data.draw(st.lists(st.lists(entries, max_size=9), min_size=1, max_size=5))
+    names = st.lists(st.integers(0, size), min_size=steps, max_size=steps)
+    named = data.draw(st.lists(names, min_size=len(texts), max_size=len(texts)))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 1000)))
+    values = 4 * torch.randn(len(texts), steps, size + 1, generator=generator, dtype=torch.float64)
+
+    fast_logits, slow_logits = values.clone().requires_grad_(), values.clone().requires_grad_()
+    fast = multiset_loss(fast_logits, padded(texts), torch.tensor(named))
+    slow = slow_loss(slow_logits, texts, named)
+    fast.backward()  # type: ignore[no-untyped-call]
+    slow.backward()  # type: ignore[no-untyped-call]
+    assert fast.item() == pytest.approx(slow.item(), abs=1e-6)
+    torch.testing.assert_close(fast_logits.grad, slow_logits.grad, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+@pytest.mark.parametrize("feedback", [False, True])
+def test_loss_of_the_attack_crosses_out_what_it_would_name(tmp_path: Path, feedback: bool, repeats: bool) -> None:
+    attack = built(multiset(feedback=feedback, repeats=repeats, steps=4), tmp_path, ["a a b", "c", "a b c d e"])
+    torch.manual_seed(1)
+    for parameter in attack.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    vectors, texts = torch.randn(3, 12), attack.encode(["a a b", "c", "a b c d e zoe"])
+    logits, named = attack(vectors)
+    for scores, row in zip(logits.tolist(), named.tolist(), strict=True):
+        for step, entry in enumerate(row):
+            allowed = [n for n in range(6) if repeats or n == attack.end or n not in row[:step]]
+            assert entry == max(allowed, key=lambda n: scores[step][n])
+    expected = slow_loss(logits.detach(), texts, named.tolist())
+    assert attack.loss(vectors, padded(texts)).item() == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_with_feedback_a_step_depends_on_what_was_named_before_it_and_without_it_does_not(tmp_path: Path) -> None:
+    for feedback in (True, False):
+        attack = built(multiset(feedback=feedback, steps=3), tmp_path / str(feedback))
+        vectors, biases, found = torch.randn(2, 12), attack.output.bias.detach().clone(), []
+        for entry in (0, 1):
+            with torch.no_grad():
+                attack.output.bias.copy_(biases).index_add_(0, torch.tensor([entry]), torch.tensor([100.0]))
+            logits, named = attack(vectors)
+            assert named[:, 0].tolist() == [entry, entry]
+            found.append(logits - attack.output.bias)
+        assert torch.allclose(found[0][:, 0], found[1][:, 0], atol=1e-4)
+        assert torch.allclose(found[0][:, 1], found[1][:, 1], atol=1e-4) is not feedback
+
+
+def test_a_named_word_is_crossed_out_once_and_a_wrong_one_takes_nothing() -> None:
+    labels = torch.tensor([[7, 4, 7, -100]])
+    left = remaining_words(labels, torch.tensor([[7, 5, 4, 7, 7]]))
+    assert left.int().tolist() == [[[1, 1, 1, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0]]]
+
+
+def test_a_perfect_attack_pays_the_entropy_of_what_is_left() -> None:
+    # "b a" in either order: log 2 nats at the first step, none at the others
+    logits = torch.tensor([[[0.0, 0.0, -40.0], [-40.0, 0.0, -40.0], [-40.0, -40.0, 0.0]]])
+    loss = multiset_loss(logits, torch.tensor([[1, 0]]), torch.tensor([[0, 1, 2]]))
+    assert loss.item() == pytest.approx(math.log(2) / 3, abs=1e-6)
+
+
+def test_drawn_words_follow_the_distribution_and_come_in_training_only(tmp_path: Path) -> None:
+    attack = built(multiset(sampled=True, steps=1), tmp_path, ["a", "b"])
+    with torch.no_grad():
+        attack.output.weight.zero_()
+        attack.output.bias.copy_(torch.tensor([0.7, 0.3, 1e-9]).log())
+    seen: list[Tensor] = []
+
+    def spy(labels: Tensor, named: Tensor) -> Tensor:
+        seen.append(named)
+        return remaining_words(labels, named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attacks.multiset.remaining_words", spy)
+        torch.manual_seed(0)
+        for training in (True, False):
+            attack.train(training)
+            attack.loss(torch.zeros(4000, 12), torch.zeros(4000, 1, dtype=torch.long))
+    shares = [(seen[0] == entry).float().mean().item() for entry in range(2)]
+    assert shares == pytest.approx([0.7, 0.3], abs=0.03)
+    assert set(seen[1].flatten().tolist()) == {0}
+
+
+def test_names_words_up_to_the_end_and_one_in_any_case(tmp_path: Path) -> None:
+    attack = built(multiset(steps=3, repeats=True), tmp_path, ["a a a b b c"])  # a: 0, b: 1, c: 2, the end: 3
+    script = {1.0: [0, 0, 2], 2.0: [1, 3, 2], 3.0: [3, 1, 0]}
+
+    def forward(vectors: Tensor) -> tuple[Tensor, Tensor]:
+        named = torch.tensor([script[float(vector[0])] for vector in vectors])
+        logits = torch.nn.functional.one_hot(named, 4).float()
+        logits[:, 0, 2] += 0.5  # the best word where the end comes first
+        return logits, named
+
+    attack.forward = forward  # type: ignore[method-assign]
+    found = attack.invert(Targets(torch.tensor([[1.0], [2.0], [3.0]]), torch.arange(3)), None)
+    assert [prediction.candidates for prediction in found] == [("a a c",), ("b",), ("c",)]
+    assert [prediction.tokens for prediction in found] == [(0, 0, 2), (1,), (2,)]
+    assert {prediction.kind for prediction in found} == {"set"}
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "options"),
+    [(Words(), {}), (Words(), {"feedback": True}), (Pieces(limit=300), {})],
+    ids=["words", "feedback", "pieces"],
+)
+def test_it_learns_and_a_restored_one_predicts_the_same(
+    tmp_path: Path, vocabulary: Vocabulary, options: dict[str, bool]
+) -> None:
+    seed_everything(0)
+    attack = multiset(vocabulary, steps=6, **options)
+    datamodule = InversionDataModule(Source(), batch_size=8, drop_repeated=False)
+    datamodule.connect(CachedEmbedder(Letters(), tmp_path / "cache"), Identity())
+    attack.connect(tmp_path / "artifacts", None)
+    fit = Trainer(
+        max_steps=200, accelerator="cpu", logger=False, default_root_dir=tmp_path, enable_progress_bar=False,
+        enable_checkpointing=False, enable_model_summary=False,
+    )  # fmt: skip
+    fit.fit(attack, datamodule)
+    fit.save_checkpoint(tmp_path / "last.ckpt")
+    attack.eval()
+    targets = Targets(Letters().embed(TEXTS), torch.arange(len(TEXTS)))
+    found = attack.invert(targets, None)
+    own = attack.tokens(TEXTS)
+    shared = sum(
+        (Counter(prediction.tokens) & Counter(row)).total() for prediction, row in zip(found, own, strict=True)
+    )
+    assert shared / sum(map(len, own)) > 0.75
+
+    again = multiset(type(vocabulary)(vocabulary.limit), steps=6, **options)  # type: ignore[attr-defined, call-arg]
+    again.connect(tmp_path / "artifacts", None, from_checkpoint=True)
+    again.restore(tmp_path / "last.ckpt", Letters.dimension)
+    assert again.invert(targets, None) == found
+
+
+def test_the_gru_reads_one_vector_a_step() -> None:
+    with pytest.raises(ValueError, match=r"prefix\.vectors=2"):
+        Multiset(Words(), AdamW(), Prefix(vectors=2))
