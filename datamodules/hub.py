@@ -51,6 +51,8 @@ class HubSet:
         rows: Where a .json file keeps the rows of each split; left out where it is one list.
         language: ISO 639-1 code of all texts.
         split_seed: Chooses which training texts are cut off.
+        attributes: Labels of a row's texts by name, and where in the row their values are.
+        fill: Pieces of the texts that stand for a value, such as ``<mask>``, and where in the row that is.
     """
 
     path: str
@@ -62,6 +64,8 @@ class HubSet:
     rows: Mapping[Split, str] = field(default_factory=dict)
     language: str | None = "en"
     split_seed: NonNegativeInt = 0
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    fill: Mapping[str, str] = field(default_factory=dict)
 
     def download(self) -> str | None:
         """Fetch what is not here yet; gives ``resolved_revision``.
@@ -87,21 +91,26 @@ class HubSet:
         found: dict[Split, list[Example]] = {}
         for split in self.files:
             most = self.sizes[split] + (sum(cut.values()) if split == "train" else 0) if split in self.sizes else None
-            found[split] = [Example(0, text, language=self.language) for text in islice(self._texts(split), most)]
+            found[split] = list(islice(self._examples(split), most))
             if not found[split]:
                 raise InputError(f"{self._name}: the {split} files {list(self.files[split])} hold no text")
         return completed(found, cut, self.split_seed)
 
-    def _texts(self, split: Split) -> Iterator[str]:
+    def _examples(self, split: Split) -> Iterator[Example]:
         blank = 0
         for file in self._split_files(split):
             for number, row in self._rows(file, split):
+                where = f"{file}:{number}"
+                labels = {name: value for name, path in self.attributes.items() if (value := _single(row, path, where))}
+                fill = {piece: _single(row, path, where) for piece, path in self.fill.items()}
                 for path in self.texts:
-                    for text in found_at(row, path, f"{file}:{number}"):
+                    for text in found_at(row, path, where):
                         if not isinstance(text, str):
-                            raise InputError(f"{file}:{number}: {path} holds {type(text).__name__}, not a text")
+                            raise InputError(f"{where}: {path} holds {type(text).__name__}, not a text")
+                        for piece, value in fill.items():
+                            text = text.replace(piece, value)
                         if text.strip():
-                            yield text
+                            yield Example(0, text, language=self.language, attributes=labels)
                         else:
                             blank += 1
         if blank:
@@ -182,6 +191,12 @@ class HubSet:
             f"{self._name} is neither on this machine nor to be had ({type(error).__name__}: {reason}); "
             "datamodule=synthetic, and datamodule=files with your own text, work offline"
         )
+
+
+def _single(row: Any, path: str, where: str) -> str:
+    """The first value that a path leads to; empty where there is none."""
+    value = next(found_at(row, path, where), None)
+    return "" if value is None else str(value)
 
 
 def found_at(value: Any, path: str, where: str) -> Iterator[Any]:

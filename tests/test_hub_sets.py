@@ -20,7 +20,10 @@ from datamodules.inversion import InversionDataModule
 from errors import InputError
 
 CONFIGS = Path(__file__).parent.parent / "configs" / "datamodule"
-NAMES = ["abcd", "mnli", "msmarco", "multiwoz", "nq", "personachat", "qnli", "sst2", "wmt16"]
+NAMES = [
+    "abcd", "cc_news", "cjeu_terms", "mnli", "msmarco", "multiwoz", "nq", "personachat", "pile_pubmed", "qnli", "sst2",
+    "us_crimes", "wiki", "wiki_bio", "wmt16",
+]  # fmt: skip
 
 
 def declared(name: str, **changes: Any) -> HubSet:
@@ -116,6 +119,47 @@ def test_nq_cuts_both_held_out_splits_and_keeps_to_its_sizes(tmp_path: Path):
     found = texts(declared("nq", path=str(tmp_path), sizes={"train": 20, "valid": 3, "test": 4}))
     assert {split: len(part) for split, part in found.items()} == {"train": 20, "valid": 3, "test": 4}
     assert set().union(*found.values()) == {f"passage {n}" for n in range(27)}
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "column"),
+    [
+        ("wiki", "data/{split}-00000-of-00002.parquet", "sentence"),
+        ("cc_news", "plain_text/{split}-00000-of-00005.parquet", "text"),
+        ("pile_pubmed", "data/{split}-00000-of-00003.parquet", "text"),
+        ("wiki_bio", "default/{split}/0000.parquet", "target_text"),
+    ],
+)
+def test_sets_of_the_llm_attacker(tmp_path: Path, name: str, file: str, column: str):
+    own = {"pile_pubmed": ("train", "validation", "test"), "wiki_bio": ("train", "val", "test")}.get(name, ("train",))
+    for split in own:
+        parquet(tmp_path, file.format(split=split), [{column: f"{split} {n}", "other": 1} for n in range(40)])
+    found = texts(declared(name, path=str(tmp_path), sizes={"valid": 4, "test": 5}))
+    assert {split: len(part) for split, part in found.items()} == {
+        "train": 40 - 9 * (len(own) == 1),
+        "valid": 4,
+        "test": 5,
+    }
+    held_out = own[2] if len(own) == 3 else "train"
+    assert all(text.startswith(f"{held_out} ") for text in found["test"])
+
+
+@pytest.mark.parametrize(("name", "attribute"), [("cjeu_terms", "legal_term"), ("us_crimes", "criminal_charge")])
+def test_legal_sets_fill_the_mask_and_keep_the_term_as_an_attribute(tmp_path: Path, name: str, attribute: str):
+    terms = ["fraud", "theft"]
+    parquet(
+        tmp_path, f"{name}/test/0000.parquet",
+        [{"text": f"case {n}: <mask> and <mask>", "label": terms[n % 2], "category": "c"} for n in range(12)],
+    )  # fmt: skip
+    source = declared(name, path=str(tmp_path), sizes={"valid": 2, "test": 4})
+    found = source.load()
+    assert {split: len(part) for split, part in found.items()} == {"train": 6, "valid": 2, "test": 4}
+    for example in found["test"]:
+        number = int(example.text.split(":")[0].removeprefix("case "))
+        assert example.text == f"case {number}: {terms[number % 2]} and {terms[number % 2]}"
+        assert example.attributes == {attribute: terms[number % 2]}
+    config = OmegaConf.load(CONFIGS / f"{name}.yaml")
+    assert list(config.attributes) == [attribute]
 
 
 @pytest.fixture

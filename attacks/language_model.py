@@ -1,0 +1,148 @@
+"""A baseline without vectors: a language model that goes on from a text's first word (Li et al. 2023, table 4).
+
+    "my"                                        ->  "my favorite color is blue ."
+    "what do you do ? | i fly planes . | my"    ->  "my job keeps me away from home ."      (with context)
+
+It is trained on the same text as the attacks, and shows what knowing the language and the first word is worth: an
+attack must do better to have read anything from a vector. The hints are parts of the test texts, so this is no attack.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, NonNegativeInt
+from torch import Tensor, nn
+
+from attacks.backbones import Backbone
+from attacks.base import Hint, Prediction, Targets
+from attacks.decoders import IGNORED, CausalDecoder
+from attacks.decoding import Decoding
+from attacks.generative import GenerativeAttack
+from attacks.optimizers import OptimizerSettings
+from attacks.prefix import Prefix
+from embedders.cache import CachedEmbedder
+from errors import InputError
+from examples import Split
+
+FIRST = 16  # tokens of a first word that are used: enough for all but addresses of web pages
+
+
+class Start(Prefix):
+    """One learned vector in the place of the embedding, the same for every target."""
+
+    def build(self, dimension: int, width: int) -> None:
+        """Make the vector; ``dimension`` does not matter."""
+        self.width = width
+        self.vector = nn.Parameter(0.02 * torch.randn(width))
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """(n, d) -> (n, 1, width), whatever the embeddings hold."""
+        return self.vector.expand(len(embeddings), 1, self.width)
+
+
+class LanguageModel(GenerativeAttack):
+    """Continues the first word of each test text, by itself or after what was said before.
+
+    Args:
+        backbone: See GenerativeAttack.
+        optimizer: See GenerativeAttack.
+        decoding: See GenerativeAttack; ``max_new_tokens`` counts what follows the first word.
+        label_smoothing: See GenerativeAttack.
+        context_tokens: The last tokens of what was said before (``datamodule.context_field``) that the model reads, in
+            training as in the test; 0: the first word alone.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        optimizer: OptimizerSettings,
+        decoding: Decoding,
+        label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0,
+        context_tokens: NonNegativeInt = 0,
+    ) -> None:
+        super().__init__(backbone, Start(), optimizer, decoding, label_smoothing)
+        self.context_tokens = context_tokens
+
+    def make_decoder(self, model: Any) -> CausalDecoder:
+        """The start vector stands before context and text."""
+        return CausalDecoder(model)
+
+    @property
+    def positions(self) -> int:
+        """Start vector, context, first word and what follows it."""
+        return 1 + self.context_tokens + FIRST + self.decoding.max_new_tokens
+
+    def setup(self, stage: str) -> None:
+        """See Attack.
+
+        Raises:
+            InputError: Contexts are to be read, and no test text has one.
+        """
+        examples = self.data.examples("test")
+        if self.context_tokens and examples and not any(example.context for example in examples):
+            raise InputError(
+                f"attack.context_tokens={self.context_tokens}: no test text has a context; name its field by "
+                "datamodule.context_field, or set attack.context_tokens=0"
+            )
+        super().setup(stage)
+
+    def hints(self, index: Sequence[int]) -> tuple[Hint, ...]:
+        """The first word of each test text, and its context."""
+        examples = self.data.examples("test")
+        return tuple(Hint(examples[i].text.split(maxsplit=1)[0], examples[i].context) for i in index)
+
+    def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
+        """Train on context and text alike: both are what people said."""
+        return super().training_step(self._with_context(batch, "train"), batch_index)
+
+    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
+        """The same loss on validation texts."""
+        super().validation_step(self._with_context(batch, "valid"), batch_index)
+
+    @torch.no_grad()
+    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        """Continue the hint of each target; neither the vectors nor the embedder are used.
+
+        Raises:
+            InputError: There are no hints, as in invert.py.
+        """
+        if targets.hints is None:
+            raise InputError(
+                "attack=language_model reads no vectors: it continues first words, which only a test on texts can give"
+            )
+        first = [ids[:FIRST] for ids in self.tokens([hint.first for hint in targets.hints])]
+        context = self._context_ids([hint.context for hint in targets.hints])
+        alike: dict[int, list[int]] = defaultdict(list)  # decoding takes prefixes of one length at a time
+        for row, (before, word) in enumerate(zip(context, first, strict=True)):
+            alike[len(before) + len(word)].append(row)
+        predictions: dict[int, Prediction] = {}
+        for rows in alike.values():
+            ids = torch.tensor([context[row] + first[row] for row in rows], device=targets.vectors.device)
+            start = self.prefix(targets.vectors[rows])
+            prefix = torch.cat([start, self.decoder.model.get_input_embeddings()(ids).to(start.dtype)], 1)
+            eos = self.tokenizer.eos_token_id
+            decoded = self.decoding(self.decoder, prefix, eos=eos, index=targets.index[rows])
+            for row, candidates in zip(rows, decoded, strict=True):
+                predictions[row] = Prediction(tuple(self.text([*first[row], *ids]) for ids in candidates))
+        return [predictions[row] for row in range(len(first))]
+
+    def _context_ids(self, contexts: Sequence[str | None]) -> list[list[int]]:
+        """The last ids of each context and of the line end that closes it; none without a context."""
+        ids = self.tokens([f"{context}\n" if context else "" for context in contexts])
+        return [row[-self.context_tokens :] if self.context_tokens else [] for row in ids]
+
+    def _with_context(self, batch: dict[str, Tensor], split: Split) -> dict[str, Tensor]:
+        """The batch with the context's ids before each row of labels."""
+        if not self.context_tokens:
+            return batch
+        labels, examples = batch["labels"], self.data.examples(split)
+        contexts = self._context_ids([examples[i].context for i in batch["index"].tolist()])
+        rows = [
+            torch.cat([torch.tensor(ids, dtype=labels.dtype, device=labels.device), row[row != IGNORED]])
+            for ids, row in zip(contexts, labels, strict=True)
+        ]
+        return {**batch, "labels": nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IGNORED)}

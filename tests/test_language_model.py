@@ -1,0 +1,134 @@
+"""The baseline without vectors: what it is told, that vectors do not matter, that context helps where it decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from lightning import Callback, LightningModule, Trainer, seed_everything
+from torch import Tensor
+
+from attacks.backbones import RandomGPT2
+from attacks.base import Attack, Hint, Targets
+from attacks.decoding import BeamSearch, NucleusSampling
+from attacks.language_model import FIRST, LanguageModel
+from attacks.nearest_neighbor import NearestNeighbor
+from attacks.optimizers import MuonAdamW
+from datamodules.inversion import InversionDataModule
+from defenses.identity import Identity
+from embedders.cache import CachedEmbedder
+from errors import InputError
+from examples import Example, Split
+
+HOMES = {"ada": "paris", "bob": "rome", "cleo": "oslo", "dan": "lima"}
+TEXTS = [f"{name} lives in {city} ." for name, city in HOMES.items()]
+# Without the context nothing tells where one lives: all texts begin with the same word.
+ANSWERS = [Example(0, f"i live in {city} .", context=f"are you {name} ?") for name, city in HOMES.items()]
+
+
+class Noise:
+    """Vectors that say nothing about a text."""
+
+    dimension, max_tokens, fingerprint = 4, 64, "ab" * 32
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        return torch.randn(len(texts), 4, generator=torch.Generator().manual_seed(len(texts[0])))
+
+
+class Source:
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self.examples = examples
+
+    def load(self) -> Mapping[Split, Sequence[Example]]:
+        return {"train": self.examples, "valid": self.examples, "test": self.examples}
+
+
+class Keep(Callback):
+    def __init__(self) -> None:
+        self.found: dict[int, str] = {}
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:  # fmt: skip
+        assert isinstance(outputs, dict)
+        self.found |= {i: p.candidates[0] for i, p in zip(outputs["index"], outputs["predictions"], strict=True)}
+
+
+def model(context_tokens: int = 0) -> LanguageModel:
+    return LanguageModel(
+        RandomGPT2(layers=1, width=32, heads=2, vocabulary=300),
+        MuonAdamW(muon_lr=0.02, adamw_lr=0.01, weight_decay=0.0, warmup_steps=0),
+        BeamSearch(beams=2, max_new_tokens=30),
+        context_tokens=context_tokens,
+    )
+
+
+def trained(tmp_path: Path, attack: Attack, examples: Sequence[Example], steps: int = 150) -> list[str]:
+    """What it makes of the texts that it was trained on."""
+    seed_everything(0, verbose=False)
+    embedder = CachedEmbedder(Noise(), tmp_path / "cache")
+    data = InversionDataModule(Source(examples), batch_size=4, drop_repeated=False)
+    data.connect(embedder, Identity())
+    attack.connect(tmp_path / "artifacts", embedder)
+    kept = Keep()
+    trainer = Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, max_steps=steps,
+        enable_model_summary=False, use_distributed_sampler=False, callbacks=[kept],
+        check_val_every_n_epoch=50, num_sanity_val_steps=0,
+    )  # fmt: skip
+    trainer.fit(attack, data)
+    trainer.test(attack, data, verbose=False)
+    return [kept.found[i] for i in range(len(examples))]
+
+
+def test_it_continues_the_first_word_whatever_the_vector(tmp_path: Path) -> None:
+    attack = model()
+    assert trained(tmp_path, attack, [Example(0, text) for text in TEXTS]) == TEXTS
+    hints = tuple(Hint(name) for name in reversed(HOMES))
+    one, other = (
+        [p.candidates for p in attack.invert(Targets(vectors, torch.arange(4), hints), None)]
+        for vectors in (torch.zeros(4, 4), torch.randn(4, 4))
+    )
+    assert one == other == [(text,) for text in reversed(TEXTS)]
+    again = model()
+    again.connect(tmp_path / "artifacts", None, from_checkpoint=True)
+    again.restore(None, dimension=4)
+    again.load_state_dict(attack.state_dict())
+    assert [p.candidates for p in again.invert(Targets(torch.zeros(4, 4), torch.arange(4), hints), None)] == one
+
+
+def test_context_tells_what_the_first_word_does_not(tmp_path: Path) -> None:
+    answers = [example.text for example in ANSWERS]
+    assert trained(tmp_path / "with", model(context_tokens=24), ANSWERS, steps=300) == answers
+    assert len(set(trained(tmp_path / "without", model(), ANSWERS))) == 1
+
+
+def test_hints_of_any_length_keep_their_places(tmp_path: Path) -> None:
+    attack = model(context_tokens=3)
+    attack.decoding = NucleusSampling(max_new_tokens=5)
+    attack.connect(tmp_path, None)
+    attack.prepare(TEXTS, tmp_path)
+    attack.restore(None, dimension=4)
+    long = "x" * 200
+    hints = (Hint("ada"), Hint(long, "a"), Hint("bob", "who lives where ?"), Hint("cleo"))
+    together = attack.invert(Targets(torch.zeros(4, 4), torch.arange(4), hints), None)
+    for row, hint in enumerate(hints):
+        alone = attack.invert(Targets(torch.zeros(1, 4), torch.tensor([row]), (hint,)), None)
+        assert alone[0].candidates == together[row].candidates
+        begin = hint.first if hint.first != long else "x" * FIRST
+        assert together[row].candidates[0].startswith(begin)
+
+
+def test_without_hints_there_is_nothing_to_continue(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="attack=language_model reads no vectors"):
+        model().invert(Targets(torch.zeros(1, 4), torch.arange(1)), None)
+    assert NearestNeighbor().hints([0]) is None
+
+
+def test_no_context_where_one_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"attack\.context_tokens=8: no test text has a context; .*context_field"):
+        trained(tmp_path, model(context_tokens=8), [Example(0, text) for text in TEXTS])
+    assert not (tmp_path / "artifacts").exists()
