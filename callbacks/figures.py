@@ -104,6 +104,19 @@ def scatter(title: str, points: Sequence[tuple[float, float]], x_label: str, y_l
     return _svg(title, parts)
 
 
+def trade_off(
+    title: str, points: Sequence[tuple[float, float]], chosen: tuple[float, float], x_label: str, y_label: str
+) -> Markup:
+    """A curve through ``points`` (x, y), both axes from 0 to 100, with one of them marked; at least one point."""
+    frame = _Frame(0.0, 100.0, 0.0, 100.0)
+    path = " ".join(f"{frame.x(x)},{frame.y(y)}" for x, y in points)
+    parts = [_axes(frame, x_label), _text(_LEFT, 14, y_label, "label")]
+    parts.append(Markup('<polyline class="line series0" points="{}"/>').format(path))
+    parts += [_dot(frame.x(x), frame.y(y), 2.2, "fill series0") for x, y in points]
+    parts.append(_dot(frame.x(chosen[0]), frame.y(chosen[1]), 5.0, "fill series1"))
+    return _svg(title, parts)
+
+
 def grouped_bars(title: str, names: Sequence[str], groups: Sequence[Bars], x_label: str) -> Markup:
     """Bars from 0 to 100 side by side, one group a label, with the group's note (a count) below the label."""
     frame = _Frame(0.0, float(len(groups)), 0.0, 100.0)

@@ -19,6 +19,7 @@ from callbacks import figures
 from callbacks.attribute_table import PREFIX, attribute_lines
 from callbacks.frequency_chart import frequency_charts
 from callbacks.results import Moment, Recovered, Results, by_quality, evenly, pieces
+from callbacks.threshold_chart import threshold_charts
 from callbacks.wording import difference, duration, measure, number, ordered, shown
 
 HEADLINES = ("exact_match", "token_f1", "bleu", "cosine", "entity_recovery")
@@ -144,6 +145,12 @@ def attributes(results: Results) -> Markup | None:
     return macro("attributes", lines=lines, k=k) if lines else None
 
 
+def threshold(results: Results) -> Markup | None:
+    """What other thresholds of a classifier would give."""
+    charts = threshold_charts(results.directory)
+    return macro("closeness", charts=charts) if charts else None
+
+
 def configuration(results: Results) -> Markup:
     """config.yaml, folded."""
     return macro("configuration", text=results.config_text)
@@ -167,6 +174,7 @@ SECTIONS = (
     Section("Rare and common words", frequency),
     Section("What it gives away", attributes),
     Section("How it learned", training),
+    Section("Which words are named", threshold),
     Section("Side by side", examples),
     Section("All figures", all_figures),
     Section("Configuration", configuration),

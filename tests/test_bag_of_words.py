@@ -16,6 +16,7 @@ from attacks.bag_of_words import THRESHOLDS, BagOfWords
 from attacks.base import Targets
 from attacks.optimizers import AdamW
 from attacks.vocabulary import Pieces, Vocabulary, Words
+from callbacks.threshold_chart import threshold_charts
 from datamodules.inversion import InversionDataModule
 from defenses.identity import Identity
 from embedders.cache import CachedEmbedder
@@ -202,6 +203,26 @@ def test_threshold_has_the_best_micro_f1_on_validation_and_the_curve_is_written(
     assert content["threshold"] == THRESHOLDS[scores.index(max(scores))]
     assert attack.threshold.item() == pytest.approx(content["threshold"])
     assert attack.threshold.item() != 0.5  # where it began
+
+
+def test_the_report_draws_the_curve_that_the_attack_wrote(tmp_path: Path) -> None:
+    assert threshold_charts(tmp_path) == []
+    attack = bag()
+    attack.connect(tmp_path / "artifacts", None)
+    trainer(tmp_path, steps=12).fit(attack, data(tmp_path))
+    [(title, chart, note)] = threshold_charts(tmp_path)
+    content = json.loads((tmp_path / "artifacts" / "threshold.json").read_text())
+    assert title == "Precision and recall"
+    assert chart.count("<circle") == sum(point["precision"] is not None for point in content["curve"]) + 1
+    assert f"the chosen one, {content['threshold']:g}," in note
+    best = max(content["curve"], key=lambda point: point["f1"])
+    # 340 x 242 units; the axes from 0 to 100 leave 40, 12, 30 and 46 at the left, right, top and bottom
+    x, y = round(40 + best["recall"] * 288, 1), round(196 - best["precision"] * 166, 1)
+    assert f'cx="{x}" cy="{y}" r="5.0"' in chart
+
+    (tmp_path / "artifacts" / "threshold.json").write_text('{"threshold": 0.2}')
+    with pytest.raises(InputError, match=r"threshold\.json"):
+        threshold_charts(tmp_path)
 
 
 def test_a_checkpoint_of_any_moment_holds_the_threshold_of_its_weights(tmp_path: Path) -> None:
