@@ -54,12 +54,12 @@ class AdamW:
             {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": self.weight_decay},
             {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
         ]
-        # One pass over the weights instead of a dozen. On a GPU there is less to gain, and 16-bit training with
-        # clipping does not allow it.
-        fused = all(parameter.device.type == "cpu" for parameter in parameters)
-        return torch.optim.AdamW(
-            [group for group in groups if group["params"]], lr=self.lr, betas=self.betas, eps=self.eps, fused=fused
-        )
+        groups = [group for group in groups if group["params"]]
+        if any(parameter.device.type != "cpu" for parameter in parameters):
+            return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps)
+        # Fused: one pass over the weights instead of a dozen. Lightning would not clip the gradients of an optimiser
+        # that offers to unscale them itself, as a fused one does; JointOptimizer makes no such offer.
+        return JointOptimizer([torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)])
 
 
 class MuonAdamW:
