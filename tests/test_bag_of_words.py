@@ -68,8 +68,8 @@ def data(directory: Path, valid: Sequence[str] = VALID) -> InversionDataModule:
 def trainer(directory: Path, steps: int = 60) -> Trainer:
     # Precision and clipping are those of the default configuration on a processor with bf16.
     return Trainer(
-        precision="bf16-mixed", gradient_clip_val=1.0, max_steps=steps, accelerator="cpu", logger=False, default_root_dir=directory, enable_progress_bar=False,
-        enable_checkpointing=False, enable_model_summary=False,
+        precision="bf16-mixed", gradient_clip_val=1.0, max_steps=steps, accelerator="cpu", logger=False,
+        default_root_dir=directory, enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False,
     )  # fmt: skip
 
 
