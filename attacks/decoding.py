@@ -39,12 +39,17 @@ class Decoding(Protocol):
 
     Attributes:
         max_new_tokens: Longest text that is decoded, its end token included.
+        candidates: Texts that the attack keeps a target.
+        rerank: Texts that it proposes and compares with the target by their vectors (see attacks/reranking.py), to keep
+            the closest; 0: none, the most probable are kept.
     """
 
     max_new_tokens: int
+    candidates: int
+    rerank: int
 
     def __call__(self, decoder: Decoder, prefix: Tensor, *, eos: int, index: Tensor) -> list[list[list[int]]]:
-        """Candidates of each target, best first, as token ids without the end token."""
+        """Candidates of each target (or what is to be reranked), best first, as token ids without the end token."""
         ...
 
 
@@ -55,10 +60,11 @@ class BeamSearch:
     them: the rule that transformers' ``generate`` follows with ``early_stopping=False``, so results can be compared.
 
     Args:
-        beams: Beams b a target.
+        beams: Beams b a target; with ``rerank``, at least that many are searched.
         max_new_tokens: Longest text in tokens, the end token included.
         length_penalty: Exponent on the length; 1 compares mean log probabilities.
-        candidates: How many texts to return a target, at most ``beams``.
+        candidates: How many texts to keep a target, at most ``beams``.
+        rerank: How many texts to propose for the comparison with the target; 0: there is none.
     """
 
     def __init__(
@@ -67,11 +73,13 @@ class BeamSearch:
         max_new_tokens: PositiveInt = 64,
         length_penalty: float = 1.0,
         candidates: PositiveInt = 1,
+        rerank: NonNegativeInt = 0,
     ) -> None:
-        if candidates > beams:
+        if not rerank and candidates > beams:
             raise ValueError(f"candidates={candidates}: at most as many as beams={beams}")
-        self.beams, self.max_new_tokens = beams, max_new_tokens
-        self.length_penalty, self.candidates = length_penalty, candidates
+        self.proposals = _proposals(candidates, rerank)
+        self.beams, self.max_new_tokens = max(beams, self.proposals), max_new_tokens
+        self.length_penalty, self.candidates, self.rerank = length_penalty, candidates, rerank
 
     @torch.no_grad()
     def __call__(self, decoder: Decoder, prefix: Tensor, *, eos: int, index: Tensor) -> list[list[list[int]]]:
@@ -127,7 +135,7 @@ class BeamSearch:
             texts_ended = [
                 _until(ids, eos) for ids, score in zip(texts_of, scores_of, strict=True) if score > float("-inf")
             ]
-            results.append(texts_ended[: self.candidates])
+            results.append(texts_ended[: self.proposals])
         return results
 
 
@@ -141,8 +149,9 @@ class NucleusSampling:
         p: Probability mass that is kept.
         temperature: Divides the logits.
         max_new_tokens: Longest text in tokens, the end token included.
-        candidates: How many texts to draw a target, in the order drawn.
+        candidates: How many texts to keep a target, in the order drawn.
         seed: Seed of the draws.
+        rerank: How many texts to draw for the comparison with the target; 0: there is none.
 
     Attributes:
         trial: Number of the trial, 0 at first; each has random numbers of its own.
@@ -155,9 +164,11 @@ class NucleusSampling:
         max_new_tokens: PositiveInt = 64,
         candidates: PositiveInt = 1,
         seed: NonNegativeInt = 0,
+        rerank: NonNegativeInt = 0,
     ) -> None:
+        self.proposals = _proposals(candidates, rerank)
         self.p, self.temperature, self.max_new_tokens = p, temperature, max_new_tokens
-        self.candidates, self.seed, self.trial = candidates, seed, 0
+        self.candidates, self.rerank, self.seed, self.trial = candidates, rerank, seed, 0
 
     @torch.no_grad()
     def __call__(self, decoder: Decoder, prefix: Tensor, *, eos: int, index: Tensor) -> list[list[list[int]]]:
@@ -165,7 +176,7 @@ class NucleusSampling:
         n, device = len(prefix), prefix.device
         uniforms = torch.stack([self._uniforms(i) for i in index.tolist()]).flatten(0, 1).to(device)
         logits, state = decoder.start(prefix)
-        rows = torch.arange(n, device=device).repeat_interleave(self.candidates)
+        rows = torch.arange(n, device=device).repeat_interleave(self.proposals)
         decoder.select(rows, state)
         logits = logits[rows]
         active = torch.arange(len(rows), device=device)
@@ -180,14 +191,14 @@ class NucleusSampling:
             decoder.select(kept, state)
             logits = decoder.step(tokens[kept], state)
         flat = [_until(ids, eos) for ids in texts.tolist()]
-        return [flat[i * self.candidates : (i + 1) * self.candidates] for i in range(n)]
+        return [flat[i * self.proposals : (i + 1) * self.proposals] for i in range(n)]
 
     def _uniforms(self, index: int) -> Tensor:
         seed = self.seed * 1_000_003 + index
         if self.trial > 0:  # torch looks at 32 bits of a seed: no room for a third number, so mix them
             seed = int(np.random.SeedSequence((self.seed, self.trial, index)).generate_state(1)[0])
         generator = torch.Generator().manual_seed(seed)
-        return torch.rand((self.candidates, self.max_new_tokens), generator=generator)
+        return torch.rand((self.proposals, self.max_new_tokens), generator=generator)
 
     def _draw(self, logits: Tensor, uniforms: Tensor) -> Tensor:
         """Inverse-CDF draws, (n, V) and (n,) -> (n,) token ids."""
@@ -203,3 +214,14 @@ class NucleusSampling:
 
 def _until(ids: list[int], eos: int) -> list[int]:
     return ids[: ids.index(eos)] if eos in ids else ids
+
+
+def _proposals(candidates: int, rerank: int) -> int:
+    """Texts to decode a target.
+
+    Raises:
+        ValueError: More are to be kept than there are to choose from.
+    """
+    if rerank and candidates > rerank:
+        raise ValueError(f"candidates={candidates}: at most as many as rerank={rerank}")
+    return rerank or candidates

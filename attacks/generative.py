@@ -20,6 +20,7 @@ from attacks.decoders import CausalDecoder, EncoderDecoder
 from attacks.decoding import Decoding, NucleusSampling
 from attacks.optimizers import OptimizerSettings, scheduled
 from attacks.prefix import Prefix
+from attacks.reranking import check, reranked
 from embedders.cache import CachedEmbedder
 from errors import InputError
 
@@ -64,6 +65,10 @@ class GenerativeAttack(Attack):
         assert self.artifacts is not None
         return self.backbone.model(self.artifacts, weights=not self.from_checkpoint)
 
+    def prepare_data(self) -> None:
+        """Before anything is embedded: can the decoding rerank, if it should?"""
+        self.check_reranking(self.data.dimension, self.oracle)
+
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Train or fetch the tokenizer, and write the decoder's config."""
         self.backbone.prepare(texts, artifacts, positions=self.positions)
@@ -96,10 +101,26 @@ class GenerativeAttack(Attack):
 
     @torch.no_grad()
     def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        """Decode each target; asks the embedder for nothing."""
+        """Decode each target; asks the embedder only where the decoding reranks.
+
+        Raises:
+            InputError: See attacks.reranking.check.
+        """
+        self.check_reranking(targets.vectors.shape[1], oracle)
         prefix = self.prefix(targets.vectors)
         decoded = self.decoding(self.decoder, prefix, eos=self.tokenizer.eos_token_id, index=targets.index)
-        return [Prediction(candidates=tuple(self.text(ids) for ids in candidates)) for candidates in decoded]
+        proposals = [[self.text(ids) for ids in candidates] for candidates in decoded]
+        if self.decoding.rerank and oracle is not None:
+            proposals = reranked(proposals, targets.vectors, oracle)
+        return [Prediction(candidates=tuple(texts[: self.decoding.candidates])) for texts in proposals]
+
+    def check_reranking(self, dimension: int, oracle: CachedEmbedder | None) -> None:
+        """Whether what is decoded can be compared with targets of width ``dimension``, where that is asked for.
+
+        Raises:
+            InputError: See attacks.reranking.check.
+        """
+        check(self.decoding.rerank, dimension, oracle)
 
     def begin_trial(self, number: int) -> None:
         """Draw other texts from now on.

@@ -90,6 +90,18 @@ class LanguageModel(GenerativeAttack):
             )
         super().setup(stage)
 
+    def check_reranking(self, dimension: int, oracle: CachedEmbedder | None) -> None:
+        """There is none: it would read the vectors.
+
+        Raises:
+            InputError: It is asked for.
+        """
+        if self.decoding.rerank:
+            raise InputError(
+                f"attack.decoding.rerank={self.decoding.rerank}: attack=language_model reads no vectors, so there is "
+                "nothing to compare its texts with; take attack.decoding.rerank=0"
+            )
+
     def hints(self, index: Sequence[int]) -> tuple[Hint, ...]:
         """The first word of each test text, and its context."""
         examples = self.data.examples("test")

@@ -63,6 +63,7 @@ class LLM(GenerativeAttack):
         """Before anything is embedded: does the adapter go with the model?"""
         if not self.from_checkpoint:
             self.adapter.check(self.backbone)
+        super().prepare_data()
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Fetch the tokenizer, and write the model's config.

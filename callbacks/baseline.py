@@ -48,4 +48,6 @@ class NearestNeighborBaseline(Callback):
         _, metrics = score_predictions(
             predictions, datamodule, self.embedder, self.training.training_entities(), pl_module, self.models
         )
-        runs.write_json(self.directory / runs.BASELINE, {**metrics, "queries": 0, "seconds": seconds})
+        runs.write_json(
+            self.directory / runs.BASELINE, {**metrics, "queries": 0, "queries_per_target": 0.0, "seconds": seconds}
+        )

@@ -76,7 +76,8 @@ class Predictions(Callback):
         entities = self.training.training_entities() if self.training is not None else None
         rows, metrics = score_predictions(predictions, attack.data, self.embedder, entities, attack, self.models)
         runs.write_json_lines(path, rows)
-        self.metrics = {**metrics, "queries": queries, "seconds": seconds}
+        per_target = queries / len(predictions)
+        self.metrics = {**metrics, "queries": queries, "queries_per_target": per_target, "seconds": seconds}
         self.rows = rows
         runs.write_json(self.directory / runs.METRICS, self.metrics)
 

@@ -22,7 +22,7 @@ from callbacks.wording import measure, ordered
 from errors import InputError
 
 TRIALS, T_TEST = "trials.json", "t_test.json"
-UNTESTED = {"examples", "queries", "seconds"}  # figures that are no results
+UNTESTED = {"examples", "queries", "queries_per_target", "seconds"}  # figures that are no results
 
 
 def folder(output: Path, number: int) -> Path:

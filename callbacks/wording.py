@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 _SPACE = "\u00a0"  # a number and its unit stay on one line
@@ -113,10 +113,12 @@ MEASURES = (
     Measure("name_full_recovery", "Full names", "Share of the first names with the last name after.", secondary=True),
     Measure("examples", "Examples", "Texts attacked.", None, "count"),
     Measure("queries", "Queries", "Distinct texts that the attack asked the embedder for.", None, "count"),
+    Measure("queries_per_target", "Queries a text", "The same, divided by the texts attacked.", None, "score"),
     Measure("seconds", "Time", "Time spent on these texts, training apart.", None, "seconds"),
 )
 _BY_KEY = {measure.key: measure for measure in MEASURES}
 _BY_LABEL = "entity_recovery/"
+_TRANSLATED = "translated/"
 
 
 def measure(key: str) -> Measure:
@@ -125,6 +127,9 @@ def measure(key: str) -> Measure:
         label = key.removeprefix(_BY_LABEL)
         title = f"Entities: {label.replace('_', ' ')}"
         return Measure(key, title, "Share of the entities of this kind that came back.", secondary=True)
+    if key.startswith(_TRANSLATED) and (base := _BY_KEY.get(key.removeprefix(_TRANSLATED))):
+        said = "The same, of predictions translated into the texts' language."
+        return replace(base, key=key, title=f"{base.title}, translated", explanation=said)
     return _BY_KEY.get(key) or Measure(key, key.replace("_", " "), "", None, "other")
 
 

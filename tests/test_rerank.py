@@ -1,0 +1,212 @@
+"""Reranking against brute force, its cost in queries, and where there is nothing to compare with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from lightning import Trainer
+from torch import Tensor
+
+from attacks.backbones import RandomGPT2, RandomT5
+from attacks.base import Targets
+from attacks.decoding import BeamSearch, Decoding, NucleusSampling
+from attacks.geia import GEIA, GEIAEncoderDecoder
+from attacks.generative import GenerativeAttack
+from attacks.language_model import LanguageModel
+from attacks.optimizers import AdamW
+from attacks.prefix import Prefix
+from attacks.reranking import EQUAL, closest_first, reranked
+from callbacks.predictions import Predictions
+from callbacks.scoring_models import ScoringModels
+from datamodules.inversion import InversionDataModule
+from defenses.base import Defense, Role
+from defenses.identity import Identity
+from embedders.base import fingerprint_of
+from embedders.cache import CachedEmbedder
+from errors import InputError
+from examples import Example, Split
+
+TEXTS = [f"{name} lives in {city} ." for name in ("ada", "bob", "cleo") for city in ("paris", "rome", "oslo", "lima")]
+LETTERS = "abcdefghijklmnopqrstuvwxyz ."
+
+
+class Letters:
+    """Counts of letters; notes what it was asked."""
+
+    dimension = len(LETTERS)
+    max_tokens = 64
+    fingerprint = fingerprint_of(kind="letters", used="test_rerank")
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        self.asked += texts
+        return torch.tensor([[0.1 + text.lower().count(letter) for letter in LETTERS] for text in texts])
+
+
+class Half:
+    """A defense that halves the width."""
+
+    def output_dimension(self, dimension: int) -> int:
+        return dimension // 2
+
+    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
+        pass
+
+    def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
+        return embeddings[:, : embeddings.shape[1] // 2]
+
+
+class Source:
+    def load(self) -> Mapping[Split, Sequence[Example]]:
+        return {
+            "train": [Example(i, text) for i, text in enumerate(TEXTS)],
+            "test": [Example(i, text) for i, text in enumerate(reversed(TEXTS))],
+        }
+
+
+def attack(tmp_path: Path, decoding: Decoding, kind: type[GenerativeAttack] = GEIA) -> GenerativeAttack:
+    """Random weights: its proposals differ, and none of them is right."""
+    torch.manual_seed(3)
+    backbone = (
+        RandomGPT2(layers=1, width=32, heads=2, vocabulary=300)
+        if kind is GEIA
+        else RandomT5(encoder_layers=1, decoder_layers=1, width=32, heads=2, vocabulary=300)
+    )
+    made = kind(backbone=backbone, prefix=Prefix(), optimizer=AdamW(), decoding=decoding)
+    made.connect(tmp_path / "artifacts", None)
+    made.prepare(TEXTS, tmp_path / "artifacts")
+    made.restore(None, Letters.dimension)
+    for parameter in made.parameters():  # at their usual size, all targets would get one text
+        parameter.data *= 4
+    return made
+
+
+def cosine(text: str, target: Tensor) -> float:
+    one, other = Letters().embed([text])[0].double().numpy(), target.double().numpy()
+    return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+
+
+@pytest.mark.parametrize("kind", [GEIA, GEIAEncoderDecoder])
+@pytest.mark.parametrize("sampling", [False, True])
+def test_the_order_is_that_of_brute_force(tmp_path: Path, kind: type[GenerativeAttack], sampling: bool) -> None:
+    def decoding(**settings: Any) -> Decoding:
+        if sampling:
+            return NucleusSampling(p=1.0, temperature=4.0, max_new_tokens=6, seed=1, **settings)
+        return BeamSearch(max_new_tokens=6, **({"beams": 8} | settings))
+
+    embedder, targets = Letters(), Targets(Letters().embed(TEXTS), torch.arange(len(TEXTS)))
+    oracle = CachedEmbedder(embedder, tmp_path / "cache")
+    made = attack(tmp_path, decoding(candidates=8), kind)
+    proposals = [prediction.candidates for prediction in made.invert(targets, oracle)]
+    assert embedder.asked == []
+    made.decoding = decoding(candidates=3, rerank=8)
+    changed = 0
+    for row, found in enumerate(made.invert(targets, oracle)):
+        distinct = list(dict.fromkeys(proposals[row]))
+        expected = sorted(distinct, key=lambda text: -round(cosine(text, targets.vectors[row]), 9))[:3]
+        assert list(found.candidates) == expected
+        changed += found.candidates[0] != proposals[row][0]
+    assert changed > 2  # of twelve: otherwise there was nothing to rerank
+    everything = {text for texts in proposals for text in texts}
+    assert len(embedder.asked) == len(everything) == oracle.queries.asked["attack"]
+
+
+def test_a_target_does_not_depend_on_its_neighbours(tmp_path: Path) -> None:
+    made = attack(tmp_path, BeamSearch(beams=2, max_new_tokens=6, candidates=2, rerank=6))
+    vectors, index = Letters().embed(TEXTS), torch.arange(len(TEXTS))
+    together = made.invert(Targets(vectors, index), CachedEmbedder(Letters(), tmp_path / "one"))
+    other = CachedEmbedder(Letters(), tmp_path / "other")
+    for row in reversed(range(len(TEXTS))):
+        alone = made.invert(Targets(vectors[row : row + 1], index[row : row + 1]), other)
+        assert alone == [together[row]]
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=12), st.lists(st.integers(-1, 1), min_size=12, max_size=12))
+def test_equally_near_texts_keep_their_order_whatever_the_last_bits(steps: list[int], noise: list[int]) -> None:
+    exact = [step / 8 for step in steps]
+    shaken = [cosine + EQUAL * bit / 20 for cosine, bit in zip(exact, noise, strict=False)]
+    assert closest_first(shaken) == sorted(range(len(exact)), key=lambda place: (-exact[place], place))
+
+
+def test_a_text_that_two_targets_propose_is_asked_for_once(tmp_path: Path) -> None:
+    embedder = Letters()
+    targets = embedder.embed(["aaab", "bbba"])
+    embedder.asked.clear()
+    found = reranked([["b", "a", "b"], ["a", "b"]], targets, CachedEmbedder(embedder, tmp_path))
+    assert found == [["a", "b"], ["b", "a"]]
+    assert sorted(embedder.asked) == ["a", "b"]
+
+
+def test_as_many_beams_as_are_reranked() -> None:
+    assert BeamSearch(beams=5, rerank=16).beams == 16
+    assert BeamSearch(beams=20, rerank=16).beams == 20
+    with pytest.raises(ValueError, match="candidates=6: at most as many as rerank=4"):
+        BeamSearch(beams=8, candidates=6, rerank=4)
+    with pytest.raises(ValueError, match="candidates=6: at most as many as rerank=4"):
+        NucleusSampling(candidates=6, rerank=4)
+
+
+def test_the_first_draw_stays_the_first_draw(tmp_path: Path) -> None:
+    """Budgets are compared on nested sets of texts: those of a smaller one are among those of a larger one."""
+    targets = Targets(Letters().embed(TEXTS[:4]), torch.arange(4))
+    drawn = []
+    for count in (2, 7):
+        made = attack(tmp_path, NucleusSampling(p=1.0, temperature=1.0, max_new_tokens=6, candidates=count))
+        drawn.append([prediction.candidates for prediction in made.invert(targets, None)])
+    assert [many[:2] for many in drawn[1]] == drawn[0]
+
+
+def test_no_embedder_and_another_width_are_refused(tmp_path: Path) -> None:
+    made = attack(tmp_path, BeamSearch(beams=2, max_new_tokens=6, rerank=16))
+    with pytest.raises(InputError, match=r"attack\.decoding\.rerank=16: needs the embedder"):
+        made.invert(Targets(Letters().embed(TEXTS[:1]), torch.arange(1)), None)
+    narrow = Targets(Letters().embed(TEXTS[:1])[:, :7], torch.arange(1))
+    with pytest.raises(InputError, match=r"attack\.decoding\.rerank=16: .* width 7 and the embedder's 28.*defense"):
+        made.invert(narrow, CachedEmbedder(Letters(), tmp_path / "cache"))
+
+
+def outcome(tmp_path: Path, made: GenerativeAttack, embedder: Letters, defense: Defense) -> dict[str, Any]:
+    cached = CachedEmbedder(embedder, tmp_path / "cache")
+    data = InversionDataModule(Source(), eval_batch_size=5, drop_repeated=False)
+    data.connect(cached, defense)
+    made.connect(tmp_path / "artifacts", cached, from_checkpoint=True)
+    trainer = Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, use_distributed_sampler=False,
+        callbacks=[Predictions(tmp_path / "run", cached, data, ScoringModels())],
+    )  # fmt: skip
+    trainer.test(made, data, verbose=False)
+    content: dict[str, Any] = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    return content
+
+
+def test_metrics_tell_the_cost(tmp_path: Path) -> None:
+    made = attack(tmp_path, BeamSearch(beams=2, max_new_tokens=6, rerank=4))
+    metrics = outcome(tmp_path, made, Letters(), Identity())
+    vectors = Letters().embed(list(reversed(TEXTS)))
+    made.decoding = BeamSearch(beams=4, max_new_tokens=6, candidates=4)
+    proposals = made.invert(Targets(vectors, torch.arange(len(TEXTS))), None)
+    distinct = {text for prediction in proposals for text in prediction.candidates}
+    assert metrics["queries"] == len(distinct)
+    assert metrics["queries_per_target"] == len(distinct) / len(TEXTS)
+
+
+def test_what_cannot_be_reranked_is_refused_before_anything_is_embedded(tmp_path: Path) -> None:
+    embedder = Letters()
+    made = attack(tmp_path, BeamSearch(max_new_tokens=6, rerank=4))
+    with pytest.raises(InputError, match=r"attack\.decoding\.rerank=4: .* width 14 and the embedder's 28"):
+        outcome(tmp_path, made, embedder, Half())
+    blind = LanguageModel(RandomGPT2(vocabulary=300), AdamW(), BeamSearch(max_new_tokens=6, rerank=4))
+    with pytest.raises(InputError, match=r"attack\.decoding\.rerank=4: attack=language_model reads no vectors"):
+        outcome(tmp_path, blind, embedder, Identity())
+    assert embedder.asked == []
