@@ -36,7 +36,7 @@ def score_predictions(
         embedder: Embeds the predictions; these queries are scoring's, not the attack's.
         training_entities: (label, lower-cased text) of the entities that the attack was trained on; None where unknown.
         attack: Cuts texts into its own tokens, also those of another attack that is compared with it.
-        models: A tagger, a second embedder and a language model, where the user named them.
+        models: A tagger, a second embedder, a language model and a translator, where the user named them.
 
     Returns:
         The rows of predictions.jsonl, sorted by index, and the metrics.
@@ -52,17 +52,19 @@ def score_predictions(
     spans = [examples[index].spans for index in indices] if tagged is None else tagged
     # A set of words has no fluency to speak of.
     fluent = all(prediction.kind == "sequence" for prediction in chosen)
+    languages = [examples[index].language for index in indices]
     columns = zip(
         _cosines(indices, best, datamodule, embedder),
         models.cosines(references, best),
         models.likelihoods(best) if fluent else [None] * len(best),
         _pieces(references, best, datamodule.tokenizer),
         _tokens(references, chosen, attack),
+        models.translations(best, languages) if fluent else [None] * len(best),
         strict=True,
     )
     rows, scored = [], []
     for index, prediction, text, entities, column in zip(indices, chosen, best, spans, columns, strict=True):
-        cosine, second, likelihood, pieces, tokens = column
+        cosine, second, likelihood, pieces, tokens, translation = column
         scored.append(
             Scored(
                 reference=examples[index].text,
@@ -75,6 +77,7 @@ def score_predictions(
                 tokens=tokens,
                 cosine_second=second,
                 likelihood=likelihood,
+                translation=translation,
             )
         )
         rows.append(
@@ -82,6 +85,7 @@ def score_predictions(
                 **row_of(index, examples[index].text, prediction),
                 "spans": [[span.start, span.end, span.label] for span in entities],
                 "cosine": cosine,
+                **_known(language=examples[index].language, translation=translation),
             }
         )
     return rows, score(scored, training_entities=known)
@@ -96,6 +100,11 @@ def row_of(index: int, reference: str, prediction: Prediction) -> dict[str, Any]
         "candidates": list(prediction.candidates),
         "kind": prediction.kind,
     }
+
+
+def _known(**fields: str | None) -> dict[str, str]:
+    """Fields that most runs do not have."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _cosines(

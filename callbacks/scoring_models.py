@@ -1,4 +1,4 @@
-"""The models that scoring asks if the user names them: a tagger, a second embedder, a language model.
+"""The models that scoring asks if the user names them: a tagger, a second embedder, a language model, a translator.
 
     models = scoring_models(config)        # before hours of training: what cannot be loaded is found out
     models.entities(references), models.cosines(references, predictions), models.likelihoods(predictions)
@@ -21,6 +21,7 @@ from examples import Span
 from metrics.language_model import LanguageModel
 from metrics.perplexity import Likelihood
 from metrics.taggers import Tagger
+from metrics.translation import Translator
 from metrics.vectors import cosine_rows
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class ScoringModels:
         tagger: Finds the entities of the references, in the place of those that the data labels.
         second_embedder: Compares predictions with references in another space than the attacked one.
         language_model: Says how likely predictions are.
+        translation: Translates predictions into the language of their reference.
     """
 
     def __init__(
@@ -44,8 +46,10 @@ class ScoringModels:
         tagger: Tagger | None = None,
         second_embedder: Embedder | None = None,
         language_model: LanguageModel | None = None,
+        translation: Translator | None = None,
     ) -> None:
         self.tagger, self.second_embedder, self.language_model = tagger, second_embedder, language_model
+        self.translation = translation
         self._tagged: dict[str, tuple[Span, ...]] = {}
         self._cache_dir: Path | None = None
 
@@ -62,6 +66,9 @@ class ScoringModels:
         self.entities([PROBE])
         self.cosines([PROBE], [PROBE])
         self.likelihoods([PROBE])
+        if self.translation is not None:
+            targets = list(self.translation.models)
+            self.translations([PROBE] * len(targets), targets)
 
     def entities(self, texts: Sequence[str]) -> list[tuple[Span, ...]] | None:
         """The tagger's entities of each text; None without a tagger. A text is tagged once, for attack and baseline."""
@@ -100,6 +107,14 @@ class ScoringModels:
             InputError: The model cannot be loaded.
         """
         return [None] * len(texts) if self.language_model is None else self.language_model.likelihoods(texts)
+
+    def translations(self, texts: Sequence[str], languages: Sequence[str | None]) -> list[str | None]:
+        """Each text in the language given beside it; None for each without a translator, or that it does not do.
+
+        Raises:
+            InputError: A model cannot be loaded.
+        """
+        return [None] * len(texts) if self.translation is None else self.translation.translate(texts, languages)
 
 
 def scoring_models(config: DictConfig) -> ScoringModels:

@@ -18,6 +18,7 @@ from markupsafe import Markup
 from callbacks import figures
 from callbacks.attribute_table import PREFIX, attribute_lines
 from callbacks.frequency_chart import frequency_charts
+from callbacks.language_table import is_of_language, language_table
 from callbacks.results import Moment, Recovered, Results, by_quality, evenly, pieces
 from callbacks.threshold_chart import threshold_charts
 from callbacks.wording import difference, duration, measure, number, ordered, shown
@@ -145,6 +146,12 @@ def attributes(results: Results) -> Markup | None:
     return macro("attributes", lines=lines, k=k) if lines else None
 
 
+def languages(results: Results) -> Markup | None:
+    """The chief figures of each language, where the texts are in several."""
+    table = language_table(results.metrics)
+    return macro("languages", columns=table.columns, lines=table.lines) if table else None
+
+
 def threshold(results: Results) -> Markup | None:
     """What other thresholds of a classifier would give."""
     charts = threshold_charts(results.directory)
@@ -171,6 +178,7 @@ class Section:
 SECTIONS = (
     Section("In short", headline),
     Section("How close it came", closeness),
+    Section("Languages", languages),
     Section("Rare and common words", frequency),
     Section("What it gives away", attributes),
     Section("How it learned", training),
@@ -203,7 +211,8 @@ class Line:
 def comparison(results: Results) -> list[Line]:
     """Every figure of metrics.json, ready to be shown."""
     lines = []
-    for one in ordered({key: value for key, value in results.metrics.items() if not key.startswith(PREFIX)}):
+    apart = {key for key in results.metrics if key.startswith(PREFIX) or is_of_language(key)}
+    for one in ordered({key: value for key, value in results.metrics.items() if key not in apart}):
         mine, other = number(results.metrics, one.key), number(results.baseline, one.key)
         theirs = (results.baseline or {}).get(one.key)
         gain = None if mine is None or other is None or mine == other else (mine > other) == (one.more == "higher")

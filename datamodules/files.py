@@ -239,6 +239,9 @@ class FilesDataModule(InversionDataModule):
         limit_test: PositiveInt | None = None,
         drop_repeated: bool = True,
         seed: NonNegativeInt = 0,
+        languages: Sequence[str] | None = None,
+        train_languages: Sequence[str] | None = None,
+        test_languages: Sequence[str] | None = None,
     ) -> None:
         super().__init__(
             source=TextFiles(
@@ -268,6 +271,9 @@ class FilesDataModule(InversionDataModule):
             drop_repeated=drop_repeated,
             attributes=attributes,
             seed=seed,
+            languages=languages,
+            train_languages=train_languages,
+            test_languages=test_languages,
         )
 
 
@@ -303,11 +309,20 @@ def rows(file: Path, text_field: str) -> Iterator[tuple[int, Mapping[str, Any]]]
         case ".tsv":
             yield from _table_rows(file, text_field, "\t", csv.QUOTE_NONE)
         case ".txt":
-            yield from ((number, {text_field: line.rstrip("\r\n")}) for number, line in _lines(file))
+            yield from plain_rows(file, text_field)
         case ".parquet" if file.suffix.lower() != ".gz":
             yield from _parquet_rows(file)
         case _:
             raise InputError(f"{file}: unknown extension {extension!r}; {did_you_mean(extension, EXTENSIONS)}")
+
+
+def plain_rows(file: Path, text_field: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows of a file with a text a line, whatever its extension; .gz is unpacked.
+
+    Raises:
+        InputError: Bytes are not UTF-8, or the file is damaged.
+    """
+    return ((number, {text_field: line.rstrip("\r\n")}) for number, line in _lines(file))
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:

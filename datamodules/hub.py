@@ -25,7 +25,7 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import NonNegativeInt, PositiveInt
 
-from datamodules.files import rows
+from datamodules.files import plain_rows, rows
 from datamodules.sources import SPLITS, completed
 from errors import InputError, did_you_mean
 from examples import Example, Split
@@ -53,6 +53,7 @@ class HubSet:
         split_seed: Chooses which training texts are cut off.
         attributes: Labels of a row's texts by name, and where in the row their values are.
         fill: Pieces of the texts that stand for a value, such as ``<mask>``, and where in the row that is.
+        plain: Whether the files hold a text a line, whatever they are called; ``texts`` is then ``[text]``.
     """
 
     path: str
@@ -66,6 +67,7 @@ class HubSet:
     split_seed: NonNegativeInt = 0
     attributes: Mapping[str, str] = field(default_factory=dict)
     fill: Mapping[str, str] = field(default_factory=dict)
+    plain: bool = False
 
     def download(self) -> str | None:
         """Fetch what is not here yet; gives ``resolved_revision``.
@@ -117,6 +119,8 @@ class HubSet:
             rank_zero_warn(f"{self._name}, {split}: {blank} blank texts skipped")
 
     def _rows(self, file: Path, split: Split) -> Iterator[tuple[int, Any]]:
+        if self.plain:
+            return plain_rows(file, "text")
         if not file.name.endswith(ONE_OBJECT):
             return rows(file, "text")
         try:

@@ -31,6 +31,7 @@ from datamodules.batching import (
     LengthBucketBatchSampler,
     ResumableLoader,
 )
+from datamodules.languages import InLanguages, Languages, shared_out
 from datamodules.sources import SPLITS, Downloaded, Source, folded, numbered
 from datamodules.truncation import Truncation
 from defenses.base import Defense
@@ -73,7 +74,8 @@ class InversionDataModule(LightningDataModule):
         tokenizer: Whose tokens are counted (see Truncation).
         batch_size: Training examples in a batch of one rank.
         eval_batch_size: Validation and test examples in a batch.
-        limit_train: Use at most the first so many examples, after repeats were dropped.
+        limit_train: Use at most the first so many examples, after repeats were dropped; of several languages, about
+            equally many each.
         limit_valid: The same of the validation examples.
         limit_test: The same of the test examples.
         drop_repeated: Keep one copy of a text in each split, and drop training texts that also stand (lower-cased,
@@ -81,6 +83,9 @@ class InversionDataModule(LightningDataModule):
             texts.
         seed: Decides the order of the training batches.
         attributes: Labels of the texts that the attribute attack predicts (see callbacks/attributes.py).
+        languages: Keep the texts in these alone; None keeps all.
+        train_languages: The same of the training and validation texts; None means ``languages``.
+        test_languages: The same of the test texts.
     """
 
     def __init__(
@@ -96,9 +101,14 @@ class InversionDataModule(LightningDataModule):
         drop_repeated: bool = True,
         seed: NonNegativeInt = 0,
         attributes: Sequence[str] = (),
+        languages: Sequence[str] | None = None,
+        train_languages: Sequence[str] | None = None,
+        test_languages: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
-        self.source = source
+        self.languages = Languages(languages, train_languages, test_languages)
+        named = self.languages.named
+        self.source = source.only(named) if named is not None and isinstance(source, InLanguages) else source
         self.max_tokens = max_tokens
         self.tokenizer = tokenizer
         self.batch_size = batch_size
@@ -223,22 +233,22 @@ class InversionDataModule(LightningDataModule):
         sampler = EvaluationBatchSampler(len(self.examples("test")), self.eval_batch_size, *self._place())
         return BatchLoader(sampler, lambda indices: self._batch("test", indices, None))
 
-    def _batch(self, split: Split, indices: Indices, labels: _Labels | None, epoch: int | None = None) -> Batch:
+    def _batch(self, split: Split, indices: Indices, labels: TokenIds | None, epoch: int | None = None) -> Batch:
         batch = {"index": torch.from_numpy(indices), "vectors": self.vectors(split, indices, epoch)}
         if labels is not None:
             batch["labels"] = labels.padded(indices)
         return batch
 
-    def _labels(self, split: Split) -> tuple[_Labels | None, Indices]:
+    def _labels(self, split: Split) -> tuple[TokenIds | None, Indices]:
         """Labels of a split, and the lengths to sort by: in tokens where there are labels, else in characters."""
         texts = [example.text for example in self.examples(split)]
         if self.encode is None:
             return None, np.fromiter(map(len, texts), np.int64, len(texts))
-        labels = _Labels(texts, self.encode)
+        labels = TokenIds(texts, self.encode)
         return labels, labels.lengths
 
     def _read(self) -> Mapping[Split, Sequence[Example]]:
-        found = self.source.load()
+        found = self.languages.kept(self.source.load())
         truncation = Truncation(self.max_tokens, self.tokenizer)
         kept: dict[Split, Sequence[Example]] = {}
         held_out: set[str] = set()
@@ -249,7 +259,7 @@ class InversionDataModule(LightningDataModule):
                 rank_zero_info(f"{split}: {dropped} of {len(cut)} texts dropped, repeats of this or a held-out split")
             if self.drop_repeated and split != "train":
                 held_out.update(folded(example.text) for example in examples)
-            kept[split] = numbered(examples[: self.limits[split]])
+            kept[split] = numbered(shared_out(examples, self.limits[split]))
         sizes = ", ".join(f"{len(kept[split])} {split}" for split in SPLITS)
         rank_zero_info(f"texts: {sizes}; {truncation.cut_texts} were cut to {self.max_tokens} tokens")
         self._check_attributes(kept)
@@ -282,7 +292,7 @@ class InversionDataModule(LightningDataModule):
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
 
 
-class _Labels:
+class TokenIds:
     """Token ids of many texts, end to end in one array: millions of short lists would take ten times the memory."""
 
     def __init__(self, texts: Sequence[str], encode: Encode) -> None:

@@ -17,6 +17,7 @@ from typing import Literal
 
 from examples import Span
 from metrics import text
+from metrics.by_language import of_languages, of_translations
 from metrics.clipped import clipped_bleu1, clipped_rouge1
 from metrics.entities import Recovery, entity_key, span_text
 from metrics.micro import Sets, micro
@@ -43,6 +44,7 @@ class Scored:
         tokens: Ids of both by the attack's own tokenizer, where it has one.
         cosine_second: Cosine of a second embedder's vectors of prediction and reference, -1..1, where it was asked.
         likelihood: Of the prediction, under a language model, where one was asked.
+        translation: The prediction in the reference's language, where a translation model was asked.
     """
 
     reference: str
@@ -55,6 +57,7 @@ class Scored:
     tokens: Sets | None = None
     cosine_second: float | None = None
     likelihood: Likelihood | None = None
+    translation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,9 @@ def score(rows: Sequence[Scored], *, training_entities: frozenset[tuple[str, str
     ``stop_word_rate_difference`` (percentage points), ``content_word_recovery``, ``entity_recovery`` and
     ``entity_recovery_unseen`` (share of all spans; the latter of those that are not in ``training_entities``),
     ``name_first_recovery``, ``name_last_recovery``, ``name_full_recovery`` (``metrics.names``), one
-    ``entity_recovery/<label>`` for each label of the spans, and ``examples``.
+    ``entity_recovery/<label>`` for each label of the spans, and ``examples``; then those of ``metrics.by_language``:
+    the chief ones of each language where the rows are of several, and ``translated/*`` where predictions were
+    translated.
 
     Args:
         rows: The examples, in any order; all of one kind.
@@ -108,6 +113,8 @@ def score(rows: Sequence[Scored], *, training_entities: frozenset[tuple[str, str
     figures.update(_stop_words([one for one, row in zip(cut, rows, strict=True) if row.language in (None, LANGUAGE)]))
     figures.update(_entities(rows, training_entities))
     figures["examples"] = len(rows)
+    figures.update(of_languages(rows))
+    figures.update(of_translations(rows))
     return figures
 
 

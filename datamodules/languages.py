@@ -1,0 +1,112 @@
+"""Which languages of a data set are used: in all splits, or other ones in training than in the test.
+
+Languages(train=["de"], test=["fr"]).kept(source.load())     # a cross-lingual attack (Chen et al. 2024, section 5.2)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from datamodules.sources import Source
+from errors import InputError, did_you_mean
+from examples import Example, Split
+
+
+@runtime_checkable
+class InLanguages(Protocol):
+    """A source that keeps its languages apart, and so need not read them all."""
+
+    def only(self, languages: Sequence[str]) -> Source:
+        """The same source with these languages alone.
+
+        Raises:
+            InputError: It does not have one of them.
+        """
+        ...
+
+
+class Languages:
+    """The languages asked for.
+
+    Args:
+        every: Of all texts; None keeps all.
+        train: Of training and validation texts; None means ``every``.
+        test: Of test texts; None means ``every``.
+
+    Raises:
+        InputError: A list is empty.
+    """
+
+    def __init__(
+        self,
+        every: Sequence[str] | None = None,
+        train: Sequence[str] | None = None,
+        test: Sequence[str] | None = None,
+    ) -> None:
+        for key, given in (("languages", every), ("train_languages", train), ("test_languages", test)):
+            if given is not None and not given:
+                raise InputError(f"datamodule.{key}=[] keeps no text; null keeps all languages")
+        trained = ("languages", every) if train is None else ("train_languages", train)
+        tested = ("languages", every) if test is None else ("test_languages", test)
+        self._wanted: Mapping[Split, tuple[str, Sequence[str] | None]] = {
+            "train": trained,
+            "valid": trained,
+            "test": tested,
+        }
+
+    @property
+    def named(self) -> list[str] | None:
+        """Every language that is asked for; None where a split takes all."""
+        lists = [wanted for _, wanted in self._wanted.values()]
+        return None if None in lists else list(dict.fromkeys(one for some in lists for one in some or ()))
+
+    def kept(self, found: Mapping[Split, Sequence[Example]]) -> Mapping[Split, Sequence[Example]]:
+        """The examples in the languages asked for, in order.
+
+        Raises:
+            InputError: No text of the splits that are there is in one of them; names those present.
+        """
+        return {split: self._kept(split, found) for split in found}
+
+    def _kept(self, split: Split, found: Mapping[Split, Sequence[Example]]) -> Sequence[Example]:
+        key, wanted = self._wanted[split]
+        if wanted is None:
+            return found[split]
+        together = [other for other, (name, _) in self._wanted.items() if name == key]
+        present = Counter(example.language for other in together for example in found.get(other, ()))
+        for language in wanted:
+            if present and language not in present:
+                known = sorted(name for name in present if name is not None)
+                if not known:
+                    raise InputError(
+                        f"datamodule.{key}=[{', '.join(wanted)}]: no text says which language it is in; "
+                        "datamodule.language_field=<field> names the field that does"
+                    )
+                raise InputError(
+                    f"datamodule.{key}: no text is in {language!r}; present: {', '.join(known)}; "
+                    f"{did_you_mean(language, known)}"
+                )
+        return [example for example in found[split] if example.language in wanted]
+
+
+def shared_out(examples: Sequence[Example], limit: int | None) -> Sequence[Example]:
+    """At most ``limit`` examples, in order: of each language the first ones, about equally many.
+
+    A data set that lists one language after another would otherwise be cut to its first language. Where a language has
+    fewer than its share, the others share the rest.
+    """
+    if limit is None or len(examples) <= limit:
+        return examples
+    counts = Counter(example.language for example in examples)
+    shares: dict[str | None, int] = {}
+    for place, language in enumerate(sorted(counts, key=lambda name: (counts[name], name or ""))):
+        left = limit - sum(shares.values())
+        shares[language] = min(counts[language], left // (len(counts) - place))
+    chosen = []
+    for example in examples:
+        if shares[example.language]:
+            shares[example.language] -= 1
+            chosen.append(example)
+    return chosen

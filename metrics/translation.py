@@ -1,0 +1,147 @@
+"""Ad hoc translation: predictions brought into the language of what they should be (Chen et al. 2024, section 4).
+
+    Translator(written="de", models={"en": "Helsinki-NLP/opus-mt-de-en"}).translate(["Zwei Männer kochen."], ["en"])
+    # ["Two men cook."]
+
+An attack that was trained on one language writes that language, whatever its target is in. Any encoder-decoder model
+whose tokenizer and configuration say how it begins and ends will do; one that must be told the target language in its
+input gets it by ``prefixes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from pydantic import Field, PositiveInt
+
+from errors import InputError, did_you_mean
+
+# Tokens in one batch, padding included; beams come on top.
+_TOKENS_AT_ONCE = {"cpu": 1024}
+_TOKENS_AT_ONCE_ELSEWHERE = 8192
+
+
+class _Loaded(NamedTuple):
+    tokenizer: Any
+    model: Any
+
+
+class Translator:
+    """One translation model for each target language, in float32; each is loaded when its first text comes.
+
+    Args:
+        written: ISO 639-1 code of the language that the predictions are in: what the attack was trained on.
+        models: By target language: hub name, or path of a folder with a model and its tokenizer.
+        prefixes: By target language: what stands before each text, such as ">>fra<< "; left out where a model needs
+            nothing.
+        beams: Beams of the search; 1 is greedy.
+        max_new_tokens: Tokens that a translation may have.
+        device: "auto" is a GPU where there is one.
+
+    Raises:
+        ValueError: ``models`` has the written language, or ``prefixes`` one that ``models`` has not.
+    """
+
+    def __init__(
+        self,
+        written: str,
+        models: Annotated[Mapping[str, str], Field(min_length=1)],
+        prefixes: Mapping[str, str] | None = None,
+        beams: PositiveInt = 4,
+        max_new_tokens: PositiveInt = 128,
+        device: str = "auto",
+    ) -> None:
+        if written in models:
+            raise ValueError(
+                f"models.{written}: predictions are in {written!r} (written) and need no translation to it"
+            )
+        for language in prefixes or {}:
+            if language not in models:
+                raise ValueError(f"prefixes.{language}: there is no such model; {did_you_mean(language, models)}")
+        self.written, self.models, self.prefixes = written, models, prefixes or {}
+        self.beams, self.max_new_tokens, self.device = beams, max_new_tokens, device
+        self._loaded: dict[str, _Loaded] = {}
+        self._done: dict[tuple[str, str], str] = {}
+
+    def translate(self, texts: Sequence[str], languages: Sequence[str | None]) -> list[str | None]:
+        """Each text in the language given beside it, in order; a text in the written language stays as it is.
+
+        None, and one warning a language, where there is no model for it or the language is not known. A text is
+        translated once, also over several calls; a blank one stays blank.
+
+        Raises:
+            InputError: A model or its tokenizer cannot be loaded.
+        """
+        wanted = [language for language in dict.fromkeys(languages) if language != self.written]
+        for language in wanted:
+            if language is None or language not in self.models:
+                named = "of unknown language" if language is None else f"in {language!r}"
+                rank_zero_warn(
+                    f"predictions for texts {named} are not translated: scoring.translation.models has "
+                    f"{', '.join(self.models)}"
+                )
+                continue
+            asked = (text for text, target in zip(texts, languages, strict=True) if target == language)
+            new = [text for text in dict.fromkeys(asked) if (language, text) not in self._done]
+            self._done.update(((language, text), "") for text in new if not text.strip())
+            spoken = [text for text in new if text.strip()]
+            self._done.update(((language, text), found) for text, found in self._translated(spoken, language))
+        return [
+            text if language == self.written else self._done.get((language or "", text))
+            for text, language in zip(texts, languages, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def _translated(self, texts: Sequence[str], language: str) -> Iterator[tuple[str, str]]:
+        if not texts:
+            return
+        tokenizer, model = self._load(language)
+        prefix = self.prefixes.get(language, "")
+        ids = tokenizer([prefix + text for text in texts], truncation=True, return_attention_mask=False)["input_ids"]
+        order = sorted(range(len(texts)), key=lambda place: len(ids[place]))
+        while order:
+            size = max(1, _budget(model) // len(ids[order[-1]]))
+            batch, order = order[-size:], order[:-size]
+            padded = tokenizer.pad(
+                {"input_ids": [ids[place] for place in batch]}, padding_side="right", return_tensors="pt"
+            )
+            found = model.generate(
+                input_ids=padded["input_ids"].to(model.device),
+                attention_mask=padded["attention_mask"].to(model.device),
+                num_beams=self.beams,
+                do_sample=False,
+                max_new_tokens=self.max_new_tokens,
+            )
+            decoded = tokenizer.batch_decode(found, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            for place, text in zip(batch, decoded, strict=True):
+                yield texts[place], text.strip()
+
+    def _load(self, language: str) -> _Loaded:
+        if language in self._loaded:
+            return self._loaded[language]
+        from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+        from transformers.utils.logging import disable_progress_bar, enable_progress_bar
+
+        name = self.models[language]
+        disable_progress_bar()
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(name)
+            model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32)
+        except (OSError, ValueError) as error:  # ValueError: not an encoder-decoder
+            raise InputError(
+                f"scoring.translation.models.{language}={name}: no encoder-decoder model that can be loaded: neither a "
+                "folder with a model and its tokenizer, nor in the hub's cache on this machine, nor on the hub, or the "
+                f"hub cannot be reached ({str(error).strip().splitlines()[0]})"
+            ) from error
+        finally:
+            enable_progress_bar()
+        device = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
+        self._loaded[language] = _Loaded(tokenizer, model.eval().requires_grad_(False).to(device))
+        return self._loaded[language]
+
+
+def _budget(model: Any) -> int:
+    return _TOKENS_AT_ONCE.get(model.device.type, _TOKENS_AT_ONCE_ELSEWHERE)
