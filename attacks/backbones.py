@@ -119,10 +119,8 @@ class RandomT5:
 
     def prepare(self, texts: Sequence[str], artifacts: Path, positions: int) -> None:
         """See :class:`Backbone`; T5 has relative positions, so any number of them fits."""
-        from transformers import T5Config
-
         tokenizer = train_tokenizer(texts, self.vocabulary)
-        config = T5Config(
+        config = self.architecture()(
             vocab_size=len(tokenizer),
             d_model=self.width,
             d_kv=self.width // self.heads,
@@ -138,6 +136,12 @@ class RandomT5:
             decoder_start_token_id=tokenizer.pad_token_id,
         )
         _save(artifacts, tokenizer, config)
+
+    def architecture(self) -> Any:
+        """The class of the model's configuration."""
+        from transformers import T5Config
+
+        return T5Config
 
     def model(self, artifacts: Path, *, weights: bool) -> Any:
         """See :class:`Backbone`."""
@@ -270,6 +274,14 @@ def load_tokenizer(artifacts: Path) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(artifacts / "decoder")
+
+
+def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of each text, uncut and without special tokens."""
+    # A text that contains "<eos>" holds five characters, not the end of a text.
+    options = {"add_special_tokens": False, "split_special_tokens": True}
+    ids: list[list[int]] = tokenizer(list(texts), **options)["input_ids"] if len(texts) else []
+    return ids
 
 
 def _save(artifacts: Path, tokenizer: Any, config: Any) -> None:

@@ -1,0 +1,88 @@
+"""attack=mt5_inverter: Vec2Text's first guess in any of 101 languages, by mT5 (Chen et al. 2024, appendix D).
+
+vector (d,) --MLP--> 16 vectors --mT5 encoder, decoder--> "zwei männer kochen ."
+
+As the inverter of Vec2Text (``attacks/vec2text/inverter.py``), whose place it takes before a corrector. Two things are
+mT5's own. Its vocabulary has 250,112 entries, so the logits of one batch of 128 texts take 4 GB and their gradient as
+much again: the loss is computed over pieces of the labels, padding left out. And its input and output embeddings are
+two matrices: transformers 5 makes one of them wherever a model is built from its configuration, as for evaluation,
+which would drop half of what was trained.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from attacks.backbones import RandomT5
+from attacks.decoders import IGNORED, EncoderDecoder
+from attacks.generative import GenerativeAttack
+
+LOGITS_AT_ONCE = 2**28  # in one piece of the loss: 1 GB in float32
+
+
+class MT5Inverter(GenerativeAttack):
+    """An inverter on mT5 or any other encoder-decoder with a large vocabulary."""
+
+    def load_model(self) -> Any:
+        """The backbone's model with two embeddings, whether its weights come from the hub or from a checkpoint."""
+        return untied(super().load_model())
+
+    def make_decoder(self, model: Any) -> MT5Decoder:
+        """The encoder reads the prefix vectors, without a mask: all of them count."""
+        return MT5Decoder(model)
+
+
+class MT5Decoder(EncoderDecoder):
+    """An encoder-decoder whose loss never holds the logits of a whole batch."""
+
+    def loss(self, prefix: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """As EncoderDecoder.loss: the same value and gradients."""
+        start = labels.new_full((len(labels), 1), self.model.config.decoder_start_token_id)
+        inputs = torch.cat([start, labels[:, :-1].clamp_min(0)], 1)
+        encoded = self.model.get_encoder()(inputs_embeds=prefix).last_hidden_state
+        decoder = self.model.get_decoder()
+        hidden = decoder(input_ids=inputs, encoder_hidden_states=encoded, use_cache=False).last_hidden_state
+        real = labels != IGNORED
+        hidden, wanted = hidden[real], labels[real]
+        size = max(1, LOGITS_AT_ONCE // self.model.lm_head.out_features)
+        if len(hidden) <= size:
+            return self._summed(hidden, wanted, smoothing) / len(wanted)
+        # The logits of a piece are computed again in the backward pass, so those of one piece exist at a time.
+        pieces = zip(hidden.split(size), wanted.split(size), strict=True)
+        sums = [checkpoint(self._summed, *piece, smoothing, use_reentrant=False) for piece in pieces]
+        total: Tensor = torch.stack(sums).sum() / len(wanted)
+        return total
+
+    def _summed(self, hidden: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        logits = self.model.lm_head(hidden).float()
+        return nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum")
+
+
+class RandomMT5(RandomT5):
+    """A small mT5 from random weights, with a byte-level BPE of its own: any language, offline. See RandomT5."""
+
+    def architecture(self) -> Any:
+        """The class of the model's configuration."""
+        from transformers import MT5Config
+
+        return MT5Config
+
+    def model(self, artifacts: Path, *, weights: bool) -> Any:
+        """See Backbone. The output embedding begins small: the decoder's last layer norm gives vectors of norm
+        sqrt(width), and with input embeddings in its place the first loss would be that of random certainty."""
+        model = untied(super().model(artifacts, weights=weights))
+        nn.init.normal_(model.lm_head.weight, std=self.width**-0.5)
+        return model
+
+
+def untied(model: Any) -> Any:
+    """The model with an output embedding of its own, at first equal to the input embedding where they were one."""
+    if model.lm_head.weight is model.get_input_embeddings().weight:
+        model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    model.config.tie_word_embeddings = False
+    return model
