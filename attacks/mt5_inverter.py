@@ -53,7 +53,7 @@ class MT5Decoder(EncoderDecoder):
         if len(hidden) <= size:
             return self._summed(hidden, wanted, smoothing) / len(wanted)
         # The logits of a piece are computed again in the backward pass, so those of one piece exist at a time.
-        pieces = zip(hidden.split(size), wanted.split(size), strict=True)
+        pieces = zip(torch.split(hidden, size), torch.split(wanted, size), strict=True)
         sums = [checkpoint(self._summed, *piece, smoothing, use_reentrant=False) for piece in pieces]
         total: Tensor = torch.stack(sums).sum() / len(wanted)
         return total
