@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import runs
+from attacks.run_checks import check_embedder
 from errors import InputError
 
 # What may differ: how the attack is trained and decoded. All else makes its modules, or its artifacts.
@@ -32,27 +33,8 @@ def check_origin(run: Path, attack: dict[str, Any], fingerprint: str, dimension:
         InputError: It is no finished run; its embedder is another; its attack differs in more than training and
             decoding.
     """
-    if not (run / runs.CONFIG).is_file():
-        raise InputError(f"init_from={run}: not a run directory ({runs.CONFIG} is missing)")
+    check_embedder(run, "init_from", fingerprint, dimension)
     config = runs.read_config(run)
-    runs.finished_checkpoint(run)
-    try:
-        record = json.loads((run / runs.RECORD).read_text(encoding="utf-8"))["embedder"]
-    except FileNotFoundError as error:
-        raise InputError(
-            f"init_from={run}: its training has not ended ({runs.RECORD} is missing); go on with it first: "
-            f"python train.py run_dir={run} ckpt_path=last and the overrides of that run"
-        ) from error
-    if record["dimension"] != dimension:
-        raise InputError(
-            f"init_from={run}: its embedder gives vectors of width {record['dimension']}, this one (embedder=...) of "
-            f"{dimension}; take embedder={config.choices.embedder}, as that run"
-        )
-    if record["fingerprint"] != fingerprint:
-        raise InputError(
-            f"init_from={run}: its vectors come from another embedder (fingerprint {record['fingerprint'][:16]}, here "
-            f"{fingerprint[:16]}); take embedder={config.choices.embedder} with the settings of that run"
-        )
     from omegaconf import OmegaConf
 
     there = dict(_values(OmegaConf.to_container(config.attack), "attack"))

@@ -44,7 +44,7 @@ class CausalDecoder(nn.Module):
         inputs = self.model.get_input_embeddings()(labels[:, :-1].clamp_min(0))
         embeds = torch.cat([prefix.to(inputs.dtype), inputs], 1)
         logits = self.model(inputs_embeds=embeds, use_cache=False, logits_to_keep=labels.shape[1]).logits
-        return _cross_entropy(logits, labels, smoothing)
+        return cross_entropy(logits, labels, smoothing)
 
     def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
         """See decoding.Decoder."""
@@ -104,7 +104,7 @@ class EncoderDecoder(nn.Module):
         start = labels.new_full((len(labels), 1), self.model.config.decoder_start_token_id)
         inputs = torch.cat([start, labels[:, :-1].clamp_min(0)], 1)
         logits = self.model(inputs_embeds=prefix, decoder_input_ids=inputs, use_cache=False).logits
-        return _cross_entropy(logits, labels, smoothing)
+        return cross_entropy(logits, labels, smoothing)
 
     def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
         """See decoding.Decoder."""
@@ -139,7 +139,8 @@ class _EncoderDecoderState:
         self.cache: Any = None
 
 
-def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Mean over the labels (n, T) that are not -100, for logits (n, T, V)."""
     return nn.functional.cross_entropy(
         logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, label_smoothing=smoothing
     )

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.backbones import Backbone, check_positions, load_tokenizer
+from attacks.backbones import Backbone, check_positions, load_tokenizer, token_ids
 from attacks.base import Attack, Prediction, Targets
 from attacks.decoders import CausalDecoder, EncoderDecoder
 from attacks.decoding import Decoding, NucleusSampling
@@ -90,10 +90,7 @@ class GenerativeAttack(Attack):
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, uncut and without the end token."""
-        # A text that contains "<eos>" holds five characters, not the end of a text.
-        options = {"add_special_tokens": False, "split_special_tokens": True}
-        ids: list[list[int]] = self.tokenizer(list(texts), **options)["input_ids"] if len(texts) else []
-        return ids
+        return token_ids(self.tokenizer, texts)
 
     def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Mean cross-entropy of the labels, end token included, padding excluded; smoothed in training only."""

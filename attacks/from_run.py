@@ -1,0 +1,59 @@
+"""An attack inside another: rebuilt from a run directory, or from a copy that an attack keeps among its artifacts.
+
+keep(Path("runs/inverter"), artifacts / "inverter")           # config, artifacts and weights, without the optimiser
+inverter = attack_of(artifacts / "inverter", dimension=384)
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from hashlib import blake2b
+from pathlib import Path
+
+import torch
+
+import runs
+from attacks.base import Attack
+from attacks.finished import weights_key
+
+
+def keep(run: Path, folder: Path) -> None:
+    """Copy of a run what is needed to invert with it; first beside ``folder``, then renamed."""
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    shutil.copy2(run / runs.CONFIG, part / runs.CONFIG)
+    shutil.copytree(run / runs.ARTIFACTS, part / runs.ARTIFACTS)
+    content = torch.load(runs.finished_checkpoint(run), map_location="cpu", weights_only=True)
+    wanted = {name: content[name] for name in ("state_dict", "base") if name in content}
+    runs.write(part / runs.CHECKPOINT, lambda file: torch.save(wanted, file))
+    shutil.rmtree(folder, ignore_errors=True)
+    part.replace(folder)
+
+
+def attack_of(folder: Path, dimension: int) -> Attack:
+    """The attack of a run, in eval mode, for vectors of width ``dimension``.
+
+    Raises:
+        InputError: It is no run of a trained attack, or its weights do not fit.
+    """
+    from hydra.utils import instantiate
+
+    config = runs.read_config(folder)
+    attack: Attack = instantiate(config.attack, _convert_="all")
+    attack.connect(folder / runs.ARTIFACTS, None, from_checkpoint=True)
+    attack.restore(runs.finished_checkpoint(folder), dimension)
+    return attack
+
+
+def identity(folder: Path) -> str:
+    """A hash of what makes a run's attack say what it says: its configuration, without decoding, and its weights."""
+    from omegaconf import OmegaConf
+
+    attack = OmegaConf.to_container(runs.read_config(folder).attack)
+    assert isinstance(attack, dict)
+    attack.pop("decoding", None)
+    content = torch.load(runs.finished_checkpoint(folder), map_location="cpu", weights_only=True)
+    described = json.dumps([attack, weights_key(content["state_dict"])], sort_keys=True)
+    return blake2b(described.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,38 @@
+"""Whether a finished run can be built on: it has ended, and was trained on vectors of the embedder in use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import runs
+from errors import InputError
+
+
+def check_embedder(run: Path, key: str, fingerprint: str, dimension: int) -> None:
+    """Whether a finished run was trained on the vectors of this embedder.
+
+    Raises:
+        InputError: It is no finished run, or its embedder is another; ``key`` is the configuration's.
+    """
+    if not (run / runs.CONFIG).is_file():
+        raise InputError(f"{key}={run}: not a run directory ({runs.CONFIG} is missing)")
+    config = runs.read_config(run)
+    runs.finished_checkpoint(run)
+    try:
+        record = json.loads((run / runs.RECORD).read_text(encoding="utf-8"))["embedder"]
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{key}={run}: its training has not ended ({runs.RECORD} is missing); go on with it first: "
+            f"python train.py run_dir={run} ckpt_path=last and the overrides of that run"
+        ) from error
+    if record["dimension"] != dimension:
+        raise InputError(
+            f"{key}={run}: its embedder gives vectors of width {record['dimension']}, this one (embedder=...) of "
+            f"{dimension}; take embedder={config.choices.embedder}, as that run"
+        )
+    if record["fingerprint"] != fingerprint:
+        raise InputError(
+            f"{key}={run}: its vectors come from another embedder (fingerprint {record['fingerprint'][:16]}, here "
+            f"{fingerprint[:16]}); take embedder={config.choices.embedder} with the settings of that run"
+        )

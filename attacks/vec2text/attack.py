@@ -1,0 +1,99 @@
+"""attack=vec2text: a trained inverter and a trained corrector, or released ones (Morris et al. 2023).
+
+python train.py attack=vec2text attack.corrector_run=runs/corrector                 # nothing is trained: it is tested
+python train.py attack=vec2text attack.corrector_run=runs/c attack.inverter_run=runs/other
+python train.py attack=vec2text attack.pretrained=jxm/gtr__nq__32__correct embedder=gtr
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from attacks.base import Attack, Targets
+from attacks.from_run import attack_of, keep
+from attacks.run_checks import check_embedder
+from attacks.vec2text.corrector import Corrector
+from attacks.vec2text.iterative import Initial, IterativeAttack
+from attacks.vec2text.network import NetworkRewriter
+from attacks.vec2text.search import CorrectionSearch, Proposal
+from errors import InputError
+
+CORRECTOR, INVERTER = "corrector", "inverter"
+
+
+class Vec2Text(IterativeAttack):
+    """The whole attack; its run keeps copies of the runs that it is made of.
+
+    Args:
+        search: How corrections are searched.
+        corrector_run: A finished run of attack=vec2text_corrector.
+        inverter_run: A finished run whose texts are the first hypotheses; None: those of the corrector's own inverter.
+        initial: See IterativeAttack.
+        constant: See IterativeAttack.
+    """
+
+    trainable = False
+
+    def __init__(
+        self,
+        search: CorrectionSearch,
+        corrector_run: str,
+        inverter_run: str | None = None,
+        initial: Initial = "inverter",
+        constant: str = "the",
+    ) -> None:
+        super().__init__(search, initial, constant)
+        self.runs = {CORRECTOR: Path(corrector_run)}
+        if inverter_run is not None:
+            self.runs[INVERTER] = Path(inverter_run)
+        self._held: dict[str, Attack] = {}
+
+    def prepare_data(self) -> None:
+        """Before anything is embedded: do the runs go with the embedder?"""
+        if not self.from_checkpoint:
+            self._check()
+
+    def _check(self) -> None:
+        assert self.oracle is not None
+        for name, run in self.runs.items():
+            check_embedder(run, f"attack.{name}_run", self.oracle.fingerprint, self.oracle.dimension)
+
+    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+        """Copy the runs."""
+        self._check()
+        for name, run in self.runs.items():
+            keep(run, artifacts / name)
+
+    def build(self, dimension: int) -> None:
+        """Read corrector and inverter.
+
+        Raises:
+            InputError: The corrector's run is none of a corrector.
+        """
+        assert self.artifacts is not None
+        self._held = {name: attack_of(self.artifacts / name, dimension) for name in self.runs}
+        if not isinstance(self._held[CORRECTOR], Corrector):
+            raise InputError(
+                f"attack.corrector_run={self.runs[CORRECTOR]}: a run of attack=vec2text_corrector is wanted, and that "
+                f"is one of {type(self._held[CORRECTOR]).__name__}"
+            )
+
+    @property
+    def corrector(self) -> Corrector:
+        """The corrector, on the attack's device."""
+        corrector = self._held[CORRECTOR].to(self.device)
+        assert isinstance(corrector, Corrector)
+        return corrector
+
+    @property
+    def rewriter(self) -> NetworkRewriter:
+        """That of the corrector."""
+        return self.corrector.rewriter
+
+    def guess(self, targets: Targets) -> list[Proposal]:
+        """The inverter's text."""
+        if INVERTER not in self._held:
+            return self.corrector.guess(targets)
+        found = self._held[INVERTER].to(self.device).invert(targets, self.oracle)
+        return self.rewriter.read([prediction.candidates[0] for prediction in found])

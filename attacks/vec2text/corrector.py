@@ -1,0 +1,295 @@
+"""attack=vec2text_corrector: rewrites a hypothesis towards a target vector (Morris et al. 2023, section 3.1).
+
+(target, vector of the hypothesis, their difference, "my name is bob") -> "my name is ada"
+
+It is trained on what a trained inverter says of the training texts, and inverts by correcting the inverter's first
+guess round after round. Its run keeps a copy of the inverter, so it is a whole attack.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_info
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+import runs
+from attacks.backbones import load_tokenizer, token_ids
+from attacks.base import Targets
+from attacks.decoders import EncoderDecoder
+from attacks.from_run import attack_of, identity, keep
+from attacks.generative import GenerativeAttack
+from attacks.optimizers import OptimizerSettings, scheduled, training_progress
+from attacks.run_checks import check_embedder
+from attacks.vec2text.hypothesis_plan import HypothesisPlan, Recipe, write_hypotheses
+from attacks.vec2text.iterative import Initial, IterativeAttack
+from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, without_ignored
+from attacks.vec2text.search import CorrectionSearch, Proposal
+from datamodules.hypotheses import Hypotheses, HypothesisMixture, HypothesisStore, texts_key
+from errors import InputError
+from examples import Split
+from metrics.vectors import cosine_rows
+
+INVERTER = "inverter"  # the copy, among the artifacts
+STATISTICS = "hypotheses.json"
+BINS = 40  # of the histogram of cosines, from -1 to 1
+BLOCK = 4096
+
+
+class Corrector(IterativeAttack):
+    """A corrector beside its inverter.
+
+    Args:
+        inverter_run: The finished run of an encoder-decoder inverter on the same embedder.
+        layout: Of the network.
+        hypotheses: What it learns from.
+        optimizer: Optimiser settings.
+        search: How corrections are searched when it inverts.
+        start_from_inverter: Begin with the weights of the inverter's encoder-decoder; otherwise with random ones.
+        label_smoothing: See GenerativeAttack.
+        max_new_tokens: Longest text that is written, its end token included.
+        initial: See IterativeAttack.
+        constant: See IterativeAttack.
+    """
+
+    def __init__(
+        self,
+        inverter_run: str,
+        layout: Layout,
+        hypotheses: HypothesisPlan,
+        optimizer: OptimizerSettings,
+        search: CorrectionSearch,
+        start_from_inverter: bool = True,
+        label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0,
+        max_new_tokens: PositiveInt = 64,
+        initial: Initial = "inverter",
+        constant: str = "the",
+    ) -> None:
+        super().__init__(search, initial, constant)
+        self.inverter_run, self.layout, self.plan = Path(inverter_run), layout, hypotheses
+        self.optimizer_settings, self.start_from_inverter = optimizer, start_from_inverter
+        self.label_smoothing, self.max_new_tokens = label_smoothing, max_new_tokens
+        self.tokenizer: Any = None
+        self._held: list[GenerativeAttack] = []  # no submodule: it is neither trained nor in the checkpoint
+        self._mixtures: dict[Split, HypothesisMixture] = {}
+        self._later: list[str] = []  # folders of the sets that this corrector wrote itself
+
+    # -- before training ------------------------------------------------------------------------------------------
+
+    def prepare_data(self) -> None:
+        """Before anything is embedded: does the inverter go with the embedder?"""
+        if not self.from_checkpoint:
+            self._check()
+
+    def _check(self) -> None:
+        assert self.oracle is not None
+        check_embedder(self.inverter_run, "attack.inverter_run", self.oracle.fingerprint, self.oracle.dimension)
+
+    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+        """Copy the inverter's run.
+
+        Raises:
+            InputError: It is no finished run, or one of another embedder.
+        """
+        self._check()
+        keep(self.inverter_run, artifacts / INVERTER)
+
+    def load(self, artifacts: Path) -> None:
+        """The tokenizer is the inverter's."""
+        try:
+            self.tokenizer = load_tokenizer(artifacts / INVERTER / runs.ARTIFACTS)
+        except OSError as error:
+            raise InputError(f"attack.inverter_run={self.inverter_run}: {_WANTED}; it has no tokenizer") from error
+
+    def build(self, dimension: int) -> None:
+        """Read the inverter, and make the network from its encoder-decoder.
+
+        Raises:
+            InputError: The inverter is no encoder-decoder.
+        """
+        assert self.artifacts is not None
+        inverter = attack_of(self.artifacts / INVERTER, dimension)
+        if not isinstance(inverter, GenerativeAttack) or not isinstance(inverter.decoder, EncoderDecoder):
+            raise InputError(
+                f"attack.inverter_run={self.inverter_run}: {_WANTED}, and that run's is {type(inverter).__name__}"
+            )
+        self._held = [inverter.requires_grad_(False)]
+        if self.start_from_inverter:
+            model = copy.deepcopy(inverter.decoder.model).requires_grad_(True)
+        else:
+            model = inverter.backbone.model(self.artifacts / INVERTER / runs.ARTIFACTS, weights=True)
+        self.network = CorrectorNetwork(model.train(), dimension, self.layout)
+
+    @property
+    def inverter(self) -> GenerativeAttack:
+        """The copy of the inverter, where this attack's weights are."""
+        return self._held[0].to(self.device)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text and the end token."""
+        eos = self.tokenizer.eos_token_id
+        return [[*row, eos][: self.max_new_tokens] for row in self.tokens(texts)]
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, uncut and without the end token."""
+        return token_ids(self.tokenizer, texts)
+
+    # -- hypotheses -----------------------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """Before a fit, write what is missing of the hypotheses, and embed them."""
+        super().setup(stage)
+        if stage == "fit":
+            self.configure_model()
+            self.to(self.trainer.strategy.root_device)
+            splits: tuple[Split, ...] = ("train", "valid")
+            for split in splits:
+                self._write_first(split)
+
+    def _write_first(self, split: Split) -> None:
+        """The sets that do not hang on this corrector: of validation texts only the published one."""
+        assert self.artifacts is not None
+        examples = self.data.examples(split)
+        if not examples:
+            return
+        who = identity(self.artifacts / INVERTER), texts_key([example.text for example in examples])
+        recipes = self.plan.recipes if split == "train" else [Recipe()]
+        for recipe in recipes:
+            vectors = self.data.embedder.fingerprint, repr(self.data.defense)
+            folder = self.plan.folder(*who, *vectors, recipe)
+            self._add(split, folder, recipe.name, lambda part, recipe=recipe: self._by_inverter(split, part, recipe))
+
+    def _by_inverter(self, split: Split, part: range, recipe: Recipe) -> list[str]:
+        vectors = self.data.vectors(split, list(part), epoch=0 if split == "train" else None)
+        return write_hypotheses(self.inverter, recipe, vectors, part, self.device)
+
+    def _add(self, split: Split, folder: Path, name: str, write: Any) -> None:
+        """Fill a set together with the other ranks, embed it, and mix it in."""
+        trainer = self.trainer
+        place = {"rank": trainer.global_rank, "world_size": trainer.world_size}
+        store = HypothesisStore(folder, len(self.data.examples(split)))
+        store.fill(write, **place, barrier=lambda: trainer.strategy.barrier("hypotheses"))
+        texts = store.read()
+        embedder = self.data.embedder
+        embedder.fill(texts, "training", **place, barrier=lambda: trainer.strategy.barrier("embedded"))
+        mixture = self._mixtures.setdefault(split, HypothesisMixture(embedder.dimension))
+        mixture.sets.append(Hypotheses(texts, embedder, self._as_read))
+        if trainer.is_global_zero:
+            self._describe(split, name, texts, mixture.sets[-1])
+
+    def _as_read(self, texts: Sequence[str]) -> list[list[int]]:
+        return [list(proposal.ids) for proposal in self.rewriter.read(texts)]
+
+    def _describe(self, split: Split, name: str, texts: Sequence[str], made: Hypotheses) -> None:
+        """Say how good a set is, and keep the histogram of its cosines (figure 4) for the report."""
+        assert self.artifacts is not None
+        examples = self.data.examples(split)
+        cosines: list[float] = []
+        for begin in range(0, len(texts), BLOCK):
+            block = list(range(begin, min(begin + BLOCK, len(texts))))
+            targets = self.data.vectors(split, block, epoch=0 if split == "train" else None)
+            vectors = made.vectors[block]
+            if targets.shape == vectors.shape:
+                cosines += cosine_rows(vectors, targets).tolist()
+        exact = sum(text == example.text for text, example in zip(texts, examples, strict=True)) / len(texts)
+        rank_zero_info(
+            f"hypotheses of the {split} texts, {name}: {100 * exact:.1f} % right, mean cosine {np.mean(cosines):.3f}"
+        )
+        counts, edges = np.histogram(cosines, bins=BINS, range=(-1, 1))
+        path = self.artifacts / STATISTICS
+        known = runs.read_json(path) if path.is_file() else {}
+        entry = {"exact": exact, "cosines": counts.tolist(), "edges": [round(float(edge), 4) for edge in edges]}
+        runs.write_json(path, {**known, f"{split}, {name}": entry})
+
+    def on_train_epoch_start(self) -> None:
+        """Where it is time, rewrite the first set: these hypotheses are what later rounds start from."""
+        due = int(training_progress(self.trainer) * (self.plan.later_rounds + 1))
+        if len(self._later) >= min(due, self.plan.later_rounds):
+            return
+        assert self.artifacts is not None
+        state = [tensor.float().sum().item() for tensor in self.network.state_dict().values()]
+        first = self._mixtures["train"].sets[0]
+        folder = self.plan.folder("rewritten", state, texts_key(first.texts), len(self._later))
+        self.network.eval()
+        self._add("train", folder, f"rewritten {len(self._later) + 1}", lambda part: self._by_itself(part, first))
+        self.network.train()
+        self._later.append(folder.name)
+
+    def _by_itself(self, part: range, first: Hypotheses) -> list[str]:
+        texts: list[str] = []
+        rewriter = self.rewriter
+        for begin in range(part.start, part.stop, self.search.rows):
+            block = list(range(begin, min(begin + self.search.rows, part.stop)))
+            targets = self.data.vectors("train", block, epoch=0).to(self.device)
+            old = rewriter.read([first.texts[row] for row in block])
+            with torch.autocast(self.device.type, enabled=False):
+                new = rewriter.rewrite(
+                    rewriter.project(targets), targets, old, first.vectors[block].to(self.device), beams=1
+                )
+            texts += [proposals[0].text for proposals in new]
+        return texts
+
+    def on_train_start(self) -> None:
+        """Go on with the sets of the checkpoint."""
+        super().on_train_start()
+        for number, name in enumerate(self._later):
+            folder = self.plan.directory / name
+            if not folder.is_dir():
+                raise InputError(f"{folder}: the checkpoint was trained on these hypotheses, and they are gone")
+            self._add("train", folder, f"rewritten {number + 1}", lambda part: [])
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the names of the sets that this corrector wrote."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["rewritten"] = self._later
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """See Attack."""
+        super().on_load_checkpoint(checkpoint)
+        self._later = list(checkpoint["rewritten"])
+
+    # -- training and inversion -----------------------------------------------------------------------------------
+
+    def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
+        """The loss of one batch."""
+        loss = self._loss(batch, "train", self.label_smoothing)
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["index"]))
+        return loss
+
+    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
+        """Loss of one step from the inverter's hypothesis."""
+        count = int((batch["labels"] != -100).sum())
+        self.log("valid/loss", self._loss(batch, "valid", 0.0), prog_bar=True, batch_size=count, sync_dist=True)
+
+    def _loss(self, batch: dict[str, Tensor], split: Split, smoothing: float) -> Tensor:
+        ids, vectors = self._mixtures[split].draw(batch["index"])
+        pad = self.network.model.config.pad_token_id
+        return self.network.loss(
+            batch["vectors"],
+            vectors.to(batch["vectors"]),
+            without_ignored(ids.to(batch["labels"].device), pad),
+            batch["labels"],
+            smoothing,
+        )
+
+    def configure_optimizers(self) -> Any:
+        """See GenerativeAttack."""
+        return scheduled(self.optimizer_settings, self)
+
+    @property
+    def rewriter(self) -> NetworkRewriter:
+        """The network with its tokenizer."""
+        return NetworkRewriter(self.network, self.tokenizer, self.max_new_tokens)
+
+    def guess(self, targets: Targets) -> list[Proposal]:
+        """The inverter's text, decoded as its own run decodes."""
+        return self.rewriter.read([p.candidates[0] for p in self.inverter.invert(targets, self.oracle)])
+
+
+_WANTED = "a corrector is built from an encoder-decoder inverter (attack=vec2text_inverter or mt5_inverter)"

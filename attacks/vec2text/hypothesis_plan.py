@@ -1,0 +1,113 @@
+"""Which hypotheses a corrector learns from, and how an inverter writes them.
+
+The published corrector sees one hypothesis a training text, what the inverter says greedily. An inverter that was
+trained on these very texts says too much of them: its hypotheses of training texts are better than those of unseen
+ones. Noise on the vector that it reads, and sampling, bring them back to what will be met; texts that the corrector
+wrote itself show it what later rounds look like.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from torch import Tensor
+
+from attacks.base import Targets
+from attacks.decoding import BeamSearch, Decoding, NucleusSampling
+from attacks.generative import GenerativeAttack
+
+ROWS = 256  # vectors that are decoded together
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How one hypothesis a text is written.
+
+    Attributes:
+        noise: Norm of Gaussian noise on the vector, as a share of the vector's norm.
+        temperature: Of sampling; None writes greedily.
+        seed: Of noise and sampling.
+    """
+
+    noise: float = 0.0
+    temperature: float | None = None
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        parts = ["greedy" if self.temperature is None else f"sampled at {self.temperature:g}"]
+        return ", ".join(parts + ([f"noise {self.noise:g}"] if self.noise else []))
+
+    def decoding(self, max_new_tokens: int) -> Decoding:
+        """Greedy search, or sampling."""
+        if self.temperature is None:
+            return BeamSearch(beams=1, max_new_tokens=max_new_tokens)
+        return NucleusSampling(p=1.0, temperature=self.temperature, max_new_tokens=max_new_tokens, seed=self.seed)
+
+    def noised(self, vectors: Tensor, index: Sequence[int]) -> Tensor:
+        """Vectors (n, d) of the examples ``index``, whose noise depends on seed and example alone."""
+        if self.noise == 0:
+            return vectors
+        rows = []
+        for example in index:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + example)
+            rows.append(torch.randn(vectors.shape[-1], generator=generator))
+        size: Tensor = self.noise * vectors.norm(dim=-1, keepdim=True) / math.sqrt(vectors.shape[-1])
+        return vectors + size * torch.stack(rows)
+
+
+class HypothesisPlan:
+    """The sets of hypotheses; each training example draws one of its own in every epoch.
+
+    Args:
+        directory: Where they are kept, so that no corrector makes them again that another has made.
+        noise: A greedy set for each number: noise on the vector that the inverter reads, as a share of its norm.
+        sampled: Sets drawn from the inverter.
+        temperature: Of these.
+        later_rounds: Sets that the corrector itself writes while it is trained, at equal distances of time: the
+            rewriting of the first set.
+        seed: Of noise and sampling.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        noise: Annotated[list[NonNegativeFloat], Field(min_length=1)],
+        sampled: NonNegativeInt = 0,
+        temperature: PositiveFloat = 1.0,
+        later_rounds: NonNegativeInt = 0,
+        seed: NonNegativeInt = 0,
+    ) -> None:
+        self.directory, self.later_rounds = Path(directory), later_rounds
+        self.recipes = [Recipe(noise=size, seed=seed + number) for number, size in enumerate(noise)]
+        self.recipes += [Recipe(temperature=temperature, seed=seed + number) for number in range(sampled)]
+
+    def folder(self, *parts: object) -> Path:
+        """The folder of one set: a hash of all that decides what stands in it."""
+        return self.directory / blake2b(repr(parts).encode(), digest_size=12).hexdigest()
+
+
+def write_hypotheses(
+    inverter: GenerativeAttack, recipe: Recipe, vectors: Tensor, index: Sequence[int], device: torch.device
+) -> list[str]:
+    """What ``inverter`` says of vectors (n, d), the vectors of the examples ``index``, by ``recipe``."""
+    own = inverter.decoding
+    inverter.decoding = recipe.decoding(own.max_new_tokens)
+    texts: list[str] = []
+    try:
+        for begin in range(0, len(index), ROWS):
+            chosen = list(index[begin : begin + ROWS])
+            block = recipe.noised(vectors[begin : begin + ROWS], chosen).to(device)
+            found = inverter.invert(Targets(block, torch.tensor(chosen)), None)
+            texts += [prediction.candidates[0] for prediction in found]
+    finally:
+        inverter.decoding = own
+    return texts

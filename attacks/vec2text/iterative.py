@@ -1,0 +1,89 @@
+"""What attacks that correct a first guess round by round have in common: where they start, and how they invert.
+
+attack.correct(targets, oracle, steps=20, beams=4)[0][5]       # Round(text="...", cosine=0.97, queries=31, ...)
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Literal
+
+import torch
+
+from attacks.base import Attack, Prediction, Targets
+from attacks.vec2text.network import NetworkRewriter
+from attacks.vec2text.search import CorrectionSearch, Proposal, Round
+from embedders.cache import CachedEmbedder
+from errors import InputError
+
+Initial = Literal["inverter", "random", "constant"]
+RANDOM_TOKENS = 16  # of a random initial hypothesis
+
+
+class IterativeAttack(Attack):
+    """An attack that guesses a text, embeds it, and corrects it.
+
+    Args:
+        search: How corrections are searched.
+        initial: The first hypothesis: what the inverter says, random tokens, or one text for all (table 5).
+        constant: That text.
+    """
+
+    def __init__(self, search: CorrectionSearch, initial: Initial = "inverter", constant: str = "the") -> None:
+        super().__init__()
+        self.search, self.initial, self.constant = search, initial, constant
+
+    @property
+    @abstractmethod
+    def rewriter(self) -> NetworkRewriter:
+        """The corrector."""
+
+    @abstractmethod
+    def guess(self, targets: Targets) -> list[Proposal]:
+        """What the inverter makes of each target."""
+
+    def start(self, targets: Targets) -> list[Proposal]:
+        """The initial hypothesis of each target; random ones depend on its index alone."""
+        if self.initial == "inverter":
+            return self.guess(targets)
+        if self.initial == "constant":
+            return self.rewriter.read([self.constant] * len(targets.vectors))
+        size, texts = len(self.rewriter.tokenizer), []
+        for index in targets.index.tolist():
+            ids = torch.randint(size, (RANDOM_TOKENS,), generator=torch.Generator().manual_seed(index)).tolist()
+            texts.append(self.rewriter.proposal(ids, ended=True).text)
+        return self.rewriter.read(texts)
+
+    def correct(
+        self, targets: Targets, oracle: CachedEmbedder | None, *, steps: int | None = None, beams: int | None = None
+    ) -> list[list[Round]]:
+        """The rounds 0 to ``steps`` of each target.
+
+        Args:
+            targets: What was received.
+            oracle: Embeds hypotheses; the distinct texts that it is asked for are the attack's queries.
+            steps: Correction steps; None: the configuration's.
+            beams: Width of the sequence beam; None: the configuration's.
+
+        Raises:
+            InputError: There is no embedder to ask, or its vectors are not of the targets' width.
+        """
+        if oracle is None:
+            raise InputError(f"{type(self).__name__} corrects by embedding its hypotheses: it needs the embedder")
+        if oracle.dimension != targets.vectors.shape[-1]:
+            raise InputError(
+                f"the targets have {targets.vectors.shape[-1]} dimensions and the embedder's vectors "
+                f"{oracle.dimension}: hypotheses cannot be compared with targets"
+            )
+        return self.search(
+            self.rewriter,
+            targets.vectors,
+            self.start(targets),
+            lambda texts: oracle.embed(texts, "attack"),
+            steps=steps,
+            beams=beams,
+        )
+
+    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        """The last round of each target."""
+        return [Prediction(candidates=(rounds[-1].text,)) for rounds in self.correct(targets, oracle)]

@@ -1,0 +1,218 @@
+"""The corrector's network (Morris et al. 2023, section 3.1, and the layout of its released weights).
+
+    encoder input:  </s> T1(e) x16 </s> T3(e') x16 </s> T2(e - e') x16 </s> <pad> hypothesis ids </s>
+    decoder output: the text
+
+e is the target, e' the vector of the hypothesis, and T1 to T3 are MLPs from a vector to 16 of the model's width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.backbones import token_ids
+from attacks.decoders import IGNORED, cross_entropy
+from attacks.decoding import BeamSearch
+from attacks.vec2text.search import Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What released correctors differ in.
+
+    Attributes:
+        vectors: Vectors that each transform makes.
+        shared: One transform for target, hypothesis and difference, as in the oldest files.
+        layer_norm: A layer norm over the encoder's whole input.
+        feedback: False is the ablation of figure 3: the hypothesis's vector is replaced by the target's.
+        normalize: Scale target and hypothesis vectors to norm sqrt(d), their difference by the same factor: a
+            coordinate is of size 1 then, as small models from random weights want it. Released weights read vectors as
+            they are.
+    """
+
+    vectors: int = 16
+    shared: bool = False
+    layer_norm: bool = True
+    feedback: bool = True
+    normalize: bool = True
+
+
+class CorrectorNetwork(nn.Module):
+    """Transforms, layer norm and the encoder-decoder.
+
+    Args:
+        model: A transformers encoder-decoder with a language-modelling head.
+        dimension: Width d of the vectors.
+        layout: See :class:`Layout`.
+    """
+
+    def __init__(self, model: Any, dimension: int, layout: Layout) -> None:
+        super().__init__()
+        self.model, self.layout = model, layout
+        self.width = int(model.get_input_embeddings().embedding_dim)
+        self.scale = math.sqrt(dimension) if layout.normalize else 1.0
+        self.target = self._transform(dimension)
+        self.difference = self.target if layout.shared else self._transform(dimension)
+        self.hypothesis = self.target if layout.shared else self._transform(dimension)
+        self.norm = nn.LayerNorm(self.width, eps=1e-5) if layout.layer_norm else nn.Identity()
+
+    def _transform(self, dimension: int) -> nn.Sequential:
+        return nn.Sequential(
+            nn.Linear(dimension, dimension), nn.GELU(), nn.Linear(dimension, self.layout.vectors * self.width)
+        )
+
+    def project(self, targets: Tensor) -> Tensor:
+        """T1 of targets (n, d) -> (n, vectors, width)."""
+        return self._to_vectors(self.target, self._scaled(targets))
+
+    def encoder_input(self, projected: Tensor, targets: Tensor, vectors: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """What the encoder reads.
+
+        Args:
+            projected: T1 of the targets, (m, vectors, width).
+            targets: (m, d).
+            vectors: Of the hypotheses, (m, d).
+            ids: Of the hypotheses, (m, T), padded to the right with the model's pad token.
+
+        Returns:
+            Embeddings (m, 3 vectors + 4 + T, width), and a mask of that length: 1 everywhere but on padding.
+        """
+        target = self._scaled(targets)
+        hypothesis = self._scaled(vectors) if self.layout.feedback else target
+        embed = self.model.get_input_embeddings()
+        end = embed(ids.new_tensor([self.model.config.eos_token_id])).expand(len(ids), 1, self.width)
+        parts = [
+            end, projected,
+            end, self._to_vectors(self.hypothesis, hypothesis),
+            end, self._to_vectors(self.difference, target - hypothesis),
+            end, embed(ids),
+        ]  # fmt: skip
+        mask = (ids != self.model.config.pad_token_id).long()
+        ones = mask.new_ones(len(ids), 3 * self.layout.vectors + 4)
+        return self.norm(torch.cat(parts, 1)), torch.cat([ones, mask], 1)
+
+    def loss(self, targets: Tensor, vectors: Tensor, ids: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Mean cross-entropy of labels (m, L), padded with -100; the rest as in encoder_input."""
+        inputs, mask = self.encoder_input(self.project(targets), targets, vectors, ids)
+        start = labels.new_full((len(labels), 1), self.model.config.decoder_start_token_id)
+        given = torch.cat([start, labels[:, :-1].clamp_min(0)], 1)
+        logits = self.model(
+            inputs_embeds=inputs, attention_mask=mask, decoder_input_ids=given, use_cache=False
+        ).logits  # fmt: skip
+        return cross_entropy(logits, labels, smoothing)
+
+    def _scaled(self, vectors: Tensor) -> Tensor:
+        return nn.functional.normalize(vectors, dim=-1) * self.scale if self.layout.normalize else vectors
+
+    def _to_vectors(self, transform: nn.Sequential, vectors: Tensor) -> Tensor:
+        projected: Tensor = transform(vectors)
+        return projected.view(len(vectors), self.layout.vectors, self.width)
+
+
+class NetworkRewriter:
+    """A corrector network with its tokenizer, as the search sees it (``search.Rewriter``).
+
+    Args:
+        network: In eval mode.
+        tokenizer: Whose ids the network reads and writes.
+        max_new_tokens: Longest text that is written, its end token included.
+        length_penalty: Of beam search.
+    """
+
+    def __init__(
+        self, network: CorrectorNetwork, tokenizer: Any, max_new_tokens: int, length_penalty: float = 1.0
+    ) -> None:
+        self.network, self.tokenizer = network, tokenizer
+        self.max_new_tokens, self.length_penalty = max_new_tokens, length_penalty
+
+    @torch.no_grad()
+    def project(self, targets: Tensor) -> Tensor:
+        """See search.Rewriter."""
+        return self.network.project(targets)
+
+    @torch.no_grad()
+    def rewrite(
+        self, projected: Tensor, targets: Tensor, hypotheses: Sequence[Proposal], vectors: Tensor, beams: int
+    ) -> list[list[Proposal]]:
+        """See search.Rewriter; beam search with as many beams as are asked for, greedy for one."""
+        config = self.network.model.config
+        ids = padded([one.ids for one in hypotheses], config.pad_token_id).to(targets.device)
+        inputs, mask = self.network.encoder_input(projected, targets, vectors, ids)
+        decoder = _MaskedDecoder(self.network.model, mask)
+        search = BeamSearch(beams, self.max_new_tokens, self.length_penalty, candidates=beams)
+        written = search(decoder, inputs, eos=config.eos_token_id, index=torch.arange(len(inputs)))
+        return [[self.proposal(row, ended=len(row) < self.max_new_tokens) for row in rows] for rows in written]
+
+    def proposal(self, ids: Sequence[int], *, ended: bool) -> Proposal:
+        """The text of decoded ids, and the ids as the encoder reads them: behind the start token, closed where the text
+        was ended."""
+        config = self.network.model.config
+        text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False).strip()
+        end = (config.eos_token_id,) if ended else ()
+        return Proposal(text, (config.decoder_start_token_id, *ids, *end))
+
+    def read(self, texts: Sequence[str]) -> list[Proposal]:
+        """Texts of another attack as hypotheses."""
+        ids = token_ids(self.tokenizer, texts)
+        config, room = self.network.model.config, self.max_new_tokens - 1
+        return [
+            Proposal(text, (config.decoder_start_token_id, *row[:room], config.eos_token_id))
+            for text, row in zip(texts, ids, strict=True)
+        ]
+
+
+class _MaskedDecoder:
+    """The network's model as ``decoding.Decoder``, for inputs whose hypotheses differ in length."""
+
+    def __init__(self, model: Any, mask: Tensor) -> None:
+        self.model, self.mask = model, mask
+
+    def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
+        """See decoding.Decoder."""
+        encoded = self.model.get_encoder()(inputs_embeds=prefix, attention_mask=self.mask).last_hidden_state
+        state = _State(encoded, self.mask)
+        start = torch.full(
+            (len(prefix),), self.model.config.decoder_start_token_id, dtype=torch.long, device=prefix.device
+        )
+        return self.step(start, state), state
+
+    def step(self, tokens: Tensor, state: Any) -> Tensor:
+        """See decoding.Decoder."""
+        output = self.model(
+            encoder_outputs=(state.encoded,),
+            attention_mask=state.mask,
+            decoder_input_ids=tokens[:, None],
+            past_key_values=state.cache,
+            use_cache=True,
+        )
+        state.cache = output.past_key_values
+        logits: Tensor = output.logits[:, -1]
+        return logits
+
+    def select(self, rows: Tensor, state: Any) -> None:
+        """See decoding.Decoder."""
+        state.cache.reorder_cache(rows)
+        state.encoded, state.mask = state.encoded[rows], state.mask[rows]
+
+
+class _State:
+    def __init__(self, encoded: Tensor, mask: Tensor) -> None:
+        self.encoded, self.mask = encoded, mask
+        self.cache: Any = None
+
+
+def padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+    """Rows of ids as (n, longest), filled up to the right with ``value``."""
+    length = max(map(len, rows), default=0)
+    return torch.tensor([[*row, *[value] * (length - len(row))] for row in rows], dtype=torch.long)
+
+
+def without_ignored(ids: Tensor, value: int) -> Tensor:
+    """Ids padded with -100, as the data module pads, padded with ``value`` instead."""
+    return ids.masked_fill(ids == IGNORED, value)

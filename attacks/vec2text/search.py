@@ -1,0 +1,234 @@
+"""Iterative correction as a search over texts: greedy correction, and sequence beam search (Morris et al. 2023, 3.2).
+
+    search = CorrectionSearch(steps=20, beams=4)
+    search(corrector, targets, start=["my name is ada"], embed=embed)[0][-1]      # Round(text="...", cosine=0.98, ...)
+
+A round takes the texts of each target's frontier, has the corrector rewrite them, and embeds what is new. The frontier
+is then the closest texts that were not rewritten yet, so no text is rewritten or embedded twice for a target. A target
+leaves when its text is found (cosine 1, within a tolerance) or nothing new is left to rewrite.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A text that a corrector proposes, and the ids that it was written with."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What stands for one target after so many correction steps.
+
+    Attributes:
+        text: The closest text so far; in a faithful search, the closest of the newest.
+        cosine: Of its vector with the target, -1..1.
+        queries: Distinct texts asked for on behalf of this target so far.
+        seconds: Of all work so far, divided by the number of targets that were searched together.
+    """
+
+    text: str
+    cosine: float
+    queries: int
+    seconds: float
+
+
+class Rewriter(Protocol):
+    """A corrector as the search sees it."""
+
+    def project(self, targets: Tensor) -> Tensor:
+        """What the corrector reads of targets (n, d) in every round, made once: (n, ...)."""
+        ...
+
+    def rewrite(
+        self, projected: Tensor, targets: Tensor, hypotheses: Sequence[Proposal], vectors: Tensor, beams: int
+    ) -> list[list[Proposal]]:
+        """Up to ``beams`` proposals, best first, for each of m hypotheses with their vectors (m, d); ``projected`` and
+        ``targets`` have a row for each hypothesis."""
+        ...
+
+
+Embed = Callable[[list[str]], Tensor]
+
+
+@dataclass(slots=True)
+class _Known:
+    """A text that was embedded for a target."""
+
+    proposal: Proposal
+    row: int  # of the memo
+    cosine: float
+    rewritten: bool = False
+
+
+@dataclass(slots=True)
+class _Target:
+    """One target's search."""
+
+    known: dict[str, _Known] = field(default_factory=dict)
+    frontier: list[_Known] = field(default_factory=list)
+    best: _Known | None = None
+    rounds: list[Round] = field(default_factory=list)
+
+
+class CorrectionSearch:
+    """Greedy correction (one beam) or sequence beam search.
+
+    Args:
+        steps: Correction steps; 0 returns the initial hypothesis.
+        beams: Width b: hypotheses that are rewritten for a target in a round, and rewritings of each.
+        tolerance: A target is solved when the cosine reaches 1 - tolerance. Rounding leaves some 1e-6 between the
+            vectors of one text in two batches.
+        faithful: Do what the published algorithm does: rewrite the b closest of the newest proposals, also where they
+            were rewritten before, never stop early, and return the closest of the last round.
+        rows: Hypotheses that are rewritten in one batch: bounds the memory, not the result.
+    """
+
+    def __init__(
+        self,
+        steps: NonNegativeInt = 20,
+        beams: PositiveInt = 4,
+        tolerance: NonNegativeFloat = 1e-5,
+        faithful: bool = False,
+        rows: PositiveInt = 128,
+    ) -> None:
+        self.steps, self.beams, self.tolerance = steps, beams, tolerance
+        self.faithful, self.rows = faithful, rows
+
+    def __call__(
+        self,
+        rewriter: Rewriter,
+        targets: Tensor,
+        start: Sequence[Proposal],
+        embed: Embed,
+        *,
+        steps: int | None = None,
+        beams: int | None = None,
+    ) -> list[list[Round]]:
+        """Search for all targets together.
+
+        Args:
+            rewriter: The corrector.
+            targets: (n, d).
+            start: The initial hypothesis of each target.
+            embed: Texts -> (m, d); called with distinct texts that it was not called with before.
+            steps: In place of the search's own.
+            beams: In place of the search's own.
+
+        Returns:
+            For each target, the rounds 0 (its initial hypothesis) to ``steps``.
+        """
+        state = _Search(self, rewriter, targets, embed, self.beams if beams is None else beams)
+        return state.run(start, self.steps if steps is None else steps)
+
+
+class _Search:
+    """The state of one call."""
+
+    def __init__(
+        self, settings: CorrectionSearch, rewriter: Rewriter, targets: Tensor, embed: Embed, beams: int
+    ) -> None:
+        self.settings, self.rewriter, self.targets, self.embed, self.beams = settings, rewriter, targets, embed, beams
+        self.units = torch.nn.functional.normalize(targets.float(), dim=-1)
+        self.rows_of: dict[str, int] = {}  # a text's row of the memo, over all targets and rounds
+        self.memo: list[Tensor] = []
+        self.searched = [_Target() for _ in range(len(targets))]
+        self.began = time.perf_counter()
+
+    def run(self, start: Sequence[Proposal], steps: int) -> list[list[Round]]:
+        self._meet([[proposal] for proposal in start])
+        for target, proposal in zip(self.searched, start, strict=True):
+            target.best = target.known[proposal.text]
+            target.frontier = [target.best]
+        self._record()
+        projected = self.rewriter.project(self.targets) if steps > 0 and len(self.targets) else None
+        for _ in range(steps):
+            active = [number for number, target in enumerate(self.searched) if target.frontier]
+            if projected is not None and active:
+                self._advance(active, projected)
+            self._record()
+        return [target.rounds for target in self.searched]
+
+    def _advance(self, active: list[int], projected: Tensor) -> None:
+        """One round of the targets that are still searched."""
+        pairs = [(number, known) for number in active for known in self.searched[number].frontier]
+        rewritten: list[list[Proposal]] = []
+        for begin in range(0, len(pairs), self.settings.rows):
+            rewritten += self._rewrite(pairs[begin : begin + self.settings.rows], projected)
+        proposals: list[list[Proposal]] = [[] for _ in self.searched]
+        for (number, known), found in zip(pairs, rewritten, strict=True):
+            known.rewritten = True
+            proposals[number] += found
+        self._meet(proposals)
+        for number in active:
+            target = self.searched[number]
+            if self.settings.faithful:
+                newest = {p.text: target.known[p.text] for p in proposals[number]}
+                target.frontier = _closest(list(newest.values()), self.beams)
+                target.best = target.frontier[0]
+            else:
+                assert target.best is not None
+                target.best = _closest([target.best, *target.known.values()], 1)[0]
+                solved = target.best.cosine >= 1 - self.settings.tolerance
+                left = [] if solved else [known for known in target.known.values() if not known.rewritten]
+                target.frontier = _closest(left, self.beams)
+
+    def _rewrite(self, pairs: list[tuple[int, _Known]], projected: Tensor) -> list[list[Proposal]]:
+        numbers = torch.tensor([number for number, _ in pairs], device=self.targets.device)
+        vectors = torch.stack([self.memo[known.row] for _, known in pairs])
+        return self.rewriter.rewrite(
+            projected[numbers], self.targets[numbers], [known.proposal for _, known in pairs], vectors, self.beams
+        )
+
+    def _meet(self, proposals: Sequence[Sequence[Proposal]]) -> None:
+        """Embed what no target has met, and give each target its new texts with their cosines."""
+        unseen = dict.fromkeys(p.text for found in proposals for p in found if p.text not in self.rows_of)
+        if unseen:
+            vectors = self.embed(list(unseen)).to(self.targets)
+            self.rows_of.update(zip(unseen, range(len(self.memo), len(self.memo) + len(unseen)), strict=True))
+            self.memo += vectors.unbind()
+        new = [
+            (number, proposal)
+            for number, found in enumerate(proposals)
+            for proposal in _first(found)
+            if proposal.text not in self.searched[number].known
+        ]
+        if not new:
+            return
+        rows = [self.rows_of[proposal.text] for _, proposal in new]
+        vectors = torch.stack([self.memo[row] for row in rows]).float()
+        units = self.units[[number for number, _ in new]]
+        cosines = (torch.nn.functional.normalize(vectors, dim=-1) * units).sum(-1).clamp(-1, 1).tolist()
+        for (number, proposal), row, cosine in zip(new, rows, cosines, strict=True):
+            self.searched[number].known[proposal.text] = _Known(proposal, row, cosine)
+
+    def _record(self) -> None:
+        seconds = (time.perf_counter() - self.began) / max(1, len(self.searched))
+        for target in self.searched:
+            assert target.best is not None
+            target.rounds.append(Round(target.best.proposal.text, target.best.cosine, len(target.known), seconds))
+
+
+def _first(proposals: Sequence[Proposal]) -> list[Proposal]:
+    """One proposal a text, the one that was written first."""
+    first: dict[str, Proposal] = {}
+    for proposal in proposals:
+        first.setdefault(proposal.text, proposal)
+    return list(first.values())
+
+
+def _closest(known: Sequence[_Known], count: int) -> list[_Known]:
+    """The ``count`` with the highest cosine; of equals, the one that was met first."""
+    return sorted(known, key=lambda one: -one.cosine)[:count]

@@ -1,0 +1,134 @@
+"""Texts that an inverter wrote for the examples of a split: written once, in parts, by all ranks together.
+
+    store = HypothesisStore(cache / "hypotheses" / key, count=len(examples))
+    store.fill(write, rank=0, world_size=1)       # write(range(0, 1024)) -> 1024 texts
+    store.read()                                  # all of them, in the order of the examples
+
+A finished part is never written again.
+
+A part is one file, written to a temporary name and renamed, so a killed job goes on with the parts that are missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import runs
+from datamodules.inversion import Encode, TokenIds
+from embedders.cache import CachedEmbedder, CachedVectors
+from embedders.progress import Progress
+from embedders.store import make_private_folder
+from errors import InputError
+
+
+class HypothesisStore:
+    """One text an example, in files of ``part`` texts.
+
+    Args:
+        folder: Belongs to one inverter, one set of examples and one way of decoding: the caller's key names it.
+        count: Number of examples.
+        part: Texts in a file.
+    """
+
+    def __init__(self, folder: Path, count: int, part: int = 1024) -> None:
+        self.folder, self.count, self.part = folder, count, part
+
+    def fill(
+        self,
+        write: Callable[[range], Sequence[str]],
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        barrier: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Write the parts that are missing; every rank calls this, and each writes its share."""
+        make_private_folder(self.folder)
+        missing = [part for part in self._parts() if not self._file(part).is_file()]
+        barrier()  # all ranks have seen the same
+        mine = missing[rank::world_size]
+        with Progress(sum(map(len, mine)), "hypotheses", shown=rank == 0) as progress:
+            for part in mine:
+                texts = write(part)
+                runs.write_json_lines(self._file(part), ({"text": text} for text in texts))
+                progress.advance(len(part))
+        barrier()
+
+    def read(self) -> list[str]:
+        """All texts.
+
+        Raises:
+            InputError: A part is missing or damaged.
+        """
+        texts: list[str] = []
+        for part in self._parts():
+            path = self._file(part)
+            try:
+                found = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+            except (OSError, ValueError, KeyError) as error:
+                raise InputError(
+                    f"{path}: hypotheses cannot be read ({error}); delete the file to make it again"
+                ) from error
+            if len(found) != len(part):
+                raise InputError(f"{path}: holds {len(found)} texts, not {len(part)}; delete it to make it again")
+            texts += found
+        return texts
+
+    def _parts(self) -> list[range]:
+        return [range(begin, min(begin + self.part, self.count)) for begin in range(0, self.count, self.part)]
+
+    def _file(self, part: range) -> Path:
+        return self.folder / f"{part.start:09d}.jsonl"
+
+
+class Hypotheses:
+    """A hypothesis for each example of a split, with vectors and token ids.
+
+    Args:
+        texts: In the order of the examples.
+        embedder: Has the vectors of all ``texts``.
+        encode: Token ids of a hypothesis as the corrector reads it.
+    """
+
+    def __init__(self, texts: Sequence[str], embedder: CachedEmbedder, encode: Encode) -> None:
+        self.texts = texts
+        self.vectors: CachedVectors = embedder.view(texts)
+        self.ids = TokenIds(texts, encode)
+
+
+class HypothesisMixture:
+    """Several hypotheses an example; each batch draws one of them for each of its examples."""
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+        self.sets: list[Hypotheses] = []
+
+    def draw(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """For examples ``index`` (B,): ids (B, T) padded with -100, vectors (B, d), on the CPU."""
+        examples = index.cpu()
+        drawn = torch.randint(len(self.sets), examples.shape) if len(self.sets) > 1 else torch.zeros_like(examples)
+        vectors = torch.empty(len(examples), self.dimension)
+        ids = [torch.empty(0, dtype=torch.long)] * len(examples)
+        for number, hypotheses in enumerate(self.sets):
+            rows = (drawn == number).nonzero()[:, 0]
+            if len(rows):
+                chosen = examples[rows].numpy()
+                vectors[rows] = hypotheses.vectors[chosen.tolist()]
+                for row, line in zip(rows.tolist(), hypotheses.ids.padded(chosen), strict=True):
+                    ids[row] = line
+        return torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=-100), vectors
+
+
+def texts_key(texts: Sequence[str]) -> str:
+    """A hash of texts and their order."""
+    digest = blake2b(digest_size=16)
+    for text in texts:
+        encoded = text.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "little"))
+        digest.update(encoded)
+    return digest.hexdigest()
