@@ -5,7 +5,8 @@
     python evaluate.py run=<dir> attack.decoding.beams=1 datamodule.limit_test=100
     python evaluate.py run=<dir> attack/decoding=sampling trials=10 compare=<dir> # means of ten trials, and a t-test
 
-Everything else is rebuilt from the run directory. Results go to <run>/evaluations/<time>, or to output_dir=<dir>.
+Everything else is rebuilt from the run directory. Results go to <run>/evaluations/<time>, or to output_dir=<dir>: the
+same command with the directory of an evaluation that was killed goes on with it.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     from lightning import seed_everything
     from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
+    from attacks.finished import FinishedBatches, settings_key
     from callbacks.analyses import Analyses
     from callbacks.baseline import NearestNeighborBaseline
     from callbacks.predictions import Predictions
     from callbacks.report import print_summary, write_report
     from callbacks.run_record import RunRecord
     from callbacks.scoring_models import scoring_models
+    from callbacks.testing import of_the_test
     from callbacks.trials import compare, find, folder, write_trials
     from embedders.cache import CachedEmbedder
 
@@ -52,6 +55,12 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     datamodule.connect(embedder, instantiate(config.defense, _convert_="all"))
     attack = instantiate(config.attack, _convert_="all")
     attack.connect(run / runs.ARTIFACTS, embedder, from_checkpoint=True)
+    key = settings_key(configuration.plain(config), embedder.fingerprint)
+    finished = [FinishedBatches(folder(output, n) / runs.FINISHED, key) for n in range(settings.trials)]
+    attack.finished = finished[0]
+    testing = of_the_test(config)  # the run's other callbacks are about training
+    for callback in testing:
+        callback.check(attack)
     if settings.trials > 1:
         attack.begin_trial(0)  # an attack that draws nothing says so before anything is tested
     checkpoint = runs.finished_checkpoint(run, settings.ckpt_path) if attack.trainable else None
@@ -69,13 +78,12 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
         )
         training, knew = None, []
 
-    attributes = config.callbacks.get("attributes")  # the run's other callbacks are about training
-    guessing = [instantiate(attributes, _convert_="all", cache_dir=config.cache_dir)] if attributes else []
-
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-        runs.start(output, resuming=False)
+        # An evaluation that was killed is gone on with; a run is not written over, finished or not.
+        runs.start(output, resuming=finished[0].begun() and not (output / runs.ARTIFACTS).exists())
+        finished[0].begin()
         runs.write_config(output, configuration.plain(config))
-    own = [Predictions(output, embedder, training, models), *guessing, *knew, RunRecord(output, embedder)]
+    own = [Predictions(output, embedder, training, models), *testing, *knew, RunRecord(output, embedder)]
     trainer = instantiate(
         config.trainer,
         _convert_="all",
@@ -87,13 +95,16 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     trainer.test(attack, datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True)
     for number in range(1, settings.trials):
         attack.begin_trial(number)
-        trainer.callbacks = [*shown, Predictions(folder(output, number), embedder, training, models), *guessing]
+        attack.finished = finished[number]
+        trainer.callbacks = [*shown, Predictions(folder(output, number), embedder, training, models), *testing]
         trainer.test(attack, datamodule, verbose=False)
     if trainer.is_global_zero and settings.trials > 1:
         write_trials(output, settings.trials)
         if other is not None:
             compare(output, other)
     if trainer.is_global_zero:
+        for trial in finished:
+            trial.clear()
         write_report(output)
         print_summary(output)
 

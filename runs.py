@@ -6,6 +6,7 @@
     predictions.jsonl  one object an example
     metrics.json       flat; baseline.json has the same keys for the nearest neighbour
     analyses.json      what the training text has to do with the result
+    finished_batches/  of a test that goes on, or was killed; gone once the figures stand
     history.jsonl      the training curve
     report.html, log
 
@@ -32,6 +33,7 @@ CONFIG, METRICS, BASELINE = "config.yaml", "metrics.json", "baseline.json"
 ANALYSES = "analyses.json"
 PREDICTIONS, HISTORY, RECORD = "predictions.jsonl", "history.jsonl", "record.json"
 ARTIFACTS, CHECKPOINT = "artifacts", "checkpoints/last.ckpt"
+FINISHED = "finished_batches"
 
 
 def write(path: Path, content: str | Callable[[BinaryIO], object]) -> None:
@@ -59,6 +61,12 @@ def write(path: Path, content: str | Callable[[BinaryIO], object]) -> None:
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write a mapping as indented JSON."""
     write(path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read what write_json wrote."""
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
 
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -30,6 +30,7 @@ def train(cfg: DictConfig) -> None:
     from lightning.pytorch.utilities import rank_zero_only
 
     from attacks.continuing import check_origin
+    from attacks.finished import FinishedBatches, settings_key
     from callbacks.analyses import Analyses
     from callbacks.baseline import NearestNeighborBaseline
     from callbacks.checkpoint_files import WholeCheckpoints
@@ -37,6 +38,7 @@ def train(cfg: DictConfig) -> None:
     from callbacks.report import print_summary, write_report
     from callbacks.run_record import RunRecord
     from callbacks.scoring_models import scoring_models
+    from callbacks.testing import Testing
     from embedders.cache import CachedEmbedder
 
     run_dir = Path(cfg.run_dir)
@@ -53,6 +55,9 @@ def train(cfg: DictConfig) -> None:
     datamodule.connect(embedder, instantiate(cfg.defense, _convert_="all"))
     attack = instantiate(cfg.attack, _convert_="all")
     attack.connect(run_dir / runs.ARTIFACTS, embedder, from_checkpoint=checkpoint is not None)
+    attack.finished = FinishedBatches(
+        run_dir / runs.FINISHED, settings_key(configuration.plain(cfg), embedder.fingerprint)
+    )
     if cfg.init_from is not None and checkpoint is None:
         origin = Path(cfg.init_from)
         check_origin(origin, configuration.plain(cfg.attack), embedder.fingerprint, embedder.dimension)
@@ -71,6 +76,9 @@ def train(cfg: DictConfig) -> None:
             record,
         ],
     )
+    for callback in trainer.callbacks:
+        if isinstance(callback, Testing):
+            callback.check(attack)
     for logger in trainer.loggers:
         logger.log_hyperparams(configuration.plain(cfg))
     if attack.trainable:
@@ -78,6 +86,7 @@ def train(cfg: DictConfig) -> None:
         trainer.save_checkpoint(run_dir / runs.CHECKPOINT)
     trainer.test(attack, datamodule, verbose=False, weights_only=True)
     if trainer.is_global_zero:
+        attack.finished.clear()
         write_report(run_dir)
         print_summary(run_dir)
 

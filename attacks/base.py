@@ -19,10 +19,12 @@ from typing import Any, Literal
 import torch
 from lightning import LightningModule
 from lightning.pytorch.utilities import rank_zero_info
+from pydantic import TypeAdapter
 from torch import Tensor
 
 import runs
 from attacks.continuing import copy_artifacts
+from attacks.finished import FinishedBatches
 from attacks.memory import footprint
 from datamodules.inversion import InversionDataModule
 from embedders.cache import CachedEmbedder
@@ -65,6 +67,9 @@ class Prediction:
     tokens: tuple[int, ...] | None = None
 
 
+_PREDICTIONS = TypeAdapter(list[Prediction])
+
+
 class Attack(LightningModule):
     """Base of all attacks.
 
@@ -75,6 +80,7 @@ class Attack(LightningModule):
         trainable: Whether ``fit`` has anything to do; scripts skip it for attacks without training.
         dimension: Width of the target vectors, known once the data module is set up.
         target_device: Where the modules will be used; known before ``build``, which makes them on the CPU.
+        finished: Test batches that need not be inverted again.
     """
 
     trainable = True
@@ -86,6 +92,7 @@ class Attack(LightningModule):
         self.dimension = 0
         self.from_checkpoint = False
         self.origin: Path | None = None
+        self.finished = FinishedBatches()
         self.target_device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.strict_loading = False  # on_load_checkpoint has compared every name and shape before
         self._built = False
@@ -208,14 +215,23 @@ class Attack(LightningModule):
         loss = self.loss(batch["vectors"], batch["labels"])
         self.log("valid/loss", loss, prog_bar=True, batch_size=int(count), sync_dist=True)
 
+    def on_test_start(self) -> None:
+        """What was finished with other weights is none of this test's."""
+        self.finished.open(self.state_dict())
+
     def test_step(self, batch: dict[str, Tensor], batch_index: int) -> dict[str, Any]:
-        """Invert one batch; callbacks/predictions.py collects the result."""
+        """Invert one batch, unless that was done before a kill; callbacks/predictions.py collects the result."""
         index = batch["index"]
         targets = Targets(vectors=batch["vectors"], index=index, hints=self.hints(index.tolist()))
-        # Training may run in bf16; texts are decoded in the precision of the weights, here as in invert.py.
-        with torch.autocast(self.device.type, enabled=False):
-            predictions = self.invert(targets, self.oracle)
-        return {"index": batch["index"].tolist(), "predictions": predictions}
+
+        def work() -> Any:
+            # Training may run in bf16; texts are decoded in the precision of the weights, here as in invert.py.
+            with torch.autocast(self.device.type, enabled=False):
+                return _PREDICTIONS.dump_python(self.invert(targets, self.oracle), mode="json")
+
+        done = self.finished.once("predictions", batch, self.oracle, work)
+        predictions = _PREDICTIONS.validate_python(done.value)
+        return {"index": index.tolist(), "predictions": predictions, "queries": done.queries, "seconds": done.seconds}
 
     # -- outside a trainer ----------------------------------------------------------------------------------------
 

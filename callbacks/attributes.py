@@ -24,6 +24,7 @@ import runs
 from attacks.base import Attack
 from callbacks.attribute_table import PREFIX, SOURCES
 from callbacks.predictions import Predictions
+from callbacks.testing import Testing
 from datamodules.inversion import InversionDataModule
 from datamodules.sources import SPLITS
 from embedders.cache import CachedEmbedder
@@ -36,7 +37,7 @@ GUESSES = "attributes.jsonl"
 Figures = dict[str, float | int | None]
 
 
-class AttributeAttack(Callback):
+class AttributeAttack(Testing):
     """Adds figures ``attribute/<name>/...`` to metrics.json for each of ``datamodule.attributes``; stands after
     Predictions in the list of callbacks.
 

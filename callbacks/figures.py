@@ -93,6 +93,19 @@ def histogram(title: str, values: Sequence[float], x_label: str, lines: Sequence
     return _svg(title, parts)
 
 
+def counted_histogram(title: str, counts: Sequence[int], edges: Sequence[float], x_label: str) -> Markup:
+    """Counts that were made before, each between two of ``edges``; empty bins at both ends are left out."""
+    full = [number for number, count in enumerate(counts) if count]
+    first, last = full[0], full[-1] + 1
+    frame = _Frame(*widened(edges[first], edges[last], least=0.05), 0.0, max(counts) * 1.08)
+    parts = [_axes(frame, x_label, whole=True)]
+    for count, left, right in zip(counts[first:last], edges[first:last], edges[first + 1 : last + 1], strict=True):
+        if count:
+            start, end = frame.x(left), frame.x(right)
+            parts.append(_bar(start + 0.4, frame.y(count), end - start - 0.8, frame.y(0), "fill series0 soft"))
+    return _svg(title, parts)
+
+
 def scatter(title: str, points: Sequence[tuple[float, float]], x_label: str, y_label: str) -> Markup:
     """One dot for each (x, y), y from 0 to 100; at least one point."""
     xs = [x for x, _ in points]

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
+from numpy.typing import NDArray
 
 import runs
 from attacks.base import Attack, Prediction
@@ -40,26 +40,27 @@ class Predictions(Callback):
         self.directory, self.embedder, self.training, self.models = directory, embedder, training, models
         self.predictions: dict[int, Prediction] = {}
         self.metrics: dict[str, float | int | None] = {}
-        self.started = 0.0
+        self.queries: list[NDArray[np.uint64]] = []
+        self.seconds = 0.0
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock."""
-        self.predictions = {}
-        self.started = time.perf_counter()
+        """Forget an earlier test."""
+        self.predictions, self.queries, self.seconds = {}, [], 0.0
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
-        """Keep this rank's predictions."""
+        """Keep this rank's predictions, the texts that they asked for, and the time that they took."""
         self.predictions.update(zip(outputs["index"], outputs["predictions"], strict=True))
+        self.queries.append(outputs["queries"])
+        self.seconds += outputs["seconds"]
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gather, write, score."""
         assert isinstance(pl_module, Attack)
-        seconds = time.perf_counter() - self.started
-        asked = self.embedder.queries.keys("attack")
-        gathered = gather((self.predictions, seconds, asked))
+        asked = np.unique(np.concatenate([np.empty(0, np.uint64), *self.queries]))
+        gathered = gather((self.predictions, self.seconds, asked))
         if trainer.is_global_zero:
             # A dict keyed by index drops what two ranks may have predicted twice.
             merged = {index: prediction for part, _, _ in gathered for index, prediction in part.items()}

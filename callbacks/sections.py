@@ -17,6 +17,14 @@ from markupsafe import Markup
 
 from callbacks import figures
 from callbacks.attribute_table import PREFIX, attribute_lines
+from callbacks.correction_chart import (
+    COLUMNS,
+    correction_curves,
+    correction_table,
+    corrections,
+    hypothesis_charts,
+    story,
+)
 from callbacks.frequency_chart import frequency_charts
 from callbacks.language_table import is_of_language, language_table
 from callbacks.results import Moment, Recovered, Results, by_quality, evenly, pieces
@@ -158,6 +166,23 @@ def threshold(results: Results) -> Markup | None:
     return macro("closeness", charts=charts) if charts else None
 
 
+def correction(results: Results) -> Markup | None:
+    """What each step of correction gave and cost, where the run looked, and one text's way."""
+    found = corrections(results.directory)
+    if found is None:
+        return None
+    whole, paths = found
+    columns = ["Correction", *(title for _, title, _ in COLUMNS)]
+    lines, charts = correction_table(whole.table), correction_curves(whole.table)
+    return macro("correction", charts=charts, columns=columns, lines=lines, texts=whole.examples, story=story(paths))
+
+
+def hypotheses(results: Results) -> Markup | None:
+    """How near the hypotheses lay that a corrector was trained on."""
+    charts = hypothesis_charts(results.directory)
+    return macro("closeness", charts=charts) if charts else None
+
+
 def configuration(results: Results) -> Markup:
     """config.yaml, folded."""
     return macro("configuration", text=results.config_text)
@@ -179,9 +204,11 @@ SECTIONS = (
     Section("In short", headline),
     Section("How close it came", closeness),
     Section("Languages", languages),
+    Section("Step by step", correction),
     Section("Rare and common words", frequency),
     Section("What it gives away", attributes),
     Section("How it learned", training),
+    Section("Hypotheses it learned from", hypotheses),
     Section("Which words are named", threshold),
     Section("Side by side", examples),
     Section("All figures", all_figures),

@@ -1,0 +1,235 @@
+"""What correction gave, for the report: curves over steps, queries and time, a table, and one text's rounds.
+
+Reads corrections.json and corrections.jsonl (callbacks/iterative_correction.py), and what a corrector's training wrote
+down about its hypotheses:
+
+    artifacts/hypotheses.json   {"train, round 0": {"exact": 0.41, "cosines": [counts], "edges": [-1, ..., 1]}, ...}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from markupsafe import Markup
+from pydantic import BaseModel, Field, ValidationError
+
+import runs
+from callbacks import figures
+from callbacks.iterative_correction import ROUNDS, TABLE
+from callbacks.results import Piece, pieces
+from callbacks.wording import shown
+from errors import InputError
+
+HYPOTHESES = "hypotheses.json"
+CURVES = 4  # that the page has colours for
+# The columns of the table: figure, title, and how it is written.
+COLUMNS = (
+    ("bleu", "BLEU", "score"),
+    ("token_f1", "Token F1", "percent"),
+    ("exact_match", "Exact match", "percent"),
+    ("cosine", "Cosine", "cosine"),
+    ("queries", "Queries a text", "score"),
+    ("seconds", "Seconds a text", "other"),
+)
+
+Content = TypeVar("Content", bound=BaseModel)
+Chart = tuple[str, Markup, str]  # title, drawing, note
+
+
+class Row(BaseModel):
+    """One width and step of corrections.json."""
+
+    beams: int
+    step: int
+    bleu: float | None
+    token_f1: float
+    exact_match: float
+    cosine: float
+    queries: float
+    seconds: float
+
+
+class Corrections(BaseModel):
+    """corrections.json."""
+
+    examples: int
+    table: list[Row] = Field(min_length=1)
+
+
+class Round(BaseModel):
+    """What stood for a text after a step."""
+
+    step: int
+    text: str
+    cosine: float
+    queries: int
+
+
+class Corrected(BaseModel):
+    """A line of corrections.jsonl."""
+
+    index: int
+    beams: int
+    reference: str
+    rounds: list[Round] = Field(min_length=1)
+
+
+class Hypotheses(BaseModel):
+    """Cosines of a set of training hypotheses with their targets, counted between ``edges``."""
+
+    exact: float
+    cosines: list[int]
+    edges: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of the table; ``gain``: better or worse than the step before, None where neither."""
+
+    text: str
+    gain: bool | None = None
+    below: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableLine:
+    """A line of the table."""
+
+    title: str
+    below: str
+    cells: list[Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A round of the text that is shown, its words that stand in the reference marked."""
+
+    step: int
+    pieces: list[Piece]
+    cosine: str
+    queries: str
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """One text's rounds."""
+
+    index: int
+    beams: int
+    reference: str
+    steps: list[Step]
+
+
+def correction_curves(table: Sequence[Row]) -> list[Chart]:
+    """BLEU and exact match over the steps, BLEU over queries and over time; a curve a width."""
+    widths = sorted({row.beams for row in table})[:CURVES]
+    charts = []
+    for title, x_name, y_name, x_label, note in (
+        ("BLEU by step", "step", "bleu", "correction steps", "Step 0 is the initial hypothesis."),
+        ("Exact match by step", "step", "exact_match", "correction steps", "Percent of the texts."),
+        ("BLEU by queries", "queries", "bleu", "queries a text", "Distinct texts embedded for a target, on average."),
+        ("BLEU by time", "seconds", "bleu", "seconds a text", "Of the search on this machine, on average."),
+    ):
+        series = []
+        for beams in widths:
+            points = [(getattr(row, x_name), getattr(row, y_name)) for row in table if row.beams == beams]
+            known = [(float(x), float(y)) for x, y in points if y is not None]
+            if known:
+                series.append(figures.Series(_beams(beams), known, dots=True))
+        if series:
+            charts.append((title, figures.line_chart(title, series, x_label), note))
+    return charts
+
+
+def correction_table(table: Sequence[Row]) -> list[TableLine]:
+    """A line a width and step; figures of quality are coloured where they moved since the line before."""
+    lines = []
+    before: Row | None = None
+    for row in table:
+        cells = []
+        for name, _, kind in COLUMNS:
+            value = getattr(row, name)
+            text = shown(kind, value)
+            last = None if before is None or before.beams != row.beams else getattr(before, name)
+            moved = name not in ("queries", "seconds") and None not in (value, last) and shown(kind, last) != text
+            cells.append(Cell(text, value > last if moved else None))
+        lines.append(TableLine(f"{row.step} step{'' if row.step == 1 else 's'}", _beams(row.beams), cells))
+        before = row
+    return lines
+
+
+def story(paths: Sequence[Corrected]) -> Story | None:
+    """Of the texts that the widest search changed, the one whose cosine rose by the median amount; None without one."""
+    widest = max(path.beams for path in paths)
+    changed = [path for path in paths if path.beams == widest and path.rounds[-1].text != path.rounds[0].text]
+    if not changed:
+        return None
+    ranked = sorted(changed, key=lambda path: (path.rounds[-1].cosine - path.rounds[0].cosine, path.index))
+    chosen = ranked[len(ranked) // 2]
+    steps, text = [], None
+    for one in chosen.rounds:
+        if one.text != text or one is chosen.rounds[-1]:
+            marked = pieces(one.text, chosen.reference)
+            steps.append(Step(one.step, marked, shown("cosine", one.cosine), shown("count", one.queries)))
+        text = one.text
+    return Story(chosen.index, widest, chosen.reference, steps)
+
+
+def corrections(directory: Path) -> tuple[Corrections, list[Corrected]] | None:
+    """What the files of a run say; None where it was not corrected.
+
+    Raises:
+        InputError: A file is missing or broken.
+    """
+    path = directory / TABLE
+    if not path.exists():
+        return None
+    rounds = directory / ROUNDS
+    if not rounds.exists():
+        raise InputError(f"{rounds}: missing, though {path.name} is there")
+    lines = [line for line in rounds.read_text(encoding="utf-8").split("\n") if line.strip()]
+    return _read(path, path.read_text(encoding="utf-8"), Corrections), [
+        _read(f"{rounds}:{number}", line, Corrected) for number, line in enumerate(lines, start=1)
+    ]
+
+
+def hypothesis_charts(directory: Path) -> list[Chart]:
+    """How near the hypotheses of a corrector's training lay (Morris et al. 2023, figure 4); a chart a set.
+
+    Raises:
+        InputError: The file is broken.
+    """
+    path = directory / runs.ARTIFACTS / HYPOTHESES
+    if not path.exists():
+        return []
+    try:
+        sets = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON: {error}") from error
+    charts = []
+    for name, content in sets.items():
+        found = _read(f"{path}: {name}", json.dumps(content), Hypotheses)
+        if any(found.cosines):
+            title = f"{name[0].upper()}{name[1:]}"
+            chart = figures.counted_histogram(f"Cosine of hypotheses, {name}", found.cosines, found.edges, "cosine")
+            note = (
+                f"{sum(found.cosines):,} hypotheses by their cosine with the target; {100 * found.exact:.1f} % right."
+            )
+            charts.append((title, chart, note))
+    return charts
+
+
+def _read(where: Path | str, text: str, kind: type[Content]) -> Content:
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def _beams(count: int) -> str:
+    return f"{count} beam{'' if count == 1 else 's'}"

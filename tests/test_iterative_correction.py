@@ -1,0 +1,268 @@
+"""The curve of correction: hand-computed figures, what is written, logged and drawn, and which attacks are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning import Trainer
+from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
+from torch import Tensor
+
+import configuration
+import runs
+from attacks.base import Attack, Prediction, Targets
+from attacks.nearest_neighbor import NearestNeighbor
+from attacks.vec2text.search import Round
+from callbacks.correction_chart import corrections, hypothesis_charts, story
+from callbacks.iterative_correction import IterativeCorrection
+from callbacks.predictions import Predictions
+from callbacks.results import Results
+from callbacks.scoring_models import ScoringModels
+from callbacks.sections import correction, hypotheses
+from callbacks.testing import of_the_test
+from datamodules.inversion import InversionDataModule
+from defenses.identity import Identity
+from embedders.base import fingerprint_of
+from embedders.cache import CachedEmbedder
+from errors import InputError
+from examples import Example, Split
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+TEXTS = ["the cat sat on the mat", "a dog ran in the park", "we sing all day long"]
+# What is found for each text, a round after another; the last stays.
+WAYS = [
+    ["the cat sat on a hat", "the cat sat on the hat", "the cat sat on the mat"],
+    ["a dog ran in a park"],
+    ["<b>we</b> all day long", "we sing all day long"],
+]
+
+
+class Letters:
+    """Counts of letters."""
+
+    dimension = len(LETTERS)
+    max_tokens = 64
+    fingerprint = fingerprint_of(kind="letters", used="test_iterative_correction")
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        return torch.tensor([[0.1 + text.count(letter) for letter in LETTERS] for text in texts])
+
+
+class Source:
+    def load(self) -> Mapping[Split, Sequence[Example]]:
+        return {"train": [], "test": [Example(i, text) for i, text in enumerate(TEXTS)]}
+
+
+class Fixer(Attack):
+    """Walks the ways above; two beams go two steps at a time."""
+
+    trainable = False
+    calls = 0
+
+    def setup(self, stage: str) -> None:
+        self.dimension = self.data.dimension
+
+    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        assert oracle is not None
+        oracle.embed(["an only query of its own", *TEXTS[:1]])
+        return [Prediction((WAYS[index][0],)) for index in targets.index.tolist()]
+
+    def correct(self, targets: Targets, oracle: CachedEmbedder | None, *, steps: int, beams: int) -> list[list[Round]]:
+        assert oracle is not None
+        self.calls += 1
+        found = []
+        for index, target in zip(targets.index.tolist(), targets.vectors, strict=True):
+            rounds = []
+            for step in range(steps + 1):
+                text = WAYS[index][min(step * beams, len(WAYS[index]) - 1)]
+                vector = oracle.embed([text])[0]
+                cosine = float(torch.nn.functional.cosine_similarity(vector, target, dim=0).clamp(-1, 1))
+                rounds.append(Round(text, cosine, queries=1 + step * beams, seconds=0.5 * step * beams))
+            found.append(rounds)
+        return found
+
+
+def run(
+    tmp_path: Path, attack: Attack, callback: IterativeCorrection, batch: int = 2, logger: Logger | None = None
+) -> Path:
+    embedder = CachedEmbedder(Letters(), tmp_path / "cache")
+    data = InversionDataModule(Source(), eval_batch_size=batch)
+    data.connect(embedder, Identity())
+    attack.connect(tmp_path / "artifacts", embedder)
+    callback.check(attack)
+    trainer = Trainer(
+        accelerator="cpu", enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        use_distributed_sampler=False,
+        logger=logger or CSVLogger(tmp_path, name="metrics", version=""),
+        callbacks=[Predictions(tmp_path / "run", embedder, None, ScoringModels()), callback],
+    )  # fmt: skip
+    trainer.test(attack, data, verbose=False)
+    return tmp_path / "run"
+
+
+def load(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def results(directory: Path) -> Results:
+    return Results(directory, {}, "", {}, None, [], [])
+
+
+def test_the_table_by_hand(tmp_path: Path) -> None:
+    attack = Fixer()
+    found = load(run(tmp_path, attack, IterativeCorrection(steps=[0, 1, 2], beams=[1, 2])) / "corrections.json")
+    assert (found["steps"], found["beams"], found["examples"]) == ([0, 1, 2], [1, 2], 3)
+    assert attack.calls == 2 * 2  # two batches, two widths: the shorter searches are part of the longest
+    table = {(row["beams"], row["step"]): row for row in found["table"]}
+    assert list(table) == [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)]
+    right = {key: round(row["exact_match"] * 3 / 100, 9) for key, row in table.items()}
+    assert right == {(1, 0): 0, (1, 1): 1, (1, 2): 2, (2, 0): 0, (2, 1): 2, (2, 2): 2}
+    # After one step, 5 of 6 words are right in the first text and in the second, and all in the third.
+    assert table[1, 1]["token_f1"] == pytest.approx((100 * 5 / 6 + 100 * 5 / 6 + 100) / 3)
+    assert (table[1, 2]["queries"], table[2, 2]["queries"]) == (3, 5)
+    assert (table[1, 2]["seconds"], table[2, 1]["seconds"]) == (1.0, 1.0)
+    assert table[1, 0]["cosine"] < table[1, 1]["cosine"] < table[1, 2]["cosine"] <= 1
+    assert table[1, 2]["bleu"] == table[2, 1]["bleu"] > table[1, 0]["bleu"]
+
+
+def test_the_last_step_agrees_with_the_figures_of_predictions(tmp_path: Path) -> None:
+    """The same texts, scored in the two places."""
+    directory = run(tmp_path, Fixer(), IterativeCorrection(steps=[0], beams=[1]))
+    (row,) = load(directory / "corrections.json")["table"]
+    metrics = load(directory / runs.METRICS)
+    for name in ("bleu", "token_f1", "exact_match", "cosine"):
+        assert row[name] == pytest.approx(metrics[name], abs=1e-5)
+
+
+def test_the_queries_of_the_attack_are_those_of_its_own_setting(tmp_path: Path) -> None:
+    metrics = load(run(tmp_path, Fixer(), IterativeCorrection(steps=[0, 2], beams=[1])) / runs.METRICS)
+    assert (metrics["queries"], metrics["queries_per_target"]) == (2, 2 / 3)
+
+
+def test_lines_hold_the_steps_asked_for_and_those_that_changed_the_text(tmp_path: Path) -> None:
+    directory = run(tmp_path, Fixer(), IterativeCorrection(steps=[0, 4], beams=[1]), batch=3)
+    lines = [json.loads(line) for line in (directory / "corrections.jsonl").read_text().splitlines()]
+    assert [(line["index"], line["beams"], line["reference"]) for line in lines] == [
+        (index, 1, text) for index, text in enumerate(TEXTS)
+    ]
+    assert [[(one["step"], one["text"]) for one in line["rounds"]] for line in lines] == [
+        [(0, WAYS[0][0]), (1, WAYS[0][1]), (2, WAYS[0][2]), (4, WAYS[0][2])],
+        [(0, WAYS[1][0]), (4, WAYS[1][0])],
+        [(0, WAYS[2][0]), (1, WAYS[2][1]), (4, WAYS[2][1])],
+    ]
+
+
+def test_the_batch_does_not_matter(tmp_path: Path) -> None:
+    tables = [
+        load(run(tmp_path / str(batch), Fixer(), IterativeCorrection([0, 1], [1, 2]), batch) / "corrections.json")
+        for batch in (1, 3)
+    ]
+    assert tables[0] == tables[1]
+
+
+def test_loggers_get_a_curve_a_width(tmp_path: Path) -> None:
+    run(tmp_path, Fixer(), IterativeCorrection(steps=[0, 1, 2], beams=[1, 2]))
+    text = (tmp_path / "metrics" / "metrics.csv").read_text().splitlines()
+    names = text[0].split(",")
+    rows = [dict(zip(names, line.split(","), strict=True)) for line in text[1:]]
+    curve = {int(r["step"]): float(r["correction/beams_2/exact_match"]) for r in rows if r["correction/step"]}
+    assert {step: round(value, 1) for step, value in curve.items()} == {0: 0.0, 1: 66.7, 2: 66.7}
+    assert "correction/beams_1/seconds" in names
+
+
+@pytest.mark.slow
+def test_weights_and_biases_draws_over_the_steps_of_correction(tmp_path: Path) -> None:
+    logger = WandbLogger(save_dir=tmp_path, offline=True, project="unembed")
+    run(tmp_path, Fixer(), IterativeCorrection(steps=[0, 1], beams=[2]), logger=logger)
+    logger.experiment.finish()
+    (recorded,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    content = recorded.read_bytes()
+    assert b"correction/step" in content
+    assert b"correction/beams_2/bleu" in content
+
+
+def test_the_report_draws_curves_and_one_text(tmp_path: Path) -> None:
+    directory = run(tmp_path, Fixer(), IterativeCorrection(steps=[0, 1, 2], beams=[1, 2]))
+    html = correction(results(directory))
+    assert html is not None
+    for expected in ("BLEU by step", "BLEU by queries", "1 beam", "2 beams", "2 steps", "33.3"):
+        assert expected in html
+    found = corrections(directory)
+    assert found is not None
+    chosen = story(found[1])
+    assert chosen is not None
+    # Two texts changed, one by little and one by more: the median of two is the upper one.
+    changes = {line.index: line.rounds[-1].cosine - line.rounds[0].cosine for line in found[1] if line.beams == 2}
+    assert chosen.index == max(changes, key=lambda index: changes[index])
+    assert chosen.steps[-1].pieces[0].text == TEXTS[chosen.index]
+    assert "<b>we" not in html  # recovered text is hostile input
+    assert correction(results(tmp_path)) is None
+
+
+def test_nothing_changed_is_no_story(tmp_path: Path) -> None:
+    directory = run(tmp_path, Fixer(), IterativeCorrection(steps=[0], beams=[1]))
+    html = correction(results(directory))
+    assert html is not None
+    assert "One text" not in html
+
+
+def test_broken_files_are_named(tmp_path: Path) -> None:
+    directory = run(tmp_path, Fixer(), IterativeCorrection(steps=[0], beams=[1]))
+    (directory / "corrections.jsonl").write_text('{"index": 1}\n')
+    with pytest.raises(InputError, match=r"corrections\.jsonl:1: beams"):
+        corrections(directory)
+    (directory / "corrections.jsonl").unlink()
+    with pytest.raises(InputError, match=r"corrections\.jsonl: missing"):
+        corrections(directory)
+
+
+def test_hypotheses_of_training_are_drawn(tmp_path: Path) -> None:
+    assert hypotheses(results(tmp_path)) is None
+    path = tmp_path / runs.ARTIFACTS / "hypotheses.json"
+    edges = [-1.0, -0.5, 0.0, 0.5, 1.0]
+    counts = {"exact": 0.25, "cosines": [0, 0, 1, 3], "edges": edges}
+    runs.write_json(path, {"train, sampled <1>": counts, "valid": {**counts, "cosines": [0, 0, 0, 0]}})
+    ((title, chart, note),) = hypothesis_charts(tmp_path)
+    assert title == "Train, sampled <1>"
+    assert note == "4 hypotheses by their cosine with the target; 25.0 % right."
+    assert chart.count("<rect") == 2
+    html = hypotheses(results(tmp_path))
+    assert html is not None
+    assert "<1>" not in html
+    path.write_text("{")
+    with pytest.raises(InputError, match=r"hypotheses\.json: not JSON"):
+        hypothesis_charts(tmp_path)
+
+
+def test_attacks_that_do_not_correct_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"callbacks\.iterative_correction: NearestNeighbor does not .*attack=vec2text"
+    ):
+        IterativeCorrection([0], [1]).check(NearestNeighbor())
+
+
+@pytest.mark.parametrize("values", [[2, 1], [1, 1]])
+def test_steps_and_beams_must_rise(values: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"steps=\[\d, 1\]: each must be greater"):
+        IterativeCorrection(values, [1])
+    with pytest.raises(ValueError, match=r"beams=\[\d, 1\]: each must be greater"):
+        IterativeCorrection([0], values)
+
+
+def test_one_override_turns_it_on_and_its_values_are_checked() -> None:
+    config = configuration.compose("train", ["callbacks=iterative_correction"])
+    assert configuration.check(config) == []
+    kinds = [type(callback).__name__ for callback in of_the_test(config)]
+    assert kinds == ["AttributeAttack", "IterativeCorrection"]
+    wrong = ["callbacks=iterative_correction", "callbacks.iterative_correction.beams=[0]",
+             "callbacks.iterative_correction.steps=[-1]"]  # fmt: skip
+    messages = configuration.check(configuration.compose("train", wrong))
+    assert [message.split("=")[0] for message in messages] == [
+        "callbacks.iterative_correction.steps", "callbacks.iterative_correction.beams"
+    ]  # fmt: skip
+    assert [type(c).__name__ for c in of_the_test(configuration.compose("train", []))] == ["AttributeAttack"]
