@@ -92,7 +92,7 @@ class RandomGPT2:
 
 
 class RandomT5:
-    """A small T5 (version 1.1: gated GELU, untied head) from random weights, with a byte-level BPE of its own.
+    """A small T5 (gated GELU as in version 1.1, one embedding) from random weights, with a byte-level BPE of its own.
 
     Args:
         encoder_layers: Blocks of the encoder, which reads the prefix vectors.
@@ -147,7 +147,11 @@ class RandomT5:
         """See :class:`Backbone`."""
         from transformers import AutoModelForSeq2SeqLM
 
-        return AutoModelForSeq2SeqLM.from_config(_config(artifacts), dtype=torch.float32, attn_implementation="eager")
+        model = AutoModelForSeq2SeqLM.from_config(_config(artifacts), dtype=torch.float32, attn_implementation="eager")
+        # transformers 5 gives T5 one embedding for input and output, and begins it at size 1: with vectors of norm
+        # sqrt(width) behind the decoder's last norm, the first loss would be that of random certainty (78 for 7).
+        torch.nn.init.normal_(model.get_input_embeddings().weight, std=self.width**-0.5)
+        return model
 
 
 class Pretrained:
