@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from errors import InputError
 
 DType = Literal["float32", "bfloat16", "float16"]
 
@@ -40,6 +42,39 @@ class Embedder(Protocol):
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Vectors of ``texts``, shape (n, d), float32, on the CPU, in the order of ``texts``."""
         ...
+
+
+@runtime_checkable
+class Remote(Protocol):
+    """An embedder that is asked over a network, and may cost money; what it has beside what every embedder has.
+
+    Attributes:
+        texts_at_once: Texts of one call of ``embed`` that make good use of it.
+    """
+
+    @property
+    def texts_at_once(self) -> int: ...
+
+    def announce(self, texts: Iterable[str]) -> None:
+        """Hears of all texts of a job before the first of them is sent."""
+        ...
+
+
+class UnfinishedError(InputError):
+    """A call of ``embed`` failed half-way. The cache keeps what had arrived, and lets the error go on.
+
+    Attributes:
+        done: Positions of the texts whose vectors arrived, m of them.
+        vectors: (m, d) float32, finite.
+    """
+
+    def __init__(self, message: str, done: Sequence[int], vectors: Tensor) -> None:
+        super().__init__(message)
+        self.done, self.vectors = done, vectors
+
+
+class QueryLimitError(UnfinishedError):
+    """As many texts were sent to an embedder as the user allows."""
 
 
 def fingerprint_of(**parts: str | int | bool | None) -> str:

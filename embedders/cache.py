@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from embedders.base import Embedder
+from embedders.base import Embedder, Remote, UnfinishedError
 from embedders.index import ABSENT, KeySet, Positions, Values, distinct
 from embedders.progress import Progress
 from embedders.shards import DamagedShardError, Keys, Vectors, text_keys, write_privately
@@ -35,6 +35,7 @@ from errors import InputError
 
 Purpose = Literal["training", "attack", "scoring"]
 
+_TEXTS_AT_ONCE = 256
 _SHOWN_CHARACTERS = 40  # of a text in an error message
 _APPEARANCE_SECONDS = (0.1, 0.4, 1.5, 6.0, 20.0)  # waits for other ranks' shards to appear on a network disk
 
@@ -148,7 +149,7 @@ class CachedEmbedder:
         embedder: Embedder,
         directory: Path,
         *,
-        batch_size: PositiveInt = 256,
+        batch_size: PositiveInt | None = None,
         shard_size: PositiveInt = 4096,
         shard_seconds: PositiveFloat = 60.0,
     ) -> None:
@@ -156,13 +157,13 @@ class CachedEmbedder:
 
         Args:
             directory: Where all embedders' vectors lie, each in a folder of its own; made (0700) where missing.
-            batch_size: Texts sent to the embedder at a time.
+            batch_size: Texts sent to the embedder at a time; None takes 256, or what a ``Remote`` one asks for.
             shard_size: Rows of a file.
             shard_seconds: Longest wait of a vector in memory while calls arrive.
         """
         self._embedder = embedder
         self._directory = directory
-        self._batch_size = batch_size
+        self._given_batch_size = batch_size
         self._shard_size = shard_size
         self._shard_seconds = shard_seconds
         self.queries = Queries()
@@ -210,7 +211,7 @@ class CachedEmbedder:
         was killed half-way, because shards hold whole batches.
 
         Raises:
-            InputError: As ``embed``; batches that were finished before are kept.
+            InputError: As ``embed``; what was embedded before is kept.
         """
         keys = text_keys(texts)
         self.queries.count_asked(purpose, keys)
@@ -224,6 +225,8 @@ class CachedEmbedder:
         self._store.trust(self._store.find(keys))
         unseen = self._unseen(texts, keys)
         barrier()  # all ranks have seen the same; from here on there are new shards
+        if rank == 0 and isinstance(self._embedder, Remote):
+            self._embedder.announce(texts[position] for position in unseen.tolist())
         self._send(texts, keys, unseen, purpose, rank, world_size)
         self.flush()
         barrier()
@@ -262,6 +265,12 @@ class CachedEmbedder:
             InputError: The disk is full.
         """
         self._pending.flush()
+
+    @cached_property
+    def _batch_size(self) -> int:
+        if self._given_batch_size is not None:
+            return self._given_batch_size
+        return self._embedder.texts_at_once if isinstance(self._embedder, Remote) else _TEXTS_AT_ONCE
 
     @cached_property
     def _store(self) -> ShardStore:
@@ -316,13 +325,24 @@ class CachedEmbedder:
         with Progress(rows_to_come, shown=rank == 0) as progress:
             for number in order:
                 batch = batches[number]
-                vectors = self._ask([texts[position] for position in batch.tolist()], batch, purpose)
+                try:
+                    vectors = self._ask([texts[position] for position in batch.tolist()], batch, purpose)
+                except UnfinishedError as error:
+                    self._keep(keys[batch], error, purpose)
+                    raise
                 self._pending.add(keys[batch], vectors)
                 rows_to_come -= len(batch)
                 waited = time.monotonic() - self._pending.since
                 if len(self._pending) >= self._shard_size or waited > self._shard_seconds:
                     self._pending.flush(rows_to_come)
                 progress.advance(len(batch))
+
+    def _keep(self, keys: Keys, error: UnfinishedError, purpose: Purpose) -> None:
+        """Store what had arrived of a batch, and all that waits."""
+        self.queries.count_sent(purpose, len(error.done) - len(keys))  # they were all counted as sent
+        if len(error.done):
+            self._pending.add(keys[error.done], error.vectors.numpy())
+        self._pending.flush()
 
     def _ask(self, texts: list[str], positions: Positions, purpose: Purpose) -> Vectors:
         self.queries.count_sent(purpose, len(texts))

@@ -1,0 +1,250 @@
+"""One server that speaks the OpenAI embeddings protocol: a request, and which failures are worth another attempt.
+
+    POST {base_url}/embeddings   {"model": "m", "input": ["hello"], "encoding_format": "float"}
+    -> {"data": [{"index": 0, "embedding": [0.1, ...]}]}
+
+The key is read from the environment when the first request is sent, and kept in the connection's headers alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
+
+from embedders.embedding_answer import retry_after, vectors_of, words_of
+from embedders.shards import Vectors
+from errors import InputError
+
+if TYPE_CHECKING:
+    import httpx
+
+log = logging.getLogger(__name__)
+
+_SHOWN_CHARACTERS = 200  # of what a server says
+_LONGEST_BACKOFF = 60.0  # seconds
+_LONGEST_WAIT = 600.0  # seconds: a server that asks for more will not be ready in this run
+_SILENT_WAIT = 5.0  # seconds: shorter waits are not worth a line
+_TRIED_AGAIN = {408, 409, 425, 429}  # and everything from 500 on
+_EXHAUSTED = "insufficient_quota"  # OpenAI's code for an empty account: it comes as 429, and no waiting helps
+
+
+def _address(value: str) -> str:
+    # What stands here is written into config.yaml, so no secret may be part of it.
+    try:
+        parts = urlsplit(value)
+        plain = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        plain = plain and not any(letter in value for letter in "@?# ")
+    except ValueError:  # a port that is no number
+        plain = False
+    if not plain:
+        raise PydanticCustomError("address", "an http or https address without user name, query or fragment")
+    return value
+
+
+def _variable(value: str) -> str:
+    if not (value.isascii() and value.isidentifier()):
+        raise PydanticCustomError("variable", "the name of an environment variable, or null")
+    return value
+
+
+Address = Annotated[str, AfterValidator(_address)]
+VariableName = Annotated[str, AfterValidator(_variable)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why an attempt gave nothing.
+
+    Attributes:
+        again: Whether another attempt may succeed.
+        billed: Whether the server may have done, and counted, the work all the same.
+        asked_wait: Seconds that the server asks to wait.
+    """
+
+    reason: str
+    again: bool
+    billed: bool = False
+    asked_wait: float | None = None
+
+
+class EmbeddingServer:
+    """Asks for the vectors of a few texts at a time; safe to use from several threads once it is open.
+
+    Attributes:
+        name: Model and address, as messages name them.
+        width: Of a vector; None until the first answer, where no ``dimensions`` were asked for.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        dimensions: int | None,
+        api_key_env: str | None,
+        connections: int,
+        timeout: float,
+        retries: int,
+        backoff: float,
+    ) -> None:
+        """No request is sent yet; the arguments are those of ``OpenAIEmbedder``."""
+        self.name = f"embedder.model={model} at {base_url}"
+        self.width = dimensions
+        self._url = f"{base_url.rstrip('/')}/embeddings"
+        self._model = model
+        self._dimensions = dimensions
+        self._api_key_env = api_key_env
+        self._connections = connections
+        self._timeout = timeout
+        self._retries = retries
+        self._backoff = backoff
+        self._reached = False
+        self._lock = threading.Lock()
+        self._jitter = random.Random()  # the global generator is seeded, and the run's own
+
+    def open(self) -> None:
+        """Make ready to send.
+
+        Raises:
+            InputError: The environment variable of the key is not set, or holds something else.
+        """
+        _ = self._client
+
+    def vectors(self, texts: Sequence[str], stop: threading.Event, spend: Callable[[int], int]) -> Vectors:
+        """Vectors of ``texts`` by one request, repeated where that may help; (n, width) float32, in their order.
+
+        Args:
+            texts: At least one. An empty one is sent as a space, since OpenAI's server refuses empty texts.
+            stop: Ends a wait before the next attempt.
+            spend: Asked for leave to send n texts once more, after an attempt that the server may have billed; gives
+                how many of them may be sent.
+
+        Raises:
+            InputError: The server refuses, stays silent, or answers with something that is no list of vectors.
+        """
+        wanted = {} if self._dimensions is None else {"dimensions": self._dimensions}
+        inputs = [text or " " for text in texts]
+        request = {"model": self._model, "input": inputs, "encoding_format": "float", **wanted}
+        content = json.dumps(request).encode()  # ASCII, whatever the texts hold
+        attempt = 0
+        while True:
+            outcome = self._attempt(content)
+            if not isinstance(outcome, _Failure):
+                return self._parsed(outcome, len(texts))
+            reason = f"{self.name}: {outcome.reason}" + (f" ({attempt + 1} attempts)" if attempt else "")
+            if not outcome.again or attempt == self._retries:
+                raise InputError(reason)
+            wait = self._wait(attempt, outcome.asked_wait)
+            if wait > _LONGEST_WAIT:
+                raise InputError(f"{reason}, and asks to wait {wait:,.0f} seconds: try again then")
+            if wait > _SILENT_WAIT:
+                log.warning("%s; the next attempt in %.0f seconds", reason, wait)
+            if stop.wait(wait):
+                raise InputError(f"{reason}; given up, since another request failed")
+            if outcome.billed and spend(len(texts)) < len(texts):
+                raise InputError(f"{reason}; embedder.max_queries allows no further attempt")
+            attempt += 1
+
+    @cached_property
+    def _client(self) -> httpx.Client:
+        import httpx
+
+        for name in ("httpx", "httpcore"):  # a line for each request; all headers of an answer where Hydra is verbose
+            if logging.getLogger(name).level == logging.NOTSET:
+                logging.getLogger(name).setLevel(logging.WARNING)
+        key = self._key()
+        return httpx.Client(
+            headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}),
+            timeout=self._timeout,
+            limits=httpx.Limits(max_connections=self._connections, max_keepalive_connections=self._connections),
+        )
+
+    def _key(self) -> str | None:
+        if self._api_key_env is None:
+            return None
+        key = os.environ.get(self._api_key_env, "").strip()
+        if not key:
+            raise InputError(
+                f"embedder.api_key_env={self._api_key_env}: that environment variable is not set; export it with the "
+                "server's key, or give embedder.api_key_env=null for a server that wants none"
+            )
+        if not (key.isascii() and key.isprintable()) or " " in key:  # an error of the HTTP library would quote it
+            raise InputError(f"embedder.api_key_env={self._api_key_env}: that environment variable holds no key")
+        return key
+
+    def _attempt(self, content: bytes) -> httpx.Response | _Failure:
+        """A good answer, or why there is none."""
+        import httpx
+
+        try:
+            response = self._client.post(self._url, content=content)
+        except httpx.ConnectError as error:
+            # Before anything was ever answered, a wrong address is likelier than a server that restarts.
+            return _Failure(f"no connection: {self._quoted(str(error))}", again=self._reached)
+        except httpx.ConnectTimeout:
+            return _Failure(f"no connection within embedder.timeout={self._timeout:g} seconds", again=True)
+        except httpx.TimeoutException:
+            return _Failure(f"no answer within embedder.timeout={self._timeout:g} seconds", again=True, billed=True)
+        except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
+            reason = self._quoted(str(error)) or type(error).__name__
+            return _Failure(f"the connection broke: {reason}", again=True, billed=True)
+        except (httpx.RequestError, httpx.InvalidURL) as error:
+            return _Failure(f"{type(error).__name__}: {self._quoted(str(error))}", again=False)
+        self._reached = True
+        return response if response.status_code == 200 else self._refusal(response)
+
+    def _refusal(self, response: httpx.Response) -> _Failure:
+        status, said = response.status_code, self._quoted(words_of(response))
+        if status == 401:  # the server's words may hold a part of the key
+            given = f"the key in {self._api_key_env}" if self._api_key_env else "a request without a key"
+            return _Failure(f"refuses {given} (HTTP 401)", again=False)
+        reason = f"HTTP {status}" + (f": {said}" if said else "")
+        if status == 404:
+            reason += "; check embedder.base_url (it mostly ends in /v1) and embedder.model"
+        exhausted = status == 429 and _EXHAUSTED in response.text
+        again = not exhausted and (status in _TRIED_AGAIN or status >= 500)
+        return _Failure(reason, again=again, asked_wait=retry_after(response))
+
+    def _wait(self, attempt: int, asked: float | None) -> float:
+        """Seconds until the next attempt: what the server asks for, or twice as long each time; never all at once."""
+        jitter = self._jitter.random()
+        if asked is not None:
+            return asked + jitter * self._backoff
+        return min(self._backoff * 2.0**attempt, _LONGEST_BACKOFF) * (0.5 + 0.5 * jitter)
+
+    def _parsed(self, response: httpx.Response, texts: int) -> Vectors:
+        try:
+            answer = response.json()
+        except ValueError:
+            said = f"{response.headers.get('content-type', 'no content type')}, {response.text}"
+            raise InputError(
+                f"{self.name}: the answer is no JSON; check embedder.base_url, which mostly ends in /v1 "
+                f"({self._quoted(said)})"
+            ) from None
+        try:
+            vectors = vectors_of(answer, texts)
+        except ValueError as error:
+            raise InputError(f"{self.name}: {self._quoted(str(error))}") from None
+        with self._lock:
+            self.width = self.width or vectors.shape[1]
+        if vectors.shape[1] != self.width:
+            wanted = "embedder.dimensions asks for" if self._dimensions else "the first answer had"
+            raise InputError(f"{self.name}: gave vectors of width {vectors.shape[1]}, {wanted} {self.width}")
+        return vectors
+
+    def _quoted(self, said: str) -> str:
+        """What a server says, on one line, without control characters and without the key that it may repeat."""
+        key = self._key()
+        said = said.replace(key, "***") if key else said
+        said = " ".join("".join(letter if letter.isprintable() else " " for letter in said).split())
+        return said if len(said) <= _SHOWN_CHARACTERS else f"{said[: _SHOWN_CHARACTERS - 1]}…"

@@ -1,0 +1,181 @@
+"""Any server that speaks the OpenAI embeddings protocol: OpenAI's own, or vLLM, TEI, Ollama, llama.cpp and the like.
+
+OpenAIEmbedder("text-embedding-3-small", dimensions=512).embed(["hello"])   # (1, 512), and one text is billed
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import numpy as np
+import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from embedders.base import QueryLimitError, UnfinishedError, fingerprint_of
+from embedders.embedding_server import Address, EmbeddingServer, VariableName
+from embedders.shards import Vectors
+from errors import InputError
+
+log = logging.getLogger(__name__)
+
+_LARGE_JOB = 1000  # texts: what is smaller costs next to nothing, and is not announced
+_BYTES_PER_TOKEN = 4  # of UTF-8; about right for English, and nearer than characters for other scripts
+_PROBE = "dimension"
+
+
+class OpenAIEmbedder:
+    """Texts to the vectors that a server gives for them, several requests at a time."""
+
+    def __init__(
+        self,
+        model: str = "text-embedding-ada-002",
+        base_url: Address = "https://api.openai.com/v1",
+        dimensions: PositiveInt | None = None,
+        api_key_env: VariableName | None = "OPENAI_API_KEY",
+        max_tokens: PositiveInt = 8191,
+        batch_size: PositiveInt = 128,
+        concurrency: PositiveInt = 4,
+        timeout: PositiveFloat = 60.0,
+        retries: NonNegativeInt = 6,
+        backoff: PositiveFloat = 1.0,
+        price_per_million_tokens: NonNegativeFloat | None = None,
+        max_queries: PositiveInt | None = None,
+    ) -> None:
+        """No request is sent and no key is looked for before that is needed.
+
+        Args:
+            model: Its name on the server. Whoever puts other weights behind the same name needs another cache.
+            base_url: What stands before ``/embeddings``.
+            dimensions: Width that the server is asked for; None takes the model's own, which costs a text to find.
+            api_key_env: Environment variable of the key; None for a server that wants none.
+            max_tokens: What the model reads of a text. Nothing is cut here: a longer one is the server's to refuse.
+            batch_size: Texts in a request.
+            concurrency: Requests at a time.
+            timeout: Seconds to wait for a connection, and for each part of an answer.
+            retries: Further attempts after 429, 5xx, a time-out or a broken connection.
+            backoff: Seconds before the second attempt; doubled each time, to at most a minute. A server's Retry-After
+                goes before.
+            price_per_million_tokens: For the estimate before a large job, in any currency.
+            max_queries: Texts that this process may send in all; None for no limit. One that is sent again after a
+                time-out or a broken connection counts twice, since the server may have billed it.
+        """
+        self.max_tokens = max_tokens
+        self.fingerprint = fingerprint_of(
+            kind="openai", server=_place(base_url), model=model, dimensions=dimensions, max_tokens=max_tokens
+        )
+        self._server = EmbeddingServer(base_url, model, dimensions, api_key_env, concurrency, timeout, retries, backoff)
+        self._batch_size = batch_size
+        self._concurrency = concurrency
+        self._price = price_per_million_tokens
+        self._budget = _Budget(max_queries)
+        self._arrived = 0
+
+    @property
+    def dimension(self) -> int:
+        """Width of a vector; where it is unknown, one request is sent, with one text.
+
+        Raises:
+            InputError: As ``embed``.
+        """
+        if self._server.width is None:
+            self.embed([_PROBE])
+        assert self._server.width is not None
+        return self._server.width
+
+    @property
+    def texts_at_once(self) -> int:
+        """Texts that keep all requests busy."""
+        return self._batch_size * self._concurrency
+
+    def announce(self, texts: Iterable[str]) -> None:
+        """Say in the log what embedding ``texts`` will take; nothing where they are few."""
+        sizes = [len(text.encode(errors="replace")) for text in texts]
+        if len(sizes) < _LARGE_JOB:
+            return
+        tokens = sum(-(-size // _BYTES_PER_TOKEN) for size in sizes)
+        cost = "embedder.price_per_million_tokens would tell the cost"
+        if self._price is not None:
+            cost = f"cost about {tokens / 1e6 * self._price:,.2f} at {self._price:g} per million"
+        line = f"{self._server.name}: {len(sizes):,} texts to embed, about {tokens:,} tokens; {cost}"
+        if self._budget.left is not None and self._budget.left < len(sizes):
+            line += f"; embedder.max_queries ends it after {self._budget.left:,} texts"
+        log.info(line)
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """Vectors of ``texts``, (n, d) float32 on the CPU.
+
+        Raises:
+            InputError: The key is missing.
+            QueryLimitError: ``max_queries`` is reached; it holds the vectors that arrived.
+            UnfinishedError: The server refuses, stays silent or answers nonsense; it holds the vectors that arrived.
+        """
+        if not texts:
+            return torch.empty(0, self.dimension)
+        self._server.open()
+        starts = range(0, len(texts), self._batch_size)
+        stop = threading.Event()
+        failures: list[InputError] = []
+
+        def fetch(start: int) -> Vectors:
+            """Vectors of as many texts of this request as could be had."""
+            piece = texts[start : start + self._batch_size]
+            allowed = 0 if stop.is_set() else self._budget.take(len(piece))
+            try:
+                if allowed:
+                    return self._server.vectors(piece[:allowed], stop, self._budget.take)
+            except InputError as error:
+                failures.append(error)
+                stop.set()
+            return np.empty((0, self._server.width or 0), dtype=np.float32)
+
+        # One request needs no thread. After a failure those under way are awaited: what they bring is paid for.
+        with ThreadPoolExecutor(min(self._concurrency, len(starts))) as pool:
+            try:
+                pieces = list(pool.map(fetch, starts) if len(starts) > 1 else map(fetch, starts))
+            finally:
+                stop.set()  # after Ctrl-C nobody waits for another attempt
+        done = [start + row for start, piece in zip(starts, pieces, strict=True) for row in range(len(piece))]
+        self._arrived += len(done)
+        vectors = (
+            torch.from_numpy(np.concatenate([piece for piece in pieces if len(piece)])) if done else torch.empty(0)
+        )
+        if len(done) == len(texts):
+            return vectors
+        if failures:
+            kept = f"; vectors that had arrived and are kept in the cache: {self._arrived:,}" if self._arrived else ""
+            raise UnfinishedError(f"{failures[0]}{kept}", done, vectors)
+        raise QueryLimitError(
+            f"embedder.max_queries={self._budget.limit} is reached: this process has sent so many texts to "
+            f"{self._server.name}, and the {self._arrived:,} vectors that arrived are kept in the cache. Raise it, or "
+            "run the command again to send as many more: only what is missing is sent",
+            done,
+            vectors,
+        )
+
+
+class _Budget:
+    """How many texts may still be sent; shared by threads."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = self.left = limit
+        self._lock = threading.Lock()
+
+    def take(self, texts: int) -> int:
+        """Ask for ``texts``; gives how many of them are granted."""
+        with self._lock:
+            if self.left is None:
+                return texts
+            granted = min(texts, self.left)
+            self.left -= granted
+            return granted
+
+
+def _place(base_url: str) -> str:
+    """Host, port and path of an address: what names a server, however it is written."""
+    parts = urlsplit(base_url)
+    return f"{parts.netloc.lower()}{parts.path.rstrip('/')}"
