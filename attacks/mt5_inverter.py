@@ -11,7 +11,6 @@ which would drop half of what was trained.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -71,13 +70,6 @@ class RandomMT5(RandomT5):
         from transformers import MT5Config
 
         return MT5Config
-
-    def model(self, artifacts: Path, *, weights: bool) -> Any:
-        """See Backbone. The output embedding begins small: the decoder's last layer norm gives vectors of norm
-        sqrt(width), and with input embeddings in its place the first loss would be that of random certainty."""
-        model = untied(super().model(artifacts, weights=weights))
-        nn.init.normal_(model.lm_head.weight, std=self.width**-0.5)
-        return model
 
 
 def untied(model: Any) -> Any:
