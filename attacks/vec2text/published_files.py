@@ -1,0 +1,215 @@
+"""The files of a released checkpoint: where they are, which two belong together, what their weights are called.
+
+    find_pair("jxm/gtr__nq__32__correct")        # (inverter files, corrector files), by folder or by name on the hub
+
+A released checkpoint is a config.json and weights (safetensors or pickled tensors, in one file or several). An inverter
+and its corrector are two of them, whose names differ in their ending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from embedders.model_files import locate, read_json
+from errors import InputError
+
+# How the names of an inverter and of its corrector end; the last pair is that of jxm/gtr__nq__32.
+ENDINGS = (("inverter", "corrector"), ("hypothesizer", "corrector"), ("inversion", "corrector"), ("", "__correct"))
+EMBEDDER = "embedder."  # how the names of the frozen embedder's weights begin
+_LOADED = ("model.safetensors", "pytorch_model.bin")
+# One matrix under three names; a file may hold any of them.
+_EMBEDDINGS = ("model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+_HEAD = "model.lm_head.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedFiles:
+    """One checkpoint on this machine.
+
+    Attributes:
+        name: As it was asked for.
+        folder: Where its files are.
+        config: Content of config.json.
+        weights: All tensors, under the names of the file.
+    """
+
+    name: str
+    folder: Path
+    config: dict[str, Any]
+    weights: dict[str, Tensor]
+
+    @property
+    def is_corrector(self) -> bool:
+        """Whether these weights correct a hypothesis. Old correctors have one transform, as inverters have, and only
+        their configuration tells them apart."""
+        named = str((self.config.get("architectures") or [""])[0])
+        return named.startswith("Corrector") or any(name.startswith("embedding_transform_") for name in self.weights)
+
+
+def find_pair(name: str, revision: str | None = None) -> tuple[ReleasedFiles, ReleasedFiles | None]:
+    """The inverter and the corrector that belong together, from the name of either.
+
+    Args:
+        name: A folder that holds config.json, or that holds the folders ``inverter`` and ``corrector``; or a name
+            on the hub.
+        revision: Branch, tag or commit of ``name`` on the hub; its counterpart is taken from its main branch.
+
+    Returns:
+        Inverter and corrector; None in place of the corrector where an inverter without one was named.
+
+    Raises:
+        InputError: Something cannot be found, or is no such checkpoint.
+    """
+    both = Path(name).expanduser()
+    if (both / "inverter").is_dir() and (both / "corrector").is_dir():
+        return _read(str(both / "inverter"), None), _read(str(both / "corrector"), None)
+    found = _read(name, revision)
+    if not found.is_corrector:
+        return found, _counterpart(name, wanted=1)
+    inverter = found.config.get("corrector_model_from_pretrained")
+    other = _read(str(inverter), None) if inverter else _counterpart(name, wanted=0)
+    if other is None:
+        raise InputError(
+            f"attack.pretrained={name} is a corrector, and its inverter is nowhere to be found: put both into one "
+            "folder, as <folder>/inverter and <folder>/corrector, and give attack.pretrained=<folder>"
+        )
+    return other, found
+
+
+def _counterpart(name: str, wanted: int) -> ReleasedFiles | None:
+    """The other of the pair by its name: ``wanted`` 0 is the inverter, 1 the corrector; None where there is none."""
+    stem = name.rstrip("/")
+    failed: InputError | None = None
+    for ending in ENDINGS:
+        if stem.endswith(ending[1 - wanted]):
+            other = stem.removesuffix(ending[1 - wanted]) + ending[wanted]
+            if other == stem or (Path(stem).is_dir() and not Path(other).is_dir()):
+                continue
+            try:
+                read = _read(other, None)
+            except InputError as error:
+                failed = error
+                continue
+            if read.is_corrector == bool(wanted):
+                return read
+    if failed is not None and wanted == 0:
+        raise failed
+    return None
+
+
+def _read(name: str, revision: str | None) -> ReleasedFiles:
+    folder = find(name, revision, "checkpoint", weights=True)
+    config = read_json(folder / "config.json")
+    if not isinstance(config, dict) or "model_name_or_path" not in config:
+        raise InputError(
+            f"attack.pretrained={name}: {folder / 'config.json'} is missing or names no model_name_or_path: not a "
+            "released inverter or corrector of Vec2Text"
+        )
+    return ReleasedFiles(name, folder, config, _weights(name, folder))
+
+
+def find(name: str, revision: str | None, what: str, *, weights: bool) -> Path:
+    """The folder of a checkpoint or language model; from the hub's cache or the hub where there is no such folder.
+
+    Raises:
+        InputError: It is in none of the three.
+    """
+    try:
+        files = locate(name, revision)
+        return files.with_weights() if weights else files.folder
+    except InputError as error:
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+        at = f" (revision {revision})" if revision else ""
+        raise InputError(
+            f"attack.pretrained: the {what} {name}{at} is not on this machine: there is no folder of that name with "
+            f"its files, it is not in the hub's cache {HF_HUB_CACHE}, and the hub does not have it or cannot be "
+            f"reached. `hf download {name}` fetches it on a machine with a connection; a copy of its folder works too"
+        ) from error
+
+
+def _weights(name: str, folder: Path) -> dict[str, Tensor]:
+    for file in _LOADED:
+        index = read_json(folder / f"{file}.index.json")
+        parts = sorted(set(index["weight_map"].values())) if index else [file]
+        if all((folder / part).is_file() for part in parts):
+            return {key: tensor for part in parts for key, tensor in _tensors(folder / part).items()}
+    raise InputError(f"attack.pretrained={name}: {folder} holds neither {_LOADED[0]} nor {_LOADED[1]}")
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    from pickle import UnpicklingError
+
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        content: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+        return content
+    except (SafetensorError, UnpicklingError, RuntimeError, OSError, EOFError) as error:
+        raise InputError(f"{path}: not a file of weights, or a damaged one: {error}") from error
+
+
+def fill(module: nn.Module, files: ReleasedFiles, names: Mapping[str, str], *, tied: bool) -> None:
+    """Copy released weights into a module.
+
+    Args:
+        module: Holds the encoder-decoder as ``model``.
+        files: The checkpoint; the embedder's weights in it are left out.
+        names: Beginning of a name in the file -> beginning in ``module``; the first that fits is taken.
+        tied: Whether the language model's head is its input embedding, whatever the file has under its name.
+
+    Raises:
+        InputError: Weights are missing, unknown or of another shape: all of them are listed, under the file's names.
+    """
+    given: dict[str, Tensor] = {}
+    original: dict[str, str] = {}
+    unknown: list[str] = []
+    for key, tensor in files.weights.items():
+        if key.startswith(EMBEDDER):
+            continue
+        renamed = next((new + key.removeprefix(old) for old, new in names.items() if key.startswith(old)), None)
+        if renamed is None:
+            unknown.append(key)
+        else:
+            given[renamed], original[renamed] = tensor, key
+    if tied:
+        given = {name: tensor for name, tensor in given.items() if name != _HEAD}
+    for alias in _EMBEDDINGS[1:]:
+        if alias in given:
+            given.setdefault(_EMBEDDINGS[0], given.pop(alias))
+            original.setdefault(_EMBEDDINGS[0], original[alias])
+    wanted = dict(module.named_parameters())  # a matrix under two names is listed once, under the first
+    back: dict[str, str] = {}
+    for old, new in names.items():
+        back.setdefault(new, old)
+
+    def in_file(name: str) -> str:
+        begins = next(new for new in back if name.startswith(new))
+        return original.get(name, back[begins] + name.removeprefix(begins))
+
+    unknown += [in_file(name) for name in given.keys() - wanted.keys()]
+    missing = [in_file(name) for name in wanted.keys() - given.keys()]
+    other = [
+        f"{in_file(name)} is {tuple(given[name].shape)} instead of {tuple(wanted[name].shape)}"
+        for name in given.keys() & wanted.keys()
+        if given[name].shape != wanted[name].shape
+    ]
+    faults = [
+        f"{what}: {', '.join(sorted(listed))}"
+        for what, listed in (("missing", missing), ("unknown", unknown), ("of another shape", other))
+        if listed
+    ]
+    if faults:
+        raise InputError(f"attack.pretrained={files.name}: weights that do not fit the model; {'; '.join(faults)}")
+    with torch.no_grad():
+        for name, parameter in wanted.items():
+            parameter.copy_(given[name])
