@@ -34,13 +34,14 @@ SENTENCES = (
     "Our football team lost the final match against Brazil.",
 )
 CLOSE = 0.99  # rounding and half precision leave more than .999
+# The multilingual authors' code takes the pooler's output wherever a model has one, and no prefix.
+_E5_POOLER = 'embedder=me5_base embedder.pooling=pooler embedder.normalize=false embedder.prefix=""'
 # What checkpoints call their embedder -> the override that gives its vectors.
 OVERRIDES = {
     "gtr_base": "embedder=gtr",
     "gtr_base_st": "embedder=gtr_st",
-    "intfloat/multilingual-e5-base": "embedder=me5_base",
-    "me5_base": "embedder=me5_base",
-    "multilingual_e5_base": "embedder=me5_base",
+    "intfloat/multilingual-e5-base": _E5_POOLER,
+    "multilingual_e5_base": _E5_POOLER,
     "sentence-transformers/all-MiniLM-L6-v2": "embedder=minilm",
     "text-embedding-ada-002": "embedder=openai embedder.model=text-embedding-ada-002",
 }
