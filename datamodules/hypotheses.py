@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-import runs
 from datamodules.inversion import Encode, TokenIds
 from embedders.cache import CachedEmbedder, CachedVectors
 from embedders.progress import Progress
-from embedders.store import make_private_folder
+from embedders.shards import write_privately
+from embedders.store import full_disk_explained, make_private_folder
 from errors import InputError
 
 
@@ -55,7 +55,9 @@ class HypothesisStore:
         with Progress(sum(map(len, mine)), "hypotheses", shown=rank == 0) as progress:
             for part in mine:
                 texts = write(part)
-                runs.write_json_lines(self._file(part), ({"text": text} for text in texts))
+                lines = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+                with full_disk_explained(self.folder, len(lines)):
+                    write_privately(self._file(part), lines)
                 progress.advance(len(part))
         barrier()
 
@@ -69,7 +71,7 @@ class HypothesisStore:
         for part in self._parts():
             path = self._file(part)
             try:
-                found = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+                found = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
             except (OSError, ValueError, KeyError) as error:
                 raise InputError(
                     f"{path}: hypotheses cannot be read ({error}); delete the file to make it again"

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
@@ -23,11 +23,12 @@ import runs
 from attacks.backbones import load_tokenizer, token_ids
 from attacks.base import Targets
 from attacks.decoders import EncoderDecoder
+from attacks.finished import weights_key
 from attacks.from_run import attack_of, identity, keep
 from attacks.generative import GenerativeAttack
 from attacks.optimizers import OptimizerSettings, scheduled, training_progress
 from attacks.run_checks import check_embedder
-from attacks.vec2text.hypothesis_plan import HypothesisPlan, Recipe, write_hypotheses
+from attacks.vec2text.hypothesis_plan import HypothesisPlan, Recipe, matched_noise, write_hypotheses
 from attacks.vec2text.iterative import Initial, IterativeAttack
 from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, without_ignored
 from attacks.vec2text.search import CorrectionSearch, Proposal
@@ -40,6 +41,7 @@ INVERTER = "inverter"  # the copy, among the artifacts
 STATISTICS = "hypotheses.json"
 BINS = 40  # of the histogram of cosines, from -1 to 1
 BLOCK = 4096
+MATCHED = 500  # texts that the noise is matched on
 
 
 class Corrector(IterativeAttack):
@@ -158,12 +160,31 @@ class Corrector(IterativeAttack):
         examples = self.data.examples(split)
         if not examples:
             return
-        who = identity(self.artifacts / INVERTER), texts_key([example.text for example in examples])
-        recipes = self.plan.recipes if split == "train" else [Recipe()]
+        # The vectors stand for whatever decides them: embedder, defense, its strength.
+        sample = self.data.vectors(split, range(0, len(examples), -(-len(examples) // BLOCK)), epoch=0)
+        texts = [example.text for example in examples]
+        who = identity(self.artifacts / INVERTER), texts_key(texts), weights_key({"vectors": sample})
+        recipes = self.plan.recipes(self._matched_noise) if split == "train" else [Recipe()]
         for recipe in recipes:
-            vectors = self.data.embedder.fingerprint, repr(self.data.defense)
-            folder = self.plan.folder(*who, *vectors, recipe)
+            folder = self.plan.folder(*who, recipe)
             self._add(split, folder, recipe.name, lambda part, recipe=recipe: self._by_inverter(split, part, recipe))
+
+    def _matched_noise(self) -> float:
+        """Every rank finds it, and the same: what one has embedded, the others read."""
+        if not self.data.examples("valid"):
+            rank_zero_warn("attack.hypotheses.noise=matched: there is no validation text to match: no noise")
+            return 0.0
+        noise = matched_noise(lambda size: self._closeness("train", size), self._closeness("valid", 0.0))
+        rank_zero_info(f"hypotheses of training texts are as close as those of validation texts with noise {noise:g}")
+        return noise
+
+    def _closeness(self, split: Split, noise: float) -> float:
+        """Mean cosine of greedy hypotheses of some texts with their targets."""
+        count = len(self.data.examples(split))
+        sample = range(0, count, -(-count // MATCHED))
+        texts = self._by_inverter(split, sample, Recipe(noise=noise))
+        targets = self.data.vectors(split, sample, epoch=0)
+        return float(cosine_rows(self.data.embedder.embed(texts, "training"), targets).mean())
 
     def _by_inverter(self, split: Split, part: range, recipe: Recipe) -> list[str]:
         vectors = self.data.vectors(split, list(part), epoch=0 if split == "train" else None)

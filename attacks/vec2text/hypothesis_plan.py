@@ -9,11 +9,11 @@ wrote itself show it what later rounds look like.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
@@ -24,6 +24,7 @@ from attacks.decoding import BeamSearch, Decoding, NucleusSampling
 from attacks.generative import GenerativeAttack
 
 ROWS = 256  # vectors that are decoded together
+NOISE_STEP = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,9 @@ class HypothesisPlan:
 
     Args:
         directory: Where they are kept, so that no corrector makes them again that another has made.
-        noise: A greedy set for each number: noise on the vector that the inverter reads, as a share of its norm.
+        noise: A greedy set for each entry: noise on the vector that the inverter reads, as a share of its norm.
+            ``matched`` is the noise with which hypotheses of training texts are as close to their targets as those of
+            validation texts are without any.
         sampled: Sets drawn from the inverter.
         temperature: Of these.
         later_rounds: Sets that the corrector itself writes while it is trained, at equal distances of time: the
@@ -80,19 +83,40 @@ class HypothesisPlan:
     def __init__(
         self,
         directory: str,
-        noise: Annotated[list[NonNegativeFloat], Field(min_length=1)],
+        noise: Annotated[list[NonNegativeFloat | Literal["matched"]], Field(min_length=1)],
         sampled: NonNegativeInt = 0,
         temperature: PositiveFloat = 1.0,
         later_rounds: NonNegativeInt = 0,
         seed: NonNegativeInt = 0,
     ) -> None:
         self.directory, self.later_rounds = Path(directory), later_rounds
-        self.recipes = [Recipe(noise=size, seed=seed + number) for number, size in enumerate(noise)]
-        self.recipes += [Recipe(temperature=temperature, seed=seed + number) for number in range(sampled)]
+        self.noise, self.sampled, self.temperature, self.seed = noise, sampled, temperature, seed
+
+    def recipes(self, matched: Callable[[], float]) -> list[Recipe]:
+        """One a set; ``matched`` finds the noise of that name, where it is asked for."""
+        found = matched() if "matched" in self.noise else 0.0
+        sizes = [found if size == "matched" else float(size) for size in self.noise]
+        recipes = [Recipe(noise=size, seed=self.seed + number) for number, size in enumerate(sizes)]
+        return recipes + [Recipe(temperature=self.temperature, seed=self.seed + n) for n in range(self.sampled)]
 
     def folder(self, *parts: object) -> Path:
         """The folder of one set: a hash of all that decides what stands in it."""
         return self.directory / blake2b(repr(parts).encode(), digest_size=12).hexdigest()
+
+
+def matched_noise(closeness: Callable[[float], float], wanted: float) -> float:
+    """The noise, to a hundredth, with which the mean cosine of hypotheses falls to ``wanted``; 0 where it is no higher
+    without noise."""
+    if closeness(0.0) <= wanted:
+        return 0.0
+    low, high = 0.0, 2.0
+    while high - low > NOISE_STEP:
+        middle = (low + high) / 2
+        if closeness(middle) > wanted:
+            low = middle
+        else:
+            high = middle
+    return round(high, 2)
 
 
 def write_hypotheses(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from attacks.backbones import token_ids
@@ -36,7 +37,7 @@ class Layout:
             they are.
     """
 
-    vectors: int = 16
+    vectors: PositiveInt = 16
     shared: bool = False
     layer_norm: bool = True
     feedback: bool = True

@@ -1,0 +1,392 @@
+"""Vec2Text through its scripts, on tiny models and real vectors: inverter, corrector, the whole, what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import T5Config, T5ForConditionalGeneration
+
+import configuration
+import evaluate
+import invert
+import runs
+import train
+from attacks.base import Targets
+from attacks.from_run import attack_of
+from attacks.vec2text.corrector import Corrector
+from attacks.vec2text.hypothesis_plan import Recipe, matched_noise
+from attacks.vec2text.network import CorrectorNetwork, Layout, padded
+from datamodules.hypotheses import HypothesisStore
+from embedders.cache import CachedEmbedder
+from embedders.minilm import MiniLM
+from errors import InputError
+
+NAMES, CITIES = ["ada", "bob", "cleo", "dan", "eve", "fay"], ["paris", "rome", "oslo", "lima", "cairo"]
+TEXTS = [f"{name} lives in {city} ." for name in NAMES for city in CITIES]
+SHORT = [
+    "datamodule=files", "datamodule.split_field=split", "datamodule.batch_size=6", "datamodule.drop_repeated=false",
+    "trainer.max_time=null", "trainer.accelerator=cpu", "trainer.precision=32-true", "logger=none",
+    "~callbacks.progress",
+    "+callbacks.checkpoint.every_n_train_steps=5", "callbacks.checkpoint.train_time_interval=null",
+]  # fmt: skip
+INVERTER = [
+    "attack=vec2text_inverter", "attack.backbone.width=32", "attack.backbone.heads=2", "attack.backbone.vocabulary=300",
+    "attack.backbone.encoder_layers=1", "attack.backbone.decoder_layers=1", "attack.prefix.vectors=2",
+    "attack.decoding.max_new_tokens=16", "attack.decoding.beams=2",
+]  # fmt: skip
+CORRECTOR = [
+    "attack=vec2text_corrector", "attack.layout.vectors=2", "attack.max_new_tokens=16", "attack.search.steps=2",
+    "attack.search.beams=2", "attack.hypotheses.noise=[0.0,0.3]", "attack.hypotheses.sampled=1",
+]  # fmt: skip
+
+
+class Place:
+    """A folder with texts and a cache, and the scripts as functions."""
+
+    def __init__(self, base: Path) -> None:
+        self.base, self.data = base, base / "data.jsonl"
+        splits = ["test" if n % 5 == 0 else "valid" if n % 7 == 0 else "train" for n in range(len(TEXTS))]
+        rows = [{"text": text, "split": split} for text, split in zip(TEXTS, splits, strict=True)]
+        self.data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def train(self, name: str, *overrides: str, steps: int = 10) -> Path:
+        run = self.base / name
+        lines = [
+            *SHORT, f"run_dir={run}", f"trainer.max_steps={steps}", f"datamodule.path={self.data}",
+            f"cache_dir={self.base / 'cache'}", *overrides,
+        ]  # fmt: skip
+        config = configuration.compose("train", lines)
+        assert configuration.check(config) == []
+        train.train(config)
+        return run
+
+    def evaluate(self, run: Path, name: str, *overrides: str) -> Path:
+        out = self.base / name
+        evaluate.evaluate(*configuration.on_run("evaluate", [f"run={run}", f"output_dir={out}", *overrides]))
+        return out
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(tmp_path_factory.mktemp("vec2text"))
+
+
+@pytest.fixture(scope="module")
+def inverter(place: Place) -> Path:
+    return place.train("inverter", *INVERTER, steps=60)
+
+
+@pytest.fixture(scope="module")
+def corrector(place: Place, inverter: Path) -> Path:
+    return place.train("corrector", *CORRECTOR, f"attack.inverter_run={inverter}", steps=10)
+
+
+def figures(directory: Path) -> dict[str, Any]:
+    loaded = json.loads((directory / runs.METRICS).read_text())
+    return {key: value for key, value in loaded.items() if key != "seconds"}
+
+
+def predictions(directory: Path) -> list[str]:
+    return [json.loads(line)["prediction"] for line in (directory / runs.PREDICTIONS).read_text().splitlines()]
+
+
+def vectors(texts: Sequence[str], place: Place) -> Tensor:
+    return CachedEmbedder(MiniLM("cpu"), place.base / "cache").embed(texts)
+
+
+# -- the network ------------------------------------------------------------------------------------------------------
+
+
+def network(**layout: Any) -> CorrectorNetwork:
+    torch.manual_seed(0)
+    config = T5Config(
+        vocab_size=40, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0, pad_token_id=0,
+        eos_token_id=1,
+    )  # fmt: skip
+    return CorrectorNetwork(T5ForConditionalGeneration(config).eval(), 6, Layout(vectors=3, **layout)).eval()
+
+
+def test_the_encoder_reads_target_hypothesis_and_difference_between_end_tokens() -> None:
+    made = network(normalize=False, layer_norm=False)
+    targets, own, ids = torch.randn(2, 6), torch.randn(2, 6), torch.tensor([[0, 7, 8, 1], [0, 9, 1, 0]])
+    inputs, mask = made.encoder_input(made.project(targets), targets, own, ids)
+    table = made.model.get_input_embeddings().weight
+    assert inputs.shape == (2, 3 * 3 + 4 + 4, 16)
+    for place in (0, 4, 8, 12):
+        assert torch.equal(inputs[:, place], table[1].expand(2, 16))
+    parts = ((1, made.target, targets), (5, made.hypothesis, own), (9, made.difference, targets - own))
+    for begin, transform, vector in parts:
+        assert torch.allclose(inputs[:, begin : begin + 3].flatten(1), transform(vector))
+    assert torch.equal(inputs[:, 13:], table[ids])
+    assert mask.tolist() == [
+        [1] * 13 + [0, 1, 1, 1],
+        [1] * 13 + [0, 1, 1, 0],
+    ]  # as published: no start
+
+
+def test_without_feedback_the_vector_of_the_hypothesis_changes_nothing() -> None:
+    made, targets, ids = network(feedback=False), torch.randn(2, 6), torch.tensor([[0, 7, 1]] * 2)
+    one, other = (made.encoder_input(made.project(targets), targets, torch.randn(2, 6), ids)[0] for _ in range(2))
+    assert torch.equal(one, other)
+
+
+def test_normalised_vectors_lose_their_length_and_their_difference_keeps_its_own() -> None:
+    made, ids = network(layer_norm=False), torch.tensor([[0, 7, 1]])
+    targets, own = torch.randn(1, 6), torch.randn(1, 6)
+    inputs = made.encoder_input(made.project(targets), targets, own, ids)[0]
+    longer = made.encoder_input(made.project(5 * targets), 5 * targets, 3 * own, ids)[0]
+    assert torch.allclose(inputs, longer, atol=1e-5)
+    unit = torch.nn.functional.normalize
+    wanted = made.difference((unit(targets, dim=-1) - unit(own, dim=-1)) * 6**0.5)
+    assert torch.allclose(inputs[:, 9:12].flatten(1), wanted, atol=1e-5)
+
+
+def test_padding_of_a_hypothesis_changes_no_loss() -> None:
+    made, targets, own = network(), torch.randn(1, 6), torch.randn(1, 6)
+    labels = torch.tensor([[5, 6, 1]])
+    short, long = torch.tensor([[0, 7, 8, 1]]), torch.tensor([[0, 7, 8, 1, 0, 0, 0]])
+    assert torch.allclose(made.loss(targets, own, short, labels), made.loss(targets, own, long, labels), atol=1e-6)
+
+
+def test_rows_are_filled_up_to_the_right() -> None:
+    assert padded([[1], [2, 3]], 9).tolist() == [[1, 9], [2, 3]]
+
+
+# -- hypotheses -------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_job_goes_on_with_the_parts_that_are_missing(tmp_path: Path) -> None:
+    written: list[int] = []
+
+    def write(part: range) -> list[str]:
+        if len(written) == 2:
+            raise ConnectionError("the machine is gone")
+        written.append(part.start)
+        return [f"text {number}\u2028of many" for number in part]
+
+    store = HypothesisStore(tmp_path / "key", count=10, part=3)
+    with pytest.raises(ConnectionError):
+        store.fill(write)
+    with pytest.raises(InputError, match=r"000000006\.jsonl.*cannot be read"):
+        store.read()
+    again: list[int] = []
+    store.fill(lambda part: again.append(part.start) or [f"text {n}\u2028of many" for n in part])  # type: ignore[func-returns-value]
+    assert (written, again) == ([0, 3], [6, 9])
+    assert store.read() == [f"text {number}\u2028of many" for number in range(10)]
+
+
+def test_ranks_share_the_parts(tmp_path: Path) -> None:
+    parts: dict[int, list[int]] = {0: [], 1: []}
+    for rank in (1, 0):  # the parts that a rank sees missing are dealt out before any is written
+
+        def write(part: range, rank: int = rank) -> list[str]:
+            parts[rank].append(part.start)
+            return ["a"] * len(part)
+
+        store = HypothesisStore(tmp_path / str(rank), count=10, part=3)
+        store.fill(write, rank=rank, world_size=2)
+    assert parts == {0: [0, 6], 1: [3, 9]}
+
+
+def test_matched_noise_makes_training_texts_as_hard_as_others() -> None:
+    tried: list[float] = []
+
+    def closeness(noise: float) -> float:
+        tried.append(noise)
+        return 1 - noise**2
+
+    assert matched_noise(closeness, 0.64) == pytest.approx(0.6, abs=0.02)
+    assert len(tried) < 12
+    assert matched_noise(closeness, 1.0) == 0.0
+
+
+@pytest.mark.slow
+def test_noise_matched_in_a_run(place: Place, inverter: Path) -> None:
+    run = place.train(
+        "matched", *CORRECTOR, "attack.hypotheses.noise=[matched]", f"attack.inverter_run={inverter}", steps=1
+    )
+    described = json.loads((run / "artifacts/hypotheses.json").read_text())
+    assert any(name.startswith("train, greedy") for name in described)
+
+
+def test_noise_hangs_on_seed_and_example_alone() -> None:
+    own = torch.randn(5, 64)
+    recipe = Recipe(noise=0.5, seed=3)
+    together = recipe.noised(own, [4, 7, 9, 2, 11])
+    assert torch.equal(recipe.noised(own[2:4], [9, 2]), together[2:4])
+    assert not torch.equal(Recipe(noise=0.5, seed=4).noised(own, [4, 7, 9, 2, 11]), together)
+    share = ((together - own).norm(dim=-1) / own.norm(dim=-1)).mean()
+    assert float(share) == pytest.approx(0.5, abs=0.1)
+
+
+# -- runs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_corrector_run_is_a_whole_attack_without_its_inverter_run(
+    place: Place, inverter: Path, corrector: Path, tmp_path: Path
+) -> None:
+    alone = place.train("kept", *CORRECTOR, f"attack.inverter_run={shutil.copytree(inverter, tmp_path / 'gone')}")
+    shutil.rmtree(tmp_path / "gone")
+    again = place.evaluate(alone, "kept_again")
+    assert predictions(again) == predictions(alone)
+    assert figures(again) == figures(alone)
+    weights = torch.load(alone / runs.CHECKPOINT, weights_only=True)["state_dict"]
+    assert all(name.startswith("network.") for name in weights)
+    kept = torch.load(alone / "artifacts/inverter" / runs.CHECKPOINT, weights_only=True)
+    assert set(kept) == {"state_dict"}
+
+
+def test_zero_steps_are_the_inverter_and_more_never_lie_farther(place: Place, inverter: Path, corrector: Path) -> None:
+    none = place.evaluate(corrector, "none", "attack.search.steps=0")
+    assert predictions(none) == predictions(inverter)
+    some = place.evaluate(corrector, "some", "attack.search.steps=4", "attack.search.beams=3")
+    assert figures(some)["cosine"] >= figures(none)["cosine"] - 1e-6
+    assert figures(some)["queries"] > figures(none)["queries"] > 0
+
+
+@pytest.mark.slow
+def test_a_target_is_corrected_alike_in_every_batch(place: Place, corrector: Path) -> None:
+    together = place.evaluate(corrector, "together", "datamodule.eval_batch_size=64")
+    alone = place.evaluate(corrector, "alone", "datamodule.eval_batch_size=1")
+    assert predictions(alone) == predictions(together)
+    assert figures(alone)["queries"] == figures(together)["queries"]
+
+
+@pytest.mark.slow
+def test_the_whole_from_two_runs(place: Place, inverter: Path, corrector: Path) -> None:
+    options = ["attack=vec2text", "attack.search.steps=2", "attack.search.beams=2", f"attack.corrector_run={corrector}"]
+    whole = place.train("whole", *options)
+    assert predictions(whole) == predictions(corrector)
+    two = place.train("two", *options, f"attack.inverter_run={inverter}")
+    assert predictions(two) == predictions(corrector)
+    np.save(place.base / "mine.npy", vectors(TEXTS[:3], place).numpy())
+    invert.invert(*configuration.on_run("invert", [f"run={whole}", f"vectors={place.base / 'mine.npy'}"]))
+    assert len((place.base / "mine.npy.texts.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("initial", ["random", "constant"])
+def test_other_first_hypotheses(place: Place, corrector: Path, initial: str) -> None:
+    found = place.evaluate(
+        corrector, initial, f"attack.initial={initial}", "attack.constant=bob lives in oslo .", "attack.search.steps=0"
+    )
+    if initial == "constant":
+        assert set(predictions(found)) == {"bob lives in oslo ."}
+    else:
+        assert len(set(predictions(found))) == len(predictions(found))
+        assert predictions(place.evaluate(corrector, "random_1", "attack.initial=random", "attack.search.steps=0",
+                                          "datamodule.eval_batch_size=1")) == predictions(found)  # fmt: skip
+
+
+def test_hypotheses_are_written_once_and_described(
+    place: Place, inverter: Path, corrector: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = json.loads((corrector / "artifacts/hypotheses.json").read_text())
+    assert {"train, greedy", "train, greedy, noise 0.3", "train, sampled at 1", "valid, greedy"} <= set(described)
+    sizes = {name: sum(entry["cosines"]) for name, entry in described.items()}
+    assert sizes["train, greedy"] == sum(1 for n in range(len(TEXTS)) if n % 5 and n % 7)
+
+    def never(*arguments: Any) -> list[str]:
+        raise AssertionError("hypotheses that are there were written again")
+
+    monkeypatch.setattr("attacks.vec2text.corrector.write_hypotheses", never)
+    place.train(
+        "second", *CORRECTOR, f"attack.inverter_run={inverter}", "attack.hypotheses.later_rounds=0", steps=1
+    )  # fmt: skip
+    monkeypatch.undo()
+    other = place.train("other_inverter", *INVERTER, "seed=1", steps=1)
+    monkeypatch.setattr("attacks.vec2text.corrector.write_hypotheses", never)
+    with pytest.raises(AssertionError, match="again"):  # another inverter's are others
+        place.train("third", *CORRECTOR, f"attack.inverter_run={other}", steps=1)
+
+
+@pytest.mark.slow
+def test_killed_training_goes_on_and_ends_with_the_same_weights(
+    place: Place, inverter: Path, corrector: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Corrector.training_step
+
+    def killed(self: Corrector, batch: Any, index: int) -> Tensor:
+        if self.global_step == 7:
+            raise ConnectionError("the machine is gone")
+        return step(self, batch, index)
+
+    options = [*CORRECTOR, f"attack.inverter_run={inverter}"]
+    monkeypatch.setattr(Corrector, "training_step", killed)
+    with pytest.raises(ConnectionError):
+        place.train("resumed", *options)
+    monkeypatch.undo()
+    run = place.train("resumed", *options, "ckpt_path=last")
+    first, second = (torch.load(one / runs.CHECKPOINT, weights_only=True) for one in (corrector, run))
+    assert first["rewritten"] == second["rewritten"] != []
+    assert all(torch.equal(first["state_dict"][name], second["state_dict"][name]) for name in first["state_dict"])
+    assert predictions(run) == predictions(corrector)
+
+
+@pytest.mark.slow
+def test_a_corrector_learns_to_correct(place: Place, inverter: Path) -> None:
+    """Trained long enough to know its few texts by heart, it finds each from any other's words."""
+    run = place.train("long", *CORRECTOR, f"attack.inverter_run={inverter}", steps=150)
+    attack = attack_of(run, 384)
+    assert isinstance(attack, Corrector)
+    known = [text for n, text in enumerate(TEXTS) if n % 5 and n % 7]
+    attack.initial = "constant"
+    attack.constant = known[0]
+    targets = Targets(vectors(known, place), torch.arange(len(known)))
+    oracle = CachedEmbedder(MiniLM("cpu"), place.base / "cache")
+    rounds = attack.correct(targets, oracle, steps=3, beams=2)
+    right = [sum(row[step].text == text for row, text in zip(rounds, known, strict=True)) for step in (0, 3)]
+    assert right[0] == 1
+    assert right[1] >= 0.8 * len(known)
+
+
+# -- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_runs_that_do_not_fit(place: Place, inverter: Path, corrector: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"attack\.inverter_run=.*nowhere: not a run directory"):
+        place.train("bad1", *CORRECTOR, f"attack.inverter_run={tmp_path / 'nowhere'}")
+    other = shutil.copytree(inverter, tmp_path / "other")
+    record = json.loads((other / runs.RECORD).read_text())
+    record["embedder"]["fingerprint"] = "0" * 64
+    (other / runs.RECORD).write_text(json.dumps(record))
+    with pytest.raises(InputError, match="its vectors come from another embedder"):
+        place.train("bad2", *CORRECTOR, f"attack.inverter_run={other}")
+    with pytest.raises(InputError, match="a run of attack=vec2text_corrector is wanted, and that is one of Inverter"):
+        place.train("bad3", "attack=vec2text", f"attack.corrector_run={inverter}")
+    causal = place.train(
+        "causal", "attack=geia", "attack.backbone.width=32", "attack.backbone.heads=2", "attack.backbone.layers=1",
+        "attack.backbone.vocabulary=300", "attack.decoding.max_new_tokens=16", steps=1,
+    )  # fmt: skip
+    with pytest.raises(InputError, match=r"built from an encoder-decoder inverter .*and that run's is GEIA"):
+        place.train("bad4", *CORRECTOR, f"attack.inverter_run={causal}")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("attack.search.steps=-1", "attack.search.steps"),
+        ("attack.search.beams=0", "attack.search.beams"),
+        ("attack.hypotheses.noise=[]", "attack.hypotheses.noise"),
+        ("attack.initial=inverted", "attack.initial"),
+        ("attack.layout.vectors=0", "attack.layout.vectors"),
+    ],
+)
+def test_options_are_checked_before_anything_is_built(override: str, message: str) -> None:
+    config = configuration.compose("train", [*CORRECTOR, "attack.inverter_run=x", override])
+    assert any(message in error for error in map(str, configuration.check(config)))
+
+
+def test_without_an_embedder(corrector: Path) -> None:
+    attack = attack_of(corrector, 384)
+    with pytest.raises(InputError, match="needs the embedder"):
+        attack.invert(Targets(torch.randn(1, 384), torch.arange(1)), None)
