@@ -9,7 +9,8 @@ Any directories that hold metrics.json and predictions.jsonl: a run, or one of i
     output      comparison                          what the files are called, without their ending
     metrics     bleu,token_f1,exact_match,cosine    keys of metrics.json
     reference   the first directory                 what the others are compared with
-    x           all that the runs differ in         training_texts, parameters or corpus_similarity: the charts' axis
+    x           all that the runs differ in         training_texts, parameters, embedded_words or corpus_similarity: the
+                                                    charts' axis
     resamples   2000                                bootstrap resamples, at least 1,000
     seed        0                                   of the resampling
 """
@@ -35,7 +36,7 @@ class Settings(BaseModel):
     output: Path = Path("comparison")
     metrics: Annotated[list[str], Field(min_length=1)] = ["bleu", "token_f1", "exact_match", "cosine"]
     reference: Path | None = None
-    x: Literal["training_texts", "parameters", "corpus_similarity"] | None = None
+    x: Literal["training_texts", "parameters", "embedded_words", "corpus_similarity"] | None = None
     resamples: Annotated[int, Field(ge=1000)] = 2000
     seed: NonNegativeInt = 0
 

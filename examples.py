@@ -32,12 +32,13 @@ class Example:
 
     Attributes:
         index: Position in the split, 0-based; identifies the example in predictions, noise and sampling.
-        text: The reference: the characters that the embedder sees and that an attack should recover.
-        spans: Entities in ``text``, in order of their start.
+        text: The characters that the embedder sees; the reference too, unless there is an ``original``.
+        spans: Entities in the reference, in order of their start.
         language: ISO 639-1 code, where it is known.
         attributes: Labels of the whole text, such as ``{"birthPlace": "Paris"}``.
         group: What the text is about or comes from, such as a person's name; no group stands in two splits.
         context: What was said before the text in its conversation; an attacker may know it, the embedder never sees it.
+        original: What ``text`` was made from, by lengthening it for one; None where it stands as it was written.
     """
 
     index: int
@@ -47,3 +48,9 @@ class Example:
     attributes: Mapping[str, str] = field(default_factory=dict)
     group: str | None = None
     context: str | None = None
+    original: str | None = None
+
+    @property
+    def reference(self) -> str:
+        """What figures compare a recovered text with."""
+        return self.text if self.original is None else self.original

@@ -1,9 +1,10 @@
 """What the training text has to do with a result: how alike both texts are, and how frequency decides what comes back.
 
     analyses.json   {"training_texts": 17000, "corpus_similarity": 0.93, "similarity_texts": [17000, 2000],
+                     "embedded_words": 9.7,
                      "word_frequency": [{"from": 0, "to": 0, "words": 12, "occurrences": 14, "recovered": 1}, ...]}
 
-Beside metrics.json; the report draws the second, and compare.py the first over several test sets.
+Beside metrics.json; the report draws the last, and compare.py the others over several runs and test sets.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from lightning import Callback, LightningModule, Trainer
 
 import runs
+from attacks.base import Attack
 from callbacks.results import Row, read_rows
 from datamodules.inversion import InversionDataModule
 from metrics.statistics import corpus_similarity
@@ -36,6 +39,7 @@ class Analyses(Callback):
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Rank 0 counts."""
+        assert isinstance(pl_module, Attack)
         if not trainer.is_global_zero:
             return
         texts = [example.text for example in self.training.examples("train")]
@@ -45,6 +49,7 @@ class Analyses(Callback):
             "training_texts": len(texts),
             "corpus_similarity": corpus_similarity(known, attacked),
             "similarity_texts": [len(known), len(attacked)],
+            "embedded_words": embedded_words(pl_module.data.examples("test")[row.index].text for row in rows),
             "word_frequency": word_frequency(texts, rows),
         }
         runs.write_json(self.directory / runs.ANALYSES, content)
@@ -53,6 +58,12 @@ class Analyses(Callback):
 def evenly_spaced(texts: Sequence[str], limit: int = SIMILARITY_TEXTS) -> Sequence[str]:
     """At most ``limit`` of the texts, evenly over all of them."""
     return texts if len(texts) <= limit else [texts[place * len(texts) // limit] for place in range(limit)]
+
+
+def embedded_words(texts: Iterable[str]) -> float:
+    """Mean number of words of the texts whose vectors were attacked; more than the references', where these were
+    lengthened before they were embedded (llm_attackers_zhu2024, section 2.3 and figure 4)."""
+    return fmean(len(words(text)) for text in texts)
 
 
 def word_frequency(training: Iterable[str], rows: Sequence[Row]) -> list[dict[str, int]]:

@@ -36,6 +36,7 @@ class Axis:
 AXES: Mapping[str, Axis] = {
     "training_texts": Axis("training texts, power of ten", lambda entry: entry.training_texts),
     "parameters": Axis("parameters, power of ten", lambda entry: entry.parameters),
+    "embedded_words": Axis("words of an embedded text", lambda entry: entry.embedded_words, powers=False),
     "corpus_similarity": Axis("similarity of the corpora", lambda entry: entry.corpus_similarity, powers=False),
 }
 

@@ -74,6 +74,10 @@ class Entry:
         return number(self.results.analyses, "training_texts")
 
     @property
+    def embedded_words(self) -> float | None:
+        return number(self.results.analyses, "embedded_words")
+
+    @property
     def corpus_similarity(self) -> float | None:
         return number(self.results.analyses, "corpus_similarity")
 

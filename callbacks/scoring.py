@@ -45,7 +45,7 @@ def score_predictions(
     indices = sorted(predictions)
     chosen = [predictions[index] for index in indices]
     best = [prediction.candidates[0] for prediction in chosen]
-    references = [examples[index].text for index in indices]
+    references = [examples[index].reference for index in indices]
     tagged = models.entities(references)
     # A tagger's labels are not those of the data, and the training text was not tagged.
     known = training_entities if tagged is None else None
@@ -67,7 +67,7 @@ def score_predictions(
         cosine, second, likelihood, pieces, tokens, translation = column
         scored.append(
             Scored(
-                reference=examples[index].text,
+                reference=examples[index].reference,
                 prediction=text,
                 spans=entities,
                 kind=prediction.kind,
@@ -82,7 +82,7 @@ def score_predictions(
         )
         rows.append(
             {
-                **row_of(index, examples[index].text, prediction),
+                **row_of(index, examples[index].reference, prediction),
                 "spans": [[span.start, span.end, span.label] for span in entities],
                 "cosine": cosine,
                 **_known(language=examples[index].language, translation=translation),

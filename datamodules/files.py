@@ -63,6 +63,8 @@ class TextFiles:
         group_field: Field of what a text is about, such as a person: no group will stand in two splits. Texts without
             one stay in training.
         context_field: Field of what was said before a text: a text, or a list of them.
+        original_field: Field of what a text was made from, where it was lengthened or otherwise rewritten: figures
+            compare with that, and spans are places in it.
         valid_fraction: Share of the training texts to cut off for validation.
         test_fraction: Share of the training texts to cut off for testing.
         split_seed: Chooses which.
@@ -82,13 +84,22 @@ class TextFiles:
         attributes: Sequence[str] = (),
         group_field: str | None = None,
         context_field: str | None = None,
+        original_field: str | None = None,
         valid_fraction: Fraction = 0.05,
         test_fraction: Fraction = 0.05,
         split_seed: NonNegativeInt = 0,
     ) -> None:
         self.path = path
         self.files: Mapping[Split, Paths | None] = {"train": train, "valid": valid, "test": test}
-        self.fields = Fields(text_field, spans_field, language_field, tuple(attributes), group_field, context_field)
+        self.fields = Fields(
+            text=text_field,
+            spans=spans_field,
+            language=language_field,
+            attributes=tuple(attributes),
+            group=group_field,
+            context=context_field,
+            original=original_field,
+        )
         self.split_field = split_field
         self.split_values = {split: (split_values or {}).get(split) for split in SPLITS}
         self.fractions: Mapping[Split, float] = {"valid": valid_fraction, "test": test_fraction}
@@ -227,6 +238,7 @@ class FilesDataModule(InversionDataModule):
         attributes: Sequence[str] = (),
         group_field: str | None = None,
         context_field: str | None = None,
+        original_field: str | None = None,
         valid_fraction: Fraction = 0.05,
         test_fraction: Fraction = 0.05,
         split_seed: NonNegativeInt = 0,
@@ -257,6 +269,7 @@ class FilesDataModule(InversionDataModule):
                 attributes=attributes,
                 group_field=group_field,
                 context_field=context_field,
+                original_field=original_field,
                 valid_fraction=valid_fraction,
                 test_fraction=test_fraction,
                 split_seed=split_seed,

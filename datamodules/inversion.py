@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 from lightning import LightningDataModule
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
@@ -208,7 +208,7 @@ class InversionDataModule(LightningDataModule):
     def training_entities(self) -> frozenset[tuple[str, str]]:
         """Label and lower-cased text of every entity in the training texts."""
         return frozenset(
-            (span.label, example.text[span.start : span.end].lower())
+            (span.label, example.reference[span.start : span.end].lower())
             for example in self.examples("train")
             for span in example.spans
         )
@@ -253,15 +253,20 @@ class InversionDataModule(LightningDataModule):
         kept: dict[Split, Sequence[Example]] = {}
         held_out: set[str] = set()
         for split in reversed(SPLITS):  # test first: what repeats it is dropped from the others
-            cut = [example for example in truncation.cut(found.get(split, ())) if example.text]
+            cut = [example for example in truncation.cut(found.get(split, ())) if example.text and example.reference]
             examples = list(_new(cut, held_out)) if self.drop_repeated else cut
             if dropped := len(cut) - len(examples):
                 rank_zero_info(f"{split}: {dropped} of {len(cut)} texts dropped, repeats of this or a held-out split")
             if self.drop_repeated and split != "train":
-                held_out.update(folded(example.text) for example in examples)
+                held_out.update(folded(text) for example in examples for text in _texts(example))
             kept[split] = numbered(shared_out(examples, self.limits[split]))
         sizes = ", ".join(f"{len(kept[split])} {split}" for split in SPLITS)
         rank_zero_info(f"texts: {sizes}; {truncation.cut_texts} were cut to {self.max_tokens} tokens")
+        if truncation.cut_texts and any(example.original is not None for example in kept["test"]):
+            rank_zero_warn(
+                f"datamodule.max_tokens={self.max_tokens}: {truncation.cut_texts} texts were cut, and what was added "
+                "to an original may have been cut off again; give more, the same for all evaluations to be compared"
+            )
         self._check_attributes(kept)
         return kept
 
@@ -316,12 +321,20 @@ class TokenIds:
 
 
 def _new(examples: Sequence[Example], held_out: set[str]) -> Iterator[Example]:
-    """Examples whose text did not come before, and whose folded text is not held out."""
+    """Examples whose reference did not come before, and none of whose folded texts is held out.
+
+    The reference decides, so that texts and their lengthened versions keep the same examples at the same places.
+    """
     seen: set[str] = set()
     for example in examples:
-        if example.text not in seen and (not held_out or folded(example.text) not in held_out):
-            seen.add(example.text)
+        if example.reference not in seen and not (held_out and any(folded(t) in held_out for t in _texts(example))):
+            seen.add(example.reference)
             yield example
+
+
+def _texts(example: Example) -> tuple[str, ...]:
+    """The text, and what it was made from."""
+    return (example.text,) if example.original is None else (example.text, example.original)
 
 
 def _barrier() -> Callable[[], None]:

@@ -52,6 +52,7 @@ class Fields:
         attributes: Labels of the text; fields of the row, or of a field ``attributes`` that holds an object.
         group: What the text is about; a row without it belongs to no group.
         context: What was said before the text: a text, or a list of them, the latest last; a row may lack it.
+        original: What the text was made from; spans are places in it.
     """
 
     text: str = "text"
@@ -60,28 +61,25 @@ class Fields:
     attributes: tuple[str, ...] = ()
     group: str | None = None
     context: str | None = None
+    original: str | None = None
 
     def example(self, row: Mapping[str, Any], where: str) -> Example | None:
-        """The example of a row, with index 0; None where the text is blank.
+        """The example of a row, with index 0; None where the text, or what it was made from, is blank.
 
         Raises:
             InputError: A field is missing, the text is no text, or a span does not lie in it; names ``where``.
         """
-        text = _field(row, self.text, "text_field", where)
-        if not isinstance(text, str):
-            raise InputError(f"{where}: field {self.text!r} holds {_kind(text)}, not a text")
-        if not text.strip():
+        text = _text(row, self.text, "text_field", where)
+        original = None if self.original is None else _text(row, self.original, "original_field", where)
+        reference = text if original is None else original
+        if not text.strip() or not reference.strip():
             return None
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:  # a lone surrogate, as JSON may carry: no tokenizer takes it
-            raise InputError(f"{where}: field {self.text!r} is not valid Unicode ({error.reason})") from error
-        spans = () if self.spans is None else _spans(_field(row, self.spans, "spans_field", where), text, where)
+        spans = () if self.spans is None else _spans(_field(row, self.spans, "spans_field", where), reference, where)
         language = None if self.language is None else _field(row, self.language, "language_field", where)
         group = None if self.group is None or row.get(self.group) in (None, "") else str(row[self.group])
         context = None if self.context is None else _context(row.get(self.context), where)
         language = language if language is None else str(language)
-        return Example(0, text, spans, language, self._attributes(row), group, context)
+        return Example(0, text, spans, language, self._attributes(row), group, context, original)
 
     def _attributes(self, row: Mapping[str, Any]) -> Mapping[str, str]:
         if not self.attributes:
@@ -107,6 +105,17 @@ def _field(row: Mapping[str, Any], name: str, key: str, where: str) -> Any:
     if name not in row:
         raise InputError(f"{where}: no field {name!r} (datamodule.{key}={name}); {did_you_mean(name, map(str, row))}")
     return row[name]
+
+
+def _text(row: Mapping[str, Any], name: str, key: str, where: str) -> str:
+    text = _field(row, name, key, where)
+    if not isinstance(text, str):
+        raise InputError(f"{where}: field {name!r} holds {_kind(text)}, not a text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # a lone surrogate, as JSON may carry: no tokenizer takes it
+        raise InputError(f"{where}: field {name!r} is not valid Unicode ({error.reason})") from error
+    return text
 
 
 def _spans(value: Any, text: str, where: str) -> tuple[Span, ...]:
@@ -170,11 +179,11 @@ def folded(text: str) -> str:
 def cut_apart(examples: Sequence[Example], counts: Sequence[int], seed: int) -> list[list[Example]]:
     """Take about so many examples out, once for each of ``counts``: [the rest, the first part, ...], all in order.
 
-    Chosen by a hash of the text's folded form, so neither the order of a file nor its other texts decide, and repeats
-    of a text stay together.
+    Chosen by a hash of the reference's folded form, so neither the order of a file nor its other texts decide, and
+    repeats of a text stay together.
     """
     salt = seed.to_bytes(8, "little")
-    draws = [hashlib.blake2b(folded(e.text).encode(), digest_size=8, salt=salt).digest() for e in examples]
+    draws = [hashlib.blake2b(folded(e.reference).encode(), digest_size=8, salt=salt).digest() for e in examples]
     lowest = sorted(draws)
     bounds = [
         lowest[min(end, len(lowest)) - 1] if end else b"" for end in accumulate(counts)
@@ -189,7 +198,7 @@ def numbered(examples: Sequence[Example]) -> list[Example]:
     """The examples with their positions as index."""
     # dataclasses.replace would take a second for 100,000 of them
     return [
-        Example(index, e.text, e.spans, e.language, e.attributes, e.group, e.context)
+        Example(index, e.text, e.spans, e.language, e.attributes, e.group, e.context, e.original)
         for index, e in enumerate(examples)
     ]
 

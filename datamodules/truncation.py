@@ -9,6 +9,7 @@ decoding the tokens would give the tokenizer's version of the text (lower-cased,
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,12 @@ class Truncation:
         ``cut_texts`` counts, over all calls, the texts that lost tokens.
         """
         found = list(examples)
+        ends = self._ends([example.text for example in found])
+        self.cut_texts += sum(end < len(example.text) for example, end in zip(found, ends, strict=True))
+        bounds = iter(self._ends([example.original for example in found if example.original is not None]))
         return [
-            shortened(example, end)
-            for start in range(0, len(found), CHUNK)
-            for example, end in zip(
-                found[start : start + CHUNK],
-                self._ends([example.text for example in found[start : start + CHUNK]]),
-                strict=True,
-            )
+            shortened(example, end, None if example.original is None else next(bounds))
+            for example, end in zip(found, ends, strict=True)
         ]
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
@@ -60,22 +59,29 @@ class Truncation:
     def _ends(self, texts: Sequence[str]) -> list[int]:
         """Characters of each text to keep."""
         ends = []
-        for text, encoding in zip(texts, self._tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
-            end = len(text)
-            if len(encoding) > self.max_tokens:
-                self.cut_texts += 1
-                end = encoding.token_to_chars(self.max_tokens - 1)[1]
-            ends.append(end)
+        for start in range(0, len(texts), CHUNK):
+            chunk = texts[start : start + CHUNK]
+            for text, encoding in zip(
+                chunk, self._tokenizer.encode_batch(chunk, add_special_tokens=False), strict=True
+            ):
+                fits = len(encoding) <= self.max_tokens
+                ends.append(len(text) if fits else encoding.token_to_chars(self.max_tokens - 1)[1])
         return ends
 
 
-def shortened(example: Example, end: int) -> Example:
-    """The first ``end`` characters of an example, without white space at their end; spans that cross it are dropped."""
+def shortened(example: Example, end: int, original_end: int | None = None) -> Example:
+    """The first characters of an example and of its original, without white space at their end.
+
+    Spans that cross the end of the reference are dropped.
+    """
     text = example.text[:end].rstrip()
-    if len(text) == len(example.text):
+    original = None if example.original is None else example.original[:original_end].rstrip()
+    if text == example.text and original == example.original:
         return example
-    spans = tuple(span for span in example.spans if span.end <= len(text))
-    return Example(example.index, text, spans, example.language, example.attributes, example.group, example.context)
+    limit = len(text if original is None else original)
+    return replace(
+        example, text=text, original=original, spans=tuple(span for span in example.spans if span.end <= limit)
+    )
 
 
 def _load(name: str) -> Any:

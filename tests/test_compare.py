@@ -207,6 +207,19 @@ def test_charts_are_drawn_where_runs_differ(tmp_path: Path) -> None:
     assert [title for title, _, _ in charts(compared, ["token_f1"], "corpus_similarity")] == [by_similarity[0]]
 
 
+def test_compare_draws_figures_by_the_words_that_were_embedded(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / f"r{length}", improved(better), analyses={"training_texts": 9, "embedded_words": length})
+        for length, better in ((7.5, 12), (20.0, 6), (41.5, 0))
+    ]
+    runs.append(write_run(tmp_path / "other", PAIRS[:4], analyses={"training_texts": 9, "embedded_words": 3.0}))
+    compared = compare(read_entries(runs), ["token_f1"], 1000, 0)
+    (chart,) = charts(compared, ["token_f1"], "embedded_words")
+    assert chart[0] == "Token F1 by words of an embedded text"
+    assert chart[1].count("<circle") == 3 + 1  # three runs on the same references, one name
+    assert all(one.paired for one in compared[:3])
+
+
 def test_short_forms() -> None:
     assert [count(n) for n in (5, 1234, 1_814_592)] == ["5", "1.23\u00a0k", "1.81\u00a0M"]
     assert count(1_557_611_200) == "1.56\u00a0G"
