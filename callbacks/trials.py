@@ -51,6 +51,8 @@ def find(directory: Path, key: str) -> Path:
     Raises:
         InputError: There is none; ``key`` is the setting that named the directory.
     """
+    if not directory.is_dir():
+        raise InputError(f"{key}={directory}: there is no such directory")
     if (directory / TRIALS).is_file():
         return directory
     within = sorted((directory / "evaluations").glob(f"*/{TRIALS}"), key=lambda path: path.stat().st_mtime)

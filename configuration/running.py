@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from configuration.amending import survey_amended
 from configuration.composing import raise_all, survey
 from configuration.ending import ending
-from configuration.sources import CONFIGS, SEARCH_PATH, groups
+from configuration.sources import CONFIGS, SEARCH_PATH, groups, parts
 from errors import InputError, did_you_mean
 
 
@@ -164,6 +164,8 @@ def _help(task: Callable[..., None], config_name: str) -> str:
         default, note = notes[f"- {group}"]
         ordered = sorted(choices, key=lambda choice: (choice != default, choice))
         lines += [f"  {group:<12}{note}", f"  {'':<14}{', '.join(ordered) or '(none)'}"]
+    lines += ["", "Parts of groups (group/part=option):"]
+    lines += [f"  {name:<26}{', '.join(choices)}" for name, choices in parts().items()]
     lines += ["", "Keys (key=value; a dot leads into a group, attack.decoding.beams=1):"]
     for name, (default, note) in _comments(CONFIGS / f"{config_name}.yaml").items():
         if not name.startswith("- "):

@@ -53,3 +53,10 @@ def groups() -> dict[str, tuple[str, ...]]:
     entries = OmegaConf.load(CONFIGS / "train.yaml").defaults
     names = [str(next(iter(entry))).split()[-1] for entry in entries if isinstance(entry, DictConfig)]
     return {name: options(name) for name in names}
+
+
+def parts() -> dict[str, tuple[str, ...]]:
+    """The groups within those groups, such as ``attack/decoding``, and their options."""
+    folders = (folder for name in groups() for folder in sorted((CONFIGS / name).iterdir()) if folder.is_dir())
+    names = [folder.relative_to(CONFIGS).as_posix() for folder in folders]
+    return {name: options(name) for name in names}

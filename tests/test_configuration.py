@@ -418,6 +418,7 @@ def test_help_lists_groups_and_keys_without_torch(tmp_path: Path, name: str) -> 
     assert f"python {name}.py attack=geia" in done.stdout
     assert "  attack      how texts are read back from vectors" in lines
     assert any(line.strip().startswith("geia, ") and "nearest_neighbor" in line for line in lines)
+    assert "  attack/adapter            lora, none, qlora" in lines
     assert lines[-1] == "False"  # torch was not imported
     assert list(tmp_path.iterdir()) == [tmp_path / f"{name}.py"]
 

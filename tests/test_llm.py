@@ -591,6 +591,8 @@ def test_trials_that_are_there_are_compared_without_testing(
     assert find(tmp_path, "compare") == tmp_path / "evaluations" / "a"
     with pytest.raises(InputError, match=r"compare=.*lora: no trials.json.*attack/decoding=sampling trials=10"):
         find(lora_run, "compare")
+    with pytest.raises(InputError, match=r"compare=.*nowhere: there is no such directory"):
+        find(tmp_path / "nowhere", "compare")
     (tmp_path / "one" / runs.CONFIG).write_text((lora_run / runs.CONFIG).read_text())
     settings, config = configuration.on_run("evaluate", [f"run={tmp_path / 'one'}", f"compare={tmp_path}"])
     evaluate.evaluate(settings, config)
