@@ -219,6 +219,24 @@ def test_an_unknown_name_says_where_it_was_looked_for(monkeypatch: pytest.Monkey
         load_published("jxm/gtr__nq__33", "v1")
 
 
+def test_a_pair_and_its_language_model_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    cached = {"t5": "t5", "me/gtr_inverter": "inverter_old", "me/gtr_corrector": "inverter_corrector"}
+    for name, files in cached.items():
+        repository = tmp_path / f"models--{name.replace('/', '--')}"
+        shutil.copytree(FIXTURES / files, repository / "snapshots" / "0123")
+        (repository / "refs").mkdir()
+        (repository / "refs" / "main").write_text("0123")
+    published = load_published("me/gtr_corrector")
+    vectors = REFERENCE["inverter_corrector.vectors"]
+    published.max_new_tokens = 9
+    assert [one.text for one in published.guess(vectors)] == RESULTS["inverter_corrector"]["inverter"]
+    assert published.rewriter.network.layout == Layout(vectors=3, normalize=False)
+
+
 def test_a_language_model_that_is_no_t5(tmp_path: Path) -> None:
     folder = pair(tmp_path, "inverter", None)
     path = folder / "t5" / "config.json"
