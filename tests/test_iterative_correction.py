@@ -14,7 +14,9 @@ from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 from torch import Tensor
 
 import configuration
+import evaluate
 import runs
+import train
 from attacks.base import Attack, Prediction, Targets
 from attacks.nearest_neighbor import NearestNeighbor
 from attacks.vec2text.search import Round
@@ -266,3 +268,61 @@ def test_one_override_turns_it_on_and_its_values_are_checked() -> None:
         "callbacks.iterative_correction.steps", "callbacks.iterative_correction.beams"
     ]  # fmt: skip
     assert [type(c).__name__ for c in of_the_test(configuration.compose("train", []))] == ["AttributeAttack"]
+
+
+# -- the scripts ------------------------------------------------------------------------------------------------------
+
+WHO = ["ada", "bob", "cleo", "dan", "eve", "fay"]
+SHORT = [
+    "datamodule=files", "datamodule.split_field=split", "datamodule.batch_size=6", "datamodule.drop_repeated=false",
+    "trainer=cpu", "trainer.max_time=null", "trainer.precision=32-true", "logger=none", "~callbacks.progress",
+]  # fmt: skip
+INVERTER = [
+    "attack=vec2text_inverter", "attack.backbone.width=32", "attack.backbone.heads=2", "attack.backbone.vocabulary=300",
+    "attack.backbone.encoder_layers=1", "attack.backbone.decoder_layers=1", "attack.prefix.vectors=2",
+    "attack.decoding.max_new_tokens=16", "trainer.max_steps=60",
+]  # fmt: skip
+CORRECTOR = [
+    "attack=vec2text_corrector", "attack.layout.vectors=2", "attack.max_new_tokens=16", "attack.search.steps=2",
+    "attack.search.beams=2", "attack.hypotheses.later_rounds=0", "trainer.max_steps=5",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_both_scripts_take_it_for_a_real_corrector_and_refuse_it_for_others(tmp_path: Path) -> None:
+    texts = [f"{name} lives in {city} ." for name in WHO for city in ("paris", "rome", "oslo", "lima")]
+    splits = ["test" if n % 4 == 0 else "valid" if n % 7 == 0 else "train" for n in range(len(texts))]
+    rows = [{"text": text, "split": split} for text, split in zip(texts, splits, strict=True)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    curve = ["callbacks=iterative_correction", "callbacks.iterative_correction.steps=[0,1,3]"]
+
+    def trained(name: str, *lines: str) -> Path:
+        common = [*SHORT, f"run_dir={tmp_path / name}", f"datamodule.path={tmp_path / 'data.jsonl'}",
+                  f"cache_dir={tmp_path / 'cache'}"]  # fmt: skip
+        config = configuration.compose("train", [*lines, *common])
+        assert configuration.check(config) == []
+        train.train(config)
+        return tmp_path / name
+
+    inverter = trained("inverter", *INVERTER)
+    corrector = trained("corrector", *CORRECTOR, f"attack.inverter_run={inverter}", *curve)
+    again = [f"run={corrector}", f"output_dir={tmp_path / 'again'}", "datamodule.eval_batch_size=2"]
+    evaluate.evaluate(*configuration.on_run("evaluate", again))
+    tables = [load(directory / "corrections.json")["table"] for directory in (corrector, tmp_path / "again")]
+    assert [(row["beams"], row["step"]) for row in tables[0]] == [(w, s) for w in (1, 4) for s in (0, 1, 3)]
+    for first, second in zip(*tables, strict=True):  # the batch is another
+        for name in ("bleu", "token_f1", "exact_match", "queries"):
+            assert first[name] == second[name]
+        assert first["cosine"] == pytest.approx(second["cosine"], abs=1e-5)
+    # The corrector's own setting, two steps of two beams, counts by itself.
+    assert load(corrector / runs.METRICS)["queries"] == load(tmp_path / "again" / runs.METRICS)["queries"]
+    assert "Step by step" in (corrector / "report.html").read_text()
+    assert "Hypotheses it learned from" in (corrector / "report.html").read_text()
+
+    with pytest.raises(InputError, match=r"callbacks\.iterative_correction: NearestNeighbor does not correct"):
+        trained("neighbor", "attack=nearest_neighbor", *curve)
+    lines = [f"run={inverter}", f"output_dir={tmp_path / 'out'}", *curve, f"cache_dir={tmp_path / 'other'}"]
+    with pytest.raises(InputError, match=r"callbacks\.iterative_correction: Inverter does not correct"):
+        evaluate.evaluate(*configuration.on_run("evaluate", lines))
+    assert not (tmp_path / "other").exists()  # nothing was embedded
+    assert not (tmp_path / "out").exists()
