@@ -75,6 +75,7 @@ def compare(settings: Settings) -> None:
     from callbacks.comparison_entries import read_entries
     from callbacks.comparison_output import print_tables, write_markdown, write_page
     from callbacks.comparison_table import tables
+    from callbacks.interval_chart import side_by_side
 
     directories = settings.directories
     if settings.reference is not None:
@@ -89,7 +90,8 @@ def compare(settings: Settings) -> None:
     page, text = (settings.output.with_name(settings.output.name + ending) for ending in (".html", ".md"))
     lead = f"{len(entries)} runs and evaluations, each figure with its 95 % interval over the choice of the test texts."
     write_markdown(text, found)
-    write_page(page, found, charts(compared, settings.metrics, settings.x), lead)
+    drawn = side_by_side(compared, settings.metrics) + charts(compared, settings.metrics, settings.x)
+    write_page(page, found, drawn, lead)
     print(f"Written: {text} {page}")
 
 

@@ -67,7 +67,7 @@ def write_markdown(path: Path, tables: Sequence[Table]) -> None:
 
 
 def write_page(path: Path, tables: Sequence[Table], charts: Sequence[tuple[str, Markup, str]], lead: str) -> None:
-    """Write the page: the tables, and where the runs differ in something that has an axis, charts."""
+    """Write the page: the tables and the charts."""
     sections = [
         (
             f"table-{number}",
@@ -77,7 +77,7 @@ def write_page(path: Path, tables: Sequence[Table], charts: Sequence[tuple[str, 
         for number, table in enumerate(tables)
     ]
     if charts:
-        sections.append(("charts", "What makes the difference", macro("closeness", charts=charts)))
+        sections.append(("charts", "In pictures", macro("closeness", charts=charts)))
     page = macro("page", heading="Attacks compared", run="comparison", facts=[], lead=lead, sections=sections)
     runs.write(path, page.encode("utf-8", "replace").decode())
 

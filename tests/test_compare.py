@@ -22,6 +22,7 @@ from callbacks.comparison_entries import read_entries
 from callbacks.comparison_output import print_tables
 from callbacks.comparison_table import count, p_value, tables
 from callbacks.frequency_chart import frequency_charts
+from callbacks.interval_chart import side_by_side
 from callbacks.report import write_report
 from callbacks.results import Row
 from compare import compare as run_compare
@@ -218,6 +219,29 @@ def test_compare_draws_figures_by_the_words_that_were_embedded(tmp_path: Path) -
     assert chart[0] == "Token F1 by words of an embedded text"
     assert chart[1].count("<circle") == 3 + 1  # three runs on the same references, one name
     assert all(one.paired for one in compared[:3])
+
+
+def test_runs_are_drawn_side_by_side(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / "greedy"),
+        write_run(tmp_path / "<beam>", improved(9)),
+        write_run(tmp_path / "words", kind="set"),
+        write_run(tmp_path / "other", PAIRS[:4]),
+    ]
+    compared = compare(read_entries(runs), ["token_f1", "bleu", "perplexity"], 1000, 0)
+    words, order = side_by_side(compared, ["token_f1", "bleu", "perplexity"])  # no run has a perplexity
+    assert (words[0], order[0]) == ("Token F1", "BLEU")
+    assert (words[1].count("<circle"), words[1].count("<polyline")) == (4, 4)
+    assert order[1].count("<circle") == 3  # a set of words has no BLEU
+    assert "&lt;beam&gt;" in words[1]
+    assert "other (other texts)" in words[1]
+    assert "greedy (other texts)" not in words[1]
+    (low, high), value = compared[0].figures["token_f1"].interval, compared[0].figures["token_f1"].value
+    dot = float(re.findall(r'cx="([\d.]+)"', words[1])[0])
+    ends = re.findall(r'points="([\d.]+),[\d.]+ ([\d.]+),', words[1])[0]
+    assert (dot - float(ends[0])) / (float(ends[1]) - float(ends[0])) == pytest.approx(
+        (value - low) / (high - low), abs=0.02
+    )
 
 
 def test_short_forms() -> None:
