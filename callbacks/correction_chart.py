@@ -125,13 +125,12 @@ class Story:
 
 
 def correction_curves(table: Sequence[Row]) -> list[Chart]:
-    """BLEU and exact match over the steps, BLEU over queries and over time; a curve a width."""
+    """BLEU over the steps, exact match over queries, BLEU over time; a curve a width."""
     widths = sorted({row.beams for row in table})[:CURVES]
     charts = []
     for title, x_name, y_name, x_label, note in (
         ("BLEU by step", "step", "bleu", "correction steps", "Step 0 is the initial hypothesis."),
-        ("Exact match by step", "step", "exact_match", "correction steps", "Percent of the texts."),
-        ("BLEU by queries", "queries", "bleu", "queries a text", "Distinct texts embedded for a target, on average."),
+        ("Exact match by queries", "queries", "exact_match", "queries a text", "Percent of the texts, a dot a step."),
         ("BLEU by time", "seconds", "bleu", "seconds a text", "Of the search on this machine, on average."),
     ):
         series = []
@@ -157,7 +156,8 @@ def correction_table(table: Sequence[Row]) -> list[TableLine]:
             last = None if before is None or before.beams != row.beams else getattr(before, name)
             moved = name not in ("queries", "seconds") and None not in (value, last) and shown(kind, last) != text
             cells.append(Cell(text, value > last if moved else None))
-        lines.append(TableLine(f"{row.step} step{'' if row.step == 1 else 's'}", _beams(row.beams), cells))
+        steps = f"{row.step} step{'' if row.step == 1 else 's'}"
+        lines.append(TableLine(f"{_beams(row.beams)}, {steps}", "", cells))
         before = row
     return lines
 

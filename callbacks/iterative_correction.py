@@ -114,7 +114,7 @@ class IterativeCorrection(Testing):
         examples = pl_module.data.examples("test")
         ordered: list[Line] = []
         for beams, index in sorted(lines):
-            known = {"index": index, "beams": beams, "reference": examples[index].text}
+            known = {"index": index, "beams": beams, "reference": examples[index].reference}
             ordered.append({**known, "rounds": lines[beams, index]["rounds"]})
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
         directory = next(one for one in callbacks if isinstance(one, Predictions)).directory

@@ -192,7 +192,7 @@ def test_the_report_draws_curves_and_one_text(tmp_path: Path) -> None:
     directory = run(tmp_path, Fixer(), IterativeCorrection(steps=[0, 1, 2], beams=[1, 2]))
     html = correction(results(directory))
     assert html is not None
-    for expected in ("BLEU by step", "BLEU by queries", "1 beam", "2 beams", "2 steps", "33.3"):
+    for expected in ("BLEU by step", "Exact match by queries", "1 beam", "2 beams", "2 beams, 1 step<", "33.3"):
         assert expected in html
     found = corrections(directory)
     assert found is not None
