@@ -80,8 +80,9 @@ def alignments(ours: Sequence[list[int]], theirs: Sequence[list[int]], size: int
     """
     from scipy.sparse import coo_matrix
 
-    source = [np.array([*row, size]) for row in ours]
-    pairs = [np.stack(np.meshgrid(a, b), -1).reshape(-1, 2) for a, b in zip(source, theirs, strict=True)]
+    source = [np.array([*row, size], np.int64) for row in ours]
+    other = [np.array(row, np.int64) for row in theirs]
+    pairs = [np.stack(np.meshgrid(a, b), -1).reshape(-1, 2) for a, b in zip(source, other, strict=True)]
     # which word of which text a pair explains: the words of ``ours`` compete for it
     counts = np.repeat([len(a) for a in source], [len(b) for b in theirs])
     place = np.repeat(np.arange(len(counts)), counts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -240,3 +241,17 @@ def test_a_run_on_one_language_is_tested_on_another(parallel: Path, tmp_path: Pa
     evaluate(*configuration.on_run("evaluate", given))
     rows = [json.loads(line) for line in (output / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [row["reference"] for row in rows] == ["il chante"]
+
+
+# -- the script that distils a student --------------------------------------------------------------------------------
+
+
+def test_words_are_aligned_with_what_they_render(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three words in pairs, so that only what stands beside each tells which is which; an empty text is no matter."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
+    distil = importlib.import_module("distill_student")
+    ours, theirs = [[0, 1], [1, 2], [0, 2], []], [[4, 3], [4, 5], [5, 3], []]
+    found = distil.alignments(ours, theirs, 6).toarray()
+    assert [int(found[word].argmax()) for word in (3, 4, 5)] == [0, 1, 2]
+    assert found[:3].sum() == 0
+    assert found.sum() <= 6  # each of the six words is explained once, in part by the empty word
