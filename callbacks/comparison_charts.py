@@ -14,6 +14,7 @@ from callbacks.comparison_entries import Entry
 from callbacks.wording import measure
 from errors import InputError
 
+Point = tuple[Entry, float, float]  # a run, its place on the axis, its figure
 LINES = 4  # in one chart; the page has no more colours
 
 
@@ -58,11 +59,13 @@ def charts(compared: Sequence[Compared], metrics: Sequence[str], chosen: str | N
     """Title, SVG and note of each chart: over ``chosen``, or over each axis on which the runs differ."""
     found = []
     for name, axis in AXES.items():
-        fitting = _fitting(name, [one.entry for one in compared])
-        if chosen in (None, name) and len({axis.place(entry) for entry in fitting} - {None}) > 1:
+        if chosen in (None, name):
+            fitting = _fitting(name, [one.entry for one in compared])
             draw = _scatter if name == "corpus_similarity" else _lines
             for key in metrics:
-                found += draw([one for one in compared if one.entry in fitting], key, axis)
+                points = _points([one for one in compared if one.entry in fitting], key, axis)
+                if len({place for _, place, _ in points}) > 1:
+                    found += draw(points, key, axis)
     return found
 
 
@@ -71,32 +74,34 @@ def _fitting(name: str, entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry in entries if name == "corpus_similarity" or entry.texts == entries[0].texts]
 
 
-def _points(compared: Sequence[Compared], key: str, axis: Axis) -> list[tuple[Entry, float, float]]:
+def _points(compared: Sequence[Compared], key: str, axis: Axis) -> list[Point]:
     placed = [(one.entry, axis.place(one.entry), one.figures[key].value) for one in compared]
     return [(entry, place, value) for entry, place, value in placed if place is not None and value is not None]
 
 
-def _lines(compared: Sequence[Compared], key: str, axis: Axis) -> list[tuple[str, Markup, str]]:
-    """One line an embedder."""
-    by_embedder: dict[str, list[tuple[float, float]]] = {}
-    for entry, place, value in _points(compared, key, axis):
-        by_embedder.setdefault(entry.embedder, []).append((place, value))
-    series = [figures.Series(name, sorted(points), dots=True) for name, points in by_embedder.items()]
+def _lines(points: Sequence[Point], key: str, axis: Axis) -> list[tuple[str, Markup, str]]:
+    """One line for each class of attack and embedder: sizes of one attack are joined, two attacks never."""
+    several = {part: len({getattr(entry, part) for entry, _, _ in points}) > 1 for part in ("attack_class", "embedder")}
+    shown = [part for part, differs in several.items() if differs] or ["embedder"]
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for entry, place, value in points:
+        lines.setdefault(", ".join(getattr(entry, part) for part in shown), []).append((place, value))
+    series = [figures.Series(name, sorted(line), dots=True) for name, line in lines.items()]
     title = f"{measure(key).title} by {axis.title.partition(',')[0]}"
-    note = "One dot a run on the reference's test texts, one line an embedder."
+    note = "One dot a run on the reference's test texts, one line an attack and embedder."
     return [
         (title, figures.line_chart(title, series[start : start + LINES], axis.title), note)
         for start in range(0, len(series), LINES)
     ]
 
 
-def _scatter(compared: Sequence[Compared], key: str, axis: Axis) -> list[tuple[str, Markup, str]]:
+def _scatter(points: Sequence[Point], key: str, axis: Axis) -> list[tuple[str, Markup, str]]:
     """One dot a run; the y axis runs from 0 to 100."""
     one = measure(key)
     scale, name = (100.0, f"{one.title}, times 100") if one.kind == "cosine" else (1.0, one.title)
-    points = [(place, scale * value) for _, place, value in _points(compared, key, axis)]
-    if not points or one.kind not in ("percent", "score", "cosine"):
+    if one.kind not in ("percent", "score", "cosine"):
         return []
     note = "One dot a run: Spearman's correlation of 4-grams in training and test text, lower for a small test set."
     title = f"{one.title} by similarity of the corpora"
-    return [(title, figures.scatter(title, points, axis.title, name), note)]
+    dots = [(place, scale * value) for _, place, value in points]
+    return [(title, figures.scatter(title, dots, axis.title, name), note)]

@@ -48,6 +48,13 @@ class Entry:
         return self.results.choice("attack") or "unknown"
 
     @property
+    def attack_class(self) -> str:
+        """The name of the attack's class: sizes of one attack share it."""
+        node = self.results.config.get("attack")
+        target = node.get("_target_") if isinstance(node, dict) else None
+        return self.attack if target is None else str(target).rpartition(".")[2]
+
+    @property
     def embedder(self) -> str:
         return self.results.choice("embedder") or "unknown"
 

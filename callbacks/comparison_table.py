@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from callbacks.comparison import Compared, Difference, Figure, baseline_figures, better
@@ -120,6 +120,8 @@ def _baselines(compared: Sequence[Compared], metrics: Sequence[str], defended: b
     for one in compared:
         if one.entry.results.baseline is not None:
             found = baseline_figures(one.entry.results.baseline, metrics)
+            if any(_same(other, one, found) for other in compared):
+                continue  # the nearest neighbour is one of the runs, and has intervals there
             cells = (
                 Cell(DASH),
                 Cell(DASH),
@@ -132,6 +134,12 @@ def _baselines(compared: Sequence[Compared], metrics: Sequence[str], defended: b
             )
             lines.setdefault(cells, Line("nearest neighbour", f"baseline of {one.entry.label}", cells))
     return [*lines.values()]
+
+
+def _same(run: Compared, other: Compared, figures: Mapping[str, Figure]) -> bool:
+    """Whether a run has these figures, on the test texts of another one."""
+    alike = all(run.figures[key].value == figure.value for key, figure in figures.items())
+    return alike and run.entry.texts == other.entry.texts
 
 
 def _cell(key: str, figure: Figure) -> Cell:

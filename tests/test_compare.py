@@ -221,6 +221,39 @@ def test_compare_draws_figures_by_the_words_that_were_embedded(tmp_path: Path) -
     assert all(one.paired for one in compared[:3])
 
 
+def test_lines_join_sizes_of_one_attack_and_never_two_attacks(tmp_path: Path) -> None:
+    sizes = [("geia", "GEIA", 1_000), ("geia_gpt2_large", "GEIA", 2_000), ("bag_of_words", "BagOfWords", 1_500)]
+    runs = [
+        write_run(
+            tmp_path / attack,
+            improved(number),
+            attack=attack,
+            parameters=parameters,
+            kind="set" if attack == "bag_of_words" else "sequence",
+            config=f"attack: {{_target_: attacks.x.{name}}}\n",
+        )
+        for number, (attack, name, parameters) in enumerate(sizes)
+    ]
+    words, order = charts(compare(read_entries(runs), ["token_f1", "bleu"], 1000, 0), ["token_f1", "bleu"], None)
+    assert [len(points.split()) for points in re.findall(r'points="([^"]*)"', words[1])] == [2, 1]
+    assert ">GEIA</text>" in words[1]
+    assert ">BagOfWords</text>" in words[1]
+    assert order[0] == "BLEU by parameters"
+    # Only one size of those that have the figure: there is nothing to draw over sizes.
+    alone = compare(read_entries([runs[0], runs[2]]), ["token_f1", "bleu"], 1000, 0)
+    assert [title for title, _, _ in charts(alone, ["token_f1", "bleu"], None)] == ["Token F1 by parameters"]
+
+
+def test_a_baseline_that_is_one_of_the_runs_has_no_second_row(tmp_path: Path) -> None:
+    neighbour = write_run(tmp_path / "nearest", attack="nearest_neighbor", parameters=None)
+    figures = json.loads((neighbour / "metrics.json").read_text())
+    runs = [neighbour, write_run(tmp_path / "geia", improved(9), baseline=figures)]
+    assert [line.title for line in tables(compare(read_entries(runs), METRICS, 1000, 0), METRICS, 1000)[0].lines] == [
+        "nearest",
+        "geia",
+    ]
+
+
 def test_runs_are_drawn_side_by_side(tmp_path: Path) -> None:
     runs = [
         write_run(tmp_path / "greedy"),
