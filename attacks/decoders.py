@@ -108,35 +108,67 @@ class EncoderDecoder(nn.Module):
 
     def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
         """See decoding.Decoder."""
-        encoded = self.model.get_encoder()(inputs_embeds=prefix)
-        state = _EncoderDecoderState(encoded.last_hidden_state)
-        start = torch.full(
-            (len(prefix),), self.model.config.decoder_start_token_id, dtype=torch.long, device=prefix.device
-        )
-        return self.step(start, state), state
+        return start_decoder(self.model, prefix)
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
         """See decoding.Decoder."""
-        output = self.model(
-            encoder_outputs=(state.encoded,),
-            decoder_input_ids=tokens[:, None],
-            past_key_values=state.cache,
-            use_cache=True,
-        )
-        state.cache = output.past_key_values
-        logits: Tensor = output.logits[:, -1]
-        return logits
+        return step_decoder(self.model, tokens, state)
 
     def select(self, rows: Tensor, state: Any) -> None:
         """See decoding.Decoder."""
-        state.cache.reorder_cache(rows)
-        state.encoded = state.encoded[rows]
+        state.select(rows)
 
 
-class _EncoderDecoderState:
-    def __init__(self, encoded: Tensor) -> None:
-        self.encoded = encoded
+class EncoderDecoderState:
+    """What an encoder-decoder goes on from.
+
+    Attributes:
+        encoded: The encoder's output, (n, k, width).
+        mask: 1 where it counts, (n, k); None: everywhere.
+        cache: Keys and values of both attentions, once there are any.
+        sources: Row of the first batch that each row was encoded from, (n,).
+    """
+
+    def __init__(self, encoded: Tensor, mask: Tensor | None) -> None:
+        self.encoded, self.mask = encoded, mask
         self.cache: Any = None
+        self.sources = torch.arange(len(encoded), device=encoded.device)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep ``rows``, in that order.
+
+        Beams mostly change places among those of one source, and what was encoded is the same for all of them: then
+        only the keys and values of the text so far move. Those of the source are ten times as many.
+        """
+        self.cache.self_attention_cache.reorder_cache(rows)
+        sources = self.sources[rows]
+        if not torch.equal(sources, self.sources):
+            self.cache.cross_attention_cache.reorder_cache(rows)
+            self.encoded = self.encoded[rows]
+            self.mask = None if self.mask is None else self.mask[rows]
+            self.sources = sources
+
+
+def start_decoder(model: Any, inputs: Tensor, mask: Tensor | None = None) -> tuple[Tensor, EncoderDecoderState]:
+    """Encode inputs (n, k, width), of which ``mask`` (n, k) counts, and give the logits of the first token, (n, V)."""
+    encoded = model.get_encoder()(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
+    state = EncoderDecoderState(encoded, mask)
+    start = torch.full((len(inputs),), model.config.decoder_start_token_id, dtype=torch.long, device=inputs.device)
+    return step_decoder(model, start, state), state
+
+
+def step_decoder(model: Any, tokens: Tensor, state: EncoderDecoderState) -> Tensor:
+    """One token a row, (n,) -> logits (n, V); the state is extended in place."""
+    output = model(
+        encoder_outputs=(state.encoded,),
+        attention_mask=state.mask,
+        decoder_input_ids=tokens[:, None],
+        past_key_values=state.cache,
+        use_cache=True,
+    )
+    state.cache = output.past_key_values
+    logits: Tensor = output.logits[:, -1]
+    return logits
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:

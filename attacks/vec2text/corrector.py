@@ -53,7 +53,8 @@ class Corrector(IterativeAttack):
         hypotheses: What it learns from.
         optimizer: Optimiser settings.
         search: How corrections are searched when it inverts.
-        start_from_inverter: Begin with the weights of the inverter's encoder-decoder; otherwise with random ones.
+        start_from_inverter: Begin with the weights of the inverter's encoder-decoder, and with its projection of
+            vectors where that is an MLP to as many; otherwise with random ones.
         label_smoothing: See GenerativeAttack.
         max_new_tokens: Longest text that is written, its end token included.
         initial: See IterativeAttack.
@@ -127,6 +128,8 @@ class Corrector(IterativeAttack):
         else:
             model = inverter.backbone.model(self.artifacts / INVERTER / runs.ARTIFACTS, weights=True)
         self.network = CorrectorNetwork(model.train(), dimension, self.layout)
+        if self.start_from_inverter:
+            self.network.read_vectors_as(inverter.prefix)
 
     @property
     def inverter(self) -> GenerativeAttack:

@@ -18,8 +18,9 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from attacks.backbones import token_ids
-from attacks.decoders import IGNORED, cross_entropy
+from attacks.decoders import IGNORED, cross_entropy, start_decoder, step_decoder
 from attacks.decoding import BeamSearch
+from attacks.prefix import Prefix
 from attacks.vec2text.search import Proposal
 
 
@@ -67,6 +68,16 @@ class CorrectorNetwork(nn.Module):
         return nn.Sequential(
             nn.Linear(dimension, dimension), nn.GELU(), nn.Linear(dimension, self.layout.vectors * self.width)
         )
+
+    def read_vectors_as(self, prefix: Prefix) -> None:
+        """Begin with an inverter's projection of vectors, for target and hypothesis, where it is of the same layout."""
+        if prefix.kind != "mlp" or prefix.vectors != self.layout.vectors or prefix.normalize != self.layout.normalize:
+            return
+        learnt = [layer for layer in prefix.layers.modules() if isinstance(layer, nn.Linear)]
+        for transform in (self.target, self.hypothesis):
+            own = [layer for layer in transform.modules() if isinstance(layer, nn.Linear)]
+            for layer, other in zip(own, learnt, strict=True):
+                layer.load_state_dict(other.state_dict())
 
     def project(self, targets: Tensor) -> Tensor:
         """T1 of targets (n, d) -> (n, vectors, width)."""
@@ -176,36 +187,15 @@ class _MaskedDecoder:
 
     def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
         """See decoding.Decoder."""
-        encoded = self.model.get_encoder()(inputs_embeds=prefix, attention_mask=self.mask).last_hidden_state
-        state = _State(encoded, self.mask)
-        start = torch.full(
-            (len(prefix),), self.model.config.decoder_start_token_id, dtype=torch.long, device=prefix.device
-        )
-        return self.step(start, state), state
+        return start_decoder(self.model, prefix, self.mask)
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
         """See decoding.Decoder."""
-        output = self.model(
-            encoder_outputs=(state.encoded,),
-            attention_mask=state.mask,
-            decoder_input_ids=tokens[:, None],
-            past_key_values=state.cache,
-            use_cache=True,
-        )
-        state.cache = output.past_key_values
-        logits: Tensor = output.logits[:, -1]
-        return logits
+        return step_decoder(self.model, tokens, state)
 
     def select(self, rows: Tensor, state: Any) -> None:
         """See decoding.Decoder."""
-        state.cache.reorder_cache(rows)
-        state.encoded, state.mask = state.encoded[rows], state.mask[rows]
-
-
-class _State:
-    def __init__(self, encoded: Tensor, mask: Tensor) -> None:
-        self.encoded, self.mask = encoded, mask
-        self.cache: Any = None
+        state.select(rows)
 
 
 def padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
