@@ -173,7 +173,7 @@ def _settings(results: Sequence[Results]) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    return Path(value).name if isinstance(value, str) else str(value)
+    return Path(value).name if isinstance(value, str) else "null" if value is None else str(value)
 
 
 def _kind(results: Results) -> list[str | None]:

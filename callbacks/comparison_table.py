@@ -71,18 +71,20 @@ def _figures(compared: Sequence[Compared], metrics: Sequence[str], resamples: in
         )
         for one in compared
     ]
-    lines += _baselines(compared, metrics, defended)
+    baselines = _baselines(compared, metrics, defended)
     notes = [
         f"Below a figure, its 95 % interval over {_tested(compared)} test texts: {resamples:,} bootstrap resamples of "
         "the texts, percentiles; of exact matches, Wilson's. It does not tell how another training run would do.",
     ]
-    if any(one.entry.results.baseline is not None for one in compared):
+    if baselines:
         notes.append(
             "Nearest neighbour: the training text with the closest vector. A run keeps its figures and not its texts, "
             "so it has no bootstrap; python train.py attack=nearest_neighbor makes a run with intervals of it."
         )
     columns = ("run", *facts, *(measure(key).title for key in metrics))
-    return Table("Runs side by side", columns, tuple(lines), len(facts), tuple(_warnings(compared)), tuple(notes))
+    return Table(
+        "Runs side by side", columns, (*lines, *baselines), len(facts), tuple(_warnings(compared)), tuple(notes)
+    )
 
 
 def _warnings(compared: Sequence[Compared]) -> list[str]:

@@ -260,6 +260,7 @@ def test_amending_chooses_a_part_of_the_attack_anew() -> None:
         "max_new_tokens": 64,
         "candidates": 1,
         "seed": 4,
+        "rerank": 0,
     }
     assert config.attack.backbone.layers == 7
     assert configuration.check(config) == []
