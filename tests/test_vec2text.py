@@ -24,6 +24,7 @@ from attacks.from_run import attack_of
 from attacks.vec2text.corrector import Corrector
 from attacks.vec2text.hypothesis_plan import Recipe, matched_noise
 from attacks.vec2text.network import CorrectorNetwork, Layout, padded
+from attacks.vec2text.published_export import export
 from datamodules.hypotheses import HypothesisStore
 from embedders.cache import CachedEmbedder
 from embedders.minilm import MiniLM
@@ -271,6 +272,30 @@ def test_the_whole_from_two_runs(place: Place, inverter: Path, corrector: Path) 
     np.save(place.base / "mine.npy", vectors(TEXTS[:3], place).numpy())
     invert.invert(*configuration.on_run("invert", [f"run={whole}", f"vectors={place.base / 'mine.npy'}"]))
     assert len((place.base / "mine.npy.texts.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_the_published_layout_is_a_whole_attack(place: Place, corrector: Path, tmp_path: Path) -> None:
+    attack = attack_of(corrector, 384)
+    assert isinstance(attack, Corrector)
+    inverter, network = attack.inverter, attack.network
+    export(tmp_path / "pair", inverter.prefix, inverter.decoder.model, network, attack.tokenizer, length=16)
+    same = [
+        "attack.initial=constant", "attack.constant=bob lives in oslo .", "attack.search.steps=2",
+        "attack.search.beams=2",
+    ]  # fmt: skip
+    ours = place.evaluate(corrector, "from_constant", *same)
+    run = place.train("released", "attack=vec2text", f"attack.pretrained={tmp_path / 'pair'}", *same)
+    assert predictions(run) == predictions(ours)
+    assert predictions(place.evaluate(run, "released_again")) == predictions(run)
+
+
+def test_a_run_or_a_checkpoint_and_not_both() -> None:
+    for given in ([], ["attack.corrector_run=a", "attack.pretrained=b"]):
+        config = configuration.compose("train", ["attack=vec2text", *given])
+        assert any(
+            "give either corrector_run=<run> or pretrained" in str(error) for error in configuration.check(config)
+        )
 
 
 @pytest.mark.parametrize("initial", ["random", "constant"])

@@ -16,6 +16,8 @@ from attacks.run_checks import check_embedder
 from attacks.vec2text.corrector import Corrector
 from attacks.vec2text.iterative import Initial, IterativeAttack
 from attacks.vec2text.network import NetworkRewriter
+from attacks.vec2text.published import Published, load_published
+from attacks.vec2text.published_space import check_space
 from attacks.vec2text.search import CorrectionSearch, Proposal
 from errors import InputError
 
@@ -27,8 +29,10 @@ class Vec2Text(IterativeAttack):
 
     Args:
         search: How corrections are searched.
-        corrector_run: A finished run of attack=vec2text_corrector.
+        corrector_run: A finished run of attack=vec2text_corrector; or else ``pretrained``.
         inverter_run: A finished run whose texts are the first hypotheses; None: those of the corrector's own inverter.
+        pretrained: A released checkpoint, by folder or name on the hub (docs/published.md).
+        revision: Branch, tag or commit of that name.
         initial: See IterativeAttack.
         constant: See IterativeAttack.
     """
@@ -38,13 +42,19 @@ class Vec2Text(IterativeAttack):
     def __init__(
         self,
         search: CorrectionSearch,
-        corrector_run: str,
+        corrector_run: str | None = None,
         inverter_run: str | None = None,
+        pretrained: str | None = None,
+        revision: str | None = None,
         initial: Initial = "inverter",
         constant: str = "the",
     ) -> None:
         super().__init__(search, initial, constant)
-        self.runs = {CORRECTOR: Path(corrector_run)}
+        if (corrector_run is None) == (pretrained is None):
+            raise ValueError("give either corrector_run=<run> or pretrained=<name or folder>")
+        self.pretrained, self.revision = pretrained, revision
+        self._published: list[Published] = []  # no submodule: it is not in the checkpoint
+        self.runs = {} if corrector_run is None else {CORRECTOR: Path(corrector_run)}
         if inverter_run is not None:
             self.runs[INVERTER] = Path(inverter_run)
         self._held: dict[str, Attack] = {}
@@ -72,8 +82,12 @@ class Vec2Text(IterativeAttack):
             InputError: The corrector's run is none of a corrector.
         """
         assert self.artifacts is not None
+        if self.pretrained is not None:
+            self._published = [load_published(self.pretrained, self.revision)]
+            if self.oracle is not None:
+                check_space(self._published[0], self.oracle)
         self._held = {name: attack_of(self.artifacts / name, dimension) for name in self.runs}
-        if not isinstance(self._held[CORRECTOR], Corrector):
+        if CORRECTOR in self._held and not isinstance(self._held[CORRECTOR], Corrector):
             raise InputError(
                 f"attack.corrector_run={self.runs[CORRECTOR]}: a run of attack=vec2text_corrector is wanted, and that "
                 f"is one of {type(self._held[CORRECTOR]).__name__}"
@@ -89,11 +103,13 @@ class Vec2Text(IterativeAttack):
     @property
     def rewriter(self) -> NetworkRewriter:
         """That of the corrector."""
-        return self.corrector.rewriter
+        return self._published[0].to(self.device).rewriter if self._published else self.corrector.rewriter
 
     def guess(self, targets: Targets) -> list[Proposal]:
         """The inverter's text."""
         if INVERTER not in self._held:
+            if self._published:
+                return self._published[0].to(self.device).guess(targets.vectors)
             return self.corrector.guess(targets)
         found = self._held[INVERTER].to(self.device).invert(targets, self.oracle)
         return self.rewriter.read([prediction.candidates[0] for prediction in found])
