@@ -21,10 +21,12 @@ import runs
 import train
 from attacks.base import Targets
 from attacks.from_run import attack_of
+from attacks.vec2text.attack import Vec2Text
 from attacks.vec2text.corrector import Corrector
 from attacks.vec2text.hypothesis_plan import Recipe, matched_noise
 from attacks.vec2text.network import CorrectorNetwork, Layout, padded
 from attacks.vec2text.published_export import export
+from attacks.vec2text.search import CorrectionSearch
 from datamodules.hypotheses import HypothesisStore
 from embedders.cache import CachedEmbedder
 from embedders.minilm import MiniLM
@@ -291,11 +293,9 @@ def test_a_checkpoint_of_the_published_layout_is_a_whole_attack(place: Place, co
 
 
 def test_a_run_or_a_checkpoint_and_not_both() -> None:
-    for given in ([], ["attack.corrector_run=a", "attack.pretrained=b"]):
-        config = configuration.compose("train", ["attack=vec2text", *given])
-        assert any(
-            "give either corrector_run=<run> or pretrained" in str(error) for error in configuration.check(config)
-        )
+    for given in ({}, {"corrector_run": "a", "pretrained": "b"}):
+        with pytest.raises(ValueError, match="give either corrector_run=<run> or pretrained"):
+            Vec2Text(CorrectionSearch(), **given)
 
 
 @pytest.mark.parametrize("initial", ["random", "constant"])
