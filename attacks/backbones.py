@@ -21,6 +21,7 @@ from errors import InputError
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 PAD, EOS = "<pad>", "<eos>"
+OWN_HEAD = "unembed_own_head"  # in a kept configuration: the output embedding is not the input embedding
 
 
 class Backbone(Protocol):
@@ -180,24 +181,33 @@ class Pretrained:
 
     def prepare(self, texts: Sequence[str], artifacts: Path, positions: int) -> None:
         """See :class:`Backbone`."""
-        from transformers import AutoConfig, AutoTokenizer
+        from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 
         try:
             arguments = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
             tokenizer = AutoTokenizer.from_pretrained(self.name, **arguments)
             config = AutoConfig.from_pretrained(self.name, **arguments)
+            written, _ = PreTrainedConfig.get_config_dict(self.name, revision=self.revision)
         except OSError as error:
             raise self._not_found() from error
         check_positions(config, positions)
         if tokenizer.eos_token_id is None:
             raise InputError(f"attack.backbone.name={self.name}: its tokenizer has no end-of-text token to train on")
+        # transformers 5 reads T5's configurations as if every head were tied, and ties it wherever it builds the model
+        # without weights: what the file says is kept beside it.
+        setattr(
+            config, OWN_HEAD, self.architecture == "encoder_decoder" and written.get("tie_word_embeddings") is False
+        )
         _save(artifacts, tokenizer, config)
 
     def model(self, artifacts: Path, *, weights: bool) -> Any:
         """See :class:`Backbone`. A model read from a checkpoint comes in eval mode: training needs ``train()``."""
         if self.random_weights or not weights:
-            return self._loader().from_config(_config(artifacts), **self._options())
-        return self.pretrained()
+            config = _config(artifacts)
+            model = self._loader().from_config(config, **self._options())
+        else:
+            config, model = _config(artifacts), self.pretrained()
+        return untied(model) if getattr(config, OWN_HEAD, False) else model
 
     def pretrained(self, **options: Any) -> Any:
         """The model with its published weights, in train mode; ``options`` are those of ``from_pretrained``."""
@@ -236,6 +246,14 @@ class Pretrained:
             f"attack.backbone.name={self.name}: no such local directory, and no such model{revision} in the hub's "
             "cache or on the hub. Offline, attack=geia works: it trains a small GPT-2 from random weights."
         )
+
+
+def untied(model: Any) -> Any:
+    """The model with an output embedding of its own, at first equal to the input embedding where they were one."""
+    if model.lm_head.weight is model.get_input_embeddings().weight:
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    model.config.tie_word_embeddings = False
+    return model
 
 
 def check_positions(config: Any, positions: int) -> None:

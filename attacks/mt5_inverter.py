@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from attacks.backbones import RandomT5
+from attacks.backbones import RandomT5, untied
 from attacks.decoders import IGNORED, EncoderDecoder
 from attacks.generative import GenerativeAttack
 
@@ -70,11 +70,3 @@ class RandomMT5(RandomT5):
         from transformers import MT5Config
 
         return MT5Config
-
-
-def untied(model: Any) -> Any:
-    """The model with an output embedding of its own, at first equal to the input embedding where they were one."""
-    if model.lm_head.weight is model.get_input_embeddings().weight:
-        model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
-    model.config.tie_word_embeddings = False
-    return model

@@ -13,9 +13,9 @@ from transformers import AutoModelForSeq2SeqLM, MT5Config, MT5ForConditionalGene
 
 import attacks.mt5_inverter
 import configuration
-from attacks.backbones import train_tokenizer
+from attacks.backbones import train_tokenizer, untied
 from attacks.decoders import EncoderDecoder
-from attacks.mt5_inverter import MT5Decoder, untied
+from attacks.mt5_inverter import MT5Decoder
 from evaluate import evaluate
 from train import train
 

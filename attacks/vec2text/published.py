@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attacks.backbones import untied
 from attacks.decoders import EncoderDecoder
 from attacks.decoding import BeamSearch
-from attacks.mt5_inverter import untied
 from attacks.prefix import Prefix
 from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter
 from attacks.vec2text.published_files import EMBEDDER, ReleasedFiles, fill, find, find_pair
