@@ -60,11 +60,13 @@ class Prediction:
         kind: ``sequence``, or ``set`` where the order of the words means nothing.
         tokens: The ids that the attack predicted, as ``Attack.tokens`` numbers them, where its text would not be cut
             into these again (pieces in no order, say); None where it would.
+        given: What a baseline without vectors was told of the text instead of its vector; None for every attack.
     """
 
     candidates: tuple[str, ...]
     kind: Literal["sequence", "set"] = "sequence"
     tokens: tuple[int, ...] | None = None
+    given: str | None = None
 
 
 _PREDICTIONS = TypeAdapter(list[Prediction])

@@ -139,7 +139,8 @@ class LanguageModel(GenerativeAttack):
             eos = self.tokenizer.eos_token_id
             decoded = self.decoding(self.decoder, prefix, eos=eos, index=targets.index[rows])
             for row, candidates in zip(rows, decoded, strict=True):
-                predictions[row] = Prediction(tuple(self.text([*first[row], *ids]) for ids in candidates))
+                texts = tuple(self.text([*first[row], *ids]) for ids in candidates)
+                predictions[row] = Prediction(texts, given=targets.hints[row].first)
         return [predictions[row] for row in range(len(first))]
 
     def _context_ids(self, contexts: Sequence[str | None]) -> list[list[int]]:

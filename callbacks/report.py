@@ -71,7 +71,8 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
     pairs = Table.grid(padding=(0, 2))
     for one in evenly(by_quality(results.recovered), 5):
         pairs.add_row(Text("text", style="dim"), _painted(one.row.reference, one.row.prediction))
-        pairs.add_row(Text("read", style="dim"), _painted(one.row.prediction, one.row.reference))
+        said = "read" if one.row.given is None else "guessed"
+        pairs.add_row(Text(said, style="dim"), _painted(one.row.prediction, one.row.reference))
         pairs.add_row()
     console.print(pairs)
     report = run_dir / "report.html"
@@ -81,6 +82,8 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
 
 def _heading(results: Results) -> str:
     attack, embedder = results.choice("attack"), results.choice("embedder")
+    if any(one.row.given is not None for one in results.recovered):
+        return f"What {attack or 'the baseline'} guessed from first words, without vectors"
     return f"What {attack or 'the attack'} read from {f'{embedder} vectors' if embedder else 'embedding vectors'}"
 
 

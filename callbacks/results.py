@@ -31,7 +31,8 @@ Line = TypeVar("Line", bound=BaseModel)
 
 
 class Row(BaseModel):
-    """A line of predictions.jsonl; ``spans`` are (start, end, label) in characters of the reference."""
+    """A line of predictions.jsonl; ``spans`` are (start, end, label) in characters of the reference. ``given`` is what
+    a baseline without vectors was told."""
 
     index: int
     reference: str
@@ -39,6 +40,7 @@ class Row(BaseModel):
     kind: Literal["sequence", "set"]
     spans: list[tuple[int, int, str]] = []
     cosine: float | None = None
+    given: str | None = None
 
 
 class Moment(BaseModel):

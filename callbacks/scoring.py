@@ -99,6 +99,7 @@ def row_of(index: int, reference: str, prediction: Prediction) -> dict[str, Any]
         "prediction": prediction.candidates[0],
         "candidates": list(prediction.candidates),
         "kind": prediction.kind,
+        **_known(given=prediction.given),
     }
 
 

@@ -293,6 +293,7 @@ def _card(one: Recovered) -> dict[str, Any]:
         "cosine": None if one.cosine is None else f"{one.cosine:.3f}",
         "reference": pieces(row.reference, row.prediction, row.spans),
         "prediction": pieces(row.prediction, row.reference),
+        "given": row.given,
         "cut": max(len(row.reference), len(row.prediction)) > 1000,
     }
 

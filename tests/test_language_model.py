@@ -122,6 +122,16 @@ def test_hints_of_any_length_keep_their_places(tmp_path: Path) -> None:
         assert together[row].candidates[0].startswith(begin)
 
 
+def test_predictions_say_what_was_given(tmp_path: Path) -> None:
+    attack = model()
+    attack.connect(tmp_path, None)
+    attack.prepare(TEXTS, tmp_path)
+    attack.restore(None, 4)
+    hints = (Hint("ada"), Hint("bob"))
+    found = attack.invert(Targets(torch.zeros(2, 4), torch.arange(2), hints), None)
+    assert [prediction.given for prediction in found] == ["ada", "bob"]
+
+
 def test_without_hints_there_is_nothing_to_continue(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="attack=language_model reads no vectors"):
         model().invert(Targets(torch.zeros(1, 4), torch.arange(1)), None)

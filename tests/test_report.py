@@ -185,6 +185,14 @@ def test_training_section_states_its_facts(tmp_path: Path) -> None:
 HOSTILE = '<script>alert(1)</script>"><img src=https://evil.example/x onerror=alert(2)>{{ 7*7 }}'
 
 
+def test_a_baseline_without_vectors_read_none(tmp_path: Path) -> None:
+    write_report(make_run(tmp_path, rows=[one | {"given": one["reference"].split()[0]} for one in ROWS]))
+    page = (tmp_path / "report.html").read_text()
+    assert "read from" not in page
+    assert "guessed from first words, without vectors" in page
+    assert "guessed from “call”" in page
+
+
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
     rows = [row(0, f"{HOSTILE} name", f"name {HOSTILE}", spans=[[0, 8, HOSTILE]])]
     config = f"name: {json.dumps(HOSTILE)}\nseed: {json.dumps(HOSTILE)}\nchoices: {{attack: {json.dumps(HOSTILE)}}}\n"
