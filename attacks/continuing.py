@@ -17,7 +17,10 @@ from attacks.run_checks import check_embedder
 from errors import InputError
 
 # What may differ: how the attack is trained and decoded. All else makes its modules, or its artifacts.
-FREE = {"optimizer", "decoding", "gradient_checkpointing", "lr", "noise", "seed"}
+FREE = {
+    "optimizer", "decoding", "gradient_checkpointing", "lr", "noise", "seed", "label_smoothing",
+    "hypotheses", "search", "initial", "constant",
+}  # fmt: skip
 
 
 def check_origin(run: Path, attack: dict[str, Any], fingerprint: str, dimension: int) -> None:

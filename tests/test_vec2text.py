@@ -357,6 +357,15 @@ def test_killed_training_goes_on_and_ends_with_the_same_weights(
 
 
 @pytest.mark.slow
+def test_a_corrector_is_trained_further_on_other_hypotheses(place: Place, inverter: Path, corrector: Path) -> None:
+    options = [*CORRECTOR, f"attack.inverter_run={inverter}", "attack.hypotheses.noise=[0.7]"]
+    run = place.train("further", *options, f"init_from={corrector}", "attack.optimizer.muon_lr=1e-9",
+                      "attack.optimizer.adamw_lr=1e-9", steps=1)  # fmt: skip
+    before, after = (torch.load(one / runs.CHECKPOINT, weights_only=True)["state_dict"] for one in (corrector, run))
+    assert all(torch.allclose(before[name], after[name], atol=1e-4) for name in before)
+
+
+@pytest.mark.slow
 def test_a_corrector_learns_to_correct(place: Place, inverter: Path) -> None:
     """Trained long enough to know its few texts by heart, it finds each from any other's words."""
     run = place.train("long", *CORRECTOR, f"attack.inverter_run={inverter}", steps=150)
