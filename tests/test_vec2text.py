@@ -48,6 +48,7 @@ INVERTER = [
 CORRECTOR = [
     "attack=vec2text_corrector", "attack.layout.vectors=2", "attack.max_new_tokens=16", "attack.search.steps=2",
     "attack.search.beams=2", "attack.hypotheses.noise=[0.0,0.3]", "attack.hypotheses.sampled=1",
+    "attack.hypotheses.later_rounds=1",
 ]  # fmt: skip
 
 
