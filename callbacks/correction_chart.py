@@ -33,7 +33,7 @@ COLUMNS = (
     ("exact_match", "Exact match", "percent"),
     ("cosine", "Cosine", "cosine"),
     ("queries", "Queries a text", "score"),
-    ("seconds", "Seconds a text", "other"),
+    ("seconds", "Seconds a text", "moment"),
 )
 
 Content = TypeVar("Content", bound=BaseModel)

@@ -161,7 +161,7 @@ def shown(kind: str, value: object) -> str:
         return duration(value)
     if kind == "percent":
         return f"{value:.1f}{_SPACE}%"
-    if kind == "cosine":
+    if kind in ("cosine", "moment"):  # a moment is seconds of which there are few
         return f"{value:.3f}"
     return f"{value:.1f}" if kind == "score" else f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
