@@ -135,6 +135,10 @@ class Attack(LightningModule):
         """Mean training loss of a batch: vectors (B, d), labels (B, T) padded with -100 -> scalar."""
         raise TypeError(f"{type(self).__name__} has no training loss")
 
+    def batch_loss(self, batch: dict[str, Tensor]) -> Tensor:
+        """The loss of a training or validation batch; for attacks that learn from more than vectors and labels."""
+        return self.loss(batch["vectors"], batch["labels"])
+
     @abstractmethod
     def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """One prediction a target, in order. ``oracle`` embeds hypotheses; its queries are counted."""
@@ -207,14 +211,14 @@ class Attack(LightningModule):
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
         """The loss of one batch."""
-        loss = self.loss(batch["vectors"], batch["labels"])
+        loss = self.batch_loss(batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["index"]))
         return loss
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         """Loss on validation texts, averaged over label ids, so that it does not depend on how batches were cut."""
         count = (batch["labels"] != -100).sum()
-        loss = self.loss(batch["vectors"], batch["labels"])
+        loss = self.batch_loss(batch)
         self.log("valid/loss", loss, prog_bar=True, batch_size=int(count), sync_dist=True)
 
     def on_test_start(self) -> None:

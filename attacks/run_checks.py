@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import runs
@@ -20,7 +19,7 @@ def check_embedder(run: Path, key: str, fingerprint: str, dimension: int) -> Non
     config = runs.read_config(run)
     runs.finished_checkpoint(run)
     try:
-        record = json.loads((run / runs.RECORD).read_text(encoding="utf-8"))["embedder"]
+        record = runs.read_json(run / runs.RECORD)["embedder"]
     except FileNotFoundError as error:
         raise InputError(
             f"{key}={run}: its training has not ended ({runs.RECORD} is missing); go on with it first: "

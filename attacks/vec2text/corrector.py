@@ -280,26 +280,16 @@ class Corrector(IterativeAttack):
 
     # -- training and inversion -----------------------------------------------------------------------------------
 
-    def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
-        """The loss of one batch."""
-        loss = self._loss(batch, "train", self.label_smoothing)
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["index"]))
-        return loss
-
-    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
-        """Loss of one step from the inverter's hypothesis."""
-        count = int((batch["labels"] != -100).sum())
-        self.log("valid/loss", self._loss(batch, "valid", 0.0), prog_bar=True, batch_size=count, sync_dist=True)
-
-    def _loss(self, batch: dict[str, Tensor], split: Split, smoothing: float) -> Tensor:
-        ids, vectors = self._mixtures[split].draw(batch["index"])
+    def batch_loss(self, batch: dict[str, Tensor]) -> Tensor:
+        """The loss of one step, from a hypothesis that each example draws; smoothed in training only."""
+        ids, vectors = self._mixtures["train" if self.training else "valid"].draw(batch["index"])
         pad = self.network.model.config.pad_token_id
         return self.network.loss(
             batch["vectors"],
             vectors.to(batch["vectors"]),
             without_ignored(ids.to(batch["labels"].device), pad),
             batch["labels"],
-            smoothing,
+            self.label_smoothing if self.training else 0.0,
         )
 
     def configure_optimizers(self) -> Any:
