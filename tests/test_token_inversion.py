@@ -1,0 +1,105 @@
+"""Figures on the tokens of a language model's input, computed by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from metrics.token_inversion import (
+    Inverted,
+    Share,
+    by_label,
+    by_position,
+    exact,
+    exact_by_cost,
+    false_discovery,
+    partial,
+    token_inversion,
+)
+
+WHOLE = Inverted(true=(5, 7, 7), found=(5, 7, 7), claimed=True, cost=40)
+MIDDLE_WRONG = Inverted(true=(5, 7, 7), found=(5, 1, 7), claimed=True, cost=10)
+SHORT = Inverted(true=(3, 4), found=(3,))
+LONG = Inverted(true=(9,), found=(9, 9), claimed=False)
+ROWS = [WHOLE, MIDDLE_WRONG, SHORT, LONG]
+
+
+def test_an_input_is_exact_only_with_every_token_and_none_more() -> None:
+    assert [row.exact for row in ROWS] == [True, False, False, False]
+    assert exact(ROWS) == Share(1, 4)
+
+
+def test_partial_counts_places_of_the_true_input() -> None:
+    # 3 + 2 + 1 + 1 of 3 + 3 + 2 + 1; what is found beyond the input counts for nothing.
+    assert partial(ROWS) == Share(7, 9)
+    assert SHORT.matches == (True, False)
+    assert LONG.matches == (True,)
+
+
+def test_the_same_tokens_in_other_places_do_not_match() -> None:
+    assert Inverted(true=(1, 2), found=(2, 1)).matches == (False, False)
+
+
+def test_false_discovery_is_of_the_claims_alone() -> None:
+    assert false_discovery(ROWS) == Share(1, 2)
+    assert false_discovery([SHORT, LONG]).rate is None
+
+
+def test_wilson_interval_of_a_share() -> None:
+    # z^2 = 3.8415: the middle of 1 of 2 is 1/2, the reach z sqrt(1/8 + z^2/16) / (1 + z^2/2).
+    squared = 3.841458820694124
+    reach = math.sqrt(squared) * math.sqrt(1 / 8 + squared / 16) / (1 + squared / 2)
+    interval = Share(1, 2).interval
+    assert interval == pytest.approx((50 - 100 * reach, 50 + 100 * reach))
+    assert Share(0, 0).interval is None
+    assert Share(4, 4).interval == pytest.approx((51.01, 100.0), abs=0.01)
+
+
+def test_by_position_holds_each_length_apart() -> None:
+    assert by_position(ROWS) == {
+        1: [Share(1, 1)],
+        2: [Share(1, 1), Share(0, 1)],
+        3: [Share(2, 2), Share(1, 2), Share(2, 2)],
+    }
+
+
+def test_labelled_tokens() -> None:
+    rows = [
+        Inverted(true=(1, 2, 3), found=(1, 2, 9), labels=(None, "name", "city")),
+        Inverted(true=(4, 5), found=(4, 5), labels=("name", None)),
+    ]
+    assert by_label(rows) == {"city": Share(0, 1), "name": Share(2, 2)}
+    figures = token_inversion(rows)
+    assert figures["token_labelled"] == pytest.approx(100 * 2 / 3)
+    assert figures["token_labelled/name"] == 100.0
+    assert figures["token_labelled/city"] == 0.0
+
+
+def test_exact_by_cost_rises_when_the_cost_is_reached() -> None:
+    rows = [WHOLE, MIDDLE_WRONG, Inverted(true=(1,), found=(1,), cost=7), Inverted(true=(2,), found=(2,))]
+    # A row that did not count is there from the start; a wrong claim never is.
+    assert exact_by_cost(rows, [0, 7, 39, 40, 1000]) == [25.0, 50.0, 50.0, 75.0, 75.0]
+    assert exact_by_cost([], [1]) == [None]
+
+
+def test_the_figures_of_a_test_set() -> None:
+    figures = token_inversion(ROWS)
+    assert figures["token_exact"] == 25.0
+    assert figures["token_partial"] == pytest.approx(100 * 7 / 9)
+    assert figures["claims"] == 2
+    assert figures["false_discovery_rate"] == 50.0
+    assert [figures[f"token_exact/{length}"] for length in (1, 2, 3)] == [0.0, 0.0, 50.0]
+    assert "token_labelled" not in figures
+    assert token_inversion(ROWS[::-1]) == figures
+
+
+def test_one_length_alone_is_not_repeated() -> None:
+    assert not [key for key in token_inversion([WHOLE, MIDDLE_WRONG]) if key.startswith("token_exact/")]
+
+
+def test_nothing_to_score_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no rows"):
+        token_inversion([])
+    with pytest.raises(ValueError, match="row 1: 1 labels for 2 tokens"):
+        token_inversion([WHOLE, Inverted(true=(1, 2), found=(), labels=("name",))])
