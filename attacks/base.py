@@ -147,6 +147,10 @@ class Attack(LightningModule):
         """What a checkpoint holds of the state dict: all of it, or what cannot be read again from where it came."""
         return self.state_dict()
 
+    def deciding(self) -> dict[str, Tensor]:
+        """All weights that decide what is written: those of an attack that this one holds are not in its state dict."""
+        return self.state_dict()
+
     def begin_trial(self, number: int) -> None:
         """Invert with the random numbers of a trial from now on; those of trial 0 are the configuration's.
 
@@ -223,7 +227,7 @@ class Attack(LightningModule):
 
     def on_test_start(self) -> None:
         """What was finished with other weights is none of this test's."""
-        self.finished.open(self.state_dict())
+        self.finished.open(self.deciding())
 
     def test_step(self, batch: dict[str, Tensor], batch_index: int) -> dict[str, Any]:
         """Invert one batch, unless that was done before a kill; callbacks/predictions.py collects the result."""

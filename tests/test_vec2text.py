@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
@@ -20,6 +21,7 @@ import invert
 import runs
 import train
 from attacks.base import Targets
+from attacks.finished import FinishedBatches
 from attacks.from_run import attack_of
 from attacks.vec2text.attack import Vec2Text
 from attacks.vec2text.corrector import Corrector
@@ -291,6 +293,53 @@ def test_a_checkpoint_of_the_published_layout_is_a_whole_attack(place: Place, co
     run = place.train("released", "attack=vec2text", f"attack.pretrained={tmp_path / 'pair'}", *same)
     assert predictions(run) == predictions(ours)
     assert predictions(place.evaluate(run, "released_again")) == predictions(run)
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["inverter", pytest.param("corrector", marks=pytest.mark.slow), pytest.param("pretrained", marks=pytest.mark.slow)],
+)
+def test_a_killed_test_goes_on_only_with_the_weights_that_it_began_with(
+    place: Place, inverter: Path, corrector: Path, tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole attack has no weights of its own: those of the runs inside it count, and of a released checkpoint."""
+    options = ["attack=vec2text", "attack.search.steps=1", "attack.search.beams=1"]
+    if part == "pretrained":
+        attack = attack_of(corrector, 384)
+        assert isinstance(attack, Corrector)
+        held = attack.inverter
+        export(tmp_path / "pair", held.prefix, held.decoder.model, attack.network, attack.tokenizer, length=16)
+        run = place.train(f"key_{part}", *options, f"attack.pretrained={tmp_path / 'pair'}")
+    else:
+        runs_given = [f"attack.corrector_run={corrector}", f"attack.inverter_run={inverter}"]
+        run = place.train(f"key_{part}", *options, *runs_given)
+    worked: list[int] = []
+    search = CorrectionSearch.__call__
+
+    def counted(self: CorrectionSearch, rewriter: Any, targets: Tensor, *others: Any, **named: Any) -> Any:
+        worked.append(len(targets))
+        return search(self, rewriter, targets, *others, **named)
+
+    monkeypatch.setattr(CorrectionSearch, "__call__", counted)
+    with pytest.MonkeyPatch.context() as killed:
+        killed.setattr(FinishedBatches, "clear", lambda self: None)
+        place.evaluate(run, f"key_{part}_out")
+        assert sum(worked) == 6
+        place.evaluate(run, f"key_{part}_out")
+    assert sum(worked) == 6  # all batches were taken over
+    if part == "pretrained":
+        (path,) = (tmp_path / "pair" / "corrector").glob("*.safetensors")
+        weights = load_file(path)
+        weights["layernorm.weight"] *= 1.01
+        save_file(weights, path, {"format": "pt"})
+    else:
+        path = run / runs.ARTIFACTS / part / runs.CHECKPOINT
+        content = torch.load(path, weights_only=True)
+        name = min(content["state_dict"])
+        content["state_dict"][name] = content["state_dict"][name] * 1.01
+        torch.save(content, path)
+    place.evaluate(run, f"key_{part}_out")
+    assert sum(worked) == 12
 
 
 def test_a_run_or_a_checkpoint_and_not_both() -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from torch import Tensor
+
 from attacks.base import Attack, Targets
 from attacks.from_run import attack_of, keep
 from attacks.run_checks import check_embedder
@@ -92,6 +94,12 @@ class Vec2Text(IterativeAttack):
                 f"attack.corrector_run={self.runs[CORRECTOR]}: a run of attack=vec2text_corrector is wanted, and that "
                 f"is one of {type(self._held[CORRECTOR]).__name__}"
             )
+
+    def deciding(self) -> dict[str, Tensor]:
+        """The weights of what it is made of; it has none of its own."""
+        parts = [(name, attack.deciding()) for name, attack in self._held.items()]
+        parts += [("pretrained", published.state_dict()) for published in self._published]
+        return {f"{part}.{name}": tensor for part, weights in parts for name, tensor in weights.items()}
 
     @property
     def corrector(self) -> Corrector:

@@ -136,6 +136,10 @@ class Corrector(IterativeAttack):
         """The copy of the inverter, where this attack's weights are."""
         return self._held[0].to(self.device)
 
+    def deciding(self) -> dict[str, Tensor]:
+        """The network's weights and the inverter's."""
+        return self.state_dict() | {f"{INVERTER}.{name}": one for name, one in self.inverter.deciding().items()}
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text and the end token."""
         eos = self.tokenizer.eos_token_id
