@@ -126,8 +126,8 @@ def token_inversion(rows: Sequence[Inverted]) -> Figures:
     """The figures of a test set; percentages 0-100, None where a figure has no meaning.
 
     Keys: ``token_exact`` with ``token_exact_low`` and ``token_exact_high`` (Wilson, 95 %), ``token_partial``,
-    ``claims`` (how many inputs were claimed), ``false_discovery_rate``; where tokens are labelled ``token_labelled`` (all labels)
-    and ``token_labelled/<label>``; and ``token_exact/<length>`` for each length where there are several.
+    ``claims`` (how many inputs were claimed), ``false_discovery_rate``; where tokens are labelled ``token_labelled``
+    (all labels) and ``token_labelled/<label>``; and ``token_exact/<length>`` for each length where there are several.
 
     Raises:
         ValueError: No rows, or a row whose labels are not as many as its tokens.

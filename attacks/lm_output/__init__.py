@@ -1,0 +1,1 @@
+"""Attacks on what a language model put out."""
