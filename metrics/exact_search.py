@@ -1,0 +1,125 @@
+"""Exact nearest neighbours of many queries, in blocks: memory is flat however many documents there are.
+
+    found = search(queries, blocks, k=10, similarity="cosine")        # blocks: (n_1, d), (n_2, d), ... in order
+    found.positions, found.scores                                     # (q, 10) int64 and float64, best first
+
+Blocks come from any iterable, so that documents may lie on a disk or be made on the way, and each is asked for once.
+
+Products are first taken in float32, where their last bits hang on the shape of a block. What may be among the best is then
+computed again in float64, a row at a time, so that equal documents have equal scores wherever they stand; of equals the
+earlier document comes first. Where more documents are tied than were kept, the whole block is computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Similarity = Literal["dot", "cosine"]
+
+QUERIES = 256  # compared with a block at once
+DOCUMENTS = 16_384  # of a block that are compared at once: 16 MB of products
+RESCORED = 4_000_000  # numbers that are multiplied in float64 at once
+GROUP = 64  # products whose largest stands for them in a first choice
+SPARE = 16  # candidates beyond k, so that rounding cannot hide one of the best
+
+
+class Found(NamedTuple):
+    """The best ``k`` documents of each query, or all where there are fewer: positions from 0 and scores, best first."""
+
+    positions: Tensor
+    scores: Tensor
+
+
+def search(queries: Tensor, blocks: Iterable[Tensor], k: int, similarity: Similarity = "dot") -> Found:
+    """The ``k`` documents with the highest product, or cosine, with each query; of equals the earlier one.
+
+    Args:
+        queries: (q, d), at least one.
+        blocks: The documents in order, (n_i, d) each.
+        k: Documents wanted.
+        similarity: ``cosine`` divides by the lengths of both; a vector of zeros is like nothing (cosine 0).
+
+    Raises:
+        ValueError: Another width, or a product that is not finite.
+    """
+    queries = _unit(queries.float()) if similarity == "cosine" else queries.float()
+    positions = torch.empty(len(queries), 0, dtype=torch.int64)
+    scores = torch.empty(len(queries), 0, dtype=torch.float64)
+    begin = 0
+    for whole in blocks:
+        if whole.ndim != 2 or whole.shape[1] != queries.shape[1]:
+            raise ValueError(f"documents of shape {tuple(whole.shape)} do not go with queries of {queries.shape[1]}")
+        for start in range(0, len(whole), DOCUMENTS):
+            block = whole[start : start + DOCUMENTS].float()
+            block = _unit(block) if similarity == "cosine" else block
+            columns, values = _best_of_block(queries, block, k)
+            scores, order = torch.cat([scores, values], dim=1).sort(dim=1, descending=True, stable=True)
+            positions = torch.cat([positions, columns + begin], dim=1).gather(1, order)
+            scores, positions = scores[:, :k].contiguous(), positions[:, :k].contiguous()
+            begin += len(block)
+    return Found(positions, scores)
+
+
+def _best_of_block(queries: Tensor, block: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Columns and float64 scores of the best of a block, (q, min(k, n)), best first."""
+    # What float32 may be wrong by, for a sum of d products taken in any order.
+    error = block.shape[1] * torch.finfo(torch.float32).eps * block.norm(dim=1).max() * queries.norm(dim=1)
+    tiles = zip(queries.split(QUERIES), error.split(QUERIES), strict=True)
+    columns, scores = zip(*(_best_of_tile(some, block, k, wrong) for some, wrong in tiles), strict=True)
+    return torch.cat(columns), torch.cat(scores)
+
+
+def _best_of_tile(queries: Tensor, block: Tensor, k: int, error: Tensor) -> tuple[Tensor, Tensor]:
+    products = queries @ block.T
+    k, kept = min(k, len(block)), min(k + SPARE, len(block))
+    values, columns = _largest(products, kept)
+    if not values.isfinite().all():
+        raise ValueError("a product of a query and a document is not finite")
+    columns = columns.sort(dim=1).values  # of equal scores, a stable sort then leaves the earlier document first
+    exact = _rescored(queries, block, columns)
+    exact, order = exact.sort(dim=1, descending=True, stable=True)
+    columns, exact = columns.gather(1, order)[:, :k], exact[:, :k]
+    if kept < len(block):
+        doubtful = values[:, k - 1] - values[:, -1] <= 2 * error
+        for row in doubtful.nonzero().flatten().tolist():
+            candidates = (products[row] >= values[row, k - 1] - 2 * error[row]).nonzero().flatten()
+            scores = torch.cat(
+                [_rescored(queries[row : row + 1], block, some[None])[0] for some in candidates.split(4096)]
+            )
+            scores, order = scores.sort(descending=True, stable=True)
+            columns[row], exact[row] = candidates[order[:k]], scores[:k]
+    return columns, exact
+
+
+def _rescored(queries: Tensor, block: Tensor, columns: Tensor) -> Tensor:
+    """Products in float64 of each query (q, d) with the documents at its ``columns`` (q, m), one at a time: (q, m)."""
+    together = max(1, RESCORED // (columns.shape[1] * block.shape[1]))
+    parts = zip(queries.split(together), columns.split(together), strict=True)
+    return torch.cat([(block[some].double() * query.double()[:, None, :]).sum(dim=2) for query, some in parts])
+
+
+def _largest(products: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest ``count`` values of each row and their columns; which of equal ones is left open.
+
+    They lie in the ``count`` groups with the largest maxima, and those are few: a pass over all values to find them is
+    several times as fast as a partial sort of each row.
+    """
+    rows, size = products.shape
+    groups = size // GROUP
+    if groups <= count:
+        return torch.topk(products, count, dim=1)
+    whole = groups * GROUP
+    maxima = products[:, :whole].view(rows, groups, GROUP).amax(dim=2)
+    chosen = maxima.topk(count, dim=1).indices
+    columns = (chosen[:, :, None] * GROUP + torch.arange(GROUP)).flatten(1)
+    columns = torch.cat([columns, torch.arange(whole, size).expand(rows, -1)], dim=1)
+    values, order = products.gather(1, columns).topk(count, dim=1)
+    return values, columns.gather(1, order)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(vectors, dim=1)
