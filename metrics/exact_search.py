@@ -5,9 +5,9 @@
 
 Blocks come from any iterable, so that documents may lie on a disk or be made on the way, and each is asked for once.
 
-Products are first taken in float32, where their last bits hang on the shape of a block. What may be among the best is then
-computed again in float64, a row at a time, so that equal documents have equal scores wherever they stand; of equals the
-earlier document comes first. Where more documents are tied than were kept, the whole block is computed again.
+Products are first taken in float32, where their last bits hang on the shape of a block. What may be among the best is
+then computed again in float64, a row at a time, so that equal documents have equal scores wherever they stand; of
+equals the earlier document comes first. Where more documents are tied than were kept, all of them are computed again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _best_of_block(queries: Tensor, block: Tensor, k: int) -> tuple[Tensor, Tens
     """Columns and float64 scores of the best of a block, (q, min(k, n)), best first."""
     # What float32 may be wrong by, for a sum of d products taken in any order.
     error = block.shape[1] * torch.finfo(torch.float32).eps * block.norm(dim=1).max() * queries.norm(dim=1)
-    tiles = zip(queries.split(QUERIES), error.split(QUERIES), strict=True)
+    tiles = zip(torch.split(queries, QUERIES), torch.split(error, QUERIES), strict=True)
     columns, scores = zip(*(_best_of_tile(some, block, k, wrong) for some, wrong in tiles), strict=True)
     return torch.cat(columns), torch.cat(scores)
 
@@ -88,7 +88,7 @@ def _best_of_tile(queries: Tensor, block: Tensor, k: int, error: Tensor) -> tupl
         for row in doubtful.nonzero().flatten().tolist():
             candidates = (products[row] >= values[row, k - 1] - 2 * error[row]).nonzero().flatten()
             scores = torch.cat(
-                [_rescored(queries[row : row + 1], block, some[None])[0] for some in candidates.split(4096)]
+                [_rescored(queries[row : row + 1], block, some[None])[0] for some in torch.split(candidates, 4096)]
             )
             scores, order = scores.sort(descending=True, stable=True)
             columns[row], exact[row] = candidates[order[:k]], scores[:k]
@@ -98,7 +98,7 @@ def _best_of_tile(queries: Tensor, block: Tensor, k: int, error: Tensor) -> tupl
 def _rescored(queries: Tensor, block: Tensor, columns: Tensor) -> Tensor:
     """Products in float64 of each query (q, d) with the documents at its ``columns`` (q, m), one at a time: (q, m)."""
     together = max(1, RESCORED // (columns.shape[1] * block.shape[1]))
-    parts = zip(queries.split(together), columns.split(together), strict=True)
+    parts = zip(torch.split(queries, together), torch.split(columns, together), strict=True)
     return torch.cat([(block[some].double() * query.double()[:, None, :]).sum(dim=2) for query, some in parts])
 
 

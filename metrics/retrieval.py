@@ -2,10 +2,10 @@
 
     ndcg(["d3", "d1"], {"d1": 2, "d7": 1}, k=10)          # 0.479...: d7 was not found, d1 came second
 
-All three are those of trec_eval, so that figures can be laid beside published ones (BEIR, MTEB and both Vec2Text papers use
-it): the gain of a document is its grade itself (*linear*; 2^grade - 1 is another figure of the same name), the document at
-rank r counts 1 / log2(r + 1) of it, and a grade of 0 or less is worth nothing. What was judged counts in the ideal ranking
-whether the collection has that document or not.
+All three are those of trec_eval, so that figures can be laid beside published ones (BEIR and MTEB use it): the gain of
+a document is its grade itself (*linear*; 2^grade - 1 is another figure of the same name), the document at rank r counts
+1 / log2(r + 1) of it, and a grade of 0 or less is worth nothing. What was judged counts in the ideal ranking whether
+the collection has that document or not.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def reciprocal_rank(ranking: Sequence[Name], grades: Mapping[Name, int]) -> floa
 def score_rankings(
     rankings: Sequence[Sequence[Name]], judgements: Sequence[Mapping[Name, int]], recall_at: Sequence[int] = (10, 100)
 ) -> dict[str, Floats]:
-    """The figures of each query, (n,) in 0 to 1: ``ndcg_at_10``, ``mrr_at_10``, ``recall_at_<k>``; their means are a test's.
+    """Figures of each query, (n,) in 0 to 1: ``ndcg_at_10``, ``mrr_at_10``, ``recall_at_<k>``; means are a test's.
 
     Args:
         rankings: Of each query, best first.
