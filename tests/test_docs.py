@@ -112,7 +112,7 @@ def test_the_examples_of_extending_run_as_printed(tmp_path: Path, monkeypatch: p
         "train",
         [
             f"hydra.searchpath=[file://{tmp_path / 'configs'}]",
-            *("attack=word_guesser", "embedder=hashed_trigrams", "defense=rounding", "datamodule=mail_subjects"),
+            *("attack=word_guesser", "embedder=hashed_trigrams", "defense=clipping", "datamodule=mail_subjects"),
             *(f"datamodule.source.path={tmp_path / 'inbox.mbox'}", f"run_dir={tmp_path / 'run'}"),
             *(f"cache_dir={tmp_path / 'cache'}", "trainer.max_steps=60", "trainer=cpu", "~callbacks.progress"),
         ],

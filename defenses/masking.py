@@ -1,0 +1,79 @@
+"""defense=masking: the first dimension replaced by an identifier of the text's language (Chen et al. 2024, section 6).
+
+    defense=masking                                                     # one identifier, 1, for all texts
+    defense=masking 'defense.languages={en: 1, de: 2}'                  # one a language
+    defense=masking defense.dimensions=8 defense.scale=0.1              # 0.1 in each of the first eight dimensions
+
+The paper numbers the languages and says nothing of the scale. That matters: vectors of length 1 have coordinates
+of some 1/sqrt(d), so an identifier of 1 turns every vector far towards one and the same direction.
+Vectors of one language and one length keep the order of their similarities but for the coordinates that are lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+
+from defenses.base import Role
+from errors import InputError, did_you_mean
+from examples import Example
+
+
+class Masking:
+    """Keeps the width; estimates nothing.
+
+    Args:
+        dimensions: How many of the first dimensions are replaced; the paper's is 1.
+        scale: Each identifier is multiplied by it.
+        languages: The identifier of each language; None gives all texts the identifier 1 and reads no language.
+    """
+
+    def __init__(
+        self, dimensions: PositiveInt = 1, scale: float = 1.0, languages: Mapping[str, float] | None = None
+    ) -> None:
+        self.dimensions, self.scale, self.languages = dimensions, scale, languages
+
+    def output_dimension(self, dimension: int) -> int:
+        """The width is kept.
+
+        Raises:
+            InputError: There are fewer dimensions than are to be replaced.
+        """
+        if self.dimensions > dimension:
+            raise InputError(
+                f"defense=masking, dimensions={self.dimensions}: the vectors have only {dimension}; "
+                f"take at most {dimension}"
+            )
+        return dimension
+
+    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
+        """Nothing to estimate."""
+
+    def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
+        """Vectors whose first dimensions hold the identifier, (n, d) -> (n, d).
+
+        Raises:
+            InputError: ``languages`` is given, and a text says no language or one that has no identifier.
+        """
+        masked = embeddings.clone()
+        identifiers = [self._identifier(example, role) for example in examples]
+        masked[:, : self.dimensions] = self.scale * torch.tensor(identifiers).to(embeddings)[:, None]
+        return masked
+
+    def _identifier(self, example: Example, role: Role) -> float:
+        if self.languages is None:
+            return 1.0
+        if example.language is None:
+            raise InputError(
+                f"defense=masking, languages={dict(self.languages)}: {role} text {example.index} says no language; "
+                "name the field that does by datamodule.language_field, or take languages=null: one identifier for all"
+            )
+        if example.language not in self.languages:
+            raise InputError(
+                f"defense=masking, languages={dict(self.languages)}: {role} text {example.index} is in "
+                f"{example.language!r}, which has no identifier; {did_you_mean(example.language, self.languages)}"
+            )
+        return self.languages[example.language]

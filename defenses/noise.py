@@ -1,0 +1,50 @@
+"""defense=noise: Gaussian noise on every coordinate (Morris et al. 2023, section 6).
+
+    defense=noise defense.level=0.01                         # x + 0.01 * e,          e ~ N(0, 1) in each dimension
+    defense=noise defense.level=0.01 defense.relative=true   # x + 0.01 * |x| * e
+
+The papers' noise is absolute: what a level does depends on the length of the embedder's vectors. Relative noise is the
+same for vectors of length 1 and does the same to vectors of any other length. The noise of a vector has the length
+level * sqrt(d) (times that of the vector, where it is relative).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from pydantic import NonNegativeFloat, NonNegativeInt
+from torch import Tensor
+
+from defenses.base import Role
+from defenses.drawing import numbers
+from examples import Example
+
+
+class Noise:
+    """Keeps the width; estimates nothing. A training example draws new noise in every epoch.
+
+    Args:
+        level: Standard deviation of the noise in each dimension, the papers' lambda.
+        relative: Multiply it by the vector's length.
+        seed: Of the noise.
+    """
+
+    def __init__(self, level: NonNegativeFloat = 0.01, relative: bool = False, seed: NonNegativeInt = 0) -> None:
+        self.level, self.relative, self.seed = level, relative, seed
+
+    def output_dimension(self, dimension: int) -> int:
+        """The width is kept."""
+        return dimension
+
+    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
+        """Nothing to estimate."""
+
+    def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
+        """Vectors with noise, (n, d) -> (n, d)."""
+        noise = np.empty(embeddings.shape, dtype=np.float32)
+        for row, example in zip(noise, examples, strict=True):
+            numbers(self.seed, example, role, epoch).standard_normal(dtype=np.float32, out=row)
+        size = self.level * embeddings.norm(dim=1, keepdim=True) if self.relative else self.level
+        return embeddings + size * torch.from_numpy(noise).to(embeddings)

@@ -1,0 +1,39 @@
+"""defense=rounding: every coordinate rounded to a multiple of a step.
+
+    defense=rounding defense.step=0.02
+
+Uniform quantisation (Gray and Neuhoff 1998, "Quantization", section II): the error of a coordinate lies within half a
+step, and in fine steps behaves like uniform noise of standard deviation step / sqrt(12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from defenses.base import Role
+from examples import Example
+
+
+class Rounding:
+    """Keeps the width; estimates nothing.
+
+    Args:
+        step: Distance of neighbouring values.
+    """
+
+    def __init__(self, step: PositiveFloat = 0.02) -> None:
+        self.step = step
+
+    def output_dimension(self, dimension: int) -> int:
+        """The width is kept."""
+        return dimension
+
+    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
+        """Nothing to estimate."""
+
+    def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
+        """Rounded vectors, (n, d) -> (n, d)."""
+        return (embeddings / self.step).round() * self.step
