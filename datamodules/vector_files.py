@@ -1,4 +1,4 @@
-"""Vectors from a file, for ``invert.py``: .npy, .parquet, .safetensors or .jsonl.
+"""Vectors from a file, for ``invert.py`` and ``audit.py``: .npy, .parquet, .safetensors or .jsonl.
 
 vectors = read_vectors(Path("mine.npy"), width=384)      # (n, 384) float32
 
@@ -44,25 +44,33 @@ def read_vectors(path: Path, width: int, limit: int | None = None) -> Tensor:
     if not path.is_file():
         siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
         raise InputError(f"vectors={path}: no such file, {did_you_mean(path.name, siblings)}")
-    array = readers[path.suffix](path)
+    return checked(readers[path.suffix](path), str(path), width, limit)
+
+
+def checked(array: Array, name: str, width: int, limit: int | None = None) -> Tensor:
+    """The first ``limit`` rows of vectors that somebody gave as ``vectors=name``, (n, width) float32.
+
+    Raises:
+        InputError: As ``read_vectors``, of the content.
+    """
     if array.ndim != 2 or not len(array):
-        raise InputError(f"vectors={path}: expected an array (n, {width}), found shape {array.shape}")
+        raise InputError(f"vectors={name}: expected an array (n, {width}), found shape {array.shape}")
     if array.shape[1] != width:
         raise InputError(
-            f"vectors={path}: vectors of width {array.shape[1]}, but this attack was trained on width {width}: "
+            f"vectors={name}: vectors of width {array.shape[1]}, but this attack was trained on width {width}: "
             "they come from another embedder (or another defense)"
         )
     if not np.issubdtype(array.dtype, np.number) or np.issubdtype(array.dtype, np.complexfloating):
-        raise InputError(f"vectors={path}: expected real numbers, found {array.dtype}")
+        raise InputError(f"vectors={name}: expected real numbers, found {array.dtype}")
     array = np.array(array[:limit], dtype=np.float32)
-    _check_rows(path, ~np.isfinite(array).all(axis=1), "holds NaN or infinity")
-    _check_rows(path, ~array.any(axis=1), "is all zeros: it has no direction to read back")
+    _check_rows(name, ~np.isfinite(array).all(axis=1), "holds NaN or infinity")
+    _check_rows(name, ~array.any(axis=1), "is all zeros: it has no direction to read back")
     return torch.from_numpy(array)
 
 
-def _check_rows(path: Path, bad: Array | np.bool, what: str) -> None:
+def _check_rows(name: str, bad: Array | np.bool, what: str) -> None:
     if bad.any():
-        raise InputError(f"vectors={path}: row {int(bad.argmax())} {what} ({int(bad.sum())} such rows)")
+        raise InputError(f"vectors={name}: row {int(bad.argmax())} {what} ({int(bad.sum())} such rows)")
 
 
 def _npy(path: Path) -> Array:

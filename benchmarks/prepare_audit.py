@@ -1,0 +1,112 @@
+"""Make an attacker's text and somebody else's vector store from one file of synthetic personal data, to audit it.
+
+    python benchmarks/prepare_audit.py --text presidio_synth_pii.jsonl --output audit_data [--more personachat.jsonl]
+
+The file holds JSON lines with ``text``, ``masked`` (the text with its entities as {{LABEL}}), ``spans`` (label, text,
+start, end) and ``split``. The store is 2,000 distinct texts: all of the splits test and valid, whose templates occur
+nowhere else, and others drawn at random. What is left is the attacker's: 150 texts each for validation and test, and
+the rest for training, multiplied by filling its templates with its own entities, as any attacker would. ``--more``
+adds the training texts of another file. No text of the store is among the attacker's.
+
+    audit_data/train.jsonl valid.jsonl test.jsonl     text, spans
+    audit_data/store.jsonl                            id, text (cut to 32 tokens), spans: the truth
+    audit_data/store.npy                              (2000, 384): the vectors of these texts, in order
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datamodules.sources import Fields, folded
+from datamodules.truncation import Truncation
+from embedders.minilm import MiniLM
+
+STORE, HELD_OUT, FILLED, TOKENS = 2_000, 150, 12_000, 32
+SLOT = re.compile(r"\{\{(\w+)\}\}")
+
+
+def main() -> None:
+    """Read, separate, multiply, embed, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--text", type=Path, required=True, help="the file of personal data")
+    parser.add_argument("--output", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--more", type=Path, help="other text to train on: JSON lines with text and split")
+    parser.add_argument("--limit-more", type=int, default=15_000, help="how many of them")
+    arguments = parser.parse_args()
+
+    generator = random.Random(0)
+    distinct = list({folded(row["text"]): row for row in rows(arguments.text)}.values())
+    generator.shuffle(distinct)
+    distinct.sort(key=lambda row: row["split"] == "train")  # the order of shuffling stays within both parts
+    store, own = distinct[:STORE], distinct[STORE:]
+    parts = {"test": own[:HELD_OUT], "valid": own[HELD_OUT : 2 * HELD_OUT], "train": own[2 * HELD_OUT :]}
+    taken = {folded(row["text"]) for row in (*store, *parts["test"], *parts["valid"])}
+    parts["train"] = parts["train"] + list(filled(parts["train"], taken, generator))
+    if arguments.more is not None:
+        more = [row for row in rows(arguments.more) if row["split"] == "train"][: arguments.limit_more]
+        parts["train"] += [{"text": row["text"], "spans": []} for row in more]
+    for name, chosen in parts.items():
+        write(arguments.output / f"{name}.jsonl", [{"text": row["text"], "spans": row["spans"]} for row in chosen])
+
+    fields = Fields(spans="spans")
+    examples = [fields.example(row, f"{arguments.text}: {row['id']}") for row in store]
+    cut = Truncation(TOKENS).cut([example for example in examples if example is not None])
+    write(
+        arguments.output / "store.jsonl",
+        [
+            {"id": row["id"], "text": one.text, "spans": [[span.start, span.end, span.label] for span in one.spans]}
+            for row, one in zip(store, cut, strict=True)
+        ],
+    )
+    np.save(arguments.output / "store.npy", MiniLM().embed([one.text for one in cut]).numpy())
+    print({name: len(chosen) for name, chosen in parts.items()}, "store", len(cut))
+
+
+def filled(own: Sequence[Any], taken: set[str], generator: random.Random) -> Iterator[dict[str, Any]]:
+    """Texts of the attacker's templates with entities of its own texts in their places."""
+    values: dict[str, list[str]] = defaultdict(list)
+    for row in own:
+        for label, text, _, _ in row["spans"]:
+            values[label].append(text)
+    templates = [row["masked"] for row in own if SLOT.search(row["masked"])]
+    made = 0
+    while made < FILLED:
+        template = generator.choice(templates)
+        if not all(label in values for label in SLOT.findall(template)):
+            continue
+        text, spans, position = "", [], 0
+        for slot in SLOT.finditer(template):
+            text += template[position : slot.start()]
+            value = generator.choice(values[slot[1]])
+            spans.append([slot[1], value, len(text), len(text) + len(value)])
+            text, position = text + value, slot.end()
+        text += template[position:]
+        if folded(text) not in taken:
+            taken.add(folded(text))
+            made += 1
+            yield {"text": text, "spans": spans}
+
+
+def rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSON-lines file."""
+    with path.open(encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
+def write(path: Path, content: Sequence[dict[str, Any]]) -> None:
+    """Write JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in content), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

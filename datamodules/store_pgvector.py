@@ -1,0 +1,85 @@
+"""Vectors of a PostgreSQL table with pgvector: ``postgresql://user@host/database`` (password in PGPASSWORD).
+
+``collection=<table>.<column>``, or <schema>.<table>.<column>, chooses where there are several columns of vectors. Ids
+are those of the table's primary key; a table without one has PostgreSQL's own places of rows instead. Everything is
+read within one read-only transaction, so that rows which are written meanwhile do not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from errors import InputError
+
+_COLUMNS = """
+select table_schema, table_name, column_name from information_schema.columns
+where udt_name in ('vector', 'halfvec') order by 1, 2, 3
+"""
+_PRIMARY_KEY = """
+select a.attname from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey)
+where i.indisprimary and i.indrelid = (quote_ident(%s) || '.' || quote_ident(%s))::regclass
+"""
+
+
+class PgvectorStore:
+    """A column of vectors under the values of a key; rows without a vector are left out."""
+
+    def __init__(self, name: str, connection: Any, schema: str, table: str, column: str) -> None:
+        from psycopg import sql
+
+        self.name, self._connection = name, connection
+        keys = [row[0] for row in connection.execute(_PRIMARY_KEY, (schema, table)).fetchall()]
+        key = sql.Identifier(keys[0]) if len(keys) == 1 else sql.SQL("ctid")
+        parts = {"key": key, "table": sql.Identifier(schema, table), "column": sql.Identifier(column)}
+        listed = sql.SQL("select {key}::text from {table} where {column} is not null order by {key}").format(**parts)
+        self._rows = sql.SQL("select {key}::text, {column}::text from {table} where {key}::text = any(%s)").format(
+            **parts
+        )
+        self.ids: Sequence[str] = [row[0] for row in connection.execute(listed).fetchall()]
+
+    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
+        """See VectorStore."""
+        wanted = [self.ids[place] for place in positions]
+        rows = dict(self._connection.execute(self._rows, (wanted,)).fetchall())
+        return np.stack([np.fromstring(rows[one].strip("[]"), np.float32, sep=",") for one in wanted])
+
+
+def open_pgvector(place: str, collection: str | None) -> PgvectorStore:
+    """Open a column of a database; ``place`` is its address without ``postgresql:``.
+
+    Raises:
+        InputError: psycopg is not installed; no connection, no such column, or a choice of several.
+    """
+    address, shown = f"postgresql:{place}", without_password(f"postgresql:{place}")
+    try:
+        import psycopg
+    except ModuleNotFoundError as error:
+        raise InputError(f"vectors={shown}: needs the library psycopg; pip install 'unembed[pgvector]'") from error
+    try:
+        connection = psycopg.connect(address)
+        connection.read_only = True
+        found = [".".join(row) for row in connection.execute(_COLUMNS).fetchall()]
+        chosen = [name for name in found if collection is None or f".{name}".endswith(f".{collection}")]
+        if len(chosen) != 1:
+            which = "no column" if not chosen else "which column"
+            raise InputError(
+                f"vectors={shown}: {which} of vectors{'' if collection is None else f' {collection}'}? "
+                f"give collection=<one of {', '.join(found) or 'none'}>"
+            )
+        schema, table, column = chosen[0].split(".")
+        return PgvectorStore(f"{shown} ({chosen[0]})", connection, schema, table, column)
+    except psycopg.Error as error:
+        raise InputError(f"vectors={shown}: cannot be read: {' '.join(str(error).split())}") from error
+
+
+def without_password(address: str) -> str:
+    """An address as it may be shown; what stands after a question mark, which may hold a password, is left out too."""
+    parts = urlsplit(address)
+    host = parts.netloc.rpartition("@")[2]
+    user = (parts.username or "") + "@" if "@" in parts.netloc else ""
+    return urlunsplit((parts.scheme, user + host, parts.path, "", ""))

@@ -1,0 +1,100 @@
+"""Vectors of a Qdrant collection: ``qdrant:folder`` or ``qdrant:http://host:6333`` (key in QDRANT_API_KEY).
+
+A collection with several vectors a point needs ``collection=<name>/<vector>``. Qdrant normalises the vectors of a
+collection whose distance is the cosine when they are stored: their lengths are gone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from errors import InputError, did_you_mean
+
+LISTED_TOGETHER = 10_000  # ids asked for at once
+
+
+class QdrantStore:
+    """A collection under its points' ids; ``vector`` is the name of one of several vectors, None of the only one."""
+
+    def __init__(self, name: str, client: Any, collection: str, vector: str | None) -> None:
+        self.name, self._client, self._collection, self._vector = name, client, collection, vector
+        self._points: list[Any] = []
+        offset = None
+        while True:
+            points, offset = client.scroll(
+                collection, limit=LISTED_TOGETHER, offset=offset, with_payload=False, with_vectors=False
+            )
+            self._points += [point.id for point in points]
+            if offset is None:
+                break
+        self.ids: Sequence[str] = [str(point) for point in self._points]
+
+    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
+        """See VectorStore."""
+        wanted = [self._points[place] for place in positions]
+        vectors = True if self._vector is None else [self._vector]
+        found = self._client.retrieve(self._collection, wanted, with_payload=False, with_vectors=vectors)
+        rows = {point.id: point.vector if self._vector is None else point.vector[self._vector] for point in found}
+        return np.stack([np.asarray(rows[one]) for one in wanted])
+
+
+def open_qdrant(place: str, collection: str | None) -> QdrantStore:
+    """Open a collection of a local folder or of a server.
+
+    Raises:
+        InputError: qdrant-client is not installed; no such folder, server or collection, or a choice of several.
+    """
+    try:
+        from qdrant_client import QdrantClient
+        from qdrant_client.common.client_exceptions import QdrantException
+        from qdrant_client.http.exceptions import ApiException
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"vectors=qdrant:{place}: needs the library qdrant-client; pip install 'unembed[qdrant]'"
+        ) from error
+    try:
+        if "://" in place:
+            key = os.environ.get("QDRANT_API_KEY")
+            client = QdrantClient(url=place, api_key=key, check_compatibility=False)
+        else:
+            folder = Path(place).expanduser()
+            if not (folder / "meta.json").is_file():  # the library would make an empty store here
+                raise InputError(f"vectors=qdrant:{place}: no local Qdrant folder (meta.json is missing)")
+            client = QdrantClient(path=str(folder))
+        with ExitStack() as unless_opened:
+            unless_opened.callback(client.close)  # a local folder is locked while it is open
+            names = sorted(found.name for found in client.get_collections().collections)
+            chosen, vector = _chosen(client, place, collection, names)
+            store = QdrantStore(f"qdrant:{place} ({chosen})", client, chosen, vector)
+            unless_opened.pop_all()
+        return store
+    except (QdrantException, ApiException, RuntimeError, ValueError) as error:  # RuntimeError: a folder in use
+        raise InputError(f"vectors=qdrant:{place}: cannot be opened: {' '.join(str(error).split())}") from error
+
+
+def _chosen(client: Any, place: str, collection: str | None, names: Sequence[str]) -> tuple[str, str | None]:
+    """The collection, and the name of one of its vectors where they have names."""
+    if collection is None and len(names) != 1:
+        raise InputError(
+            f"vectors=qdrant:{place}: which collection? give collection=<one of {', '.join(names) or 'none'}>"
+        )
+    wanted, _, vector = (collection or names[0]).partition("/")
+    if wanted not in names:
+        raise InputError(f"vectors=qdrant:{place}: no collection {wanted}; {did_you_mean(wanted, names)}")
+    kinds = client.get_collection(wanted).config.params.vectors
+    if not isinstance(kinds, dict):
+        return wanted, None
+    vector = vector or (next(iter(kinds)) if len(kinds) == 1 else "")
+    if vector not in kinds:
+        raise InputError(
+            f"vectors=qdrant:{place}: collection {wanted} has the vectors {', '.join(sorted(kinds)) or 'none'}; "
+            f"give collection={wanted}/<one of them>"
+        )
+    return wanted, vector
