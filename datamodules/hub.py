@@ -80,7 +80,7 @@ class HubSet:
     @property
     def resolved_revision(self) -> str | None:
         """The commit that ``revision`` stood for; None for a local folder or a web address, which do not tell."""
-        folder = self._folder
+        folder = self.folder
         return None if self._is_local or self._is_address else folder.name
 
     def load(self) -> Mapping[Split, Sequence[Example]]:
@@ -133,9 +133,9 @@ class HubSet:
 
     def _split_files(self, split: Split) -> Sequence[Path]:
         """Files of a split, in the order of their names."""
-        found = sorted({file for name in self.files[split] for file in self._folder.glob(name)})
+        found = sorted({file for name in self.files[split] for file in self.folder.glob(name)})
         if not found:
-            present = [str(file.relative_to(self._folder)) for kind in TABLES for file in self._folder.rglob(kind)]
+            present = [str(file.relative_to(self.folder)) for kind in TABLES for file in self.folder.rglob(kind)]
             wanted = self.files[split][0]
             raise InputError(f"{self._name}: there is no {split} file {wanted}; {did_you_mean(wanted, present[:50])}")
         return found
@@ -153,8 +153,12 @@ class HubSet:
         return self.path.startswith("https://")
 
     @cached_property
-    def _folder(self) -> Path:
-        """Where the files lie on this machine."""
+    def folder(self) -> Path:
+        """Where the files lie on this machine; they are fetched where they do not yet.
+
+        Raises:
+            InputError: They cannot be fetched.
+        """
         if self._is_local:
             return Path(self.path).expanduser()
         return self._from_address() if self._is_address else self._from_hub()
