@@ -161,7 +161,7 @@ def test_what_does_not_fit_is_counted_and_reported(tmp_path: Path) -> None:
         ({"qrels": "query-id\tcorpus-id\tscore\nq1\td1\t.5\n"}, r"qrels.tsv:2: the score .* whole number"),
         ({"qrels": f"{QRELS}q1\td1\t1\n"}, r"qrels.tsv:5: query 'q1' and document 'd1' were judged 2 before"),
         ({"qrels": "query-id\tcorpus-id\tscore\nq1\td1\t0\n"}, "no document is relevant to any of 1 judged queries"),
-        ({"corpus": '{"_id": "d", "text": "a"}\n{"_id": "d", "text": "b"}\n'}, r"corpus.jsonl:2: two documents have .*'d'"),
+        ({"corpus": '{"_id": "d", "text": "a"}\n{"_id": "d", "text": "b"}\n'}, r"corpus.jsonl:2: two doc.*'d'"),
         ({"corpus": '{"_id": "d1", "text": "a"}\n\n{"id": "d2"\n'}, r"corpus.jsonl:3: not JSON"),
         ({"corpus": '{"id": "d1", "text": "a"}\n'}, r"corpus.jsonl:1: no '_id'; did you mean id"),
         ({"corpus": '{"_id": "d1", "txt": "a"}\n'}, r"corpus.jsonl:1: no field 'text'; did you mean txt"),
