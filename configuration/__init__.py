@@ -9,6 +9,7 @@ rest. Nothing here imports torch before the configuration is checked, so that --
 
 from configuration.amending import amend
 from configuration.composing import compose, plain
+from configuration.points import DefensePoint, defense_points
 from configuration.running import check, main, main_on_run, on_run
 
-__all__ = ["amend", "check", "compose", "main", "main_on_run", "on_run", "plain"]
+__all__ = ["DefensePoint", "amend", "check", "compose", "defense_points", "main", "main_on_run", "on_run", "plain"]

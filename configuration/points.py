@@ -1,0 +1,75 @@
+"""A list of defenses, each written as it would be given to evaluate.py, and the run's configuration under each of them.
+
+points = defense_points(config, ["defense=none", "defense=noise defense.level=0.01"], "tradeoff.points")
+points[1].name, points[1].config.defense          # "noise level=0.01", the node to be instantiated
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from omegaconf import DictConfig, OmegaConf
+
+from configuration.amending import survey_amended
+from configuration.composing import raise_all
+
+PREFIX = "defense"
+
+
+@dataclass(frozen=True, slots=True)
+class DefensePoint:
+    """One defense at one strength.
+
+    Attributes:
+        name: What it is called in tables.
+        overrides: As on the command line.
+        config: The whole configuration with that defense, resolved.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+    config: DictConfig
+
+
+def defense_points(config: DictConfig, lines: Sequence[str], key: str) -> list[DefensePoint]:
+    """The configuration of a run under each defense of ``lines``; ``key`` names the list in messages.
+
+    Raises:
+        InputError: One line for each mistake in any of them: misspelt names, values that do not fit, other keys than
+            those of the defense, the same defense twice.
+    """
+    from configuration.checking import check
+
+    points: list[DefensePoint] = []
+    errors: list[str] = []
+    unamended = set(check(config))
+    for number, line in enumerate(lines):
+        where = f"{key}[{number}]={line}"
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            errors.append(f"{where}: {error}")
+            continue
+        foreign = [word for word in words if word.partition("=")[0].partition(".")[0] != PREFIX]
+        if foreign or not any(word.startswith(f"{PREFIX}=") for word in words):
+            errors.append(f"{where}: write it as for evaluate.py, such as 'defense=noise defense.level=0.01'")
+            continue
+        amended, found = survey_amended(config, words)
+        found = found or [message for message in check(amended) if message not in unamended]
+        errors += [f"{where}: {message}" for message in found]
+        if not found:
+            OmegaConf.resolve(amended)
+            points.append(DefensePoint(_name(words), tuple(words), amended))
+    names = [point.name for point in points]
+    errors += [f"{key}: {name} stands in it twice" for name in dict.fromkeys(names) if names.count(name) > 1]
+    raise_all(errors)
+    return points
+
+
+def _name(words: Sequence[str]) -> str:
+    """``defense=noise defense.level=0.01`` without what is the same in all of them."""
+    chosen = [word.partition("=")[2] for word in words if word.startswith(f"{PREFIX}=")]
+    rest = [word.removeprefix(f"{PREFIX}.") for word in words if not word.startswith(f"{PREFIX}=")]
+    return " ".join([*(one.strip("[]").replace(",", " + ") for one in chosen), *rest])
