@@ -42,11 +42,14 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     attack.to(device)
 
     texts: list[str] = []
+    queries: list[str] = []
     for begin in track(range(0, len(vectors), settings.batch_size), "inverting"):
         block = vectors[begin : begin + settings.batch_size]
         targets = Targets(block.to(device), torch.arange(begin, begin + len(block)))
-        texts += [prediction.candidates[0] for prediction in attack.invert(targets, embedder)]
-    again = embedder.embed(texts, "scoring")
+        predictions = attack.invert(targets, embedder)
+        texts += [prediction.candidates[0] for prediction in predictions]
+        queries += [attack.query(prediction) for prediction in predictions]
+    again = embedder.embed(queries, "scoring")
     cosines = cosine_rows(again, vectors).tolist() if again.shape == vectors.shape else [None] * len(texts)
     runs.write_json_lines(
         output,

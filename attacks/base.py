@@ -44,11 +44,30 @@ class Targets:
     """What the attacker holds: vectors (n, d) and the positions of their examples, (n,), which seed any sampling.
 
     ``hints`` is None but for a baseline that asks for them (``Attack.hints``): they are parts of the texts themselves.
+    ``lengths`` are the tokens of each input, for an attack on a language model that was told them (``Attack.lengths``).
     """
 
     vectors: Tensor
     index: Tensor
     hints: tuple[Hint, ...] | None = None
+    lengths: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRecord:
+    """What a search for the input of one target came to.
+
+    Attributes:
+        verified: Whether the best candidate gives all that was seen of the target.
+        iterations: Of the search, in all the lengths that it tried: up to the candidate that was verified, or all.
+        passes: Forward passes of a single input; a backward pass counts two. Of all restarts together.
+        loss: Of the best candidate's own tokens; None where none was computed.
+    """
+
+    verified: bool
+    iterations: int
+    passes: int
+    loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +80,14 @@ class Prediction:
         tokens: The ids that the attack predicted, as ``Attack.tokens`` numbers them, where its text would not be cut
             into these again (pieces in no order, say); None where it would.
         given: What a baseline without vectors was told of the text instead of its vector; None for every attack.
+        search: What the search came to, of an attack that searches for the input of a language model.
     """
 
     candidates: tuple[str, ...]
     kind: Literal["sequence", "set"] = "sequence"
     tokens: tuple[int, ...] | None = None
     given: str | None = None
+    search: SearchRecord | None = None
 
 
 _PREDICTIONS = TypeAdapter(list[Prediction])
@@ -80,12 +101,14 @@ class Attack(LightningModule):
 
     Attributes:
         trainable: Whether ``fit`` has anything to do; scripts skip it for attacks without training.
+        reads_training_text: Whether ``prepare`` needs the training texts; an attack that only searches does without.
         dimension: Width of the target vectors, known once the data module is set up.
         target_device: Where the modules will be used; known before ``build``, which makes them on the CPU.
         finished: Test batches that need not be inverted again.
     """
 
     trainable = True
+    reads_training_text = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,6 +186,14 @@ class Attack(LightningModule):
         """Hints for test examples; None for every attack that reads vectors: it never sees a part of a test text."""
         return None
 
+    def lengths(self, index: Sequence[int]) -> tuple[int, ...] | None:
+        """Tokens of the inputs of test examples; None for every attack that is not to know them."""
+        return None
+
+    def query(self, prediction: Prediction) -> str:
+        """What an embedder is asked, to embed the best candidate again."""
+        return prediction.candidates[0]
+
     # -- Lightning ------------------------------------------------------------------------------------------------
 
     @property
@@ -181,10 +212,12 @@ class Attack(LightningModule):
                 copy_artifacts(self.origin, self.artifacts)
             self.trainer.strategy.barrier("copied")
         if not self.from_checkpoint and (stage == "fit" or not self.trainable):
-            self.data.setup("fit")  # texts and vectors to prepare from, also where nothing is fitted
+            if self.reads_training_text:
+                self.data.setup("fit")  # texts and vectors to prepare from, also where nothing is fitted
             if self.trainer.is_global_zero:
+                known = self.data.examples("train") if self.reads_training_text else []
                 self.artifacts.mkdir(parents=True, exist_ok=True)
-                self.prepare([example.text for example in self.data.examples("train")], self.artifacts)
+                self.prepare([example.text for example in known], self.artifacts)
             self.trainer.strategy.barrier("prepare")
         if not self._built:
             self.load(self.artifacts)
@@ -232,7 +265,8 @@ class Attack(LightningModule):
     def test_step(self, batch: dict[str, Tensor], batch_index: int) -> dict[str, Any]:
         """Invert one batch, unless that was done before a kill; callbacks/predictions.py collects the result."""
         index = batch["index"]
-        targets = Targets(vectors=batch["vectors"], index=index, hints=self.hints(index.tolist()))
+        rows = index.tolist()
+        targets = Targets(batch["vectors"], index, hints=self.hints(rows), lengths=self.lengths(rows))
 
         def work() -> Any:
             # Training may run in bf16; texts are decoded in the precision of the weights, here as in invert.py.

@@ -16,6 +16,7 @@ import base64
 import json
 import shutil
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,6 +54,39 @@ class Done:
     value: Any
     queries: NDArray[np.uint64]
     seconds: float
+
+
+class Unfinished:
+    """What a long work on one batch has so far, in one file that is replaced whole.
+
+    Args:
+        path: The file; None keeps nothing.
+        key: Of the batch and all settings: a file with another is of another work.
+    """
+
+    def __init__(self, path: Path | None, key: str) -> None:
+        self.path, self.key = path, key
+
+    def read(self) -> dict[str, Any] | None:
+        """What was written last, tensors on the CPU; None where there is nothing of this work."""
+        if self.path is None or not zipfile.is_zipfile(self.path):
+            return None
+        content = torch.load(self.path, map_location="cpu", weights_only=True)
+        if content["key"] != self.key:
+            return None
+        rank_zero_info(f"going on with a batch that was interrupted: {self.path}")
+        value: dict[str, Any] = content["value"]
+        return value
+
+    def write(self, value: Mapping[str, Any]) -> None:
+        """Keep tensors and plain values."""
+        if self.path is not None:
+            runs.write(self.path, lambda file: torch.save({"key": self.key, "value": dict(value)}, file))
+
+    def remove(self) -> None:
+        """The work is done."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
 
 
 class FinishedBatches:
@@ -118,6 +152,12 @@ class FinishedBatches:
             encoded = base64.b64encode(asked.astype("<u8").tobytes()).decode()
             runs.write_json(path, {"key": key, "value": value, "queries": encoded, "seconds": seconds})
         return Done(json.loads(json.dumps(value)), asked, seconds)
+
+    def unfinished(self, part: str, batch: Mapping[str, Tensor], settings: str = "") -> Unfinished:
+        """A place for what a long work has so far; arguments as for ``once``."""
+        first = int(batch["index"][0]) if len(batch["index"]) else 0
+        path = None if self.folder is None else self.folder / f"{part}-{first:09d}.pt"
+        return Unfinished(path, self._key(part, batch, settings))
 
     def clear(self) -> None:
         """Remove the files: what was to be made of them stands."""

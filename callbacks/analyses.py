@@ -43,6 +43,8 @@ class Analyses(Callback):
         if not trainer.is_global_zero:
             return
         texts = [example.text for example in self.training.examples("train")]
+        if not texts:  # of data for attacks that only search
+            return
         rows = read_rows(self.directory / runs.PREDICTIONS)
         known, attacked = evenly_spaced(texts), evenly_spaced([row.reference for row in rows])
         content = {

@@ -38,12 +38,17 @@ class NearestNeighborBaseline(Callback):
         assert isinstance(pl_module, Attack)
         started = time.perf_counter()
         datamodule = pl_module.data
-        texts = [example.text for example in self.training.examples("train")]
-        self.embedder.fill(texts, "training")  # where another cache is used than in training
-        view = self.embedder.view(texts)
-        blocks = (view[begin : begin + BLOCK] for begin in range(0, len(texts), BLOCK))
+        known = self.training.examples("train")
+        if not known:  # of data for attacks that only search
+            return
+        queries = [example.query for example in known]
+        self.embedder.fill(queries, "training")  # where another cache is used than in training
+        view = self.embedder.view(queries)
+        blocks = (view[begin : begin + BLOCK] for begin in range(0, len(known), BLOCK))
         rows = nearest(datamodule.vectors("test", range(len(datamodule.examples("test")))), blocks)
-        predictions = {index: Prediction((texts[row],)) for index, row in enumerate(rows)}
+        predictions = {
+            index: Prediction((known[row].text,), tokens=known[row].tokens) for index, row in enumerate(rows)
+        }
         seconds = time.perf_counter() - started
         _, metrics = score_predictions(
             predictions, datamodule, self.embedder, self.training.training_entities(), pl_module, self.models

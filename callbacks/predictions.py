@@ -73,7 +73,7 @@ class Predictions(Callback):
         examples = attack.data.examples("test")
         path = self.directory / runs.PREDICTIONS
         # Written before scoring too: a failure while scoring must not lose what was decoded.
-        runs.write_json_lines(path, [row_of(i, examples[i].reference, predictions[i]) for i in sorted(predictions)])
+        runs.write_json_lines(path, [row_of(examples[i], predictions[i]) for i in sorted(predictions)])
         entities = self.training.training_entities() if self.training is not None else None
         rows, metrics = score_predictions(predictions, attack.data, self.embedder, entities, attack, self.models)
         runs.write_json_lines(path, rows)

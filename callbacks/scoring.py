@@ -6,6 +6,7 @@ rows, metrics = score_predictions(predictions, datamodule, embedder, entities, a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from attacks.base import Attack, Prediction
@@ -13,6 +14,7 @@ from callbacks.scoring_models import ScoringModels
 from datamodules.inversion import InversionDataModule
 from datamodules.truncation import Truncation
 from embedders.cache import CachedEmbedder
+from examples import Example, written_ids
 from metrics.micro import Sets
 from metrics.scoring import Scored, score
 from metrics.vectors import cosine_rows
@@ -53,12 +55,13 @@ def score_predictions(
     # A set of words has no fluency to speak of.
     fluent = all(prediction.kind == "sequence" for prediction in chosen)
     languages = [examples[index].language for index in indices]
+    queries = [_query(examples[index], prediction) for index, prediction in zip(indices, chosen, strict=True)]
     columns = zip(
-        _cosines(indices, best, datamodule, embedder),
+        _cosines(indices, queries, datamodule, embedder),
         models.cosines(references, best),
         models.likelihoods(best) if fluent else [None] * len(best),
         _pieces(references, best, datamodule.tokenizer),
-        _tokens(references, chosen, attack),
+        _tokens([examples[index] for index in indices], chosen, attack),
         models.translations(best, languages) if fluent else [None] * len(best),
         strict=True,
     )
@@ -82,7 +85,7 @@ def score_predictions(
         )
         rows.append(
             {
-                **row_of(index, examples[index].reference, prediction),
+                **row_of(examples[index], prediction),
                 "spans": [[span.start, span.end, span.label] for span in entities],
                 "cosine": cosine,
                 **_known(language=examples[index].language, translation=translation),
@@ -91,31 +94,49 @@ def score_predictions(
     return rows, score(scored, training_entities=known)
 
 
-def row_of(index: int, reference: str, prediction: Prediction) -> dict[str, Any]:
-    """A line of predictions.jsonl before it is scored."""
-    return {
-        "index": index,
-        "reference": reference,
+def row_of(example: Example, prediction: Prediction) -> dict[str, Any]:
+    """A line of predictions.jsonl before it is scored.
+
+    Where a language model's input was searched for, the ids of both, the labels of the reference's, and the search.
+    """
+    row = {
+        "index": example.index,
+        "reference": example.reference,
         "prediction": prediction.candidates[0],
         "candidates": list(prediction.candidates),
         "kind": prediction.kind,
         **_known(given=prediction.given),
     }
+    if example.tokens is None:
+        return row
+    return row | _known(
+        reference_tokens=list(example.tokens),
+        token_labels=list(example.token_labels) or None,
+        prediction_tokens=None if prediction.tokens is None else list(prediction.tokens),
+        search=None if prediction.search is None else asdict(prediction.search),
+    )
 
 
-def _known(**fields: str | None) -> dict[str, str]:
+def _known(**fields: Any) -> dict[str, Any]:
     """Fields that most runs do not have."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def _query(example: Example, prediction: Prediction) -> str:
+    """What the embedder is asked for a prediction: its token ids, where the example was token ids too."""
+    if example.tokens is None or prediction.tokens is None:
+        return prediction.candidates[0]
+    return written_ids(prediction.tokens)
+
+
 def _cosines(
-    indices: list[int], texts: list[str], datamodule: InversionDataModule, embedder: CachedEmbedder
+    indices: list[int], queries: list[str], datamodule: InversionDataModule, embedder: CachedEmbedder
 ) -> list[float | None]:
-    embedder.fill(texts, "scoring")
+    embedder.fill(queries, "scoring")
     cosines: list[float | None] = []
     for begin in range(0, len(indices), BLOCK):
         targets = datamodule.vectors("test", indices[begin : begin + BLOCK])
-        vectors = embedder.embed(texts[begin : begin + BLOCK], "scoring")
+        vectors = embedder.embed(queries[begin : begin + BLOCK], "scoring")
         if vectors.shape != targets.shape:  # a defense that changes the width leaves nothing to compare with
             cosines += [None] * len(targets)
         else:
@@ -129,13 +150,17 @@ def _pieces(references: Sequence[str], texts: Sequence[str], tokenizer: str) -> 
     return _sets(declared.pieces(references), declared.pieces(texts))
 
 
-def _tokens(references: Sequence[str], predictions: Sequence[Prediction], attack: Attack) -> list[Sets] | list[None]:
-    wanted = attack.tokens(references)
+def _tokens(examples: Sequence[Example], predictions: Sequence[Prediction], attack: Attack) -> list[Sets] | list[None]:
+    wanted = attack.tokens([example.reference for example in examples])
     cut = attack.tokens([prediction.candidates[0] for prediction in predictions])
     if wanted is None or cut is None:
         return [None] * len(predictions)
-    own = [prediction.tokens for prediction in predictions]
-    return _sets(wanted, [ids if given is None else given for given, ids in zip(own, cut, strict=True)])
+    return _sets(_own([example.tokens for example in examples], wanted), _own([p.tokens for p in predictions], cut))
+
+
+def _own(known: Sequence[Sequence[int] | None], cut: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """The ids that are known, and else those that the text was cut into."""
+    return [ids if given is None else given for given, ids in zip(known, cut, strict=True)]
 
 
 def _sets(references: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> list[Sets]:

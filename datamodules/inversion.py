@@ -187,7 +187,7 @@ class InversionDataModule(LightningDataModule):
         if not missing:
             return
         rank, world_size = self._place()
-        texts = {split: [example.text for example in self.examples(split)] for split in missing}
+        texts = {split: [example.query for example in self.examples(split)] for split in missing}
         everything = [text for split in missing for text in texts[split]]
         self.embedder.fill(everything, "training", rank=rank, world_size=world_size, barrier=_barrier())
         for split in missing:
@@ -253,7 +253,7 @@ class InversionDataModule(LightningDataModule):
         kept: dict[Split, Sequence[Example]] = {}
         held_out: set[str] = set()
         for split in reversed(SPLITS):  # test first: what repeats it is dropped from the others
-            cut = [example for example in truncation.cut(found.get(split, ())) if example.text and example.reference]
+            cut = [e for e in truncation.cut(found.get(split, ())) if e.tokens or (e.text and e.reference)]
             examples = list(_new(cut, held_out)) if self.drop_repeated else cut
             if dropped := len(cut) - len(examples):
                 rank_zero_info(f"{split}: {dropped} of {len(cut)} texts dropped, repeats of this or a held-out split")
@@ -327,14 +327,15 @@ def _new(examples: Sequence[Example], held_out: set[str]) -> Iterator[Example]:
     """
     seen: set[str] = set()
     for example in examples:
-        if example.reference not in seen and not (held_out and any(folded(t) in held_out for t in _texts(example))):
-            seen.add(example.reference)
+        itself = example.reference if example.tokens is None else example.query
+        if itself not in seen and not (held_out and any(folded(t) in held_out for t in _texts(example))):
+            seen.add(itself)
             yield example
 
 
 def _texts(example: Example) -> tuple[str, ...]:
     """The text, and what it was made from."""
-    return (example.text,) if example.original is None else (example.text, example.original)
+    return (example.query,) if example.original is None else (example.query, example.original)
 
 
 def _barrier() -> Callable[[], None]:

@@ -198,7 +198,9 @@ def numbered(examples: Sequence[Example]) -> list[Example]:
     """The examples with their positions as index."""
     # dataclasses.replace would take a second for 100,000 of them
     return [
-        Example(index, e.text, e.spans, e.language, e.attributes, e.group, e.context, e.original)
+        Example(
+            index, e.text, e.spans, e.language, e.attributes, e.group, e.context, e.original, e.tokens, e.token_labels
+        )
         for index, e in enumerate(examples)
     ]
 

@@ -36,15 +36,19 @@ class Truncation:
     def __init__(self, max_tokens: PositiveInt, tokenizer: str = "minilm") -> None:
         self.max_tokens = max_tokens
         self.cut_texts = 0
-        self._tokenizer = _load(tokenizer)
+        self._tokenizer = load_tokenizer(tokenizer)
 
     def cut(self, examples: Iterable[Example]) -> list[Example]:
         """The examples with their references, in order, white space at the end removed; spans beyond are dropped.
+
+        An example of token ids stays as it is: its source has cut it.
 
         ``cut_texts`` counts, over all calls, the texts that lost tokens.
         """
         found = list(examples)
         ends = self._ends([example.text for example in found])
+        if any(example.tokens is not None for example in found):
+            ends = [end if e.tokens is None else len(e.text) for e, end in zip(found, ends, strict=True)]
         self.cut_texts += sum(end < len(example.text) for example, end in zip(found, ends, strict=True))
         bounds = iter(self._ends([example.original for example in found if example.original is not None]))
         return [
@@ -74,7 +78,7 @@ def shortened(example: Example, end: int, original_end: int | None = None) -> Ex
 
     Spans that cross the end of the reference are dropped.
     """
-    text = example.text[:end].rstrip()
+    text = example.text[:end].rstrip() if example.tokens is None else example.text
     original = None if example.original is None else example.original[:original_end].rstrip()
     if text == example.text and original == example.original:
         return example
@@ -84,7 +88,12 @@ def shortened(example: Example, end: int, original_end: int | None = None) -> Ex
     )
 
 
-def _load(name: str) -> Any:
+def load_tokenizer(name: str, key: str = "datamodule.tokenizer") -> Any:
+    """The tokenizer that ``key`` of the configuration names (see Truncation), without truncation and padding.
+
+    Raises:
+        InputError: There is no such tokenizer.
+    """
     from tokenizers import Tokenizer
 
     if name == "minilm":
@@ -98,21 +107,21 @@ def _load(name: str) -> Any:
         try:
             tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises nothing narrower for a malformed file
-            raise InputError(f"datamodule.tokenizer={name}: {file} is not a tokenizer.json ({error})") from error
+            raise InputError(f"{key}={name}: {file} is not a tokenizer.json ({error})") from error
     else:
-        tokenizer = _from_hub(name)
+        tokenizer = _from_hub(name, key)
     tokenizer.no_truncation()  # a file may carry both, and then tokens beyond its own limit would not be seen
     tokenizer.no_padding()
     return tokenizer
 
 
-def _from_hub(name: str) -> Any:
+def _from_hub(name: str, key: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(name, use_fast=True).backend_tokenizer
     except (OSError, ValueError) as error:
         raise InputError(
-            f"datamodule.tokenizer={name}: neither a tokenizer.json, nor a directory that holds one, nor a model on "
+            f"{key}={name}: neither a tokenizer.json, nor a directory that holds one, nor a model on "
             "the hub that can be reached; datamodule.tokenizer=minilm works offline"
         ) from error

@@ -36,6 +36,8 @@ from errors import InputError
 Purpose = Literal["training", "attack", "scoring"]
 
 _TEXTS_AT_ONCE = 256
+# Rows as wide as a language model's logits are asked for and written in smaller pieces: 64 MB, 256 MB
+_NUMBERS_AT_ONCE, _NUMBERS_OF_A_SHARD = 2**24, 2**26
 _SHOWN_CHARACTERS = 40  # of a text in an error message
 _APPEARANCE_SECONDS = (0.1, 0.4, 1.5, 6.0, 20.0)  # waits for other ranks' shards to appear on a network disk
 
@@ -157,8 +159,9 @@ class CachedEmbedder:
 
         Args:
             directory: Where all embedders' vectors lie, each in a folder of its own; made (0700) where missing.
-            batch_size: Texts sent to the embedder at a time; None takes 256, or what a ``Remote`` one asks for.
-            shard_size: Rows of a file.
+            batch_size: Texts sent to the embedder at a time; None takes 256, fewer where their rows are very wide, or
+                what a ``Remote`` one asks for.
+            shard_size: Rows of a file; fewer where they are very wide.
             shard_seconds: Longest wait of a vector in memory while calls arrive.
         """
         self._embedder = embedder
@@ -167,6 +170,11 @@ class CachedEmbedder:
         self._shard_size = shard_size
         self._shard_seconds = shard_seconds
         self.queries = Queries()
+
+    @property
+    def embedder(self) -> Embedder:
+        """The embedder itself, for an attack that is given more than a black box; what it is asked is not counted."""
+        return self._embedder
 
     @property
     def dimension(self) -> int:
@@ -267,10 +275,16 @@ class CachedEmbedder:
         self._pending.flush()
 
     @cached_property
+    def _rows_of_a_shard(self) -> int:
+        return max(1, min(self._shard_size, _NUMBERS_OF_A_SHARD // self.dimension))
+
+    @cached_property
     def _batch_size(self) -> int:
         if self._given_batch_size is not None:
             return self._given_batch_size
-        return self._embedder.texts_at_once if isinstance(self._embedder, Remote) else _TEXTS_AT_ONCE
+        if isinstance(self._embedder, Remote):
+            return self._embedder.texts_at_once
+        return max(1, min(_TEXTS_AT_ONCE, _NUMBERS_AT_ONCE // self.dimension))
 
     @cached_property
     def _store(self) -> ShardStore:
@@ -333,7 +347,7 @@ class CachedEmbedder:
                 self._pending.add(keys[batch], vectors)
                 rows_to_come -= len(batch)
                 waited = time.monotonic() - self._pending.since
-                if len(self._pending) >= self._shard_size or waited > self._shard_seconds:
+                if len(self._pending) >= self._rows_of_a_shard or waited > self._shard_seconds:
                     self._pending.flush(rows_to_come)
                 progress.advance(len(batch))
 

@@ -1,0 +1,116 @@
+"""What is seen of a language model's output, and how it lies in a row of numbers, as the cache keeps vectors.
+
+    observation = Observation(vocabulary=50257, output_tokens=3, top_k=10)
+    rows = observation.pack(logits)              # (B, 3, 50257) -> (B, 60) float32
+    seen = observation.parse(rows)               # seen.logits (B, 3, 10), seen.places (B, 3, 10), seen.ids (B, 3)
+    observation.agrees(seen, candidate_logits)   # (B,) bool: could the candidate be the input?
+
+A row, for m output tokens of a vocabulary of V:
+
+    all logits      m x V: the logits of each output token
+    top k logits    m x k logits, highest first, then m x k token ids
+    the text alone  m token ids
+
+Ids are written as float32, which is exact below 2**24. The output is greedy: its ids are the places of the highest
+logits, and it goes on for m tokens even where the model says that the text has ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+ATOL = RTOL = 1e-4  # within which two fp32 runs of one input agree (soda_skapars2025, authors' code)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Parsed rows of B outputs.
+
+    Attributes:
+        ids: The greedy output, (B, m) int64.
+        logits: (B, m, V), or (B, m, k) of the ids in ``places``; None where the text alone is seen.
+        places: Token ids that ``logits`` are of, (B, m, k) int64; None where they are of all.
+    """
+
+    ids: Tensor
+    logits: Tensor | None
+    places: Tensor | None
+
+    def __getitem__(self, rows: Tensor) -> Seen:
+        """Some of the outputs, by their rows (n,)."""
+        logits = None if self.logits is None else self.logits[rows]
+        return Seen(self.ids[rows], logits, None if self.places is None else self.places[rows])
+
+    @property
+    def continuation(self) -> Tensor:
+        """The output tokens that the model reads after its input to say the next: all but the last, (B, m - 1)."""
+        return self.ids[:, :-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What is seen of an output.
+
+    Attributes:
+        vocabulary: Logits of a token, V.
+        output_tokens: Tokens that the model wrote, m.
+        top_k: Logits seen of each token; None sees all, 0 none.
+    """
+
+    vocabulary: int
+    output_tokens: int = 1
+    top_k: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row."""
+        if self.top_k is None:
+            return self.output_tokens * self.vocabulary
+        return self.output_tokens * (2 * self.top_k or 1)
+
+    @property
+    def sees_logits(self) -> bool:
+        """Whether anything but the text is seen."""
+        return self.top_k != 0
+
+    def pack(self, logits: Tensor) -> Tensor:
+        """Rows (B, width) of the logits (B, m, V) that the model gave while it wrote its greedy output."""
+        if self.top_k is None:
+            return logits.flatten(1)
+        if self.top_k == 0:
+            return logits.argmax(dim=-1).float()
+        values, places = logits.topk(self.top_k, dim=-1)
+        return torch.cat([values.flatten(1), places.float().flatten(1)], dim=1)
+
+    def parse(self, rows: Tensor) -> Seen:
+        """What rows (B, width) say."""
+        size, m = len(rows), self.output_tokens
+        if self.top_k is None:
+            logits = rows.view(size, m, self.vocabulary)
+            return Seen(logits.argmax(dim=-1), logits, None)
+        if self.top_k == 0:
+            return Seen(rows.round().long(), None, None)
+        values, places = rows.view(size, 2, m, self.top_k).unbind(1)
+        places = places.round().long()
+        return Seen(places[..., 0], values, places)
+
+    def of_seen(self, seen: Seen, logits: Tensor) -> Tensor:
+        """Of a candidate's logits (B, m, V) those that are seen of the target, (B, m, V or k)."""
+        return logits if seen.places is None else logits.gather(-1, seen.places)
+
+    def agrees(self, seen: Seen, logits: Tensor, atol: float = ATOL, rtol: float = RTOL) -> Tensor:
+        """Whether all that is seen of each target is what a candidate gives; (B,) bool.
+
+        Args:
+            seen: The targets.
+            logits: (B, m, V) of the candidates, each followed by its target's ``continuation``.
+            atol: Absolute tolerance of a logit.
+            rtol: Relative tolerance, of the target's logit.
+        """
+        if seen.logits is None:
+            return (logits.argmax(dim=-1) == seen.ids).all(dim=1)
+        close = torch.isclose(self.of_seen(seen, logits), seen.logits, atol=atol, rtol=rtol)
+        return close.flatten(1).all(dim=1)
