@@ -34,6 +34,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     from attacks.finished import FinishedBatches, settings_key
     from callbacks.analyses import Analyses
     from callbacks.baseline import NearestNeighborBaseline
+    from callbacks.checkpoint_files import WholeCheckpoints
     from callbacks.predictions import Predictions
     from callbacks.report import print_summary, write_report
     from callbacks.run_record import RunRecord
@@ -88,7 +89,9 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
         config.trainer,
         _convert_="all",
         logger=False,
+        plugins=[WholeCheckpoints()],
         enable_checkpointing=False,
+        default_root_dir=output,  # nothing is written elsewhere, whatever the run says
         callbacks=own,
     )
     shown = [callback for callback in trainer.callbacks if callback not in own]

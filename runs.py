@@ -34,6 +34,8 @@ ANALYSES = "analyses.json"
 PREDICTIONS, HISTORY, RECORD = "predictions.jsonl", "history.jsonl", "record.json"
 ARTIFACTS, CHECKPOINT = "artifacts", "checkpoints/last.ckpt"
 FINISHED = "finished_batches"
+_LARGEST_CONFIG = 1_000_000  # bytes; a run's own has some thousand
+_DEEPEST_CONFIG = 50
 
 
 def write(path: Path, content: str | Callable[[BinaryIO], object]) -> None:
@@ -123,21 +125,93 @@ def read_config(directory: Path) -> DictConfig:
     """The config of a run, plain values.
 
     Raises:
-        InputError: There is none, or it is no YAML mapping.
+        InputError: There is none, or it is no YAML mapping of plain values.
     """
     from omegaconf import DictConfig, OmegaConf
 
     path = directory / CONFIG
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.safe_load(_text_of(path))
     except FileNotFoundError as error:
         raise InputError(f"run={directory}: not a run directory ({CONFIG} is missing)") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
-    config = OmegaConf.create(values)
-    if not isinstance(config, DictConfig):
+    if not isinstance(values, dict):
         raise InputError(f"{path}: holds no mapping")
+    _check_plain(values, "", path)
+    config = OmegaConf.create(values)
+    assert isinstance(config, DictConfig)
     return config
+
+
+def _text_of(path: Path) -> str:
+    """The text of a configuration, unless reading it could take for ever: references unfold, nesting is quadratic."""
+    if path.stat().st_size > _LARGEST_CONFIG:
+        raise ValueError(f"it is larger than {_LARGEST_CONFIG:,} bytes")
+    text = path.read_text(encoding="utf-8")
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("it holds references (*name), and a run writes none")
+        if depth > _DEEPEST_CONFIG:
+            raise ValueError(f"it is nested more than {_DEEPEST_CONFIG} deep")
+    return text
+
+
+def _check_plain(value: Any, key: str, path: Path) -> None:
+    """Whether ``value`` is what write_config writes: no interpolation, which could read the environment.
+
+    Raises:
+        InputError: It is something else; names the key and the value.
+    """
+    if isinstance(value, dict):
+        for name, child in value.items():
+            if not isinstance(name, str | int):
+                raise InputError(f"{path}: {key or 'the root'} has the key {name!r}, neither text nor number")
+            _check_plain(child, f"{key}.{name}" if key else str(name), path)
+    elif isinstance(value, list):
+        for number, child in enumerate(value):
+            _check_plain(child, f"{key}[{number}]", path)
+    elif isinstance(value, str) and "${" in value:
+        raise InputError(f"{path}: {key}={value}: a run's configuration holds plain values, nothing to be looked up")
+    elif value is not None and not isinstance(value, str | int | float):
+        raise InputError(f"{path}: {key}={value}: neither text nor number")
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint, on the CPU: tensors and plain values, no object of any class.
+
+    Raises:
+        InputError: It is none, a damaged one, or holds something else, which is not made.
+    """
+    from pickle import UnpicklingError
+
+    import torch
+
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"{path}: not a checkpoint, or one that is damaged or not of plain tensors: {reason}"
+        ) from error
+    if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
+        raise InputError(f"{path}: not a checkpoint: it has no weights (state_dict)")
+    return content
+
+
+def check_links(directory: Path) -> None:
+    """Whether what is read from, copied from or written into a run lies in it: a stranger's may hold links.
+
+    Raises:
+        InputError: An entry of the run, of its artifacts or of its checkpoints is a link that leads out of it.
+    """
+    inside = directory.resolve()
+    parts = [directory / ARTIFACTS, directory / Path(CHECKPOINT).parent]
+    for path in (*directory.iterdir(), *(path for part in parts for path in part.rglob("*"))):
+        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+            raise InputError(f"{path}: a link that leads out of the run, to {path.readlink()}; copy what it leads to")
 
 
 def finished_checkpoint(directory: Path, ckpt_path: str | None = None) -> Path:

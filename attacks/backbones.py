@@ -295,7 +295,7 @@ def load_tokenizer(artifacts: Path) -> Any:
     """The tokenizer that ``prepare`` wrote."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(artifacts / "decoder")
+    return AutoTokenizer.from_pretrained(artifacts / "decoder", trust_remote_code=False)
 
 
 def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
@@ -327,4 +327,4 @@ def _save(artifacts: Path, tokenizer: Any, config: Any) -> None:
 def _config(artifacts: Path) -> Any:
     from transformers import AutoConfig
 
-    return AutoConfig.from_pretrained(artifacts / "decoder")
+    return AutoConfig.from_pretrained(artifacts / "decoder", trust_remote_code=False)

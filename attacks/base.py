@@ -295,7 +295,7 @@ class Attack(LightningModule):
         self.eval()
 
     def _read(self, checkpoint: Path) -> None:
-        content = torch.load(checkpoint, map_location="cpu", weights_only=True)
+        content = runs.load_checkpoint(checkpoint)
         self.check_weights(content)
         self.load_state_dict(content["state_dict"], strict=self.strict_loading)
 

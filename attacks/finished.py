@@ -37,6 +37,7 @@ from embedders.cache import CachedEmbedder, Queries
 # its fingerprint instead.
 FREE = {
     "choices", "run_dir", "cache_dir", "ckpt_path", "init_from", "embedder", "scoring", "callbacks", "logger",
+    "trust",
 }  # fmt: skip
 FREE_OF_TRAINER = {"devices", "num_nodes", "strategy"}
 

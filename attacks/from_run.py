@@ -16,6 +16,7 @@ import torch
 import runs
 from attacks.base import Attack
 from attacks.finished import weights_key
+from attacks.trust import check_trusted
 
 
 def keep(run: Path, folder: Path) -> None:
@@ -25,7 +26,7 @@ def keep(run: Path, folder: Path) -> None:
     part.mkdir(parents=True)
     shutil.copy2(run / runs.CONFIG, part / runs.CONFIG)
     shutil.copytree(run / runs.ARTIFACTS, part / runs.ARTIFACTS)
-    content = torch.load(runs.finished_checkpoint(run), map_location="cpu", weights_only=True)
+    content = runs.load_checkpoint(runs.finished_checkpoint(run))
     wanted = {name: content[name] for name in ("state_dict", "base") if name in content}
     runs.write(part / runs.CHECKPOINT, lambda file: torch.save(wanted, file))
     shutil.rmtree(folder, ignore_errors=True)
@@ -36,11 +37,13 @@ def attack_of(folder: Path, dimension: int) -> Attack:
     """The attack of a run, in eval mode, for vectors of width ``dimension``.
 
     Raises:
-        InputError: It is no run of a trained attack, or its weights do not fit.
+        InputError: It is no run of a trained attack, names classes that are neither ours nor trusted, or its weights do
+            not fit.
     """
     from hydra.utils import instantiate
 
     config = runs.read_config(folder)
+    check_trusted(config, folder)
     attack: Attack = instantiate(config.attack, _convert_="all")
     attack.connect(folder / runs.ARTIFACTS, None, from_checkpoint=True)
     attack.restore(runs.finished_checkpoint(folder), dimension)
@@ -54,6 +57,6 @@ def identity(folder: Path) -> str:
     attack = OmegaConf.to_container(runs.read_config(folder).attack)
     assert isinstance(attack, dict)
     attack.pop("decoding", None)
-    content = torch.load(runs.finished_checkpoint(folder), map_location="cpu", weights_only=True)
+    content = runs.load_checkpoint(runs.finished_checkpoint(folder))
     described = json.dumps([attack, weights_key(content["state_dict"])], sort_keys=True)
     return blake2b(described.encode(), digest_size=16).hexdigest()

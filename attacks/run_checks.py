@@ -17,6 +17,7 @@ def check_embedder(run: Path, key: str, fingerprint: str, dimension: int) -> Non
     if not (run / runs.CONFIG).is_file():
         raise InputError(f"{key}={run}: not a run directory ({runs.CONFIG} is missing)")
     config = runs.read_config(run)
+    runs.check_links(run)
     runs.finished_checkpoint(run)
     try:
         record = runs.read_json(run / runs.RECORD)["embedder"]

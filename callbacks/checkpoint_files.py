@@ -19,7 +19,7 @@ import runs
 
 
 class WholeCheckpoints(TorchCheckpointIO):
-    """Writes a checkpoint as every other file of a run is written."""
+    """Writes a checkpoint as every other file of a run is written, and unpickles none."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         """Write ``checkpoint`` to ``path``.
@@ -30,3 +30,13 @@ class WholeCheckpoints(TorchCheckpointIO):
         content = io.BytesIO()  # torch would hide the error of a full disk behind one of its own
         torch.save(checkpoint, content)
         runs.write(Path(path), lambda file: file.write(content.getbuffer()))
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = True
+    ) -> dict[str, Any]:
+        """The content of ``path``, on the CPU; never an object of any class.
+
+        Raises:
+            InputError: It is damaged, or holds more than tensors and plain values.
+        """
+        return runs.load_checkpoint(Path(path))

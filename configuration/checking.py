@@ -52,6 +52,7 @@ _ROOT: dict[str, Any] = {
     "cache_dir": str,
     "ckpt_path": str | None,
     "init_from": str | None,
+    "trust": str | list[str],
     "trials": PositiveInt,
     "compare": str | None,
     "run": str,

@@ -16,6 +16,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+import runs
 from configuration.amending import survey_amended
 from configuration.composing import raise_all, survey
 from configuration.ending import ending
@@ -62,9 +63,11 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
         own = [line for line in given.hydra if line.startswith(SEARCH_PATH)]
         own += [line for line in given.task if _root(line) not in ("run_dir", "ckpt_path")]
         resumed = [] if config.ckpt_path is None else [f"ckpt_path={_quoted(config.ckpt_path)}"]
+        from attacks.trust import trusting
+
         _join_loggers()
         sys.argv = [sys.argv[0], *flags, *own, f"run_dir={_quoted(config.run_dir)}", *resumed]
-        with ending(config, training=True):
+        with ending(config, training=True), trusting(config.trust):
             task(config)
 
     hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(job)()
@@ -84,13 +87,15 @@ def main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str
         return
     with ending():
         settings, config = on_run(config_name, arguments.overrides)
+    from attacks.trust import trusting
+
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     _join_loggers()
     # As in main: the ranks that Lightning starts must write where this process does.
     fixed = [key for key in ("output_dir", "output") if key in settings]
     own = [line for line in arguments.overrides if _root(line) not in fixed]
     sys.argv = [sys.argv[0], *own, *(f"{key}={_quoted(settings[key])}" for key in fixed)]
-    with ending(config):
+    with ending(config), trusting(settings.trust):
         task(settings, config)
 
 
@@ -108,13 +113,13 @@ def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Dict
     if not composed or OmegaConf.is_missing(composed[0], "run"):
         raise_all(errors)
     settings = composed[0]
-    config, misspelt = survey_amended(_read(Path(settings.run).expanduser()), others, known)
+    config, misspelt = survey_amended(_read(Path(settings.run).expanduser(), settings.trust), others, known)
     raise_all([*errors, *misspelt, *check(config)])
     OmegaConf.resolve(config)
     return settings, config
 
 
-def _read(run: Path) -> DictConfig:
+def _read(run: Path, trust: str | list[str]) -> DictConfig:
     if not run.is_dir():
         missing = next(path for path in (*reversed(run.parents), run) if not path.is_dir())
         beside = [path.name for path in missing.parent.iterdir() if path.is_dir()]
@@ -125,11 +130,24 @@ def _read(run: Path) -> DictConfig:
         inner = sorted(str(found.parent) for found in run.glob("**/config.yaml"))
         hint = f"did you mean {inner[-1]}?" if inner else "a run writes it when its training begins"
         raise InputError(f"run={run}: holds no config.yaml, {hint}")
-    config = OmegaConf.load(path)
-    if not isinstance(config, DictConfig) or "choices" not in config:
+    from attacks.trust import check_trusted, trusting
+
+    config = runs.read_config(run)
+    if "choices" not in config:
         raise InputError(f"{path}: not the configuration of a run")
+    with trusting(trust):
+        check_trusted(config, run)
+    runs.check_links(run)
     config.run_dir = str(run)  # where the run is now: it may have been moved
+    config.cache_dir = _cache(str(config.get("cache_dir", "")))
     return config
+
+
+def _cache(named: str) -> str:
+    """The cache that a run named, where there is one; else this machine's own: a stranger's run makes no folders."""
+    if named and any(Path(named).glob("*/embedder.json")):
+        return named
+    return str(OmegaConf.load(CONFIGS / "paths" / "default.yaml").cache_dir)
 
 
 def _join_loggers() -> None:

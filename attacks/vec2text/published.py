@@ -177,7 +177,7 @@ def _language_model(files: ReleasedFiles) -> tuple[Any, bool]:
             f"valid: {', '.join(_T5)}"
         )
     tied = bool(raw.get("tie_word_embeddings", raw["model_type"] == "t5"))
-    values = AutoConfig.from_pretrained(folder).to_dict() | {"tie_word_embeddings": tied}
+    values = AutoConfig.from_pretrained(folder, trust_remote_code=False).to_dict() | {"tie_word_embeddings": tied}
     values = {key: value for key, value in values.items() if key not in ("model_type", "architectures", "dtype")}
     config = T5Config(**values)
     model = T5ForConditionalGeneration._from_config(config, dtype=torch.float32, attn_implementation="eager")
@@ -187,4 +187,4 @@ def _language_model(files: ReleasedFiles) -> tuple[Any, bool]:
 def _tokenizer(files: ReleasedFiles) -> Any:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(_language_model_folder(files))
+    return AutoTokenizer.from_pretrained(_language_model_folder(files), trust_remote_code=False)

@@ -1,0 +1,289 @@
+"""A run directory from a stranger: nothing that it names is imported, run, looked up or written over."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import configuration
+import runs
+from attacks.from_run import attack_of
+from attacks.run_checks import check_embedder
+from attacks.trust import check_trusted, trusting
+from callbacks.checkpoint_files import WholeCheckpoints
+from embedders.minilm import MiniLM
+from errors import InputError
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("attacks", "callbacks", "configuration", "datamodules", "defenses", "embedders", "metrics")
+
+
+@pytest.fixture(scope="module")
+def composed() -> dict[str, Any]:
+    return configuration.plain(configuration.compose("train", []))
+
+
+@pytest.fixture
+def run(tmp_path: Path, composed: dict[str, Any]) -> Path:
+    """A run directory as train.py leaves it, as far as its files are looked at."""
+    directory = tmp_path / "run"
+    runs.write_config(directory, {**composed, "run_dir": str(directory), "cache_dir": str(tmp_path / "c")})
+    runs.write(directory / runs.CHECKPOINT, lambda file: torch.save({"state_dict": {}}, file))
+    (directory / runs.ARTIFACTS).mkdir()
+    embedder = {"fingerprint": MiniLM().fingerprint, "dimension": 384}
+    runs.write_json(directory / runs.RECORD, {"embedder": embedder})
+    return directory
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module on the path that notes its import: the file that it writes then."""
+    (tmp_path / "library").mkdir()
+    seen = tmp_path / "imported"
+    source = (
+        f"from pathlib import Path\nPath({str(seen)!r}).touch()\nfrom attacks.bag_of_words import BagOfWords as Evil\n"
+    )
+    (tmp_path / "library" / "hostile_module.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path / "library"))
+    monkeypatch.delitem(sys.modules, "hostile_module", raising=False)
+    return seen
+
+
+def change(run: Path, key: str, value: Any) -> None:
+    config = yaml.safe_load((run / runs.CONFIG).read_text())
+    *path, last = key.split(".")
+    node = config
+    for name in path:
+        node = node[int(name)] if isinstance(node, list) else node.setdefault(name, {})
+    node[last] = value
+    (run / runs.CONFIG).write_text(yaml.safe_dump(config, sort_keys=False))
+
+
+def refused(run: Path, *overrides: str) -> str:
+    """The message of evaluate.py; without overrides that of what it asks first, which takes no second."""
+
+    def looked_at() -> None:
+        if overrides:
+            configuration.on_run("evaluate", [f"run={run}", *overrides])
+        check_trusted(runs.read_config(run), run)
+        runs.check_links(run)
+
+    with pytest.raises(InputError) as caught:
+        looked_at()
+    return str(caught.value)
+
+
+def test_a_run_as_it_was_written_is_read(run: Path) -> None:
+    _, config = configuration.on_run("evaluate", [f"run={run}", "attack.decoding.beams=2"])
+    assert (config.attack.decoding.beams, config.run_dir) == (2, str(run))
+
+
+@pytest.mark.parametrize(
+    ("key", "target"),
+    [
+        ("attack._target_", "os.system"),
+        ("attack._target_", "hostile_module.Evil"),
+        ("attack._target_", "attacks.geia.torch.load"),  # ours by its beginning only
+        ("attack._target_", "attacks.continuing.copy_artifacts"),  # ours, but no class of any configuration
+        ("attack._target_", ["os.system"]),
+        ("attack.backbone._target_", "hostile_module.Evil"),
+        ("embedder._target_", "hostile_module.Evil"),
+        ("defense._target_", "hostile_module.Evil"),
+        ("datamodule.source._target_", "hostile_module.Evil"),
+        ("scoring.tagger", {"_target_": "hostile_module.Evil"}),
+        ("callbacks.history._target_", "hostile_module.Evil"),
+        ("trainer.callbacks", [[{"_target_": "hostile_module.Evil"}]]),
+        ("logger._target_", "hostile_module.Evil"),
+        ("_target_", "hostile_module.Evil"),
+    ],
+)
+def test_a_class_that_is_not_ours_is_named_and_not_imported(run: Path, module: Path, key: str, target: Any) -> None:
+    change(run, key, target)
+    message = refused(run)
+    assert message.startswith(f"{run / runs.CONFIG}: {key.partition('._target_')[0]}")
+    assert "_target_=" in message
+    if isinstance(target, str):
+        assert target in message
+        assert message.endswith(f"if you trust that code and this run, add trust={target.rpartition('.')[0]}")
+    change(run, key, target)
+    with pytest.raises(InputError, match="_target_="):
+        attack_of(run, 384)
+    assert not module.exists()
+
+
+def test_trust_names_a_module(run: Path, module: Path) -> None:
+    change(run, "attack._target_", "hostile_module.Evil")
+    assert "hostile_module.Evil" in refused(run, "trust=hostile")  # not the beginning of a name
+    with pytest.raises(InputError, match="unknown key"):  # it is imported, and takes other arguments
+        configuration.on_run("evaluate", [f"run={run}", "trust=hostile_module"])
+    assert module.exists()
+    change(run, "trust", ["os"])  # the run's own word does not count
+    change(run, "attack._target_", "os.system")
+    assert "os.system" in refused(run)
+
+
+def test_all_that_is_not_trusted_is_named_at_once(run: Path) -> None:
+    change(run, "attack._target_", "a.B")
+    change(run, "defense._target_", "c.D")
+    assert len(refused(run, "datamodule.limit_test=3").splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "resolver", ["${oc.env:OPENAI_API_KEY}", "${oc.decode:x}", "${seed}", "a ${hydra:runtime.cwd}"]
+)
+@pytest.mark.parametrize("key", ["choices.attack", "datamodule.tokenizer", "seed", "attack.backbone.layers"])
+def test_nothing_is_looked_up(run: Path, monkeypatch: pytest.MonkeyPatch, resolver: str, key: str) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
+    change(run, key, resolver)
+    message = refused(run)
+    assert f"{key}={resolver}" in message
+    assert "sk-planted" not in message
+    for read in (lambda: runs.read_config(run), lambda: attack_of(run, 384)):
+        with pytest.raises(InputError, match="plain values"):
+            read()
+
+
+def test_code_that_comes_with_a_model_needs_the_users_word(run: Path) -> None:
+    change(
+        run, "attack.backbone", {"_target_": "attacks.backbones.Pretrained", "name": "x/y", "trust_remote_code": True}
+    )
+    assert refused(run).endswith("the code that comes with the model x/y; if you trust it, add trust=x/y")
+    _, config = configuration.on_run("evaluate", [f"run={run}", "trust=[x/y]"])
+    assert config.attack.backbone.trust_remote_code
+
+
+def test_a_key_is_sent_to_no_server_of_the_runs_choice(run: Path) -> None:
+    server = {"_target_": "embedders.openai_api.OpenAIEmbedder", "api_key_env": "AWS_SECRET_ACCESS_KEY"}
+    for address in (
+        "https://evil.example/v1",
+        "http://api.openai.com.evil.example/v1",
+        "http://[::1",
+        "https://1.1.1.1",
+    ):
+        change(run, "embedder", {**server, "base_url": address})
+        assert f"embedder.base_url={address}: that server would be sent" in refused(run)
+    change(run, "embedder", {**server, "base_url": "https://evil.example/v1"})
+    configuration.on_run("evaluate", [f"run={run}", "trust=evil.example"])
+    for address in ("https://api.openai.com/v1", "http://127.0.0.1:8000/v1", "http://localhost:8000/v1"):
+        change(run, "embedder", {**server, "base_url": address})
+        check_trusted(runs.read_config(run), run)
+
+
+@pytest.mark.parametrize("choice", ["../../../tmp/evil", "/tmp/evil", "geia,x", ["geia"], "a/../b"])
+def test_a_choice_leads_nowhere_else(run: Path, choice: Any) -> None:
+    change(run, "choices.attack", choice)
+    assert f"choices.attack={choice!r}: no name of an option" in refused(run, "attack/decoding=beam")
+
+
+def test_writes_go_to_the_run_and_to_a_cache(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "mine"))
+    change(run, "run_dir", "/etc")
+    change(run, "cache_dir", str(tmp_path / "documents"))
+    _, config = configuration.on_run("evaluate", [f"run={run}"])
+    assert (config.run_dir, config.cache_dir) == (str(run), str(tmp_path / "mine"))
+    folder = tmp_path / "documents" / "0123"
+    folder.mkdir(parents=True)
+    (folder / "embedder.json").write_text("{}")  # a cache, then
+    _, config = configuration.on_run("evaluate", [f"run={run}"])
+    assert config.cache_dir == str(tmp_path / "documents")
+    _, config = configuration.on_run("evaluate", [f"run={run}", "cache_dir=/elsewhere"])
+    assert config.cache_dir == "/elsewhere"
+
+
+@pytest.mark.parametrize("name", ["evaluations", "artifacts/decoder", "checkpoints/last.ckpt"])
+def test_a_link_out_of_the_run_is_refused(run: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "private").mkdir()
+    path = run / name
+    path.unlink(missing_ok=True)
+    path.symlink_to(tmp_path / "private")
+    assert refused(run).startswith(f"{path}: a link that leads out of the run, to {tmp_path / 'private'}")
+    with pytest.raises(InputError, match="a link that leads out of the run"):
+        check_embedder(run, "init_from", MiniLM().fingerprint, 384)
+    path.unlink()
+    (run / "record2.json").symlink_to(run / runs.RECORD)  # stays in the run
+    runs.check_links(run)
+
+
+def test_a_checkpoint_is_never_unpickled(run: Path, tmp_path: Path) -> None:
+    class Payload:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "executed",)
+
+    torch.save({"state_dict": {}, "x": Payload()}, run / runs.CHECKPOINT)
+    with pytest.raises(InputError, match="not a checkpoint, or one that"):
+        runs.load_checkpoint(run / runs.CHECKPOINT)
+    with pytest.raises(InputError, match="not a checkpoint, or one that"):
+        WholeCheckpoints().load_checkpoint(run / runs.CHECKPOINT)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"a: &x [1]\nb: *x\n", "references"),
+        (b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "references"),
+        (b"a: !!python/object/apply:os.system ['true']\n", "constructor"),
+        (b"[" * 5_000, "more than 50 deep"),
+        (b"x: " + b"y" * 1_000_001, "larger than 1,000,000 bytes"),
+        (b"a: 2020-01-01\n", "neither text nor number"),
+        (b"? [1, 2]\n: 3\n", "unhashable|cannot be read"),
+        (b"1.5: x\n", "neither text nor number"),
+    ],
+)  # fmt: skip
+def test_a_hostile_configuration_is_one_message(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / runs.CONFIG).write_bytes(content)
+    with pytest.raises(InputError, match=reason):
+        runs.read_config(tmp_path)
+
+
+def test_our_own_classes_are_those_of_the_configurations(run: Path) -> None:
+    targets = {"lightning.Trainer", "attacks.geia.GEIA", "datamodules.hub.HubSet", "metrics.taggers.StanzaTagger"}
+    for target in targets:
+        change(run, "attack", {"_target_": target})
+        check_trusted(runs.read_config(run), run)
+    with trusting("a.b"):
+        for target, trusted in {"a.b.C": True, "a.b": True, "a.bc.D": False, "a.C": False}.items():
+            change(run, "attack", {"_target_": target})
+            if trusted:
+                check_trusted(runs.read_config(run), run)
+            else:
+                with pytest.raises(InputError, match=f"_target_={target}"):
+                    check_trusted(runs.read_config(run), run)
+
+
+def test_no_file_of_ours_unpickles_or_evaluates() -> None:
+    files = [*(path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py"))), *sorted(ROOT.glob("*.py"))]
+    assert len(files) > 100
+    assert [wrong for path in files for wrong in unsafe(path)] == []
+
+
+def unsafe(path: Path) -> Iterator[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        at = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            modules = {name.partition(".")[0] for name in [*names, getattr(node, "module", None) or ""]}
+            if modules & {"dill", "joblib", "shelve", "marshal", "cloudpickle"}:
+                yield f"{at}: {modules}"
+            if "pickle" in modules and names != ["UnpicklingError"]:
+                yield f"{at}: pickle"
+        elif isinstance(node, ast.Call):
+            name, options = ast.unparse(node.func), {k.arg: ast.unparse(k.value) for k in node.keywords}
+            resumes = name in ("trainer.fit", "trainer.test") and "ckpt_path" in options
+            if name in ("eval", "exec", "yaml.load", "yaml.unsafe_load", "OmegaConf.load") and path.parent.name != (
+                "configuration"
+            ):
+                yield f"{at}: {name}"
+            if (name == "torch.load" or resumes) and options.get("weights_only") != "True":
+                yield f"{at}: {name} without weights_only=True"
+            for option in ("allow_pickle", "trust_remote_code"):
+                if options.get(option) == "True":
+                    yield f"{at}: {option}=True"
