@@ -120,7 +120,7 @@ class RandomT5:
 
     def prepare(self, texts: Sequence[str], artifacts: Path, positions: int) -> None:
         """See :class:`Backbone`; T5 has relative positions, so any number of them fits."""
-        tokenizer = train_tokenizer(texts, self.vocabulary)
+        tokenizer = self.tokenizer(texts)
         config = self.architecture()(
             vocab_size=len(tokenizer),
             d_model=self.width,
@@ -137,6 +137,10 @@ class RandomT5:
             decoder_start_token_id=tokenizer.pad_token_id,
         )
         _save(artifacts, tokenizer, config)
+
+    def tokenizer(self, texts: Sequence[str]) -> Any:
+        """What cuts the texts that are written: a BPE over the training texts."""
+        return train_tokenizer(texts, self.vocabulary)
 
     def architecture(self) -> Any:
         """The class of the model's configuration."""

@@ -102,6 +102,7 @@ class Attack(LightningModule):
     Attributes:
         trainable: Whether ``fit`` has anything to do; scripts skip it for attacks without training.
         reads_training_text: Whether ``prepare`` needs the training texts; an attack that only searches does without.
+        encodes_ids: Whether ``encode`` is given written-out ids where an example is ids, not the text that shows them.
         dimension: Width of the target vectors, known once the data module is set up.
         target_device: Where the modules will be used; known before ``build``, which makes them on the CPU.
         finished: Test batches that need not be inverted again.
@@ -109,6 +110,7 @@ class Attack(LightningModule):
 
     trainable = True
     reads_training_text = True
+    encodes_ids = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -222,7 +224,7 @@ class Attack(LightningModule):
         if not self._built:
             self.load(self.artifacts)
         self.dimension = self.data.dimension
-        self.data.encode = self.encode
+        self.data.encode, self.data.encodes_ids = self.encode, self.encodes_ids
 
     def configure_model(self) -> None:
         """Build the modules once; Lightning calls this for every stage."""

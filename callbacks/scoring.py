@@ -17,6 +17,7 @@ from embedders.cache import CachedEmbedder
 from examples import Example, written_ids
 from metrics.micro import Sets
 from metrics.scoring import Scored, score
+from metrics.token_inversion import Inverted, token_inversion
 from metrics.vectors import cosine_rows
 
 BLOCK = 4096  # rows of vectors held in memory at once
@@ -91,7 +92,8 @@ def score_predictions(
                 **_known(language=examples[index].language, translation=translation),
             }
         )
-    return rows, score(scored, training_entities=known)
+    read = [examples[index] for index in indices]
+    return rows, {**score(scored, training_entities=known), **_inversion(read, chosen)}
 
 
 def row_of(example: Example, prediction: Prediction) -> dict[str, Any]:
@@ -124,7 +126,7 @@ def _known(**fields: Any) -> dict[str, Any]:
 
 def _query(example: Example, prediction: Prediction) -> str:
     """What the embedder is asked for a prediction: its token ids, where the example was token ids too."""
-    if example.tokens is None or prediction.tokens is None:
+    if example.tokens is None or not prediction.tokens:
         return prediction.candidates[0]
     return written_ids(prediction.tokens)
 
@@ -156,6 +158,22 @@ def _tokens(examples: Sequence[Example], predictions: Sequence[Prediction], atta
     if wanted is None or cut is None:
         return [None] * len(predictions)
     return _sets(_own([example.tokens for example in examples], wanted), _own([p.tokens for p in predictions], cut))
+
+
+def _inversion(examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float | int | None]:
+    """Figures on ids, where examples are ids and the attack gives ids."""
+    rows = [
+        Inverted(
+            true=example.tokens,
+            found=prediction.tokens,
+            claimed=prediction.search is not None and prediction.search.verified,
+            cost=None if prediction.search is None else prediction.search.passes,
+            labels=example.token_labels,
+        )
+        for example, prediction in zip(examples, predictions, strict=True)
+        if example.tokens is not None and prediction.tokens is not None
+    ]
+    return token_inversion(rows) if len(rows) == len(examples) else {}
 
 
 def _own(known: Sequence[Sequence[int] | None], cut: Sequence[Sequence[int]]) -> list[Sequence[int]]:

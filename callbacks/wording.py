@@ -111,6 +111,13 @@ MEASURES = (
     Measure("name_first_recovery", "First names", "Share of the people's first names that came back.", secondary=True),
     Measure("name_last_recovery", "Last names", "Share of the people's last names that came back.", secondary=True),
     Measure("name_full_recovery", "Full names", "Share of the first names with the last name after.", secondary=True),
+    Measure("token_exact", "Inputs recovered", "Share of a language model's inputs found token for token."),
+    Measure("token_partial", "Tokens recovered", "Share of the inputs' tokens found in their places."),
+    Measure("token_exact_low", "Inputs recovered, from", "Lower end of the share's 95 % interval.", secondary=True),
+    Measure("token_exact_high", "Inputs recovered, to", "Upper end of the share's 95 % interval.", secondary=True),
+    Measure("token_labelled", "Private tokens", "Share of the tokens of labelled entities found in their places."),
+    Measure("claims", "Claims", "Inputs whose output the attack saw to be the given one.", None, "count"),
+    Measure("false_discovery_rate", "False discoveries", "Share of the claims that are another input.", "lower"),
     Measure("examples", "Examples", "Texts attacked.", None, "count"),
     Measure("queries", "Queries", "Distinct texts that the attack asked the embedder for.", None, "count"),
     Measure("queries_per_target", "Queries a text", "The same, divided by the texts attacked.", None, "score"),
@@ -119,6 +126,7 @@ MEASURES = (
 _BY_KEY = {measure.key: measure for measure in MEASURES}
 _BY_LABEL = "entity_recovery/"
 _TRANSLATED = "translated/"
+_OF_LENGTH, _OF_LABEL = "token_exact/", "token_labelled/"
 
 
 def measure(key: str) -> Measure:
@@ -127,6 +135,12 @@ def measure(key: str) -> Measure:
         label = key.removeprefix(_BY_LABEL)
         title = f"Entities: {label.replace('_', ' ')}"
         return Measure(key, title, "Share of the entities of this kind that came back.", secondary=True)
+    if key.startswith(_OF_LENGTH):
+        title = f"Inputs recovered, of {key.removeprefix(_OF_LENGTH)} tokens"
+        return Measure(key, title, "The same share of the inputs of this length.", secondary=True)
+    if key.startswith(_OF_LABEL):
+        title = f"Private tokens: {key.removeprefix(_OF_LABEL).replace('_', ' ')}"
+        return Measure(key, title, "The same share of the tokens of this label.", secondary=True)
     if key.startswith(_TRANSLATED) and (base := _BY_KEY.get(key.removeprefix(_TRANSLATED))):
         said = "The same, of predictions translated into the texts' language."
         return replace(base, key=key, title=f"{base.title}, translated", explanation=said)

@@ -118,6 +118,7 @@ class InversionDataModule(LightningDataModule):
         self.seed = seed
         self.attributes = tuple(attributes)
         self.encode: Encode | None = None
+        self.encodes_ids = False  # whether it is given written-out ids where an example is ids
         self.allow_zero_length_dataloader_with_multiple_devices = True  # fewer test batches than ranks
         self._examples: Mapping[Split, Sequence[Example]] | None = None
         self._views: dict[Split, CachedVectors] = {}
@@ -241,7 +242,7 @@ class InversionDataModule(LightningDataModule):
 
     def _labels(self, split: Split) -> tuple[TokenIds | None, Indices]:
         """Labels of a split, and the lengths to sort by: in tokens where there are labels, else in characters."""
-        texts = [example.text for example in self.examples(split)]
+        texts = [example.query if self.encodes_ids else example.text for example in self.examples(split)]
         if self.encode is None:
             return None, np.fromiter(map(len, texts), np.int64, len(texts))
         labels = TokenIds(texts, self.encode)

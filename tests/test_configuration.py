@@ -65,9 +65,14 @@ def node(name: str, **values: Any) -> Any:
     return OmegaConf.create({"car": {"_target_": f"{__name__}.{name}", **values}})
 
 
+# These name the model's tokenizer, so they are composed with one.
+OF_A_LANGUAGE_MODEL = {"random_tokens", "cut_texts", "cut_texts_synthetic", "logits_inverter"}
+
+
 @pytest.mark.parametrize(("group", "option"), CHOICES)
 def test_every_option_composes_and_fits_its_constructor(group: str, option: str) -> None:
-    config = configuration.compose("train", [f"{group}={option}"])
+    besides = ["embedder=language_model", "embedder.model=gpt2"] if option in OF_A_LANGUAGE_MODEL else []
+    config = configuration.compose("train", [f"{group}={option}", *besides])
     assert config.get("choices").get(group, option) == option
     needed = OmegaConf.missing_keys(config)  # such as the name of a model: the user has to give it
     assert configuration.check(config) == [f"{key}: missing, give it as {key}=<value>" for key in sorted(needed)]

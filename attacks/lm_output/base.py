@@ -69,9 +69,8 @@ class LanguageModelAttack(Attack):
 
     # -- what a subclass gives ------------------------------------------------------------------------------------
 
-    @property
     @abstractmethod
-    def passes(self) -> int:
+    def passes(self, state: State) -> int | Tensor:
         """See search.Method."""
 
     @abstractmethod

@@ -85,14 +85,11 @@ class Rows:
 
 
 class Method(Protocol):
-    """What a search does in an iteration.
+    """What a search does in an iteration."""
 
-    Attributes:
-        passes: Forward passes that a step takes for each input; a backward pass counts two.
-    """
-
-    @property
-    def passes(self) -> int: ...
+    def passes(self, state: State) -> int | Tensor:
+        """Forward passes that the last step took, for every input alike or (B,); a backward pass counts two."""
+        ...
 
     def begin(self, rows: Rows) -> State:
         """The state of new inputs, tensors of first dimension B."""
@@ -209,7 +206,9 @@ class _Slots:
             self._rows = self._rows_of(book)
         self._rows.iteration.copy_(book["iteration"].repeat_interleave(settings.restarts))
         candidates = search.method.step(self.state, self._rows)
-        book["passes"] += search.method.passes * settings.restarts
+        spent = search.method.passes(self.state)
+        each = spent.view(-1, settings.restarts).sum(1) if isinstance(spent, Tensor) else spent * settings.restarts
+        book["passes"] += each
         solved = self._judge(candidates.view(-1, settings.restarts, self.length), self._rows.seen)
         leaving = solved | (book["iteration"] >= settings.iterations)
         if leaving.any():

@@ -70,8 +70,7 @@ class SODA(LanguageModelAttack):
         self.reset_moments, self.reset_state = reset_moments, reset_state
         self.bias_correction, self.reparametrize, self.fluency = bias_correction, reparametrize, fluency
 
-    @property
-    def passes(self) -> int:
+    def passes(self, state: State) -> int:
         """A forward and a backward pass."""
         return 3
 

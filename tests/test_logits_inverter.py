@@ -1,0 +1,138 @@
+"""The logits inverter: what its prefix does to logits, whose tokens it writes, a run from training to figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from tiny_models import VOCABULARY, tiny_language_model
+
+import configuration
+from attacks.base import Targets
+from attacks.lm_output.chunked_logits import ChunkedLogits
+from attacks.lm_output.logits_inverter import LogitsInverter, TextLogitsInverter
+from embedders.cache import CachedEmbedder
+from embedders.language_model import LanguageModel
+from errors import InputError
+from examples import written_ids
+from train import train
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_language_model(tmp_path_factory.mktemp("model"))
+
+
+def prefix(**settings: float) -> ChunkedLogits:
+    torch.manual_seed(0)
+    made = ChunkedLogits(vectors=4, hidden=8, **settings)  # type: ignore[arg-type]
+    made.build(dimension=10, width=6)
+    return made
+
+
+def test_a_piece_of_the_logits_reaches_its_own_vector_alone() -> None:
+    made = prefix(adaptation=0.0).eval()
+    logits = torch.randn(2, 10)
+    before = made(logits)
+    assert before.shape == (2, 4, 6)
+    logits[:, 3] += 1  # of the second piece: 10 logits in 4 pieces of 3, the last of which holds one
+    changed = (made(logits) != before).any(2)
+    assert changed.tolist() == [[False, True, False, False]] * 2
+
+
+def test_the_moving_average_is_taken_away() -> None:
+    made = prefix(adaptation=0.25).train()
+    first, second = torch.randn(3, 10), torch.randn(3, 10)
+    made(first)
+    assert torch.allclose(made.unigram, first.mean(0))  # it begins with the first batch
+    made(second)
+    average = 0.75 * first.mean(0) + 0.25 * second.mean(0)
+    assert torch.allclose(made.unigram, average)
+    made.eval()
+    found = made(second)
+    assert torch.allclose(made.unigram, average)  # no evaluation moves it
+    plain = prefix(adaptation=0.0).eval()
+    assert torch.allclose(found, plain(second - average), atol=1e-6)
+
+
+def test_the_average_is_part_of_a_checkpoint() -> None:
+    made = prefix().train()
+    made(torch.randn(3, 10))
+    again = prefix()
+    again.load_state_dict(made.state_dict())
+    assert torch.equal(again.unigram, made.unigram)
+    assert int(again.batches) == 1
+
+
+def overrides(folder: Path, tmp_path: Path) -> list[str]:
+    return [
+        "attack=logits_inverter", "embedder=language_model", f"embedder.model={folder}", "embedder.device=cpu",
+        "datamodule=random_tokens", "datamodule.source.max_length=2", "datamodule.source.test_per_length=6",
+        "datamodule.source.valid_per_length=4", "datamodule.source.train_per_length=40", "attack.backbone.width=32",
+        "attack.backbone.heads=2", "attack.backbone.encoder_layers=1", "attack.backbone.decoder_layers=1",
+        "attack.prefix.vectors=8", "attack.prefix.hidden=16", f"run_dir={tmp_path / 'run'}",
+        f"cache_dir={tmp_path / 'cache'}", "logger=none", "trainer.max_epochs=1", "trainer.max_time=null",
+        "trainer.accelerator=cpu", "trainer.precision=32-true",
+    ]  # fmt: skip
+
+
+def attack_of(config: object, tmp_path: Path) -> tuple[LogitsInverter, LanguageModel]:
+    model = instantiate(config.embedder, _convert_="all")  # type: ignore[attr-defined]
+    attack = instantiate(config.attack, _convert_="all")  # type: ignore[attr-defined]
+    attack.connect(tmp_path / "artifacts", CachedEmbedder(model, tmp_path / "cache"))
+    return attack, model
+
+
+def test_its_ids_are_the_models_and_two_of_its_own(folder: Path, tmp_path: Path) -> None:
+    attack, model = attack_of(configuration.compose("train", overrides(folder, tmp_path)), tmp_path)
+    attack.prepare([], tmp_path / "artifacts")
+    attack.load(tmp_path / "artifacts")
+    end = attack.tokenizer.eos_token_id
+    assert end == VOCABULARY
+    assert attack.tokenizer.pad_token_id == VOCABULARY + 1
+    assert attack.encode([written_ids([0, 59, 0]), "w7 w3"]) == [[0, 59, 0, end], [8, 4, end]]
+    attack.build(model.dimension)
+    attack.eval()
+    ids = torch.tensor([[5, 17], [3, 3]])
+    found = attack.invert(Targets(model.observe(ids), torch.arange(2), lengths=(1, 2)), attack.oracle)
+    for one, length in zip(found, (1, 2), strict=True):
+        assert one.tokens is not None
+        assert len(one.tokens) <= length
+        assert max(one.tokens, default=0) < VOCABULARY
+        assert one.candidates[0] == model.decode(one.tokens)
+        assert one.search is None  # it claims nothing
+
+
+def test_one_with_tokens_of_its_own_writes_text(folder: Path, tmp_path: Path) -> None:
+    attack, model = attack_of(configuration.compose("train", overrides(folder, tmp_path)), tmp_path)
+    text = TextLogitsInverter(attack.backbone, attack.prefix, attack.optimizer_settings, attack.decoding)
+    text.connect(tmp_path / "artifacts", attack.oracle)
+    text.prepare([], tmp_path / "artifacts")
+    text.load(tmp_path / "artifacts")
+    assert text.tokens([written_ids([8, 4]), "w7 w3"]) == [[8, 4], [8, 4]]  # by way of "w7 w3"
+    assert text.input_ids([8, 4, text.tokenizer.eos_token_id], model) == [8, 4]
+
+
+def test_other_observations_are_refused(folder: Path, tmp_path: Path) -> None:
+    config = configuration.compose("train", [*overrides(folder, tmp_path), "embedder.top_k=5"])
+    attack, _ = attack_of(config, tmp_path)
+    with pytest.raises(InputError, match=r"embedder\.top_k=null embedder\.output_tokens=1, not 5 and 1"):
+        attack.prepare_data()
+    attack.connect(tmp_path, None)
+    with pytest.raises(InputError, match="embedder=language_model"):
+        attack.prepare_data()
+
+
+@pytest.mark.slow
+def test_a_run_from_training_to_figures(folder: Path, tmp_path: Path) -> None:
+    train(configuration.compose("train", overrides(folder, tmp_path)))
+    rows = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text("utf-8").splitlines()]
+    assert len(rows) == 12
+    assert all(len(row["prediction_tokens"]) <= 32 and len(row["reference_tokens"]) in (1, 2) for row in rows)
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text("utf-8"))
+    assert 0 <= metrics["token_exact"] <= 100
+    assert metrics["claims"] == 0
+    assert metrics["false_discovery_rate"] is None
