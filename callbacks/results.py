@@ -30,9 +30,16 @@ from metrics.tokens import recovered_words, token_overlap, words
 Line = TypeVar("Line", bound=BaseModel)
 
 
+class Searched(BaseModel):
+    """What the search for a language model's input came to; see attacks.base.SearchRecord."""
+
+    verified: bool
+    passes: int
+
+
 class Row(BaseModel):
     """A line of predictions.jsonl; ``spans`` are (start, end, label) in characters of the reference. ``given`` is what
-    a baseline without vectors was told."""
+    a baseline without vectors was told. Ids are there where a language model's input was attacked."""
 
     index: int
     reference: str
@@ -41,6 +48,9 @@ class Row(BaseModel):
     spans: list[tuple[int, int, str]] = []
     cosine: float | None = None
     given: str | None = None
+    reference_tokens: tuple[int, ...] | None = None
+    prediction_tokens: tuple[int, ...] | None = None
+    search: Searched | None = None
 
 
 class Moment(BaseModel):

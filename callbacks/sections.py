@@ -29,6 +29,7 @@ from callbacks.frequency_chart import frequency_charts
 from callbacks.language_table import is_of_language, language_table
 from callbacks.results import Moment, Recovered, Results, by_quality, evenly, pieces
 from callbacks.threshold_chart import threshold_charts
+from callbacks.token_charts import token_charts
 from callbacks.wording import difference, duration, measure, number, ordered, shown
 
 HEADLINES = ("exact_match", "token_f1", "bleu", "cosine", "entity_recovery")
@@ -148,6 +149,12 @@ def frequency(results: Results) -> Markup | None:
     return macro("closeness", charts=charts) if charts else None
 
 
+def tokens(results: Results) -> Markup | None:
+    """What came back of a language model's inputs, by length, place and cost."""
+    charts = token_charts([one.row for one in results.recovered])
+    return macro("closeness", charts=charts) if charts else None
+
+
 def attributes(results: Results) -> Markup | None:
     """How well the values of attributes were guessed, where the run tried."""
     lines, k = attribute_lines(results.metrics)
@@ -203,6 +210,7 @@ class Section:
 SECTIONS = (
     Section("In short", headline),
     Section("How close it came", closeness),
+    Section("Token by token", tokens),
     Section("Languages", languages),
     Section("Step by step", correction),
     Section("Rare and common words", frequency),

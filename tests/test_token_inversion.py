@@ -6,6 +6,8 @@ import math
 
 import pytest
 
+from callbacks.results import Row, Searched
+from callbacks.token_charts import token_charts
 from metrics.token_inversion import (
     Inverted,
     Share,
@@ -103,3 +105,21 @@ def test_nothing_to_score_is_an_error() -> None:
         token_inversion([])
     with pytest.raises(ValueError, match="row 1: 1 labels for 2 tokens"):
         token_inversion([WHOLE, Inverted(true=(1, 2), found=(), labels=("name",))])
+
+
+def test_the_report_draws_inputs_by_length_place_and_cost() -> None:
+    texts = {"reference": "a", "prediction": "b", "kind": "sequence"}
+    rows = [
+        Row(
+            index=place,
+            reference_tokens=one.true,
+            prediction_tokens=one.found,
+            search=Searched(verified=one.claimed, passes=40),
+            **texts,
+        )
+        for place, one in enumerate(ROWS)
+    ]
+    assert [title for title, _, _ in token_charts(rows)] == ["By length", "By place", "By cost"]
+    unsearched = [row.model_copy(update={"search": None}) for row in rows]
+    assert [title for title, _, _ in token_charts(unsearched)] == ["By length", "By place"]
+    assert token_charts([Row(index=0, **texts)]) == []

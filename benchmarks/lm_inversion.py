@@ -1,0 +1,417 @@
+"""Attacks on a language model's output, measured on a model that was trained a minute ago (docs/lm_output.md).
+
+    python benchmarks/train_language_model.py stories.jsonl --output runs/tinylm --minutes 7
+    python benchmarks/lm_inversion.py --model runs/tinylm --texts stories.jsonl --output runs/lm_inversion.jsonl
+
+Parts (``--parts``), each a list of cells:
+
+    oracle        inputs of 1 and 2 tokens: soda against brute force over all inputs
+    wrong_length  inputs of 1 to 4 tokens, searched with 1 to 4 (table 9)
+    slander       outputs that have an input of up to 3 tokens, and such as have none
+    outputs       1, 3, 10, 25 output tokens with 0, 1, 10, 100 or all logits (tables 2 and 8)
+    ablation      soda without its parts (table 4)
+    lengths       inputs of 1 to 10 tokens, random and in domain: all attacks at one cost (table 5)
+    long          soda alone for longer (figures 2 and 3)
+
+A cell is written to ``--output`` (a line of JSON) when it is done and never done again, so a killed or interrupted
+benchmark goes on where it was; ``--minutes`` ends it between two cells. At the end, and with ``--parts`` alone, the
+tables of all cells so far are printed (lm_inversion_tables.py), and the plot is written beside the output.
+
+Cost is counted in forward passes of one input, a backward pass as two. The logits inverter's are those of its training
+pairs; it is trained on fresh ones for ``--inverter-minutes``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import lm_inversion_tables as tables
+from common import quiet
+
+import configuration
+from attacks.base import Targets
+from attacks.optimizers import schedule
+from embedders.cache import CachedEmbedder
+from embedders.language_model import LanguageModel
+from examples import Example
+
+PARTS = ("oracle", "wrong_length", "slander", "outputs", "ablation", "lengths", "long")
+ALL = "all"
+ABLATIONS: dict[str, list[str]] = {
+    "soda": [],
+    "no decay": ["attack.decay=1.0"],
+    "no resets": ["attack.reset_moments=null", "attack.reset_state=null"],
+    "bias correction": ["attack.bias_correction=true"],
+    "reparametrisation alone": [
+        "attack.decay=1.0", "attack.reset_moments=null", "attack.reset_state=null", "attack.bias_correction=true",
+    ],
+    "embedding search": [
+        "attack.decay=1.0", "attack.reset_moments=null", "attack.reset_state=null", "attack.bias_correction=true",
+        "attack.reparametrize=false",
+    ],
+}  # fmt: skip
+SODA_PASSES = 3.5  # of an iteration: three of the gradient, one where the candidate changed
+_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+
+Ids = tuple[int, ...]
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A piece of work: the part, what tells it from the others of the part, and the function that does it."""
+
+    part: str
+    name: dict[str, Any]
+    run: Callable[[], dict[str, Any]]
+
+    @property
+    def key(self) -> str:
+        return json.dumps([self.part, self.name], sort_keys=True)
+
+
+class Bench:
+    """The model, its inputs, and attacks on it; ``folder`` is for files that go with it."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.options, self.folder = options, folder
+        self.sentences = folder / "sentences.jsonl"
+        self.sentences.write_text("\n".join(self._sentences()), encoding="utf-8")
+
+    def _sentences(self) -> Iterator[str]:
+        """Every sentence a text: stories begin alike."""
+        for line in self.options.texts.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            for text in _SENTENCE.split(row["text"]):
+                yield json.dumps({"split": row["split"], "text": text})
+
+    def config(self, overrides: Sequence[str]) -> Any:
+        """What train.py would make of the overrides."""
+        config = configuration.compose(
+            "train", ["embedder=language_model", f"embedder.model={self.options.model}", *overrides]
+        )
+        if mistakes := configuration.check(config):
+            raise SystemExit("\n".join(mistakes))
+        return config
+
+    @lru_cache  # noqa: B019  (one bench a process)
+    def model(self, output_tokens: int = 1, top_k: int | None = None) -> LanguageModel:
+        return LanguageModel(str(self.options.model), output_tokens, top_k, device="cpu")
+
+    def oracle(self, model: LanguageModel) -> CachedEmbedder:
+        return CachedEmbedder(model, self.folder / "cache")
+
+    @lru_cache  # noqa: B019
+    def inputs(self, data: str, length: int, count: int) -> list[Ids]:
+        """Test inputs: ``random`` ids, or the beginnings of ``text`` that the model was not trained on."""
+        from hydra.utils import instantiate
+
+        chosen = [f"datamodule.source.{end}_length={length}" for end in ("min", "max")]
+        kind = {
+            "random": ["datamodule=random_tokens"],
+            "text": [
+                "datamodule=cut_texts", f"datamodule.source.source.path={self.sentences}",
+                "datamodule.source.source.split_field=split",
+            ],
+        }[data]  # fmt: skip
+        config = self.config(["attack=soda", *kind, *chosen, f"datamodule.source.test_per_length={count}"])
+        found: Sequence[Example] = instantiate(config.datamodule.source, _convert_="all").load()["test"]
+        return [example.tokens for example in found if example.tokens is not None]
+
+    def search(
+        self, attack: str, ids: Sequence[Ids], overrides: Sequence[str] = (), model: LanguageModel | None = None,
+        rows: Tensor | None = None, known: bool = True,
+    ) -> list[Found]:  # fmt: skip
+        """What an attack finds for the outputs of inputs of one length, or for given ``rows``."""
+        from hydra.utils import instantiate
+
+        model = model or self.model()
+        made = instantiate(self.config([f"attack={attack}", "datamodule=random_tokens", *overrides]).attack)
+        made.connect(self.folder / "artifacts", self.oracle(model))
+        rows = model.observe(torch.tensor(ids)) if rows is None else rows
+        lengths = tuple(map(len, ids)) if known else None
+        predictions = made.invert(Targets(rows, torch.arange(len(rows)), lengths=lengths), made.oracle)
+        return [
+            {
+                "true": list(true), "found": list(one.tokens or ()), "verified": one.search.verified,
+                "iterations": one.search.iterations, "passes": one.search.passes,
+            }
+            for true, one in zip(ids, predictions, strict=True)
+        ]  # fmt: skip
+
+    def soda(self, ids: Sequence[Ids], overrides: Sequence[str], **arguments: Any) -> list[Found]:
+        return self.search("soda", ids, [f"attack.slots={self.options.slots}", *overrides], **arguments)
+
+
+# -- lengths -----------------------------------------------------------------------------------------------------------
+
+
+def overrides_of(attack: str, length: int, inputs: int, options: argparse.Namespace) -> tuple[str, list[str]]:
+    """The attack's configuration, and as many iterations as ``--passes`` pay for."""
+    if not attack.startswith("gcg"):
+        return attack, [f"attack.iterations={round(options.passes / SODA_PASSES)}", f"attack.slots={options.slots}"]
+    candidates = {"gcg": 700, "gcg_64": 64}[attack]
+    cells = length * min(128, inputs)
+    different = cells * (1 - (1 - 1 / cells) ** candidates)  # expected, of so many draws
+    steps = max(1, round(options.passes / (4 + different)))
+    return "gcg", [f"attack.iterations={steps}", f"attack.candidates={candidates}", f"attack.slots={options.slots}"]
+
+
+def length_cells(bench: Bench) -> Iterator[Cell]:
+    options = bench.options
+    for data in ("random", "text"):
+        if "logits_inverter" in options.attacks:
+            settings = {"data": data, "minutes": options.inverter_minutes}
+            inverter = Inverter(bench, data)
+            yield Cell("inverter", settings, inverter.train)
+    for attack, length, data in itertools.product(options.attacks, range(1, 11), ("random", "text")):
+        ids = bench.inputs(data, length, options.count)
+        name = {"data": data, "length": length, "attack": attack, "count": options.count}
+        if attack == "logits_inverter":
+            name["minutes"] = options.inverter_minutes
+            yield Cell("lengths", name, lambda ids=ids, data=data: {"rows": Inverter(bench, data).invert(ids)})
+        else:
+            chosen, overrides = overrides_of(attack, length, bench.model().inputs, options)
+            name["passes"] = options.passes
+            yield Cell("lengths", name, lambda c=chosen, i=ids, o=overrides: {"rows": bench.search(c, i, o)})
+
+
+def long_cells(bench: Bench) -> Iterator[Cell]:
+    options = bench.options
+    iterations = [f"attack.iterations={round(options.long_passes / SODA_PASSES)}"]
+    for length, data in itertools.product(range(1, 11), ("random", "text")):
+        name = {"data": data, "length": length, "count": options.small_count, "passes": options.long_passes}
+        ids = bench.inputs(data, length, options.small_count)
+        yield Cell("long", name, lambda i=ids: {"rows": bench.soda(i, iterations)})
+
+
+class Inverter:
+    """The logits inverter, trained on fresh pairs of the lengths 1 to 10 and kept in a file."""
+
+    def __init__(self, bench: Bench, data: str) -> None:
+        self.bench, self.data = bench, data
+        self.file = bench.options.output.with_suffix(f".{data}_inverter.pt")
+
+    def _built(self) -> Any:
+        from hydra.utils import instantiate
+
+        attack = instantiate(self.bench.config(["attack=logits_inverter", "datamodule=random_tokens"]).attack)
+        attack.connect(self.bench.folder / "artifacts", self.bench.oracle(self.bench.model()))
+        attack.prepare([], attack.artifacts)
+        attack.load(attack.artifacts)
+        attack.build(self.bench.model().dimension)
+        return attack
+
+    def _batches(self, size: int) -> Iterator[Tensor]:
+        """Inputs of one length, (size, n): random ids, or the beginnings of training sentences."""
+        model, generator = self.bench.model(), torch.Generator().manual_seed(0)
+        known: list[list[int]] = []
+        if self.data == "text":
+            rows = [json.loads(line) for line in self.bench.sentences.read_text(encoding="utf-8").splitlines()]
+            known = [model.ids(row["text"])[:10] for row in rows if row["split"] == "train"]
+        while True:
+            length = int(torch.randint(1, 11, (), generator=generator))
+            if self.data == "random":
+                yield torch.randint(model.inputs, (size, length), generator=generator)
+            else:
+                chosen = torch.randint(len(known), (4 * size,), generator=generator).tolist()
+                yield torch.tensor([known[i][:length] for i in chosen if len(known[i]) >= length][:size])
+
+    def train(self) -> dict[str, Any]:
+        torch.manual_seed(0)
+        attack, model = self._built(), self.bench.model()
+        attack.train()
+        optimizer = attack.optimizer_settings.build(attack)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        held_out = {
+            tuple(ids) for n in range(1, 11) for ids in self.bench.inputs("random", n, self.bench.options.count)
+        }
+        begun, steps, pairs, loss = time.monotonic(), 0, 0, torch.tensor(0.0)
+        for ids in self._batches(128):
+            share = (time.monotonic() - begun) / (60 * self.bench.options.inverter_minutes)
+            if share >= 1:
+                break
+            kept = [row for row in ids.tolist() if self.data == "text" or len(row) < 3 or tuple(row) not in held_out]
+            rows = model.observe(torch.tensor(kept))
+            labels = torch.tensor([[*row, attack.tokenizer.eos_token_id] for row in kept])
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * schedule(share, steps, attack.optimizer_settings.warmup_steps)
+            loss = attack.loss(rows, labels)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(attack.parameters(), 1.0)
+            optimizer.step()
+            steps, pairs = steps + 1, pairs + len(kept)
+        part = self.file.with_suffix(".part")
+        torch.save(attack.state_dict(), part)
+        part.replace(self.file)
+        return {"rows": [], "pairs": pairs, "steps": steps, "loss": loss.item()}
+
+    def invert(self, ids: Sequence[Ids]) -> list[Found]:
+        attack, model = self._built(), self.bench.model()
+        attack.load_state_dict(torch.load(self.file, weights_only=True))
+        attack.eval()
+        targets = Targets(model.observe(torch.tensor(ids)), torch.arange(len(ids)), lengths=tuple(map(len, ids)))
+        found = attack.invert(targets, attack.oracle)
+        return [
+            {"true": list(true), "found": list(one.tokens), "verified": False, "iterations": 0, "passes": 0}
+            for true, one in zip(ids, found, strict=True)
+        ]
+
+
+# -- the other parts ---------------------------------------------------------------------------------------------------
+
+
+def oracle_cells(bench: Bench) -> Iterator[Cell]:
+    count = bench.options.oracle_count
+    for length in (1, 2):
+        yield Cell("oracle", {"length": length, "count": count}, lambda n=length: _oracle(bench, n, count))
+
+
+def _oracle(bench: Bench, length: int, count: int) -> dict[str, Any]:
+    """soda, told only that the input has at most two tokens, and all inputs that agree with each output."""
+    model, ids = bench.model(), bench.inputs("random", length, count)
+    rows = model.observe(torch.tensor(ids))
+    agreeing: list[list[list[int]]] = [[] for _ in ids]
+    for block in _every_input(model.inputs):
+        seen = model.observe(block)
+        for target, row in enumerate(rows):
+            # Most inputs are told apart by their first logits.
+            near = torch.isclose(seen[:, :8], row[:8], atol=1e-4, rtol=1e-4).all(1).nonzero()[:, 0]
+            exact = torch.isclose(seen[near], row, atol=1e-4, rtol=1e-4).all(1)
+            agreeing[target] += block[near[exact]].tolist()
+    iterations = ["attack.iterations=1000", "attack.length=search", "attack.max_length=2"]
+    return {"rows": bench.soda(ids, iterations, known=False), "agreeing": agreeing}
+
+
+def _every_input(inputs: int) -> Iterator[Tensor]:
+    yield torch.arange(inputs)[:, None]
+    every = torch.arange(inputs)
+    for first in every.split(4):
+        yield torch.cartesian_prod(first, every)
+
+
+def wrong_length_cells(bench: Bench) -> Iterator[Cell]:
+    for true, searched in itertools.product(range(1, 5), range(1, 5)):
+        name = {"true": true, "searched": searched, "count": bench.options.small_count, "iterations": 300}
+        overrides = [f"attack.length={searched}", "attack.iterations=300"]
+        ids = bench.inputs("random", true, bench.options.small_count)
+        yield Cell("wrong_length", name, lambda i=ids, o=overrides: {"rows": bench.soda(i, o, known=False)})
+
+
+def slander_cells(bench: Bench) -> Iterator[Cell]:
+    for top_k, claim in itertools.product((0, 1, None), ("true", "shuffled output")):
+        name = {"logits": ALL if top_k is None else top_k, "claim": claim, "count": bench.options.small_count}
+        yield Cell("slander", name, lambda k=top_k, c=claim: _slander(bench, k, c))
+
+
+def _slander(bench: Bench, top_k: int | None, claim: str) -> dict[str, Any]:
+    """Has an output of ten tokens an input of at most three? ``shuffled output``: one whose tokens changed places."""
+    count, m = bench.options.small_count, 10
+    model, whole = bench.model(m, top_k), bench.model(m)
+    ids = [row for n in (1, 2, 3) for row in bench.inputs("random", n, -(-count // 3))]
+    logits = torch.cat([whole.observe(torch.tensor([row])) for row in ids]).view(len(ids), m, -1)
+    if claim != "true":
+        generator = torch.Generator().manual_seed(0)
+        logits = torch.stack([row[torch.randperm(m, generator=generator)] for row in logits])
+    overrides = [
+        "attack.iterations=200", "attack.length=search", "attack.max_length=3",
+        f"attack/loss={'text' if top_k == 0 else 'logit'}",
+    ]  # fmt: skip
+    rows = model.observation.pack(logits)
+    return {"rows": bench.soda(ids, overrides, model=model, rows=rows, known=False)}
+
+
+def output_cells(bench: Bench) -> Iterator[Cell]:
+    for m, top_k in itertools.product((1, 3, 10, 25), (0, 1, 10, 100, None)):
+        name = {"tokens": m, "logits": ALL if top_k is None else top_k, "count": bench.options.small_count}
+        yield Cell("outputs", name, lambda m=m, k=top_k: _outputs(bench, m, k))
+
+
+def _outputs(bench: Bench, m: int, top_k: int | None) -> dict[str, Any]:
+    overrides = ["attack.iterations=300", f"attack/loss={'text' if top_k == 0 else 'logit'}"]
+    model, each = bench.model(m, top_k), -(-bench.options.small_count // 3)
+    return {
+        "rows": [
+            row for n in (1, 2, 3) for row in bench.soda(bench.inputs("random", n, each), overrides, model=model)
+        ]
+    }  # fmt: skip
+
+
+def ablation_cells(bench: Bench) -> Iterator[Cell]:
+    options = bench.options
+    iterations = [f"attack.iterations={round(options.passes / SODA_PASSES)}"]
+    for length, (variant, overrides) in itertools.product(range(1, 6), ABLATIONS.items()):
+        name = {"variant": variant, "length": length, "count": options.small_count, "passes": options.passes}
+        ids = bench.inputs("random", length, options.small_count)
+        yield Cell("ablation", name, lambda i=ids, o=overrides: {"rows": bench.soda(i, [*iterations, *o])})
+
+
+CELLS: dict[str, Callable[[Bench], Iterator[Cell]]] = {
+    "oracle": oracle_cells, "wrong_length": wrong_length_cells, "slander": slander_cells, "outputs": output_cells,
+    "ablation": ablation_cells, "long": long_cells, "lengths": length_cells,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Do the cells that are missing, then show all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="a folder of train_language_model.py")
+    parser.add_argument("--texts", type=Path, required=True, help="the texts that it was trained on")
+    parser.add_argument("--output", type=Path, required=True, help="a .jsonl file; the plot is written beside it")
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS), help="none: only show what is there")
+    parser.add_argument("--minutes", type=float, default=60.0, help="no cell begins after so long")
+    parser.add_argument("--passes", type=int, default=3000, help="forward passes that a target may cost")
+    parser.add_argument("--long-passes", type=int, default=20_000, help="the same in part long")
+    parser.add_argument("--count", type=int, default=50, help="inputs of each length and kind in part lengths")
+    parser.add_argument("--small-count", type=int, default=20, help="inputs of each cell in other parts")
+    parser.add_argument("--oracle-count", type=int, default=100, help="inputs of each length in part oracle")
+    parser.add_argument("--slots", type=int, default=50, help="targets searched at once")
+    parser.add_argument("--inverter-minutes", type=float, default=5.0, help="training of each logits inverter")
+    attacks = ["soda", "gcg", "embedding_search", "logits_inverter", "gcg_64"]
+    parser.add_argument("--attacks", nargs="+", choices=attacks, default=attacks)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    quiet()
+    done = tables.read(options.output)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, options.output.open("a", encoding="utf-8") as file:
+        bench = Bench(options, Path(folder))
+        for cell in itertools.chain.from_iterable(CELLS[part](bench) for part in options.parts):
+            if cell.key in done:
+                continue
+            if time.monotonic() - began > 60 * options.minutes:
+                print(f"{options.minutes:g} minutes are over: the same command goes on from here")
+                break
+            started = time.perf_counter()
+            record = {"part": cell.part, "name": cell.name, **cell.run()}
+            record["seconds"] = round(time.perf_counter() - started, 2)
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            print(f"  {record['seconds']:7.1f} s  {cell.part}: {tables.short(record)}", flush=True)
+    records = list(tables.read(options.output).values())
+    print(tables.everything(records))
+    if plotted := tables.plot(records):
+        options.output.with_suffix(".svg").write_text(plotted, encoding="utf-8")
+        print(f"plot: {options.output.with_suffix('.svg')}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""The tables and the plot of benchmarks/lm_inversion.py, from the cells that its file holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from callbacks import figures
+from metrics.token_inversion import Inverted, Share, by_position, exact, exact_by_cost, false_discovery, partial
+
+Record = dict[str, Any]
+POINTS = 60  # of a curve
+STYLE = """
+  svg { font-family: system-ui, sans-serif } .panel { fill: #ffffff }
+  text { fill: #59636e; font-size: 11px } .end { text-anchor: end } .middle { text-anchor: middle }
+  .grid { stroke: #d8dee4 } .axis { stroke: #59636e } .line { fill: none; stroke-width: 1.8 } .fill { stroke: none }
+  .line.series0 { stroke: #0969da } .fill.series0 { fill: #0969da } .line.series1 { stroke: #bc4c00 }
+  .fill.series1 { fill: #bc4c00 } .line.series2 { stroke: #1a7f37 } .fill.series2 { fill: #1a7f37 }
+  .line.series3 { stroke: #8250df } .fill.series3 { fill: #8250df } .line.series4 { stroke: #57606a }
+  .fill.series4 { fill: #57606a } .title { font-size: 13px }
+  @media (prefers-color-scheme: dark) { .panel { fill: #151b23 } text { fill: #9198a1 } .grid { stroke: #3d444d } }
+"""
+
+
+def read(path: Path) -> dict[str, Record]:
+    """Cells that are done, by their key; a line that a kill cut short is none."""
+    found: dict[str, Record] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        found[json.dumps([record["part"], record["name"]], sort_keys=True)] = record
+    return found
+
+
+def rows_of(records: Iterable[Record], **name: Any) -> list[Inverted]:
+    """The rows of all cells whose names say so."""
+    return [
+        Inverted(tuple(row["true"]), tuple(row["found"]), row["verified"], row["passes"])
+        for record in records
+        if all(record["name"].get(key) == value for key, value in name.items())
+        for row in record["rows"]
+    ]
+
+
+def within(rows: Iterable[Inverted], passes: float) -> Share:
+    """Inputs that came back for at most so many passes."""
+    hits = [row.exact and row.cost is not None and row.cost <= passes for row in rows]
+    return Share(sum(hits), len(hits))
+
+
+def short(record: Record) -> str:
+    """One line on a cell."""
+    name = ", ".join(f"{key} {value}" for key, value in record["name"].items())
+    rows = rows_of([record])
+    if not rows:
+        return f"{name}: {record.get('pairs', 0):,} pairs, loss {record.get('loss', 0):.2f}"
+    return f"{name}: {rate(exact(rows))} exact, {false_discovery(rows).whole} claims, {spent(rows):,.0f} passes"
+
+
+def spent(rows: Sequence[Inverted]) -> float:
+    """Mean passes of a target."""
+    return sum(row.cost or 0 for row in rows) / len(rows)
+
+
+def rate(share: Share, interval: bool = False) -> str:
+    """Percent, with Wilson's interval where it is asked for."""
+    if share.rate is None or share.interval is None:
+        return "-"
+    low, high = share.interval
+    return f"{share.rate:.1f}" + (f" ({low:.0f}-{high:.0f})" if interval else "")
+
+
+def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    ruled = [heads, ["---"] * len(heads), *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
+
+
+def values(records: Iterable[Record], key: str) -> list[Any]:
+    """What stands under ``key`` in the cells' names, in the order of their first."""
+    return list(dict.fromkeys(record["name"][key] for record in records if key in record["name"]))
+
+
+def everything(records: Sequence[Record]) -> str:
+    """All tables."""
+    parts: dict[str, list[Record]] = {}
+    for record in records:
+        parts.setdefault(record["part"], []).append(record)
+    makers = {
+        "oracle": oracle, "wrong_length": wrong_length, "slander": slander, "outputs": outputs, "ablation": ablation,
+        "lengths": lengths, "long": long,
+    }  # fmt: skip
+    return "\n\n".join(makers[part](parts[part]) for part in makers if part in parts) + seconds(parts)
+
+
+def seconds(parts: dict[str, list[Record]]) -> str:
+    """What each part took."""
+    took = ", ".join(f"{part} {sum(r['seconds'] for r in found) / 60:.1f}" for part, found in parts.items())
+    return f"\n\nminutes: {took}"
+
+
+def oracle(records: Sequence[Record]) -> str:
+    """soda against brute force: what it finds, and whether another input agrees with the output."""
+    lines = []
+    for record in records:
+        rows = rows_of([record])
+        pairs = list(zip(record["rows"], record["agreeing"], strict=True))
+        ambiguous = sum(any(ids != row["true"] for ids in agreeing) for row, agreeing in pairs)
+        denied = sum(row["verified"] and row["found"] not in agreeing for row, agreeing in pairs)
+        claims = false_discovery(rows)
+        share = "-" if claims.rate is None else f"{claims.rate:.1f}"
+        lines.append(
+            [
+                str(record["name"]["length"]),
+                rate(exact(rows), True),
+                str(claims.whole),
+                share,
+                str(ambiguous),
+                str(denied),
+            ]
+        )
+    heads = ["tokens", "exact", "claims", "false discovery", "outputs of another input too", "claims denied"]
+    title = "oracle: soda told that there are at most two tokens, against all inputs of one and two"
+    return f"{title}\n{table(heads, lines)}"
+
+
+def wrong_length(records: Sequence[Record]) -> str:
+    """Share of inputs that are claimed, by true and searched length."""
+    true, searched = values(records, "true"), values(records, "searched")
+    lines = []
+    for length in searched:
+        cells = [rows_of(records, true=one, searched=length) for one in true]
+        shares = [rate(Share(sum(row.claimed for row in rows), len(rows))) if rows else "-" for rows in cells]
+        lines.append([f"searched with {length}", *shares])
+    return "wrong_length: inputs claimed, %\n" + table(["", *(f"of {one} tokens" for one in true)], lines)
+
+
+def slander(records: Sequence[Record]) -> str:
+    """Share of outputs that an input was found for."""
+    kinds, seen = values(records, "claim"), values(records, "logits")
+    lines = []
+    for kind in kinds:
+        cells = [rows_of(records, claim=kind, logits=one) for one in seen]
+        lines.append(
+            [kind, *(rate(Share(sum(row.claimed for row in rows), len(rows)), True) if rows else "-" for rows in cells)]
+        )
+    heads = ["output of ten tokens", *(f"logits seen: {one}" for one in seen)]
+    return "slander: outputs that an input of up to three tokens was found for, %\n" + table(heads, lines)
+
+
+def outputs(records: Sequence[Record]) -> str:
+    """Exact, and false discovery, by what is seen."""
+    tokens, seen = values(records, "tokens"), values(records, "logits")
+    found = []
+    for title, share in (("exact", exact), ("false discovery", false_discovery)):
+        lines = []
+        for one in seen:
+            cells = [rows_of(records, tokens=m, logits=one) for m in tokens]
+            lines.append([f"{one} logits", *(rate(share(rows)) if rows else "-" for rows in cells)])
+        heads = [title, *(f"{m} output token{'' if m == 1 else 's'}" for m in tokens)]
+        found.append(f"outputs: {title}, inputs of 1 to 3 tokens, %\n{table(heads, lines)}")
+    return "\n\n".join(found)
+
+
+def ablation(records: Sequence[Record]) -> str:
+    """Exact by variant and length, at one cost."""
+    limit = max(values(records, "passes"))
+    lines = []
+    for variant in values(records, "variant"):
+        rows = rows_of(records, variant=variant, passes=limit)
+        cells = [rows_of(records, variant=variant, passes=limit, length=n) for n in values(records, "length")]
+        lines.append([variant, rate(within(rows, limit), True), *(rate(within(cell, limit)) for cell in cells)])
+    heads = ["soda", "exact", *(f"{n}" for n in values(records, "length"))]
+    return f"ablation: exact within {limit:,} passes, by input length, %\n" + table(heads, lines)
+
+
+def lengths(records: Sequence[Record]) -> str:
+    """Exact by attack and length, at one cost; partial, false discovery and the places' own."""
+    limit = max(values(records, "passes"))
+    found = []
+    for data in values(records, "data"):
+        lines = []
+        for attack in values(records, "attack"):
+            rows = rows_of(records, data=data, attack=attack)
+            cells = [rows_of(records, data=data, attack=attack, length=n) for n in range(1, 11)]
+            lines.append([
+                attack, rate(within(rows, limit), True), rate(partial(rows)), rate(false_discovery(rows)),
+                f"{spent(rows):,.0f}", *(rate(within(cell, limit)) if cell else "-" for cell in cells),
+            ])  # fmt: skip
+        heads = ["attack", "exact", "partial", "false discovery", "passes", *map(str, range(1, 11))]
+        found.append(f"lengths: {data} inputs, exact within {limit:,} passes, %\n{table(heads, lines)}")
+    return "\n\n".join(found)
+
+
+def long(records: Sequence[Record]) -> str:
+    """Exact by length after more and more passes, and which places come back."""
+    limit = max(values(records, "passes"))
+    lengths, lines = values(records, "length"), []
+    for data in values(records, "data"):
+        for share in (0.01, 0.05, 0.2, 1.0):
+            cells = [rows_of(records, data=data, length=n) for n in lengths]
+            lines.append(
+                [data, f"{share * limit:,.0f}", *(rate(within(c, share * limit)) if c else "-" for c in cells)]
+            )
+    found = ["long: soda, exact by input length, %\n" + table(["inputs", "passes", *map(str, lengths)], lines)]
+    placed = by_position(rows_of(records, data="random"))
+    lines = [[str(n), *(rate(share) for share in shares), *[""] * (10 - n)] for n, shares in placed.items()]
+    found.append(f"long: soda, random inputs, by place, %\n{table(['tokens', *map(str, range(1, 11))], lines)}")
+    return "\n\n".join(found)
+
+
+def plot(records: Sequence[Record]) -> str | None:
+    """Exact against passes: all attacks on random inputs and on text, and soda by length; None without cells."""
+    found, alone = ([record for record in records if record["part"] == part] for part in ("lengths", "long"))
+    limit, long_limit = (max(values(part, "passes"), default=0) for part in (found, alone))
+    panels = []
+    for data in values(found, "data"):
+        series = [
+            figures.Series(attack, _curve(rows_of(found, data=data, attack=attack), limit))
+            for attack in values(found, "attack")
+            if attack != "logits_inverter"
+        ]
+        panels.append((f"{data}: exact, % of inputs", [one for one in series if one.points]))
+    by_length = [
+        figures.Series(f"{n}", _curve(rows_of(alone, data="random", length=n), long_limit)) for n in (3, 4, 5, 6, 8)
+    ]
+    panels.append(("soda, random, by input length", [one for one in by_length if one.points]))
+    drawn = [(title, series) for title, series in panels if series]
+    if not drawn:
+        return None
+    width, height = figures.WIDTH, figures.HEIGHT + 24
+    parts = []
+    for place, (title, series) in enumerate(drawn):
+        chart = str(figures.line_chart(title, series, "forward passes a target", from_zero=True))
+        sized = chart.replace(
+            "<svg ", f'<svg x="{place * width:g}" y="24" width="{width:g}" height="{figures.HEIGHT:g}" ', 1
+        )
+        parts.append(f'<text class="title" x="{place * width + 12:g}" y="18">{title}</text>{sized}')
+    whole = width * len(drawn)
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole:g} {height:g}" role="img">'
+    panel = f'<rect class="panel" width="{whole:g}" height="{height:g}"/>'
+    return "\n".join([head, f"<style>{STYLE}</style>", panel, *parts, "</svg>"]) + "\n"
+
+
+def _curve(rows: Sequence[Inverted], limit: int) -> list[tuple[float, float]]:
+    """Percent exact after so many passes, up to the limit."""
+    if not rows:
+        return []
+    costs = [limit * place / POINTS for place in range(POINTS + 1)]
+    return [(cost, share or 0.0) for cost, share in zip(costs, exact_by_cost(rows, costs), strict=True)]
