@@ -17,7 +17,8 @@ A cell is written to ``--output`` (a line of JSON) when it is done and never don
 benchmark goes on where it was; ``--minutes`` ends it between two cells. At the end, and with ``--parts`` alone, the
 tables of all cells so far are printed (lm_inversion_tables.py), and the plot is written beside the output.
 
-Cost is counted in forward passes of one input, a backward pass as two. The logits inverter's are those of its training
+SODA's settings are the paper's for TinyStories-33M but for ``--soda``, chosen on other random inputs of the small
+model. Cost is counted in forward passes of one input, a backward pass as two. The logits inverter's are those of its training
 pairs; it is trained on fresh ones for ``--inverter-minutes``.
 """
 
@@ -156,7 +157,8 @@ class Bench:
         ]  # fmt: skip
 
     def soda(self, ids: Sequence[Ids], overrides: Sequence[str], **arguments: Any) -> list[Found]:
-        return self.search("soda", ids, [f"attack.slots={self.options.slots}", *overrides], **arguments)
+        own = [f"attack.{setting}" for setting in self.options.soda]
+        return self.search("soda", ids, [f"attack.slots={self.options.slots}", *own, *overrides], **arguments)
 
 
 # -- lengths -----------------------------------------------------------------------------------------------------------
@@ -165,7 +167,12 @@ class Bench:
 def overrides_of(attack: str, length: int, inputs: int, options: argparse.Namespace) -> tuple[str, list[str]]:
     """The attack's configuration, and as many iterations as ``--passes`` pay for."""
     if not attack.startswith("gcg"):
-        return attack, [f"attack.iterations={round(options.passes / SODA_PASSES)}", f"attack.slots={options.slots}"]
+        own = [f"attack.{setting}" for setting in options.soda] if attack == "soda" else []
+        return attack, [
+            f"attack.iterations={round(options.passes / SODA_PASSES)}",
+            f"attack.slots={options.slots}",
+            *own,
+        ]
     candidates = {"gcg": 700, "gcg_64": 64}[attack]
     cells = length * min(128, inputs)
     different = cells * (1 - (1 - 1 / cells) ** candidates)  # expected, of so many draws
@@ -386,6 +393,7 @@ def main() -> None:
     parser.add_argument("--inverter-minutes", type=float, default=5.0, help="training of each logits inverter")
     attacks = ["soda", "gcg", "embedding_search", "logits_inverter", "gcg_64"]
     parser.add_argument("--attacks", nargs="+", choices=attacks, default=attacks)
+    parser.add_argument("--soda", nargs="*", default=["lr=0.03", "decay=0.98"], help="settings of soda for this model")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -395,6 +403,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, options.output.open("a", encoding="utf-8") as file:
         bench = Bench(options, Path(folder))
         for cell in itertools.chain.from_iterable(CELLS[part](bench) for part in options.parts):
+            if cell.part != "inverter" and cell.name.get("attack", "soda") == "soda":
+                cell.name["soda"] = options.soda
             if cell.key in done:
                 continue
             if time.monotonic() - began > 60 * options.minutes:
