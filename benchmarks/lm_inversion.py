@@ -18,8 +18,8 @@ benchmark goes on where it was; ``--minutes`` ends it between two cells. At the 
 tables of all cells so far are printed (lm_inversion_tables.py), and the plot is written beside the output.
 
 SODA's settings are the paper's for TinyStories-33M but for ``--soda``, chosen on other random inputs of the small
-model. Cost is counted in forward passes of one input, a backward pass as two. The logits inverter's are those of its training
-pairs; it is trained on fresh ones for ``--inverter-minutes``.
+model. Cost is counted in forward passes of one input, a backward pass as two. The logits inverter's are those of its
+training pairs; it is trained on fresh ones for ``--inverter-minutes``.
 """
 
 from __future__ import annotations
