@@ -44,6 +44,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import lm_inversion_tables as tables
 from common import quiet
+from slander import every_input
 
 import configuration
 from attacks.base import Targets
@@ -64,7 +65,7 @@ ABLATIONS: dict[str, list[str]] = {
     ],
     "embedding search": [
         "attack.decay=1.0", "attack.reset_moments=null", "attack.reset_state=null", "attack.bias_correction=true",
-        "attack.reparametrize=false",
+        "attack.reparametrize=false", "attack.lr=0.065",
     ],
 }  # fmt: skip
 SODA_PASSES = 3.5  # of an iteration: three of the gradient, one where the candidate changed
@@ -286,32 +287,24 @@ class Inverter:
 
 
 def oracle_cells(bench: Bench) -> Iterator[Cell]:
-    count = bench.options.oracle_count
-    for length in (1, 2):
-        yield Cell("oracle", {"length": length, "count": count}, lambda n=length: _oracle(bench, n, count))
+    yield Cell("oracle", {"count": bench.options.oracle_count}, lambda: _oracle(bench))
 
 
-def _oracle(bench: Bench, length: int, count: int) -> dict[str, Any]:
-    """soda, told only that the input has at most two tokens, and all inputs that agree with each output."""
-    model, ids = bench.model(), bench.inputs("random", length, count)
-    rows = model.observe(torch.tensor(ids))
+def _oracle(bench: Bench) -> dict[str, Any]:
+    """soda, told only that the inputs have at most two tokens, and all inputs that agree with each output."""
+    model, count = bench.model(), bench.options.oracle_count
+    ids = [row for length in (1, 2) for row in bench.inputs("random", length, count)]
+    rows = torch.cat([model.observe(torch.tensor([row])) for row in ids])
     agreeing: list[list[list[int]]] = [[] for _ in ids]
-    for block in _every_input(model.inputs):
+    for block in itertools.chain.from_iterable(every_input(model.inputs, length, 4096) for length in (1, 2)):
         seen = model.observe(block)
         for target, row in enumerate(rows):
             # Most inputs are told apart by their first logits.
             near = torch.isclose(seen[:, :8], row[:8], atol=1e-4, rtol=1e-4).all(1).nonzero()[:, 0]
             exact = torch.isclose(seen[near], row, atol=1e-4, rtol=1e-4).all(1)
             agreeing[target] += block[near[exact]].tolist()
-    iterations = ["attack.iterations=1000", "attack.length=search", "attack.max_length=2"]
-    return {"rows": bench.soda(ids, iterations, known=False), "agreeing": agreeing}
-
-
-def _every_input(inputs: int) -> Iterator[Tensor]:
-    yield torch.arange(inputs)[:, None]
-    every = torch.arange(inputs)
-    for first in every.split(4):
-        yield torch.cartesian_prod(first, every)
+    overrides = ["attack.iterations=1000", "attack.length=search", "attack.max_length=2"]
+    return {"rows": bench.soda(ids, overrides, rows=rows, known=False), "agreeing": agreeing}
 
 
 def wrong_length_cells(bench: Bench) -> Iterator[Cell]:
@@ -385,14 +378,14 @@ def main() -> None:
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS), help="none: only show what is there")
     parser.add_argument("--minutes", type=float, default=60.0, help="no cell begins after so long")
     parser.add_argument("--passes", type=int, default=3000, help="forward passes that a target may cost")
-    parser.add_argument("--long-passes", type=int, default=20_000, help="the same in part long")
+    parser.add_argument("--long-passes", type=int, default=10_000, help="the same in part long")
     parser.add_argument("--count", type=int, default=50, help="inputs of each length and kind in part lengths")
     parser.add_argument("--small-count", type=int, default=20, help="inputs of each cell in other parts")
     parser.add_argument("--oracle-count", type=int, default=100, help="inputs of each length in part oracle")
     parser.add_argument("--slots", type=int, default=50, help="targets searched at once")
-    parser.add_argument("--inverter-minutes", type=float, default=5.0, help="training of each logits inverter")
+    parser.add_argument("--inverter-minutes", type=float, default=4.0, help="training of each logits inverter")
     attacks = ["soda", "gcg", "embedding_search", "logits_inverter", "gcg_64"]
-    parser.add_argument("--attacks", nargs="+", choices=attacks, default=attacks)
+    parser.add_argument("--attacks", nargs="+", choices=attacks, default=attacks[:-1])
     parser.add_argument("--soda", nargs="*", default=["lr=0.03", "decay=0.98"], help="settings of soda for this model")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()

@@ -106,23 +106,15 @@ def seconds(parts: dict[str, list[Record]]) -> str:
 def oracle(records: Sequence[Record]) -> str:
     """soda against brute force: what it finds, and whether another input agrees with the output."""
     lines = []
-    for record in records:
-        rows = rows_of([record])
-        pairs = list(zip(record["rows"], record["agreeing"], strict=True))
-        ambiguous = sum(any(ids != row["true"] for ids in agreeing) for row, agreeing in pairs)
-        denied = sum(row["verified"] and row["found"] not in agreeing for row, agreeing in pairs)
+    pairs = [pair for record in records for pair in zip(record["rows"], record["agreeing"], strict=True)]
+    for length in (1, 2):
+        chosen = [(row, agreeing) for row, agreeing in pairs if len(row["true"]) == length]
+        rows = rows_of([{"name": {}, "rows": [row for row, _ in chosen]}])
+        ambiguous = sum(any(ids != row["true"] for ids in agreeing) for row, agreeing in chosen)
+        denied = sum(row["verified"] and row["found"] not in agreeing for row, agreeing in chosen)
         claims = false_discovery(rows)
         share = "-" if claims.rate is None else f"{claims.rate:.1f}"
-        lines.append(
-            [
-                str(record["name"]["length"]),
-                rate(exact(rows), True),
-                str(claims.whole),
-                share,
-                str(ambiguous),
-                str(denied),
-            ]
-        )
+        lines.append([str(length), rate(exact(rows), True), str(claims.whole), share, str(ambiguous), str(denied)])
     heads = ["tokens", "exact", "claims", "false discovery", "outputs of another input too", "claims denied"]
     title = "oracle: soda told that there are at most two tokens, against all inputs of one and two"
     return f"{title}\n{table(heads, lines)}"

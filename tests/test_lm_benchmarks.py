@@ -82,3 +82,11 @@ def test_a_line_that_a_kill_cut_short_is_done_again(tables: Any, tmp_path: Path)
     (tmp_path / "cells.jsonl").write_text(f'{json.dumps(whole)}\n{{"part": "sl', encoding="utf-8")
     assert list(tables.read(tmp_path / "cells.jsonl").values()) == [whole]
     assert tables.read(tmp_path / "none.jsonl") == {}
+
+
+def test_the_oracle_tells_an_ambiguous_output_from_a_wrong_claim(tables: Any) -> None:
+    record = cell("oracle", {"count": 2}, ([1], [1], True, 9), ([2], [3], True, 9), ([4, 5], [4, 6], True, 9))
+    # Input 3 gives the output of 2 as well; nothing but 4 5 gives that of 4 5.
+    text = tables.everything([record | {"agreeing": [[[1]], [[2], [3]], [[4, 5]]]}])
+    assert "| 1 | 50.0 (9-91) | 2 | 50.0 | 1 | 0 |" in text
+    assert "| 2 | 0.0 (0-79) | 1 | 100.0 | 0 | 1 |" in text
