@@ -4,6 +4,7 @@
     python evaluate.py run=<dir> datamodule=files datamodule.test=mine.jsonl   # other text
     python evaluate.py run=<dir> attack.decoding.beams=1 datamodule.limit_test=100
     python evaluate.py run=<dir> attack/decoding=sampling trials=10 compare=<dir> # means of ten trials, and a t-test
+    python evaluate.py run=<dir> experiment=tradeoff collection=<dir>  # what defenses keep and what they cost a search
 
 Everything else is rebuilt from the run directory. Results go to <run>/evaluations/<time>, or to output_dir=<dir>: the
 same command with the directory of an evaluation that was killed goes on with it.
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 import configuration
 import runs
 from errors import InputError
+from tradeoff import trade_off
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -27,6 +29,11 @@ log = logging.getLogger("evaluate")
 
 def evaluate(settings: DictConfig, config: DictConfig) -> None:
     """Rebuild -> test -> report."""
+    if settings.tradeoff is not None:
+        trade_off(settings, config)
+        return
+    if settings.collection is not None:
+        raise InputError(f"collection={settings.collection}: it is searched by experiment=tradeoff; add that")
     from hydra.utils import instantiate
     from lightning import seed_everything
     from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn

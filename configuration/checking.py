@@ -55,6 +55,7 @@ _ROOT: dict[str, Any] = {
     "trust": str | list[str],
     "trials": PositiveInt,
     "compare": str | None,
+    "collection": str | None,
     "run": str,
     "output_dir": str,
     "vectors": str,

@@ -20,7 +20,7 @@ import runs
 from configuration.amending import survey_amended
 from configuration.composing import raise_all, survey
 from configuration.ending import ending
-from configuration.sources import CONFIGS, SEARCH_PATH, groups, parts
+from configuration.sources import CONFIGS, SEARCH_PATH, groups, own_names, parts
 from errors import InputError, did_you_mean
 
 
@@ -105,7 +105,7 @@ def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Dict
     Raises:
         InputError: No such run; or one line for each mistake in either.
     """
-    known = [str(key) for key in OmegaConf.load(CONFIGS / f"{config_name}.yaml")]
+    known = own_names(config_name)
     own = [line for line in overrides if _root(line) in known]
     others = [line for line in overrides if _root(line) not in known]
     composed, errors = survey(config_name, own)
@@ -162,7 +162,7 @@ def _join_loggers() -> None:
 
 
 def _root(line: str) -> str:
-    return re.split(r"[.=@\[]", line.lstrip("+~"), maxsplit=1)[0]
+    return re.split(r"[.=@\[/]", line.lstrip("+~"), maxsplit=1)[0]
 
 
 def _quoted(value: object) -> str:

@@ -48,6 +48,13 @@ def root_keys(config_name: str, search: tuple[str, ...] = ()) -> frozenset[str]:
         return frozenset(str(key) for key in composed)
 
 
+def own_names(config_name: str) -> list[str]:
+    """The keys of a root configuration, and the groups that it chooses from."""
+    content = OmegaConf.load(CONFIGS / f"{config_name}.yaml")
+    chosen = [entry for entry in content.defaults if isinstance(entry, DictConfig)] if "defaults" in content else []
+    return [str(key) for key in content] + [str(next(iter(entry))).split()[-1] for entry in chosen]
+
+
 def groups() -> dict[str, tuple[str, ...]]:
     """The groups that train.yaml chooses from, in its order, and their options."""
     entries = OmegaConf.load(CONFIGS / "train.yaml").defaults

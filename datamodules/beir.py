@@ -40,7 +40,7 @@ class BeirCollection:
         revision: Branch, tag or commit on the hub.
     """
 
-    path: str
+    path: str | None
     qrels: str | None = None
     split: str = "test"
     title: bool = True
@@ -48,13 +48,19 @@ class BeirCollection:
     skip_same_id: bool = False
     revision: str = "main"
 
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise InputError(
+                "collection: missing, give it as collection=<a directory in BEIR's layout, or owner/name of the hub>"
+            )
+
     def read(self) -> Collection:
         """The whole collection.
 
         Raises:
             InputError: A file is missing or malformed (named with its line), or the parts do not belong together.
         """
-        return assembled(self.path, self.documents(), self._queries(), self._judgements(), self.skip_same_id)
+        return assembled(str(self.path), self.documents(), self._queries(), self._judgements(), self.skip_same_id)
 
     def documents(self) -> Iterator[tuple[str, Entry]]:
         """The documents, each with its place in a file; the other files need not be there.
@@ -75,7 +81,9 @@ class BeirCollection:
 
     def _judgements(self) -> Iterator[tuple[str, Judgement]]:
         stems = (f"qrels/{self.split}", *([self.split] if self.qrels else []), "qrels", f"data/{self.split}")
-        folder = _folder(self.qrels or self.path, self.revision, [f"{stem}{end}" for stem in stems for end in JUDGED])
+        folder = _folder(
+            self.qrels or str(self.path), self.revision, [f"{stem}{end}" for stem in stems for end in JUDGED]
+        )
         found = next(filter(None, (_present(folder, stem, JUDGED) for stem in stems)), None)
         if found is None:
             splits = sorted({file.name.partition(".")[0] for file in folder.glob("qrels/*") if file.is_file()})
@@ -89,7 +97,7 @@ class BeirCollection:
                     yield where, Judgement(query, document, grade_of(row, where))
 
     def _rows(self, stem: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        folder = _folder(self.path, self.revision, [f"{stem}{end}" for end in ENDINGS])
+        folder = _folder(str(self.path), self.revision, [f"{stem}{end}" for end in ENDINGS])
         files = _present(folder, stem, ENDINGS)
         if not files:
             beside = sorted(entry.name for entry in folder.iterdir())

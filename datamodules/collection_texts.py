@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
 from datamodules.beir import BeirCollection
+from datamodules.collections import Collection
 from datamodules.files import Fraction
 from datamodules.sources import completed, numbered
 from errors import InputError
@@ -74,8 +75,7 @@ class CollectionTexts:
         """
         entries = (entry for _, entry in self.collection.documents() if entry.text.strip())
         documents = [Example(0, entry.text, language=entry.language, group=entry.name) for entry in entries]
-        counts = {split: math.ceil(len(documents) * fraction) for split, fraction in self.fractions.items()}
-        found: dict[Split, list[Example]] = completed({"train": documents}, counts, self.split_seed)
+        found = by_document(documents, self.fractions, self.split_seed)
         if self.begin == "sentence":
             found["train"] = numbered([piece for one in found["train"] for piece in self._pieces(one)])
         return found
@@ -83,6 +83,49 @@ class CollectionTexts:
     def _pieces(self, document: Example) -> Iterator[Example]:
         for start, end in begun(document.text, self.words):
             yield replace(document, text=document.text[start:end])
+
+
+class HeldOut:
+    """The test documents that ``CollectionTexts`` would hold out of a collection that has been read; no other split.
+
+    Args:
+        collection: Any, also one that is not in BEIR's layout.
+        valid_fraction: As the attack was trained with, and so are those that follow.
+        test_fraction: Share of the documents.
+        split_seed: Chooses which.
+        names: Of the documents that are kept; None keeps all that are held out.
+    """
+
+    def __init__(
+        self,
+        collection: Collection,
+        valid_fraction: Fraction = 0.05,
+        test_fraction: Fraction = 0.2,
+        split_seed: NonNegativeInt = 0,
+        names: Container[str] | None = None,
+    ) -> None:
+        self.collection, self.split_seed, self.names = collection, split_seed, names
+        self.fractions: Mapping[Split, float] = {"valid": valid_fraction, "test": test_fraction}
+
+    def load(self) -> Mapping[Split, Sequence[Example]]:
+        """The test documents, uncut; ``group`` is the id of each."""
+        named = zip(self.collection.documents, self.collection.document_ids, strict=True)
+        documents = [replace(example, group=name) for example, name in named]
+        found = by_document(documents, self.fractions, self.split_seed)["test"]
+        return {"test": numbered([one for one in found if self.names is None or one.group in self.names])}
+
+    def only(self, names: Container[str]) -> HeldOut:
+        """Those of them that have these ids."""
+        fractions = self.fractions
+        return HeldOut(self.collection, fractions["valid"], fractions["test"], self.split_seed, names)
+
+
+def by_document(
+    documents: Sequence[Example], fractions: Mapping[Split, float], seed: int
+) -> dict[Split, list[Example]]:
+    """The documents in their splits, chosen by a hash of their text."""
+    counts = {split: math.ceil(len(documents) * fraction) for split, fraction in fractions.items()}
+    return completed({"train": documents}, counts, seed)
 
 
 def begun(text: str, words: int) -> Iterator[tuple[int, int]]:

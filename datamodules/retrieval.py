@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
@@ -63,6 +64,19 @@ class Searchable:
             self.embedder.fill(some, "scoring")
         self._views = (self.embedder.view(texts[0]), self.embedder.view(texts[1]))
 
+    def fit(self, defense: Defense, documents: Sequence[int]) -> None:
+        """Fit a defense to the documents at these positions, and to the queries in languages that these are not in.
+
+        A defender has the store, and can find text in the language of those who ask; without it, a defense that knows
+        languages would meet one that it has never seen.
+        """
+        queries, stored = self._vectors()
+        examples = [self.documents[place] for place in documents]
+        languages = {example.language for example in examples}
+        foreign = [place for place, example in enumerate(self.queries) if example.language not in languages]
+        vectors = torch.cat([stored[list(documents)], queries[foreign]])
+        defense.fit(vectors, [*examples, *(self.queries[place] for place in foreign)])
+
     def rankings(
         self,
         defense: Defense | None = None,
@@ -82,10 +96,7 @@ class Searchable:
         Returns:
             None where defended documents are of another width than the queries, so that nothing can be compared.
         """
-        if self._views is None:
-            self.embed()
-        assert self._views is not None
-        queries, documents = self._views
+        queries, documents = self._vectors()
         defense = defense or Identity()
         asked = (defense if defended == "both" else Identity())(queries[:], self.queries, "query")
         if asked.shape[1] != defense.output_dimension(self.embedder.dimension):
@@ -105,6 +116,12 @@ class Searchable:
         """Figures of each query (see metrics.retrieval.score_rankings); arguments and None as in ``rankings``."""
         rankings = self.rankings(defense, defended, similarity, max(RECALL))
         return None if rankings is None else score_rankings(rankings, self.collection.judgements, RECALL)
+
+    def _vectors(self) -> tuple[CachedVectors, CachedVectors]:
+        if self._views is None:
+            self.embed()
+        assert self._views is not None
+        return self._views
 
     def _blocks(self, defense: Defense, documents: CachedVectors) -> Iterator[Tensor]:
         for start in range(0, len(documents), BLOCK):

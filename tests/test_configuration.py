@@ -69,7 +69,11 @@ def node(name: str, **values: Any) -> Any:
 OF_A_LANGUAGE_MODEL = {"random_tokens", "cut_texts", "cut_texts_synthetic", "logits_inverter"}
 
 
-@pytest.mark.parametrize(("group", "option"), CHOICES)
+# An experiment of evaluate.py; tests/test_tradeoff.py composes it.
+OF_AN_EVALUATION = ("experiment", "tradeoff")
+
+
+@pytest.mark.parametrize(("group", "option"), [choice for choice in CHOICES if choice != OF_AN_EVALUATION])
 def test_every_option_composes_and_fits_its_constructor(group: str, option: str) -> None:
     besides = ["embedder=language_model", "embedder.model=gpt2"] if option in OF_A_LANGUAGE_MODEL else []
     config = configuration.compose("train", [f"{group}={option}", *besides])

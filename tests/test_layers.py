@@ -20,6 +20,7 @@ ORDER = [
     "attacks",
     "callbacks",
     "configuration",
+    "tradeoff",
     "train",
     "evaluate",
     "invert",
