@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
+from omegaconf.errors import InterpolationKeyError, InterpolationToMissingValueError, OmegaConfBaseException
 from pydantic import ConfigDict, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
@@ -89,6 +89,11 @@ def _resolve(node: Any, key: str, messages: list[str]) -> Any:
             values[name] = _MISSING if OmegaConf.is_missing(node, name) else _resolve(node[name], child, messages)
         except InterpolationToMissingValueError:
             pass  # the key that it refers to is reported as missing
+        except InterpolationKeyError:
+            written = OmegaConf.to_container(node, resolve=False)[name]  # type: ignore[index]
+            messages.append(
+                f"{child}: it is {written}, which is not there; choose what has it, or give {child}=<value>"
+            )
         except OmegaConfBaseException as error:
             messages.append(f"{child}: {str(error).splitlines()[0]}")
     return values if isinstance(node, DictConfig) else list(values.values())

@@ -197,7 +197,7 @@ def test_interpolations_are_checked_for_what_they_give() -> None:
     config = OmegaConf.create({"words": "many", "gap": "???", **node("Engine", beams="${words}", rate="${gap}")})
     config.car.share = "${no.such}"
     assert configuration.check(config) == [
-        "car.share: Interpolation key 'no.such' not found",
+        "car.share: it is ${no.such}, which is not there; choose what has it, or give car.share=<value>",
         "gap: missing, give it as gap=<value>",
         "car.beams=many: must be an integer",
     ]

@@ -126,7 +126,6 @@ def test_other_observations_are_refused(folder: Path, tmp_path: Path) -> None:
         attack.prepare_data()
 
 
-@pytest.mark.slow
 def test_a_run_from_training_to_figures(folder: Path, tmp_path: Path) -> None:
     train(configuration.compose("train", overrides(folder, tmp_path)))
     rows = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text("utf-8").splitlines()]
