@@ -65,7 +65,7 @@ class TransformerEmbedder:
         self._pooling: Pooling = pooling
         self._normalize = normalize
         self._revision = revision
-        self._prefix = prefix
+        self.name, self.prefix = model, prefix
         self._dtype = dtype
         self._max_tokens = max_tokens
         self._device = device
@@ -88,7 +88,7 @@ class TransformerEmbedder:
             model=self._files.identity,
             pooling=self._pooling,
             normalize=self._normalize,
-            prefix=self._prefix,
+            prefix=self.prefix,
             dtype=self._dtype,
             max_tokens=self.max_tokens,
         )
@@ -104,7 +104,7 @@ class TransformerEmbedder:
             return vectors
         loaded = self._loaded
         encoded = loaded.tokenizer(
-            [self._prefix + text for text in texts],
+            [self.prefix + text for text in texts],
             truncation=True,
             max_length=self.max_tokens,
             return_attention_mask=False,
@@ -117,6 +117,32 @@ class TransformerEmbedder:
             batch = {name: [values[position] for position in chosen] for name, values in encoded.items()}
             vectors[chosen] = self._forward(loaded, batch)
         return vectors
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The model's own."""
+        return self._loaded.tokenizer
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        device: torch.device = self._loaded.model.device
+        return device
+
+    @property
+    def input_vectors(self) -> Tensor:
+        """The vector that each token id stands for, (V, width)."""
+        weight: Tensor = self._loaded.model.get_input_embeddings().weight
+        return weight.detach()[: len(self.tokenizer)]
+
+    def relaxed(self, vectors: Tensor) -> Tensor:
+        """Vectors (B, d) of inputs whose tokens are vectors (B, T, width), special tokens included, none of padding.
+
+        Gradients reach the inputs.
+        """
+        mask = torch.ones(vectors.shape[:2], dtype=torch.long, device=vectors.device)
+        pooled = self._pool(self._loaded.model(inputs_embeds=vectors, attention_mask=mask), mask).float()
+        return torch.nn.functional.normalize(pooled, dim=-1) if self._normalize else pooled
 
     @torch.inference_mode()
     def _forward(self, loaded: _Loaded, batch: dict[str, list[list[int]]]) -> Tensor:
@@ -156,6 +182,11 @@ class TransformerEmbedder:
 
     @cached_property
     def _loaded(self) -> _Loaded:
+        # Not as inference tensors, wherever the first use is: attacks may take gradients through the model.
+        with torch.inference_mode(False):
+            return self._load()
+
+    def _load(self) -> _Loaded:
         from transformers import AutoModel, AutoModelForTextEncoding, AutoTokenizer
         from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tiny_models import VOCABULARY, tiny_language_model
+from tiny_models import POSITIONS, VOCABULARY, tiny_language_model
 from torch import Tensor
 
 from attacks.base import Prediction, Targets
-from attacks.lm_output.losses import LogitLoss
+from attacks.finished import FinishedBatches, Unfinished
+from attacks.lm_output.losses import LogitLoss, TextLoss
+from attacks.lm_output.search import Rows, State
 from attacks.lm_output.soda import SODA
 from embedders.cache import CachedEmbedder
 from embedders.language_model import LanguageModel
+from embedders.minilm import MiniLM
+from embedders.observation import Observation
+from errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +86,198 @@ def test_a_target_alone_among_others_and_after_others_left(oracle: CachedEmbedde
     for others in (wide, alone):
         assert [others[place].tokens for place in solved] == [together[place].tokens for place in solved]
         assert [iterations(others[place]) for place in solved] == [iterations(together[place]) for place in solved]
+
+
+def test_the_first_step_is_signs_of_the_gradient(oracle: CachedEmbedder) -> None:
+    """From Z = 0, m / sqrt v is (1 - b1) / sqrt(1 - b2) times the sign of the gradient, taken by finite differences."""
+    model = oracle.embedder
+    assert isinstance(model, LanguageModel)
+    made = attack(oracle, lr=0.01, betas=(0.9, 0.99), temperature=0.5, decay=0.8, reset_moments=1, reset_state=None)
+    seen = model.observation.parse(observed(oracle, [(5, 17)]))
+    rows = Rows(model, seen, 2, torch.tensor([1]), (0,), (0,), 0)
+    state = made.begin(rows)
+    assert not state["z"].any()
+
+    def loss(z: Tensor) -> float:
+        logits = model.relaxed((z / 0.5).softmax(-1) @ model.input_vectors, seen.continuation, 1)
+        difference = (logits[0, -1] - seen.logits[0, 0]).abs()  # type: ignore[index]
+        return float(torch.where(difference < 1, difference.square() / 2, difference - 0.5).double().sum())
+
+    candidates = made.step(state, rows)
+    for place, token in [(0, 5), (0, 9), (1, 17), (1, 40), (1, 2)]:
+        bump = torch.zeros(1, 2, VOCABULARY)
+        bump[0, place, token] = 0.01
+        sign = 1.0 if loss(bump) > loss(-bump) else -1.0
+        assert float(state["z"][0, place, token]) == pytest.approx(-0.01 * 0.8 * sign * 0.1 / 0.1, rel=1e-3)
+    assert candidates.tolist() == state["z"].argmax(-1).tolist()
+    assert not state["m"].any()  # reset_moments=1
+    assert not state["v"].any()
+
+
+def test_bias_correction_makes_the_first_step_one_learning_rate(oracle: CachedEmbedder) -> None:
+    model = oracle.embedder
+    assert isinstance(model, LanguageModel)
+    made = attack(oracle, lr=0.01, decay=1.0, bias_correction=True)
+    seen = model.observation.parse(observed(oracle, [(5, 17)]))
+    rows = Rows(model, seen, 2, torch.tensor([1]), (0,), (0,), 0)
+    state = made.begin(rows)
+    made.step(state, rows)
+    torch.testing.assert_close(state["z"].abs(), torch.full((1, 2, VOCABULARY), 0.01), rtol=1e-3, atol=0)
+
+
+def test_resets_draw_from_the_target_alone(oracle: CachedEmbedder) -> None:
+    """A target's random numbers come from its example, length, restart and iteration, not from its row."""
+    model = oracle.embedder
+    assert isinstance(model, LanguageModel)
+    made = attack(oracle, reset_state=7, decay=0.9)
+
+    def drawn(examples: tuple[int, ...], restarts: tuple[int, ...], iterations: list[int]) -> Tensor:
+        seen = model.observation.parse(observed(oracle, [(5, 17)] * len(examples)))
+        rows = Rows(model, seen, 2, torch.tensor(iterations), examples, restarts, 0)
+        state = made.begin(rows)
+        made.step(state, rows)
+        return state["z"]
+
+    one, two = drawn((4, 9), (0, 0), [7, 14]), drawn((9, 4, 4), (0, 0, 1), [14, 7, 7])
+    assert torch.equal(one[0], two[1])
+    assert torch.equal(one[1], two[0])
+    assert not torch.equal(two[1], two[2])
+    assert float(one.std()) == pytest.approx(0.1, rel=0.15)
+    assert not torch.equal(drawn((4,), (0,), [14]), drawn((4,), (0,), [7]))
+
+
+def test_lengths_are_tried_upwards(oracle: CachedEmbedder) -> None:
+    inputs = [(7,), (5, 17), (30,)]
+    found = run(attack(oracle, length="search", max_length=2, iterations=200), oracle, inputs)
+    assert [prediction.tokens for prediction in found] == inputs
+    assert iterations(found[1]) > 200  # all of length 1, then some of length 2
+    wrong = run(attack(oracle, length=1, iterations=20), oracle, [(5, 17)])
+    assert wrong[0].search is not None
+    assert not wrong[0].search.verified
+    assert (wrong[0].search.iterations, len(wrong[0].tokens or ())) == (20, 1)
+    known = attack(oracle, length="known")
+    rows = observed(oracle, [(5, 17), (8,)])
+    both = known.invert(Targets(rows, torch.arange(2), lengths=(2, 1)), oracle)
+    assert [prediction.tokens for prediction in both] == [(5, 17), (8,)]
+
+
+def test_passes_are_counted(oracle: CachedEmbedder) -> None:
+    """Three for the gradient, one for each candidate that is new; all restarts count."""
+    (alone,) = run(attack(oracle, length=1, iterations=9), oracle, [(5, 17)])
+    (four,) = run(attack(oracle, length=1, iterations=9, restarts=4), oracle, [(5, 17)])
+    assert alone.search is not None
+    assert four.search is not None
+    assert 27 < alone.search.passes <= 36
+    assert 4 * 27 < four.search.passes <= 4 * 36
+    assert (four.search.loss or 0) <= (alone.search.loss or 0)  # the first restart is the search alone
+
+
+@pytest.mark.parametrize(("top_k", "m", "loss"), [(10, 1, LogitLoss()), (0, 4, TextLoss()), (0, 4, TextLoss(log=True))])
+def test_less_is_seen(folder: Path, tmp_path: Path, top_k: int, m: int, loss: Any) -> None:
+    """What is verified gives the very observation, be it the input or another."""
+    oracle = CachedEmbedder(LanguageModel(str(folder), output_tokens=m, top_k=top_k), tmp_path)
+    wanted = observed(oracle, [(5,), (12,), (40,)])
+    found = run(attack(oracle, loss=loss, length=1, iterations=150), oracle, [(5,), (12,), (40,)])
+    verified = [p.search is not None and p.search.verified for p in found]
+    assert sum(verified) >= 2
+    for prediction, row, sure in zip(found, wanted, verified, strict=True):
+        again = observed(oracle, [prediction.tokens or ()])[0]
+        assert torch.allclose(again, row, atol=1e-4, rtol=1e-4) == sure
+
+
+def test_text_loss_by_hand() -> None:
+    observation = Observation(vocabulary=3, output_tokens=2, top_k=0)
+    seen = observation.parse(torch.tensor([[0.0, 1.0]]))
+    logits = torch.tensor([[[0.0, math.log(2), 0.0], [0.0, 5.0, 1.0]]])
+    assert float(TextLoss()(observation, seen, logits)) == pytest.approx(0.5 - 0.25)
+    assert float(TextLoss(log=True)(observation, seen, logits)) == pytest.approx(math.log(2))
+
+
+def test_fluency_draws_to_likelier_inputs(oracle: CachedEmbedder) -> None:
+    """With all weight on fluency the gradient is that of the input's likelihood, by finite differences."""
+    model = oracle.embedder
+    assert isinstance(model, LanguageModel)
+    made = attack(oracle, fluency=1e6, temperature=0.5)
+    seen = model.observation.parse(observed(oracle, [(5, 17)]))
+    rows = Rows(model, seen, 2, torch.tensor([1]), (0,), (0,), 0)
+    z = torch.randn(1, 2, VOCABULARY, generator=torch.Generator().manual_seed(1))
+
+    def likelihood(z: Tensor) -> float:
+        weights = (z / 0.5).softmax(-1)
+        first = model.relaxed(weights[:, :1] @ model.input_vectors, seen.continuation, 1)[0, 0]
+        return float((weights[0, 1] * first.log_softmax(-1)).double().sum())
+
+    state = {"z": z.clone(), "m": torch.zeros_like(z), "v": torch.zeros_like(z)}
+    made.step(state, rows)
+    for place in (0, 1):
+        for token in state["m"][0, place].abs().topk(3).indices.tolist():  # the others are lost in fp32
+            bump = torch.zeros_like(z)
+            bump[0, place, token] = 0.02
+            slope = (likelihood(z + bump) - likelihood(z - bump)) / 0.04
+            assert float(-state["m"][0, place, token]) == pytest.approx(0.1 * 1e6 * slope, rel=0.02)
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_a_killed_search_goes_on(oracle: CachedEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after its second file, it takes the very steps of an unbroken one, and no more than the rest of them."""
+    settings = {"slots": 1, "snapshot_every": 8, "restarts": 2, "length": "search", "max_length": 2, "iterations": 12}
+    whole = run(attack(oracle, **settings), oracle, PAIRS[:2])
+    step, taken = SODA.step, []
+
+    def counting(self: SODA, state: State, rows: Rows) -> Tensor:
+        taken.append(len(rows))
+        return step(self, state, rows)
+
+    monkeypatch.setattr(SODA, "step", counting)
+    written = []
+    write = Unfinished.write
+
+    def until_second(self: Unfinished, value: Any) -> None:
+        write(self, value)
+        written.append(len(taken))
+        if len(written) == 2:
+            raise KilledError
+
+    monkeypatch.setattr(Unfinished, "write", until_second)
+    killed = attack(oracle, **settings)
+    killed.finished = FinishedBatches(tmp_path, "settings")
+    with pytest.raises(KilledError):
+        run(killed, oracle, PAIRS[:2])
+    assert len(list(tmp_path.glob("search-*.pt"))) == 1
+    before = len(taken)
+    monkeypatch.setattr(Unfinished, "write", write)
+    again = attack(oracle, **settings)
+    again.finished = FinishedBatches(tmp_path, "settings")
+    assert run(again, oracle, PAIRS[:2]) == whole
+    assert before == 16
+    assert list(tmp_path.iterdir()) == []
+    again.finished = FinishedBatches(tmp_path, "settings")
+    resumed, taken[:] = len(taken) - before, []
+    assert run(again, oracle, PAIRS[:2]) == whole
+    assert len(taken) == before + resumed
+
+
+def test_what_is_wrong_is_said(oracle: CachedEmbedder, folder: Path, tmp_path: Path) -> None:
+    rows = observed(oracle, [(5, 17)])
+
+    def inverted(made: SODA, rows: Tensor = rows, lengths: tuple[int, ...] | None = None, by: Any = oracle) -> Any:
+        return made.invert(Targets(rows, torch.arange(len(rows)), lengths=lengths), by)
+
+    with pytest.raises(InputError, match="target 0 holds NaN"):
+        inverted(attack(oracle), rows * torch.nan)
+    with pytest.raises(InputError, match="has width 60"):
+        inverted(attack(oracle), rows[:, :59])
+    with pytest.raises(InputError, match="17 tokens"):
+        inverted(attack(oracle, length="known"), lengths=(POSITIONS + 1,))
+    with pytest.raises(InputError, match=r"attack\.length=17"):
+        inverted(attack(oracle, length=POSITIONS + 1))
+    with pytest.raises(InputError, match="nobody says how long"):
+        inverted(attack(oracle, length="known"))
+    with pytest.raises(InputError, match="MiniLM is no language model"):
+        inverted(attack(oracle), by=CachedEmbedder(MiniLM(), tmp_path))
+    words = CachedEmbedder(LanguageModel(str(folder), top_k=0), tmp_path)
+    with pytest.raises(InputError, match="attack/loss=text"):
+        inverted(attack(words), torch.zeros(1, 1), by=words)

@@ -21,7 +21,8 @@ from attacks.lm_output.losses import Loss
 from attacks.lm_output.search import Found, Rows, Search, SearchSettings, State
 from embedders.cache import CachedEmbedder
 from embedders.language_model import LanguageModel
-from embedders.observation import Seen
+from embedders.observation import Observation, Seen
+from embedders.white_box import WhiteBox
 from errors import InputError
 from examples import written_ids
 
@@ -81,22 +82,30 @@ class LanguageModelAttack(Attack):
     def step(self, state: State, rows: Rows) -> Tensor:
         """See search.Method."""
 
-    def distance(self, seen: Seen, logits: Tensor) -> Tensor:
+    def distance(self, observation: Observation, seen: Seen, logits: Tensor) -> Tensor:
         """Loss of candidates by their logits (B, m, V), (B,)."""
-        return self.objective(self.model.observation, seen, logits)
+        return self.objective(observation, seen, logits)
 
     # -- the attack -----------------------------------------------------------------------------------------------
 
     @property
-    def model(self) -> LanguageModel:
-        """The language model behind the observations."""
-        return language_model_of(self.oracle)
+    def model(self) -> WhiteBox:
+        """The model behind the observations."""
+        return self.white_box(self.oracle)
+
+    def white_box(self, oracle: CachedEmbedder | None) -> WhiteBox:
+        """The model behind a cache.
+
+        Raises:
+            InputError: It is none that the attack can invert.
+        """
+        return language_model_of(oracle)
 
     def prepare_data(self) -> None:
         """Before anything is asked: is the embedder a language model, of which enough is seen?"""
         self.check(self.model)
 
-    def check(self, model: LanguageModel) -> None:
+    def check(self, model: WhiteBox) -> None:
         """Whether outputs of ``model`` can be attacked with these settings.
 
         Raises:
@@ -137,7 +146,7 @@ class LanguageModelAttack(Attack):
             InputError: The embedder is no language model; NaN, infinity or another width than the observation's; the
                 lengths are not known, or beyond the model's positions.
         """
-        model = language_model_of(oracle)
+        model = self.white_box(oracle)
         # A test runs in inference mode, whose tensors take no gradients.
         with torch.inference_mode(False), torch.enable_grad():
             vectors = checked(targets.vectors, model).clone()
@@ -148,7 +157,7 @@ class LanguageModelAttack(Attack):
             found = search.run(stages)
         return [prediction_of(one, model) for one in found]
 
-    def _stages(self, targets: Targets, model: LanguageModel) -> list[tuple[int, list[int]]]:
+    def _stages(self, targets: Targets, model: WhiteBox) -> list[tuple[int, list[int]]]:
         """The lengths to try, in order, and the targets that each is tried for."""
         self.check(model)
         everyone = list(range(len(targets.vectors)))
@@ -187,7 +196,7 @@ def language_model_of(oracle: CachedEmbedder | None) -> LanguageModel:
     return embedder
 
 
-def checked(vectors: Tensor, model: LanguageModel) -> Tensor:
+def checked(vectors: Tensor, model: WhiteBox) -> Tensor:
     """Observations (N, width) that the model could have given.
 
     Raises:
@@ -205,7 +214,7 @@ def checked(vectors: Tensor, model: LanguageModel) -> Tensor:
     return vectors
 
 
-def prediction_of(found: Found, model: LanguageModel) -> Prediction:
+def prediction_of(found: Found, model: WhiteBox) -> Prediction:
     """What a search found, with the text that shows it."""
     assert found.ids is not None
     record = SearchRecord(found.verified, found.iterations, found.passes, found.loss)

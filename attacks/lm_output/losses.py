@@ -75,3 +75,21 @@ class TextLoss:
         values = logits if self.log else logits.softmax(dim=-1)
         wanted = values.gather(-1, seen.ids.unsqueeze(-1)).squeeze(-1)
         return (values.amax(dim=-1) - wanted).sum(dim=1)
+
+
+class CosineLoss:
+    """One minus the cosine of two vectors, of a sentence embedder's outputs.
+
+    Args:
+        scale: Gradients of a cosine in the weights of 30,000 tokens are small beside Adam's epsilon.
+    """
+
+    reads_logits = True
+
+    def __init__(self, scale: PositiveFloat = 1000.0) -> None:
+        self.scale = scale
+
+    def __call__(self, observation: Observation, seen: Seen, logits: Tensor) -> Tensor:
+        assert seen.logits is not None
+        cosines = torch.nn.functional.cosine_similarity(logits, seen.logits, dim=-1)
+        return self.scale * (1 - cosines).sum(dim=1)

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from attacks.finished import Unfinished
-from embedders.language_model import LanguageModel
-from embedders.observation import Seen
+from embedders.observation import Observation, Seen
+from embedders.white_box import WhiteBox
 
 State = dict[str, Tensor]
 
@@ -56,7 +56,7 @@ class Rows:
     """The inputs that a method works on, B of them.
 
     Attributes:
-        model: The language model.
+        model: Whose inputs are searched.
         seen: What is seen of each one's target.
         length: Tokens of all the inputs, n.
         iteration: Number of the iteration that is being taken, from 1, (B,); they differ where targets got their slots
@@ -66,7 +66,7 @@ class Rows:
         seed: Of all random numbers.
     """
 
-    model: LanguageModel
+    model: WhiteBox
     seen: Seen
     length: int
     iteration: Tensor
@@ -99,7 +99,7 @@ class Method(Protocol):
         """Take a step, in place or by new tensors in ``state``; gives each input's candidate, ids (B, n)."""
         ...
 
-    def distance(self, seen: Seen, logits: Tensor) -> Tensor:
+    def distance(self, observation: Observation, seen: Seen, logits: Tensor) -> Tensor:
         """Loss of candidates by their logits (B, m, V), (B,): which is the best where none is exact."""
         ...
 
@@ -128,7 +128,7 @@ class Search:
 
     Args:
         method: Takes the steps.
-        model: The language model, in fp32.
+        model: Whose inputs are searched, in fp32.
         rows: Observations (N, width).
         index: Example of each.
         settings: How long, how wide, how exact.
@@ -138,7 +138,7 @@ class Search:
     def __init__(
         self,
         method: Method,
-        model: LanguageModel,
+        model: WhiteBox,
         rows: Tensor,
         index: Sequence[int],
         settings: SearchSettings,
@@ -231,7 +231,11 @@ class _Slots:
         some = seen[chosen]
         logits = self.search.model.logits(candidates.flatten(0, 1)[chosen], some.continuation)
         agrees = self.search.model.observation.agrees(some, logits, settings.atol, settings.rtol)
-        distance = self.search.method.distance(some, logits).float().nan_to_num(nan=_WORST, posinf=_WORST)
+        distance = (
+            self.search.method.distance(self.search.model.observation, some, logits)
+            .float()
+            .nan_to_num(nan=_WORST, posinf=_WORST)
+        )
         loss = torch.full((slots * restarts,), torch.inf, device=candidates.device)
         # An exact candidate is before all others, whatever the last digits of its loss.
         loss[chosen] = torch.where(agrees, -1.0, distance)

@@ -1,0 +1,135 @@
+"""SODA against a sentence embedder whose weights are known: a vector in, the word pieces behind it out.
+
+    attack=soda_embedder embedder=minilm                                # from nothing
+    attack=soda_embedder embedder=minilm attack.start_run=<geia run>    # from what another attack reads
+
+The same relaxation and steps as against a language model; the vector is the only "token" that is seen. No paper has it:
+what it reaches is in docs/lm_output.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from attacks.base import Attack, Prediction, Targets
+from attacks.from_run import attack_of, keep
+from attacks.lm_output.base import Length, Tolerance
+from attacks.lm_output.losses import Loss
+from attacks.lm_output.search import Rows, State
+from attacks.lm_output.soda import SODA, Beta
+from attacks.run_checks import check_embedder
+from embedders.cache import CachedEmbedder
+from embedders.transformer import TransformerEmbedder
+from embedders.white_box import RelaxedEncoder, WhiteBox
+from errors import InputError
+
+START = "start"  # among the artifacts
+
+
+class SodaEmbedder(SODA):
+    """White-box inversion of sentence vectors; see SODA for the arguments that are not named here.
+
+    Args:
+        start_run: A finished run on vectors of the same embedder; the search begins at what its attack reads. None
+            begins from nothing.
+        start_weight: Of the tokens that the start says, before the first step, among all tokens.
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        start_run: str | None = None,
+        start_weight: Annotated[float, Field(gt=0, lt=1)] = 0.5,
+        lr: PositiveFloat = 0.065,
+        betas: tuple[Beta, Beta] = (0.9, 0.995),
+        temperature: PositiveFloat = 0.05,
+        decay: Annotated[float, Field(gt=0, le=1)] = 0.9,
+        reset_moments: PositiveInt | None = 50,
+        reset_state: PositiveInt | None = 1500,
+        bias_correction: bool = False,
+        reparametrize: bool = True,
+        iterations: PositiveInt = 1000,
+        length: Length = "known",
+        max_length: PositiveInt = 10,
+        slots: PositiveInt = 32,
+        restarts: PositiveInt = 1,
+        atol: Tolerance = 1e-4,
+        rtol: Tolerance = 1e-4,
+        snapshot_every: PositiveInt = 500,
+        seed: NonNegativeInt = 0,
+    ) -> None:
+        super().__init__(
+            loss, lr, betas, temperature, decay, reset_moments, reset_state, bias_correction, reparametrize, 0.0,
+            iterations, length, max_length, slots, restarts, atol, rtol, snapshot_every, seed,
+        )  # fmt: skip
+        if start_run is not None and not reparametrize:
+            raise ValueError("start_run gives weights of tokens to begin with, and reparametrize=false searches none")
+        self.start_run, self.start_weight = start_run, start_weight
+        self._held: dict[str, Attack] = {}  # no submodule: it is not trained, moved or saved
+        self._starts: dict[int, list[int]] = {}
+
+    def white_box(self, oracle: CachedEmbedder | None) -> WhiteBox:
+        """The encoder behind a cache.
+
+        Raises:
+            InputError: It is none whose gradients can be taken.
+        """
+        embedder = None if oracle is None else oracle.embedder
+        if not isinstance(embedder, TransformerEmbedder):
+            kind = "none" if embedder is None else type(embedder).__name__
+            raise InputError(
+                f"embedder: this attack takes gradients through the embedder, and {kind} gives none; take "
+                "embedder=minilm, or embedder=transformer embedder.model=<folder or hub name>"
+            )
+        return RelaxedEncoder(embedder)
+
+    def prepare_data(self) -> None:
+        """Before anything is embedded: does the start go with the embedder?"""
+        super().prepare_data()
+        if self.start_run is not None and not self.from_checkpoint:
+            assert self.oracle is not None
+            key = "attack.start_run"
+            check_embedder(Path(self.start_run), key, self.oracle.fingerprint, self.oracle.dimension)
+
+    def prepare(self, texts: object, artifacts: Path) -> None:
+        """Copy the run that the search starts from."""
+        if self.start_run is not None:
+            keep(Path(self.start_run), artifacts / START)
+
+    def build(self, dimension: int) -> None:
+        """Read that run."""
+        assert self.artifacts is not None
+        if self.start_run is not None:
+            self._held = {START: attack_of(self.artifacts / START, dimension)}
+
+    def deciding(self) -> dict[str, Tensor]:
+        """The weights of the start."""
+        return {name: tensor for attack in self._held.values() for name, tensor in attack.deciding().items()}
+
+    def query(self, prediction: Prediction) -> str:
+        """The text."""
+        return prediction.candidates[0]
+
+    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        """Search from what the other attack reads, where there is one; see LanguageModelAttack.invert."""
+        model = self.white_box(oracle)
+        for attack in self._held.values():
+            read = attack.to(targets.vectors.device).invert(targets, None)
+            for place, prediction in zip(targets.index.tolist(), read, strict=True):
+                self._starts[place] = model.ids(prediction.candidates[0])
+        return super().invert(targets, oracle)
+
+    def begin(self, rows: Rows) -> State:
+        """As SODA, plus the weights of the start; where the start is shorter than the input, its end is left open."""
+        state = super().begin(rows)
+        vocabulary = len(rows.model.input_vectors)
+        odds = self.start_weight / (1 - self.start_weight) * (vocabulary - 1)
+        for row, example in enumerate(rows.examples):
+            ids = torch.tensor(self._starts.get(example, [])[: rows.length], dtype=torch.long)
+            state["z"][row, torch.arange(len(ids)), ids] += self.temperature * float(torch.tensor(odds).log())
+        return state

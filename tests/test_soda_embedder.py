@@ -1,0 +1,95 @@
+"""SODA against a sentence embedder: the relaxed encoder against the ordinary one, a search with and without a start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from attacks.base import Attack, Prediction, Targets
+from attacks.lm_output.losses import CosineLoss
+from attacks.lm_output.search import Rows
+from attacks.lm_output.soda_embedder import SodaEmbedder
+from embedders.cache import CachedEmbedder
+from embedders.minilm import MiniLM
+from embedders.observation import Observation
+from embedders.white_box import RelaxedEncoder
+from errors import InputError
+
+TEXTS = ["dogs bark", "i live in paris now"]
+
+
+@pytest.fixture(scope="module")
+def minilm() -> MiniLM:
+    return MiniLM(device="cpu")
+
+
+def test_pieces_at_a_corner_give_the_vector(minilm: MiniLM) -> None:
+    box = RelaxedEncoder(minilm)
+    for text in TEXTS:
+        ids = torch.tensor([box.ids(text)])
+        vector = box.logits(ids, torch.empty(1, 0, dtype=torch.long))
+        torch.testing.assert_close(vector[:, 0], minilm.embed([text]), atol=1e-6, rtol=1e-5)
+        assert box.decode(ids[0].tolist()) == text
+    assert box.max_tokens == 254
+
+
+def test_gradients_reach_the_pieces(minilm: MiniLM) -> None:
+    box = RelaxedEncoder(minilm)
+    vectors = box.input_vectors[torch.tensor([box.ids(TEXTS[1])])].clone().requires_grad_(True)
+    vector = box.relaxed(vectors, torch.empty(1, 0, dtype=torch.long), 1)
+    (gradient,) = torch.autograd.grad(vector[0, 0, 7], vectors)
+    bump = torch.zeros_like(vectors)
+    bump[0, 2, 5] = 1e-2
+    with torch.no_grad():
+        nothing = torch.empty(1, 0, dtype=torch.long)
+        slope = (box.relaxed(vectors + bump, nothing, 1) - box.relaxed(vectors - bump, nothing, 1))[0, 0, 7] / 2e-2
+    assert float(gradient[0, 2, 5]) == pytest.approx(float(slope), rel=0.05, abs=1e-5)
+
+
+def test_cosine_loss_by_hand() -> None:
+    observation = Observation(2)
+    seen = observation.parse(torch.tensor([[3.0, 4.0], [1.0, 0.0]]))
+    found = CosineLoss(scale=10)(observation, seen, torch.tensor([[[4.0, 3.0]], [[2.0, 0.0]]]))
+    assert found.tolist() == pytest.approx([10 * (1 - 24 / 25), 0.0], abs=1e-5)
+
+
+class Reads(Attack):
+    """Says a text that it was given, whatever the vector."""
+
+    def __init__(self, texts: list[str]) -> None:
+        super().__init__()
+        self.texts = texts
+
+    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        return [Prediction((self.texts[place],)) for place in targets.index.tolist()]
+
+
+def test_a_start_is_what_the_search_begins_with(minilm: MiniLM, tmp_path: Path) -> None:
+    """Half of the weight is the start's; a start that is right is found at once, and verified."""
+    attack = SodaEmbedder(CosineLoss(), iterations=1, length="known", start_weight=0.5)
+    attack.connect(tmp_path, None)
+    attack._held = {"start": Reads(["dogs", TEXTS[1]])}
+    box = RelaxedEncoder(minilm)
+    vectors = minilm.embed(TEXTS)
+    oracle = CachedEmbedder(minilm, tmp_path)
+    found = attack.invert(Targets(vectors, torch.arange(2), lengths=(2, 5)), oracle)
+    assert found[1].candidates == (TEXTS[1],)
+    assert found[1].search is not None
+    assert (found[1].search.verified, found[1].search.iterations) == (True, 1)
+    rows = Rows(box, box.observation.parse(vectors[:1]), 2, torch.ones(1).long(), (0,), (0,), 0)
+    weights = (attack.begin(rows)["z"] / attack.temperature).softmax(-1)
+    assert float(weights[0, 0, box.ids("dogs")[0]]) == pytest.approx(0.5, abs=1e-4)
+    assert float(weights[0, 1].max()) == pytest.approx(1 / 30522, rel=1e-3)  # the start ends before the text
+
+
+def test_only_encoders_have_gradients(tmp_path: Path) -> None:
+    class Remote:
+        dimension, max_tokens, fingerprint = 3, 5, "ab"
+
+        def embed(self, texts: object) -> torch.Tensor:
+            return torch.zeros(1, 3)
+
+    with pytest.raises(InputError, match="Remote gives none"):
+        SodaEmbedder(CosineLoss()).white_box(CachedEmbedder(Remote(), tmp_path))
