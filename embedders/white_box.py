@@ -28,7 +28,8 @@ class WhiteBox(Protocol):
         observation: What a row of it holds.
         max_tokens: Tokens of the longest input.
         device: Where it computes.
-        input_vectors: The vector that each input id stands for, (V, width).
+        inputs: Ids that an input may have.
+        input_vectors: The vector that each of them stands for, (inputs, width).
     """
 
     @property
@@ -42,6 +43,9 @@ class WhiteBox(Protocol):
 
     @property
     def device(self) -> torch.device: ...
+
+    @property
+    def inputs(self) -> int: ...
 
     @property
     def input_vectors(self) -> Tensor: ...
@@ -89,6 +93,10 @@ class RelaxedEncoder:
     @property
     def device(self) -> torch.device:
         return self.embedder.device
+
+    @property
+    def inputs(self) -> int:
+        return len(self.input_vectors)
 
     @cached_property
     def input_vectors(self) -> Tensor:

@@ -65,6 +65,7 @@ class LanguageModelAttack(Attack):
     ) -> None:
         super().__init__()
         self.objective = loss
+        self._observation: Observation | None = None  # of the targets at work
         self.length, self.max_length = length, max_length
         self.settings = SearchSettings(iterations, slots, restarts, seed, atol, rtol, snapshot_every)
 
@@ -82,9 +83,9 @@ class LanguageModelAttack(Attack):
     def step(self, state: State, rows: Rows) -> Tensor:
         """See search.Method."""
 
-    def distance(self, observation: Observation, seen: Seen, logits: Tensor) -> Tensor:
+    def distance(self, seen: Seen, logits: Tensor) -> Tensor:
         """Loss of candidates by their logits (B, m, V), (B,)."""
-        return self.objective(observation, seen, logits)
+        return self.objective(self._observation or self.model.observation, seen, logits)
 
     # -- the attack -----------------------------------------------------------------------------------------------
 
@@ -149,6 +150,7 @@ class LanguageModelAttack(Attack):
         model = self.white_box(oracle)
         # A test runs in inference mode, whose tensors take no gradients.
         with torch.inference_mode(False), torch.enable_grad():
+            self._observation = model.observation
             vectors = checked(targets.vectors, model).clone()
             stages = self._stages(targets, model)
             part = {"index": targets.index, "vectors": vectors}

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from attacks.finished import Unfinished
-from embedders.observation import Observation, Seen
+from embedders.observation import Seen
 from embedders.white_box import WhiteBox
 
 State = dict[str, Tensor]
@@ -99,7 +99,7 @@ class Method(Protocol):
         """Take a step, in place or by new tensors in ``state``; gives each input's candidate, ids (B, n)."""
         ...
 
-    def distance(self, observation: Observation, seen: Seen, logits: Tensor) -> Tensor:
+    def distance(self, seen: Seen, logits: Tensor) -> Tensor:
         """Loss of candidates by their logits (B, m, V), (B,): which is the best where none is exact."""
         ...
 
@@ -231,11 +231,7 @@ class _Slots:
         some = seen[chosen]
         logits = self.search.model.logits(candidates.flatten(0, 1)[chosen], some.continuation)
         agrees = self.search.model.observation.agrees(some, logits, settings.atol, settings.rtol)
-        distance = (
-            self.search.method.distance(self.search.model.observation, some, logits)
-            .float()
-            .nan_to_num(nan=_WORST, posinf=_WORST)
-        )
+        distance = self.search.method.distance(some, logits).float().nan_to_num(nan=_WORST, posinf=_WORST)
         loss = torch.full((slots * restarts,), torch.inf, device=candidates.device)
         # An exact candidate is before all others, whatever the last digits of its loss.
         loss[chosen] = torch.where(agrees, -1.0, distance)
