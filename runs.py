@@ -1,7 +1,7 @@
 """What a run directory is, and how an attack is rebuilt from it.
 
     config.yaml        the resolved config, plain values
-    checkpoints/       last.ckpt
+    checkpoints/       last.ckpt; while it is trained, previous.ckpt too
     artifacts/         tokenizer, the decoder's architecture, neighbour index: what the model needs besides its weights
     predictions.jsonl  one object an example
     metrics.json       flat; baseline.json has the same keys for the nearest neighbour
@@ -15,7 +15,9 @@ Everything is written to a temporary name in the same directory and renamed.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
@@ -29,21 +31,25 @@ from errors import InputError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+log = logging.getLogger("runs")
+
 CONFIG, METRICS, BASELINE = "config.yaml", "metrics.json", "baseline.json"
 ANALYSES = "analyses.json"
 PREDICTIONS, HISTORY, RECORD = "predictions.jsonl", "history.jsonl", "record.json"
 ARTIFACTS, CHECKPOINT = "artifacts", "checkpoints/last.ckpt"
+PREVIOUS = "checkpoints/previous.ckpt"
 FINISHED = "finished_batches"
 _LARGEST_CONFIG = 1_000_000  # bytes; a run's own has some thousand
 _DEEPEST_CONFIG = 50
 
 
-def write(path: Path, content: str | Callable[[BinaryIO], object]) -> None:
+def write(path: Path, content: str | Callable[[BinaryIO], object], previous: Path | None = None) -> None:
     """Write a file so that a reader sees the old content or the new one, never half of it.
 
     Args:
         path: Final name; its directory is made where it is missing.
         content: Text, or a function that writes to the open binary file.
+        previous: Where to keep what stood at ``path``, beside it; a kill may leave that alone, and nothing at ``path``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -55,6 +61,8 @@ def write(path: Path, content: str | Callable[[BinaryIO], object]) -> None:
                 content(file)
             file.flush()
             os.fsync(file.fileno())
+        if previous is not None and path.exists():
+            path.replace(previous)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -106,7 +114,8 @@ def start(directory: Path, *, resuming: bool) -> None:
 def resume_from(directory: Path, ckpt_path: str | None) -> Path | None:
     """The checkpoint that ``ckpt_path`` (null, ``last`` or a path) names; None where training starts afresh.
 
-    ``last`` in a directory without a checkpoint starts afresh: the run was killed before its first one.
+    ``last`` in a directory without a checkpoint starts afresh: the run was killed before its first one. Where the last
+    one is damaged, the one before it is taken, with a warning.
 
     Raises:
         InputError: A path that does not exist, or a damaged file.
@@ -114,8 +123,7 @@ def resume_from(directory: Path, ckpt_path: str | None) -> Path | None:
     if ckpt_path is None:
         return None
     if ckpt_path == "last":
-        last = directory / CHECKPOINT
-        return _whole(last) if last.exists() else None
+        return _last_sound(directory)
     if not Path(ckpt_path).is_file():
         raise InputError(f"ckpt_path={ckpt_path}: no such file; ckpt_path=last goes on from {directory / CHECKPOINT}")
     return _whole(Path(ckpt_path))
@@ -230,7 +238,15 @@ def finished_checkpoint(directory: Path, ckpt_path: str | None = None) -> Path:
             f"run={directory}: no finished checkpoint ({CHECKPOINT} is missing): training was stopped before its first "
             f"one; go on with python train.py run_dir={directory} ckpt_path=last and the overrides of that run"
         )
-    return _whole(checkpoint)
+    try:
+        return _whole(checkpoint)
+    except InputError as error:
+        if not (directory / PREVIOUS).is_file():
+            raise
+        raise InputError(
+            f"{error}; the one before it stands there: go on with python train.py run_dir={directory} ckpt_path=last "
+            "and the overrides of that run"
+        ) from error
 
 
 def _whole(checkpoint: Path) -> Path:
@@ -238,3 +254,30 @@ def _whole(checkpoint: Path) -> Path:
     if not zipfile.is_zipfile(checkpoint):
         raise InputError(f"{checkpoint}: not a checkpoint, or a damaged one")
     return checkpoint
+
+
+def _last_sound(directory: Path) -> Path | None:
+    last, previous = directory / CHECKPOINT, directory / PREVIOUS
+    found = [path for path in (last, previous) if path.is_file()]
+    if not found:
+        return None
+    for path in found:
+        if _sound(path):
+            if path == previous:
+                wrong = "damaged" if last.is_file() else "missing"
+                log.warning("%s is %s: training goes on from %s", last, wrong, path)
+                with contextlib.suppress(
+                    FileNotFoundError
+                ):  # or the next one to be written would push it over this one
+                    last.replace(last.with_name(f"{last.name}.damaged"))
+            return path
+    raise InputError(f"{found[0]}: not a checkpoint, or a damaged one; delete it to train again from the start")
+
+
+def _sound(checkpoint: Path) -> bool:
+    """Whether a checkpoint is whole, every byte of it."""
+    try:
+        with zipfile.ZipFile(checkpoint) as archive:
+            return archive.testzip() is None
+    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError):
+        return False

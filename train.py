@@ -31,6 +31,7 @@ def train(cfg: DictConfig) -> None:
 
     from attacks.continuing import check_origin
     from attacks.finished import FinishedBatches, settings_key
+    from attacks.sharding import check_sharding, is_sharded
     from callbacks.analyses import Analyses
     from callbacks.baseline import NearestNeighborBaseline
     from callbacks.checkpoint_files import WholeCheckpoints
@@ -68,6 +69,7 @@ def train(cfg: DictConfig) -> None:
         _convert_="all",
         logger=instantiate(cfg.logger, _convert_="all") or False,
         plugins=[WholeCheckpoints()],
+        default_root_dir=run_dir,
         callbacks=[
             Predictions(run_dir, embedder, datamodule, models),
             *(instantiate(callback, _convert_="all") for callback in cfg.callbacks.values()),
@@ -76,6 +78,7 @@ def train(cfg: DictConfig) -> None:
             record,
         ],
     )
+    check_sharding(trainer.strategy, attack)
     for callback in trainer.callbacks:
         if isinstance(callback, Testing):
             callback.check(attack)
@@ -84,6 +87,11 @@ def train(cfg: DictConfig) -> None:
     if attack.trainable:
         trainer.fit(attack, datamodule, ckpt_path=checkpoint, weights_only=True)
         trainer.save_checkpoint(run_dir / runs.CHECKPOINT)
+        if trainer.is_global_zero:
+            (run_dir / runs.PREVIOUS).unlink(missing_ok=True)
+        if is_sharded(trainer.strategy):
+            log.info("trained in shards, of which no process can decode alone; now: python evaluate.py run=%s", run_dir)
+            return
     trainer.test(attack, datamodule, verbose=False, weights_only=True)
     if trainer.is_global_zero:
         attack.finished.clear()

@@ -303,9 +303,10 @@ class Attack(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the weights of ``kept``, and the state of the random numbers: dropout and noise go on from there."""
-        names = self.kept().keys()
-        weights = checkpoint["state_dict"].items()
-        checkpoint["state_dict"] = {name: tensor for name, tensor in weights if name in names}
+        if type(self).kept is not Attack.kept:  # else it is all of them, and gathering them again takes time
+            names = self.kept().keys()
+            weights = checkpoint["state_dict"].items()
+            checkpoint["state_dict"] = {name: tensor for name, tensor in weights if name in names}
         checkpoint["random_state"] = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             checkpoint["random_state"]["cuda"] = torch.cuda.get_rng_state(self.device)

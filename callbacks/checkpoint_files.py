@@ -22,14 +22,15 @@ class WholeCheckpoints(TorchCheckpointIO):
     """Writes a checkpoint as every other file of a run is written, and unpickles none."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
-        """Write ``checkpoint`` to ``path``.
+        """Write ``checkpoint`` to ``path``; what stood there is kept beside it until the training ends.
 
         Raises:
             OSError: The disk is full; what stood at ``path`` before still stands there.
         """
         content = io.BytesIO()  # torch would hide the error of a full disk behind one of its own
         torch.save(checkpoint, content)
-        runs.write(Path(path), lambda file: file.write(content.getbuffer()))
+        previous = Path(path).with_name(Path(runs.PREVIOUS).name)
+        runs.write(Path(path), lambda file: file.write(content.getbuffer()), previous)
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = True

@@ -49,10 +49,13 @@ def _message(error: BaseException, config: DictConfig | None, training: bool) ->
     for cause in _chain(error):
         if isinstance(cause, InputError):
             return str(cause)
+        again = "run the same command again" if config is None else f"go on with: {_command(training)}"
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             where = cause.filename or _fullest(config)
-            again = "run the same command again" if config is None else f"go on with: {_command(training)}"
             return f"{where}: no space left on the disk; make room and {again}"
+        if isinstance(cause, OSError) and cause.errno == errno.EFBIG:
+            where = cause.filename or (config.get("run_dir") if config is not None else None) or "a file"
+            return f"{where}: larger than this process may write (ulimit -f); raise that and {again}"
         if isinstance(cause, ValueError) and isinstance(error, InstantiationException):
             # Constraints between values, such as width and heads, are the constructor's to find.
             key = re.search(r"full_key: (\S+)", str(error))

@@ -221,8 +221,13 @@ def full_disk_explained(folder: Path, needed_bytes: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
+        if error.errno == errno.EFBIG:
+            raise InputError(
+                f"the embedding cache {folder}: a file would be larger than this process may write (ulimit -f); what "
+                "was finished before is kept"
+            ) from error
         raise InputError(
             f"the disk of the embedding cache {folder} is full: {needed_bytes / 1e6:,.1f} MB are needed, "
             f"{shutil.disk_usage(folder).free / 1e6:,.1f} MB are free; what was finished before is kept, and the next "

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import pytest
 import torch
 
 import runs
 from callbacks.checkpoint_files import WholeCheckpoints
+from configuration.ending import ending
+from embedders.shards import text_keys
+from embedders.store import ShardStore
 from errors import InputError
 
 
@@ -64,6 +69,50 @@ def test_finished_checkpoint(tmp_path: Path) -> None:
     assert runs.finished_checkpoint(tmp_path) == runs.finished_checkpoint(tmp_path, "last") == last
     other = checkpoint(tmp_path / "other")
     assert runs.finished_checkpoint(tmp_path, str(other)) == other
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    last, writer = tmp_path / runs.CHECKPOINT, WholeCheckpoints()
+    for step in range(3):
+        writer.save_checkpoint({"state_dict": {"a": torch.full((999,), float(step))}, "global_step": step}, last)
+    assert [runs.load_checkpoint(tmp_path / name)["global_step"] for name in (runs.CHECKPOINT, runs.PREVIOUS)] == [2, 1]
+    assert runs.resume_from(tmp_path, "last") == last
+    assert caplog.messages == []
+    whole = last.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    for damaged in (whole[:-40], whole[: len(whole) // 2], b"", bytes(flipped)):
+        last.write_bytes(damaged)
+        assert runs.resume_from(tmp_path, "last") == tmp_path / runs.PREVIOUS
+        assert caplog.messages.pop() == f"{last} is damaged: training goes on from {tmp_path / runs.PREVIOUS}"
+        caplog.clear()
+        assert not last.exists()  # set aside, so that the next one does not push it over the good one
+        assert runs.resume_from(tmp_path, "last") == tmp_path / runs.PREVIOUS
+        caplog.clear()
+    last.write_bytes(whole[:-40])
+    with pytest.raises(InputError, match=r"last\.ckpt: not a checkpoint.*; the one before it stands there: go on with"):
+        runs.finished_checkpoint(tmp_path)  # its weights are not the finished ones
+    last.unlink()  # as after a kill between two renames
+    assert runs.resume_from(tmp_path, "last") == tmp_path / runs.PREVIOUS
+    (tmp_path / runs.PREVIOUS).write_bytes(whole[:100])
+    with pytest.raises(InputError, match=r"previous\.ckpt: not a checkpoint.*; delete it to train again"):
+        runs.resume_from(tmp_path, "last")
+
+
+def test_a_limit_on_the_size_of_files_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.write(tmp_path / "a", "old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(SystemExit) as ended, ending():
+            runs.write(tmp_path / "a", "new" * 1000)
+        with pytest.raises(InputError, match="larger than this process may write"):
+            ShardStore(tmp_path / "cache", 8).add(text_keys(["a"] * 99), np.zeros((99, 8), np.float32))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert ended.value.code == 2
+    assert "larger than this process may write (ulimit -f); raise that and run the same" in capsys.readouterr().err
+    assert files(tmp_path) == {"a": b"old"}
 
 
 def test_a_truncated_checkpoint_is_named(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ CachedEmbedder.__init__.__kwdefaults__["shard_size"] = 64
 sys.argv[0] = {str(ROOT / "train.py")!r}
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+# In the environment of every script: none of them may reach a file.
+KEYS = {"OPENAI_API_KEY": "sk-planted-0123456789", "WANDB_API_KEY": "0badcafe" * 5, "HF_TOKEN": "hf_planted0123456789"}
 METRICS = {
     "bleu", "bleu_sentence", "bleu1", "bleu2", "bleu4", "rouge1", "rouge2", "rougeL", "token_precision",
     "token_recall", "token_f1", "exact_match", "exact_match_no_punctuation", "edit_distance_mean",
@@ -72,8 +74,8 @@ class Scripts:
     def environment(self) -> dict[str, str]:
         # One thread a process: two ranks and one then add up in the same order, so that every bit can be compared.
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "WANDB", "RUN_ID", "COV"))}
-        return {**kept, "OMP_NUM_THREADS": "1", "UNEMBED_CACHE": str(self.cache), "HF_HUB_OFFLINE": "1",
-                "PYTHONPATH": str(ROOT)}  # fmt: skip
+        return {**kept, **KEYS, "OMP_NUM_THREADS": "1", "UNEMBED_CACHE": str(self.cache), "HF_HUB_OFFLINE": "1",
+                "PYTHONPATH": str(ROOT), "WANDB_BASE_URL": "http://127.0.0.1:9"}  # fmt: skip
 
     def start(self, script: str, *overrides: str, cwd: Path = ROOT) -> subprocess.Popen[str]:
         command = [sys.executable, *(["-c", script] if " " in script else [str(ROOT / f"{script}.py")]), *overrides]
@@ -310,11 +312,16 @@ def test_killed_training_goes_on_and_ends_with_the_same_weights(
     run = tmp_path / "run"
     with running(scripts.start("train", *TINY, *SAVE_OFTEN, f"run_dir={run}")) as process:
         wait_for(process, lambda: saved_step(run) >= 10)
-    step = saved_step(run)
-    assert 10 <= step < 30
+    last = run / runs.CHECKPOINT
+    if last.exists():  # and its last checkpoint is half of one
+        last.write_bytes(last.read_bytes()[:-1000])
+    step = int(torch.load(run / runs.PREVIOUS, weights_only=True)["global_step"])
+    assert 5 <= step < 30
     assert not (run / runs.METRICS).exists()
     scripts.succeed("train", *TINY, *SAVE_OFTEN, "trainer.log_every_n_steps=1", f"run_dir={run}", "ckpt_path=last")
     assert_complete(run)
+    assert f"training goes on from {run / runs.PREVIOUS}" in (run / "log").read_text()
+    assert not (run / runs.PREVIOUS).exists()  # the training has ended
     with (run / "metrics" / "version_1" / "metrics.csv").open() as file:
         logged = [int(row["step"]) for row in csv.DictReader(file) if row["train/loss"]]
     assert logged == list(range(step, 30))
@@ -482,15 +489,23 @@ def test_nearest_neighbor_from_end_to_end(
     assert [row["text"] for row in found] == [row["prediction"] for row in expected[:9]]
 
 
-def test_wandb_offline(trained: Path, scripts: Scripts, tmp_path: Path) -> None:
-    scripts.succeed(
-        "train", *TINY, "trainer.max_steps=4", "logger=wandb", "logger.offline=true", f"run_dir={tmp_path / 'run'}"
-    )
+def test_wandb_goes_on_without_its_server(trained: Path, scripts: Scripts, tmp_path: Path) -> None:
+    scripts.succeed("train", *TINY, "trainer.max_steps=4", "logger=wandb", f"run_dir={tmp_path / 'run'}")
+    log = (tmp_path / "run" / "log").read_text()
+    assert "the W&B server http://127.0.0.1:9 cannot be reached" in log
+    assert f"send them later with: wandb sync {tmp_path / 'run' / 'wandb'}/offline-run-*" in log
     assert_complete_but_for_history(tmp_path / "run")
     (recorded,) = (tmp_path / "run").glob("wandb/offline-run-*/run-*.wandb")
     content = recorded.read_bytes()
     for expected in (b"test/bleu", b"test/samples", b"max_new_tokens", b"train/loss"):
         assert expected in content
+
+
+def test_no_key_is_written(trained: Path, evaluated: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """In anything that the runs of this file have left so far, caches included."""
+    written = [path for path in tmp_path_factory.getbasetemp().rglob("*") if path.is_file()]
+    assert {trained / "log", evaluated / "report.html", trained / runs.CHECKPOINT} <= set(written)
+    assert [(path, name) for path in written for name, key in KEYS.items() if key.encode() in path.read_bytes()] == []
 
 
 def test_tensorboard(trained: Path, scripts: Scripts, tmp_path: Path) -> None:

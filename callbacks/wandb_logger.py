@@ -1,0 +1,78 @@
+"""Curves for Weights & Biases, or for the disk where its server is away: a long run must not end for want of a curve.
+
+python train.py logger=wandb                       # WANDB_API_KEY in the environment, or `wandb login` before
+python train.py logger=wandb logger.offline=true   # does not even ask
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
+
+from errors import InputError
+
+log = logging.getLogger("train")
+
+_PATIENCE_SECONDS = 10.0
+
+
+class WandbOrDisk(WandbLogger):
+    """Lightning's WandbLogger, offline where the server cannot be reached when the run begins.
+
+    Args:
+        save_dir: The run directory.
+        offline: Keep everything there; else the server is asked once whether it is there.
+        options: Those of ``WandbLogger`` and of ``wandb.init``.
+
+    Raises:
+        InputError: The server is there, but there is no key for it, or it refuses the key.
+    """
+
+    def __init__(self, save_dir: str, offline: bool = False, **options: Any) -> None:
+        away = None if offline or rank_zero_only.rank != 0 else _unreachable()  # type: ignore[attr-defined]
+        if away is not None:
+            log.warning("%s; curves are kept, send them later with: wandb sync %s/wandb/offline-run-*", away, save_dir)
+        super().__init__(save_dir=save_dir, offline=offline or away is not None, **options)
+        if not self._offline and rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+            self._begin(save_dir)
+
+    def _begin(self, save_dir: str) -> None:
+        """Begin now: what stands in the way is found before anything is embedded."""
+        import wandb
+
+        try:
+            _ = self.experiment
+        except (wandb.errors.AuthenticationError, wandb.errors.UsageError) as error:
+            raise InputError(
+                f"logger=wandb: {' '.join(str(error).split())}; export WANDB_API_KEY, or give logger.offline=true"
+            ) from error
+        except wandb.errors.CommError as error:
+            log.warning(
+                "logger=wandb: %s; curves are kept, send them later with: wandb sync %s/wandb/offline-run-*",
+                " ".join(str(error).split()),
+                save_dir,
+            )
+            self._offline, self._experiment = True, None
+            self._wandb_init["mode"] = "offline"
+
+
+def _unreachable() -> str | None:
+    """Why the server gives no answer of any kind; None where it does."""
+    import httpx
+    import wandb
+
+    settings = wandb.Settings()  # wandb.setup() would begin a session that cannot be offline any more
+    settings.update_from_system_settings()
+    settings.update_from_env_vars(dict(os.environ))
+    address = str(settings.base_url)
+    if settings.mode != "online":  # WANDB_MODE says that nothing is sent
+        return None
+    try:
+        httpx.get(address, timeout=_PATIENCE_SECONDS)
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        return f"the W&B server {address} cannot be reached ({error})"
+    return None
