@@ -43,7 +43,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import lm_inversion_tables as tables
-from common import quiet
+from common import fast_precision, quiet
 from slander import every_input
 
 import configuration
@@ -68,6 +68,11 @@ ABLATIONS: dict[str, list[str]] = {
         "attack.reparametrize=false", "attack.lr=0.065",
     ],
 }  # fmt: skip
+# Of 1,024 logits, 64 pieces would hold 16 each and make the encoder four times as dear.
+INVERTER = [
+    "attack=logits_inverter", "datamodule=random_tokens", "attack.prefix.vectors=16", "attack.prefix.hidden=128",
+    "attack.backbone.width=128", "attack.backbone.heads=2", "attack.backbone.encoder_layers=1",
+]  # fmt: skip
 SODA_PASSES = 3.5  # of an iteration: three of the gradient, one where the candidate changed
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
@@ -219,7 +224,7 @@ class Inverter:
     def _built(self) -> Any:
         from hydra.utils import instantiate
 
-        attack = instantiate(self.bench.config(["attack=logits_inverter", "datamodule=random_tokens"]).attack)
+        attack = instantiate(self.bench.config(INVERTER).attack)
         attack.connect(self.bench.folder / "artifacts", self.bench.oracle(self.bench.model()))
         attack.prepare([], attack.artifacts)
         attack.load(attack.artifacts)
@@ -260,7 +265,8 @@ class Inverter:
             labels = torch.tensor([[*row, attack.tokenizer.eos_token_id] for row in kept])
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * schedule(share, steps, attack.optimizer_settings.warmup_steps)
-            loss = attack.loss(rows, labels)
+            with torch.autocast("cpu", torch.bfloat16, enabled=fast_precision("cpu") == "bf16-mixed"):
+                loss = attack.loss(rows, labels)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(attack.parameters(), 1.0)

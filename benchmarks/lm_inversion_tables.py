@@ -92,7 +92,7 @@ def everything(records: Sequence[Record]) -> str:
         parts.setdefault(record["part"], []).append(record)
     makers = {
         "oracle": oracle, "wrong_length": wrong_length, "slander": slander, "outputs": outputs, "ablation": ablation,
-        "lengths": lengths, "long": long,
+        "inverter": inverter, "lengths": lengths, "long": long,
     }  # fmt: skip
     return "\n\n".join(makers[part](parts[part]) for part in makers if part in parts) + seconds(parts)
 
@@ -168,6 +168,12 @@ def ablation(records: Sequence[Record]) -> str:
         lines.append([variant, rate(within(rows, limit), True), *(rate(within(cell, limit)) for cell in cells)])
     heads = ["soda", "exact", *(f"{n}" for n in values(records, "length"))]
     return f"ablation: exact within {limit:,} passes, by input length, %\n" + table(heads, lines)
+
+
+def inverter(records: Sequence[Record]) -> str:
+    """What the logits inverters were trained on."""
+    lines = [[r["name"]["data"], f"{r['pairs']:,}", f"{r['steps']:,}", f"{r['loss']:.2f}"] for r in records]
+    return "inverter: training, each pair one forward pass\n" + table(["inputs", "pairs", "steps", "last loss"], lines)
 
 
 def lengths(records: Sequence[Record]) -> str:
