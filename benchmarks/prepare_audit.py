@@ -9,7 +9,7 @@ the rest for training, multiplied by filling its templates with its own entities
 adds the training texts of another file. No text of the store is among the attacker's.
 
     audit_data/train.jsonl valid.jsonl test.jsonl     text, spans
-    audit_data/store.jsonl                            id, text (cut to 32 tokens), spans: the truth
+    audit_data/store.jsonl                            index, id, text (cut to 32 tokens), spans: the truth
     audit_data/store.npy                              (2000, 384): the vectors of these texts, in order
 """
 
@@ -63,8 +63,13 @@ def main() -> None:
     write(
         arguments.output / "store.jsonl",
         [
-            {"id": row["id"], "text": one.text, "spans": [[span.start, span.end, span.label] for span in one.spans]}
-            for row, one in zip(store, cut, strict=True)
+            {
+                "index": index,
+                "id": row["id"],
+                "text": one.text,
+                "spans": [[span.start, span.end, span.label] for span in one.spans],
+            }
+            for index, (row, one) in enumerate(zip(store, cut, strict=True))
         ],
     )
     np.save(arguments.output / "store.npy", MiniLM().embed([one.text for one in cut]).numpy())

@@ -307,7 +307,7 @@ def _card(one: Recovered) -> dict[str, Any]:
 
 
 @cache
-def _template() -> Any:
+def _template(name: str) -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -317,9 +317,9 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html.jinja").module
+    return environment.get_template(name).module
 
 
-def macro(name: str, **values: Any) -> Markup:
-    """Call a macro of the template; each section of the page is one."""
-    return Markup(getattr(_template(), name)(**values))
+def macro(name: str, template: str = "report.html.jinja", **values: Any) -> Markup:
+    """Call a macro of a template; each section of a page is one."""
+    return Markup(getattr(_template(template), name)(**values))

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationToMissingValueError, OmegaConfBaseException
-from pydantic import ConfigDict, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from configuration.locating import accepted, locate
@@ -45,7 +45,7 @@ _WORDING = {
     "needs_python_object": "a node with _target_",
 }
 
-# The keys at the root of train.yaml, evaluate.yaml and invert.yaml that go to no constructor.
+# The keys at the root of train.yaml, evaluate.yaml, invert.yaml and audit.yaml that go to no constructor.
 _ROOT: dict[str, Any] = {
     "seed": NonNegativeInt,
     "run_dir": str,
@@ -62,6 +62,14 @@ _ROOT: dict[str, Any] = {
     "output": str,
     "limit": PositiveInt | None,
     "batch_size": PositiveInt,
+    "collection": str | None,
+    "texts": str | None,
+    "readable": Annotated[float, Field(gt=0, le=100)],
+    "defenses": list[str],
+    "defense_limit": PositiveInt,
+    "exposed": PositiveInt,
+    "show_text": bool,
+    "trust_vectors": bool,
 }
 
 

@@ -187,7 +187,7 @@ def _help(task: Callable[..., None], config_name: str) -> str:
     lines += ["", "Keys (key=value; a dot leads into a group, attack.decoding.beams=1):"]
     for name, (default, note) in _comments(CONFIGS / f"{config_name}.yaml").items():
         if not name.startswith("- "):
-            lines += [f"  {name:<12}{note}", f"  {'':<14}{default}"]
+            lines += [f"  {name:<11} {note}", f"  {'':<14}{default}"]
     if config_name == "train":
         lines += [
             "",

@@ -103,7 +103,7 @@ def open_store(vectors: str, width: int, collection: str | None = None) -> Vecto
 def draw(
     store: VectorStore, width: int, limit: int | None = None, seed: int = 0, wanted: Collection[int] = ()
 ) -> Sample:
-    """All rows, or ``limit`` of them at random, those ``wanted`` (positions) first.
+    """All rows, or ``limit`` of them at random, taken from those ``wanted`` (positions) first.
 
     Raises:
         InputError: An empty store; vectors of another width, NaN, infinite or zero.
@@ -111,13 +111,10 @@ def draw(
     size = len(store.ids)
     if not size:
         raise InputError(f"vectors={store.name}: holds no vectors")
-    chosen = set(wanted)
-    if limit is None:
-        chosen = set(range(size))
-    elif len(chosen) < limit:
-        order = np.random.default_rng(seed).permutation(size).tolist()
-        chosen.update([place for place in order if place not in chosen][: limit - len(chosen)])
-    positions = sorted(chosen)
+    first = set(wanted)
+    order = np.random.default_rng(seed).permutation(size).tolist()
+    order.sort(key=lambda place: place not in first)  # stable: random within both parts
+    positions = sorted(order[:limit])
     parts = [
         store.fetch(positions[start : start + FETCHED_TOGETHER]) for start in range(0, len(positions), FETCHED_TOGETHER)
     ]

@@ -420,7 +420,7 @@ def _run(folder: Path, name: str, *arguments: str, task: str = "") -> subprocess
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize("name", ["train", "evaluate", "invert"])
+@pytest.mark.parametrize("name", ["train", "evaluate", "invert", "audit"])
 def test_help_lists_groups_and_keys_without_torch(tmp_path: Path, name: str) -> None:
     done = _run(tmp_path, name, "--help")
     assert done.returncode == 0, done.stderr

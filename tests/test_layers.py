@@ -24,9 +24,10 @@ ORDER = [
     "train",
     "evaluate",
     "invert",
+    "audit",
     "compare",
 ]
-SCRIPTS = {"train", "evaluate", "invert", "compare"}
+SCRIPTS = {"train", "evaluate", "invert", "audit", "compare"}
 
 
 def imported(path: Path) -> set[str]:

@@ -104,7 +104,7 @@ def test_a_sample_is_drawn_at_random_by_its_seed_and_holds_what_is_wanted(tmp_pa
     assert {3, 29} <= set(one.positions)
     assert list(one.positions) == sorted(one.positions) != list(range(8))
     assert torch.equal(one.vectors, torch.from_numpy(VECTORS[list(one.positions)]))
-    assert draw(store, WIDTH, limit=1, wanted=[5, 6]).positions == (5, 6)
+    assert set(draw(store, WIDTH, limit=2, wanted=[5, 6, 7]).positions) < {5, 6, 7}
     assert draw(store, WIDTH, limit=99).positions == tuple(range(30))
 
 

@@ -1,0 +1,84 @@
+"""What a vector store gives away: a sample of it and a finished run in, a page for its owner out.
+
+    python audit.py run=<dir> vectors=mine.npy                      # <run>/audits/<time>/audit.html and audit.json
+    python audit.py run=<dir> vectors=chroma:db texts=truth.jsonl   # measured where true texts are known
+    python audit.py run=<dir> vectors=mine.npy 'defenses=["defense=noise defense.level=0.02"]' --show-text
+
+It estimates what share of the store this attacker reads, which kinds of entities leak, which rows are most exposed, and
+what defenses would change. Recovered texts are masked unless --show-text. The same command with the output_dir of an
+audit that was killed goes on with it. docs/audit.md says how the figures are made.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import configuration
+import runs
+from errors import InputError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def audit(settings: DictConfig, config: DictConfig) -> None:
+    """Open -> check -> read back -> judge -> defend -> write."""
+    import torch
+    from hydra.utils import instantiate
+    from lightning import seed_everything
+
+    from attacks.finished import FinishedBatches, settings_key
+    from callbacks.audit_inputs import check_space, check_truths, read_truths
+    from callbacks.audit_judging import judge
+    from callbacks.audit_page import VALUES, print_audit, write_audit
+    from callbacks.audit_reading import Reader, check_width, held_out, known_rows, same_attack
+    from callbacks.scoring_models import scoring_models
+    from datamodules.vector_stores import draw, open_store
+    from embedders.cache import CachedEmbedder
+
+    run, output = Path(settings.run), Path(settings.output_dir)
+    if (output / VALUES).exists() and not (output / runs.FINISHED).exists():
+        raise InputError(f"output_dir={output}: already holds an audit; choose another directory")
+    points = configuration.defense_points(config, settings.defenses, "defenses")
+    tried = {point.name: instantiate(point.config.defense, _convert_="all") for point in points}
+    embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), Path(config.cache_dir))
+    defense = instantiate(config.defense, _convert_="all")
+    width = defense.output_dimension(embedder.dimension)
+    check_width(width, embedder)
+    for one in tried.values():
+        one.output_dimension(width)
+    store = open_store(settings.vectors, width, settings.collection)
+    truths = {} if settings.texts is None else read_truths(settings.texts, store)
+    models = scoring_models(config)
+    sample = draw(store, width, settings.limit, config.seed, truths)
+    rows = known_rows(run)
+    warnings = check_space(sample, [row.reference for row in rows], embedder, settings.trust_vectors)
+    if truths:
+        truths, more = check_truths(truths, sample, embedder, config, settings.trust_vectors)
+        warnings += more
+
+    seed_everything(config.seed, workers=True, verbose=False)
+    attack = instantiate(config.attack, _convert_="all")
+    attack.connect(run / runs.ARTIFACTS, embedder, from_checkpoint=True)
+    attack.restore(runs.finished_checkpoint(run, settings.ckpt_path) if attack.trainable else None, width)
+    attack.to(torch.device("cuda" if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else "cpu"))
+    finished = FinishedBatches(output / runs.FINISHED, settings_key(configuration.plain(config), embedder.fingerprint))
+    runs.start(output, resuming=finished.begun())
+    finished.begin()
+    finished.open(attack.deciding())
+    reader = Reader(attack, embedder, finished, settings.batch_size)
+
+    clean = embedder.embed([row.reference for row in rows], "scoring")
+    known = held_out(rows, same_attack(config, runs.read_config(run), settings.ckpt_path), reader, clean)
+    found = judge(settings, config, sample, truths, known, clean, reader, models.tagger, tried)
+    found.warnings = warnings + found.warnings
+    write_audit(output, found)
+    finished.clear()  # holds recovered text in the clear
+    print_audit(output, found)
+
+
+if __name__ == "__main__":
+    sys.argv = ["show_text=true" if word == "--show-text" else word for word in sys.argv]
+    configuration.main_on_run(audit, "audit")

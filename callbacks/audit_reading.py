@@ -1,0 +1,130 @@
+"""Reading vectors back for an audit, so that it goes on after a kill, and the texts whose truth the run knows.
+
+reader = Reader(attack, embedder, finished, batch_size=128)
+texts = reader.read("store", vectors, positions)              # decoded once, whatever happens between
+known = held_out(run, config, reader)                         # the run's own test texts and what was read of them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from omegaconf import DictConfig
+from rich.progress import track
+from torch import Tensor
+
+import runs
+from attacks.base import Attack, Targets
+from attacks.finished import FinishedBatches
+from callbacks.audit import Reading, Truth
+from callbacks.results import Row, read_rows
+from embedders.cache import CachedEmbedder
+from errors import InputError
+from examples import Span
+from metrics.text import exact_match
+from metrics.tokens import token_overlap
+from metrics.vectors import cosine_rows
+
+PredictionKind = Literal["sequence", "set"]
+
+
+class Reader:
+    """An attack that reads vectors in batches; each is kept until the audit is written.
+
+    Args:
+        attack: Restored, on its device.
+        embedder: Of the attack; embeds what was read.
+        finished: Keeps the batches.
+        batch_size: Vectors decoded at once.
+    """
+
+    def __init__(self, attack: Attack, embedder: CachedEmbedder, finished: FinishedBatches, batch_size: int) -> None:
+        self.attack, self.embedder, self.finished, self.batch_size = attack, embedder, finished, batch_size
+        self.kind: PredictionKind = "sequence"
+
+    def read(self, part: str, vectors: Tensor, positions: Sequence[int]) -> list[str]:
+        """The text of each vector, (n, d); ``part`` names the work, ``positions`` seed any sampling."""
+        texts: list[str] = []
+        index = torch.tensor(positions)
+        for begin in track(range(0, len(vectors), self.batch_size), f"reading {part}"):
+            batch = {
+                "index": index[begin : begin + self.batch_size],
+                "vectors": vectors[begin : begin + self.batch_size],
+            }
+
+            def work(batch: dict[str, Tensor] = batch) -> list[list[str]]:
+                targets = Targets(batch["vectors"].to(self.attack.device), batch["index"])
+                with torch.no_grad():
+                    return [[one.candidates[0], one.kind] for one in self.attack.invert(targets, self.embedder)]
+
+            # The name tells batches apart by their first index alone, and a sample's may be any.
+            done = self.finished.once(f"{part}-{begin}", batch, self.embedder, work)
+            texts += [text for text, _ in done.value]
+            self.kind = done.value[-1][1]
+        return texts
+
+    def readings(self, texts: Sequence[str], vectors: Tensor, truths: Sequence[Truth | None]) -> list[Reading]:
+        """What was read, with its cosine with ``vectors``, (n, d), and what it has of the truth where that is known."""
+        cosines = cosine_rows(self.embedder.embed(list(texts), "scoring"), vectors).tolist()
+        return [
+            reading(text, cosine, None if truth is None else truth.text, self.kind)
+            for text, cosine, truth in zip(texts, cosines, truths, strict=True)
+        ]
+
+
+def reading(text: str, cosine: float, truth: str | None, kind: PredictionKind) -> Reading:
+    """Compare a recovered text with the truth, if that is known."""
+    if truth is None:
+        return Reading(text, cosine)
+    exact = exact_match(truth, text) if kind == "sequence" else None
+    return Reading(text, cosine, token_overlap(truth, text).f1, exact)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Texts whose truth the run knows, and what was read of them."""
+
+    truths: list[Truth]
+    readings: list[Reading]
+
+
+def known_rows(run: Path) -> list[Row]:
+    """The rows of the run's predictions.jsonl; none where it was not tested."""
+    path = run / runs.PREDICTIONS
+    return read_rows(path) if path.is_file() else []
+
+
+def held_out(rows: Sequence[Row], unchanged: bool, reader: Reader, vectors: Tensor) -> Known:
+    """The run's own test texts and what is read of them: as it was written down, unless the attack was changed.
+
+    Args:
+        rows: Of the run's predictions.jsonl.
+        unchanged: Whether the attack is as it was when they were written.
+        reader: Reads them anew otherwise.
+        vectors: Of their references, as the attacker would receive them, (n, d).
+    """
+    truths = [Truth(row.reference, tuple(Span(*span) for span in row.spans)) for row in rows]
+    if unchanged:
+        reader.kind = rows[0].kind if rows else reader.kind
+        texts = [row.prediction for row in rows]
+    else:
+        texts = reader.read("test texts", vectors, [row.index for row in rows])
+    return Known(truths, reader.readings(texts, vectors, truths))
+
+
+def check_width(width: int, embedder: CachedEmbedder) -> None:
+    """Raises InputError where recovered texts have no cosine with the vectors: a defense changed the width."""
+    if width != embedder.dimension:
+        raise InputError(
+            f"run: its attacker reads vectors of width {width}, its embedder makes {embedder.dimension}: an audit "
+            "compares both, so it needs a run whose defense keeps the width"
+        )
+
+
+def same_attack(config: DictConfig, original: DictConfig, ckpt_path: str | None) -> bool:
+    """Whether the run's own predictions are those that the amended configuration would give."""
+    return ckpt_path in (None, "last") and all(config[name] == original[name] for name in ("attack", "defense"))

@@ -1,0 +1,341 @@
+"""audit.py on a tiny run: what it measures and estimates, what it shows and hides, what it refuses, and going on."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import audit
+import configuration
+import runs
+import train
+from attacks.base import Prediction, Targets
+from attacks.nearest_neighbor import NearestNeighbor
+from callbacks.audit import Truth
+from callbacks.audit_defenses import neighbours_kept
+from callbacks.audit_inputs import read_truths
+from callbacks.audit_kinds import places
+from callbacks.audit_reading import reading
+from datamodules.vector_stores import open_store
+from embedders.cache import CachedEmbedder
+from embedders.minilm import MiniLM
+from errors import InputError
+from examples import Span
+
+pytestmark = pytest.mark.slow
+
+WHO = ["Ada", "Bob", "Cleo", "Dan", "Eve", "Fay", "Gus", "Hal"]
+CITIES = ["Paris", "Rome", "Oslo", "Lima", "Bonn"]
+TRAIN = [f"{who} lives in {city} and writes to {who.lower()}@example.org" for who in WHO for city in CITIES]
+# Of the test texts, every other one differs from a training text in the last word alone: readable, not word for word.
+TEST = [f"{who} lives in {city} and writes to {who.lower()}@{'home' if n % 2 else 'the shop down there'}"
+        for n, (who, city) in enumerate((who, city) for who in WHO for city in CITIES[:3])]  # fmt: skip
+OTHER = [f"the {thing} of number {n} was not seen again" for n, thing in enumerate(["bird", "car", "tax", "rain"] * 5)]
+HOSTILE = "<script>alert('x')</script> & <img src=x> \u202eab"
+STORE = [*TRAIN[:20], *OTHER]
+
+
+class Place:
+    """A run of the nearest neighbour, and vectors of the store's texts."""
+
+    def __init__(self, base: Path) -> None:
+        self.base, self.run, self.cache = base, base / "run", base / "cache"
+        rows = [{"text": text, "split": split} for split, part in (("train", [*TRAIN, HOSTILE]), ("test", TEST))
+                for text in part]  # fmt: skip
+        (base / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        config = configuration.compose("train", [
+            "attack=nearest_neighbor", "datamodule=files", f"datamodule.path={base / 'data.jsonl'}",
+            "datamodule.split_field=split", "datamodule.valid_fraction=0", "trainer=cpu", "logger=none",
+            f"run_dir={self.run}", f"cache_dir={self.cache}", "~callbacks.progress",
+        ])  # fmt: skip
+        assert configuration.check(config) == []
+        train.train(config)
+        self.embedder = CachedEmbedder(MiniLM(), self.cache)
+        self.vectors = self.embedder.embed([*STORE, HOSTILE], "scoring").numpy()
+        np.save(base / "store.npy", self.vectors)
+        self.truths([{"text": text} for text in [*STORE, HOSTILE]], "truth.jsonl")
+
+    def truths(self, rows: list[dict[str, Any]], name: str) -> Path:
+        path = self.base / name
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    def audit(self, name: str, *lines: str, defenses: str = "[]") -> dict[str, Any]:
+        output = self.base / name
+        given = [f"run={self.run}", f"output_dir={output}", f"defenses={defenses}"]
+        if not any(line.startswith("vectors=") for line in lines):
+            given.append(f"vectors={self.base / 'store.npy'}")
+        audit.audit(*configuration.on_run("audit", [*given, *lines]))
+        assert {path.name for path in output.iterdir()} == {"audit.json", "audit.html"}
+        found: dict[str, Any] = json.loads((output / "audit.json").read_text())
+        return found
+
+    def refuse(self, *lines: str, defenses: str = "[]") -> str:
+        with pytest.raises(InputError) as raised:
+            self.audit("refused", *lines, defenses=defenses)
+        assert not (self.base / "refused").exists()
+        return str(raised.value)
+
+    @cached_property
+    def measured(self) -> dict[str, Any]:
+        return self.audit("measured", f"texts={self.base / 'truth.jsonl'}")
+
+    def page(self, name: str) -> str:
+        return (self.base / name / "audit.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(tmp_path_factory.mktemp("audit"))
+
+
+def test_with_true_texts_shares_are_measured(place: Place) -> None:
+    found = place.measured
+    # The attack knows the first twenty texts and the hostile one, and nothing like the other twenty.
+    assert found["readable"] == {"value": 21 / 41, "low": pytest.approx(0.3648, abs=1e-3),
+                                 "high": pytest.approx(0.6574, abs=1e-3), "rows": 41, "measured": True}  # fmt: skip
+    assert found["exact"]["value"] == 21 / 41
+    assert set(found["estimated"]) == {"readable", "exact"}
+    assert [(kind["label"], kind["total"], kind["share"]["value"]) for kind in found["kinds"]] == [("EMAIL", 20, 1.0)]
+    assert [one["name"] for one in found["tried"]] == ["none"]
+    assert found["tried"][0]["readable"]["value"] == 21 / 41
+    assert len(found["rows"]) == 20
+    assert all(row["exact"] and row["cosine"] == pytest.approx(1, abs=1e-5) for row in found["rows"])
+    assert found["rows"][0]["id"] == str(found["rows"][0]["position"])
+
+
+def test_without_true_texts_shares_are_estimated_from_what_cosines_meant(place: Place) -> None:
+    found = place.audit("estimated")
+    known = [json.loads(line) for line in (place.run / runs.PREDICTIONS).read_text().splitlines()]
+    assert len(known) == len(found["known"]) == 24
+    assert not found["readable"]["measured"]
+    assert found["readable"]["low"] < found["readable"]["value"] < found["readable"]["high"]
+    # The truth is 21 of 41; of the test texts, twelve are read but for a word.
+    assert found["readable"]["low"] < 21 / 41 < found["readable"]["high"] + 0.1
+    emails = next(kind for kind in found["kinds"] if kind["label"] == "EMAIL")
+    assert emails["total"] >= 20
+    assert any("looks unlike the run's own test texts" in warning for warning in found["warnings"])
+    assert "an estimated" in place.page("estimated")
+
+
+def test_texts_are_masked_unless_they_are_asked_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert place.measured["masked"]
+    given = [f"run={place.run}", f"vectors={place.base / 'store.npy'}", f"texts={place.base / 'truth.jsonl'}"]
+    given += [f"output_dir={place.base / 'shown'}", "exposed=41", "defenses=[]", "--show-text"]
+    monkeypatch.setattr(sys, "argv", ["audit.py", *given])
+    runpy.run_path(str(Path(audit.__file__)), run_name="__main__")
+    shown = json.loads((place.base / "shown" / "audit.json").read_text())
+    for name in ("audit.json", "audit.html"):
+        content = (place.base / "measured" / name).read_text()
+        for word in ("Ada", "Paris", "lives", "ada@example.org", "alert"):
+            assert word not in content
+        assert "[EMAIL]" in content
+        assert "Xxx xxxxx xx Xxxx" in content
+    assert {row["text"] for row in shown["rows"]} >= {*TRAIN[:20], HOSTILE}
+    assert all(row["truth"] == [*STORE, HOSTILE][row["position"]] for row in shown["rows"])
+
+
+def test_hostile_text_does_nothing_in_the_page(place: Place) -> None:
+    found = place.audit("clear", "show_text=true", "exposed=41")
+    assert HOSTILE in {row["text"] for row in found["rows"]}
+    page = place.page("clear")
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &lt;img src=x" in page
+    assert "default-src 'none'" in page
+    hostile = place.base / "<b>bold.npy"
+    np.save(hostile, place.vectors)
+    place.audit("named", f"vectors='{hostile}'", "limit=5")
+    assert "<b>" not in place.page("named")
+
+
+def test_defenses_are_tried_on_the_same_rows(place: Place) -> None:
+    lines = json.dumps([
+        "defense=noise defense.level=1", "defense=rounding defense.step=0.001",
+        "defense=truncation defense.dimensions=384",
+    ])  # fmt: skip
+    for name, more in (("tried", [f"texts={place.base / 'truth.jsonl'}"]), ("tried_without", [])):
+        found = place.audit(name, *more, defenses=lines)
+        none, noise, rounding, truncation = found["tried"]
+        assert [none["name"], noise["name"]] == ["none", "noise level=1"]
+        assert none["neighbours"] == truncation["neighbours"] == 1
+        assert noise["neighbours"] < 0.6 < 0.9 < rounding["neighbours"] <= 1
+        assert noise["cosine"] < none["cosine"] - 0.2
+        assert not more or noise["exact"]["value"] < none["exact"]["value"] - 0.2
+        assert truncation["readable"]["value"] == pytest.approx(none["readable"]["value"], abs=1e-6)
+        assert found["tried_on"] == 41
+    assert found["tried"][0]["entities"] is None
+    few = place.audit("few", "defense_limit=15", defenses='["defense=rounding defense.step=0.001"]')
+    assert few["tried_on"] == 15
+
+
+def test_narrower_vectors_are_filled_up_with_zeros(place: Place) -> None:
+    found = place.audit("narrow", defenses='["defense=truncation defense.dimensions=128"]')
+    assert found["tried"][1]["width"] == 128
+    assert 0 < found["tried"][1]["cosine"] < found["tried"][0]["cosine"] + 1e-9
+
+
+def test_a_killed_audit_goes_on_and_keeps_nothing_of_the_way(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    invert, seen = NearestNeighbor.invert, []
+
+    def dying(self: Any, targets: Targets, oracle: Any) -> list[Prediction]:
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        seen.append(targets.index.tolist())
+        return invert(self, targets, oracle)
+
+    lines = ["batch_size=16", f"texts={place.base / 'truth.jsonl'}"]
+    monkeypatch.setattr(NearestNeighbor, "invert", dying)
+    with pytest.raises(KeyboardInterrupt):
+        place.audit("killed", *lines)
+    assert {path.name for path in (place.base / "killed").iterdir()} == {runs.FINISHED}
+    monkeypatch.setattr(NearestNeighbor, "invert", invert)
+    whole = place.audit("whole", *lines)
+
+    def counted(self: Any, targets: Targets, oracle: Any) -> list[Prediction]:
+        seen.append(targets.index.tolist())
+        return invert(self, targets, oracle)
+
+    monkeypatch.setattr(NearestNeighbor, "invert", counted)
+    found = place.audit("killed", *lines)
+    assert [len(batch) for batch in seen] == [16, 16, 9]
+    assert found == whole
+    with pytest.raises(InputError, match="already holds an audit"):
+        place.audit("killed", *lines)
+
+
+def test_a_changed_attack_reads_the_test_texts_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    invert, seen = NearestNeighbor.invert, []
+
+    def counted(self: Any, targets: Targets, oracle: Any) -> list[Prediction]:
+        seen.append(len(targets.index))
+        return invert(self, targets, oracle)
+
+    monkeypatch.setattr(NearestNeighbor, "invert", counted)
+    place.audit("kept", "limit=7")
+    assert seen == [7]
+    place.audit("anew", "limit=7", f"ckpt_path={place.base / 'data.jsonl'}")  # an attack without weights reads none
+    assert seen == [7, 24, 7]
+
+
+# -- what the user gave wrong -----------------------------------------------------------------------------------------
+
+
+def test_vectors_of_another_space(place: Place) -> None:
+    path = place.base / "other.npy"
+    np.save(path, place.vectors[:, :100])
+    assert "vectors of width 100, but this attack was trained on width 384" in place.refuse(f"vectors={path}")
+    np.save(path, place.vectors * 7)
+    message = place.refuse(f"vectors={path}")
+    assert "median length is 7, but the run's embedder gives vectors of length 1" in message
+    axes, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(384, 384)))
+    np.save(path, place.vectors @ axes)
+    assert "directions have nothing in common" in place.refuse(f"vectors={path}")
+    found = place.audit("trusted", f"vectors={path}", "trust_vectors=true")
+    assert any("directions have nothing in common" in warning for warning in found["warnings"])
+
+
+def test_texts_that_do_not_belong_to_the_vectors(place: Place) -> None:
+    texts = place.truths([{"text": text} for text in reversed([*STORE, HOSTILE])], "reversed.jsonl")
+    message = place.refuse(f"texts={texts}")
+    assert "texts: the vectors of these texts have a median cosine of" in message
+    assert "trust_vectors=true" in message
+    store = open_store(str(place.base / "store.npy"), 384)
+    for rows, expected in (
+        ([{"text": "a", "index": 41}], "truth_bad.jsonl:1: index 41: the store has the positions 0 to 40"),
+        ([{"text": "a", "index": "x"}], "index 'x'"),
+        ([{"text": "a", "id": "41"}], "no vector has the id '41'"),
+        ([{"text": "a", "id": "3"}, {"text": "b", "id": 3}], "truth_bad.jsonl:2: a second text for the vector 3"),
+        ([{"txt": "a"}], "no field 'text'"),
+        ([{"text": "a"}] * 42, "truth_bad.jsonl:42: the store has only 41 vectors"),
+        ([{"text": " "}], "holds no text"),
+        ([{"text": "abc", "spans": [{"start": 0, "end": 9, "label": "X"}]}], "does not lie in the text"),
+    ):
+        with pytest.raises(InputError) as raised:
+            read_truths(str(place.truths(rows, "truth_bad.jsonl")), store)
+        assert expected in str(raised.value)
+    assert "there is no such file; did you mean truth.jsonl?" in place.refuse(f"texts={place.base / 'trut.jsonl'}")
+
+
+def test_texts_by_id_with_spans_of_some_rows(place: Place) -> None:
+    text = STORE[4]
+    rows = [{"id": "4", "text": text, "spans": [[0, 3, "NAME"]]}, {"id": 30, "text": STORE[30]}]
+    found = place.audit("some", f"texts={place.truths(rows, 'some.jsonl')}", "limit=10")
+    assert (found["sampled"], found["size"], found["readable"]["rows"]) == (10, 41, 2)
+    assert found["readable"]["value"] == 0.5
+    assert [(kind["label"], kind["total"], kind["share"]["value"]) for kind in found["kinds"]] == [("NAME", 1, 1.0)]
+    row = next(row for row in found["rows"] if row["id"] == "4")
+    assert row["text"].startswith("[NAME] xxxxx")
+    assert found["tried_on"] == 2
+
+
+def test_longer_texts_than_the_run_was_trained_on(place: Place) -> None:
+    long = " ".join(f"{text}." for text in TRAIN[:4])
+    np.save(place.base / "long.npy", place.embedder.embed([long], "scoring").numpy())
+    truth = place.truths([{"text": long}], "long.jsonl")
+    found = place.audit("long", f"vectors={place.base / 'long.npy'}", f"texts={truth}")
+    assert any("1 of 1 texts are longer than the 32 tokens" in warning for warning in found["warnings"])
+
+
+def test_settings_are_checked_together_before_anything_is_read(place: Place) -> None:
+    with pytest.raises(InputError) as raised:
+        place.audit("refused", "limit=0", "readable=120", "exposd=3", "vectors=nowhere.npy")
+    assert str(raised.value).splitlines() == [
+        "limit=0: must be at least 1",
+        "readable=120: must be at most 100.0",
+        "exposd: unknown key, did you mean exposed?",
+    ]
+    message = place.refuse(defenses='["defense=nose","defense=noise defense.level=-1","noise"]')
+    assert "defense=nose: did you mean noise?" in message
+    assert "defense.level=-1: must be at least 0" in message
+    assert "vectors=nowhere.npy: no such file" in place.refuse("vectors=nowhere.npy")
+
+
+def test_a_run_that_was_not_tested_can_only_be_measured(place: Place) -> None:
+    path = place.run / runs.PREDICTIONS
+    kept = path.read_text()
+    path.unlink()
+    try:
+        found = place.audit("untested")
+        assert found["readable"] is None
+        assert any("Nothing can be estimated" in warning for warning in found["warnings"])
+        assert "How much of that is right is not known" in place.page("untested")
+        assert place.audit("untested_measured", f"texts={place.base / 'truth.jsonl'}")["readable"]["value"] == 21 / 41
+    finally:
+        path.write_text(kept)
+
+
+# -- parts ------------------------------------------------------------------------------------------------------------
+
+
+def test_neighbours_kept_by_hand() -> None:
+    angles = torch.tensor([0.0, 0.1, 0.3, 3.0]) * 1.0
+    vectors = torch.stack([angles.cos(), angles.sin()], dim=1)
+    assert neighbours_kept(vectors, 5 * vectors) == 1
+    assert neighbours_kept(vectors[:1], vectors[:1]) == 1
+    # Of twelve rows on a circle each has eleven others, of which ten are near: mirrored in an axis, all stay.
+    circle = torch.arange(12) * 0.2
+    ring = torch.stack([circle.cos(), circle.sin()], dim=1)
+    assert neighbours_kept(ring, ring * torch.tensor([1.0, -1.0])) == 1
+    # Turned by half, each second row lies elsewhere: the farthest row of one order is not that of the other.
+    turned = ring * torch.tensor([-1.0, 1.0]) ** torch.arange(12)[:, None]
+    farthest = [(unit @ unit.T).argmin(dim=1) for unit in (ring, turned)]
+    lost = int((farthest[0] != farthest[1]).sum())
+    assert neighbours_kept(ring, turned) == pytest.approx(1 - lost / 120)
+
+
+def test_reading_and_places() -> None:
+    assert reading("ada is here", 0.5, None, "sequence").f1 is None
+    one = reading("ada is there", 0.5, "Ada is here", "sequence")
+    assert (one.f1, one.exact) == (pytest.approx(200 / 3), False)
+    assert reading("a b", 0.5, "b a", "set").exact is None
+    truth = Truth("Ada Bell of Rome", (Span(0, 8, "PERSON"), Span(12, 16, "CITY")))
+    assert places("so ada  bell, of Romeo", truth, [Span(3, 6, "X")]) == (Span(3, 12, "PERSON"),)
