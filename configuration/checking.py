@@ -62,7 +62,6 @@ _ROOT: dict[str, Any] = {
     "output": str,
     "limit": PositiveInt | None,
     "batch_size": PositiveInt,
-    "collection": str | None,
     "texts": str | None,
     "readable": Annotated[float, Field(gt=0, le=100)],
     "defenses": list[str],
