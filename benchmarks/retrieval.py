@@ -1,0 +1,142 @@
+"""Time and memory of the exact search, against faiss's flat index on the same vectors in the same run.
+
+    python benchmarks/retrieval.py --documents 200000 --queries 200
+
+Documents are random unit vectors in a file, which both read through a memory map, block by block: ours as it searches,
+faiss as it fills its index, which keeps them all in memory. Each way runs in a process of its own, so that the largest
+memory is its own; times are the medians of rounds that take turns. Ends with one JSON line, whose ``ratio`` is faiss's
+time of a search over ours: above 1, ours is faster. Ours includes reading the file; faiss searches what it holds in
+memory, and that it had to be filled first stands beside it. Both must find the same documents.
+
+The largest memory counts pages of the file that are mapped; ``--documents 1000000`` writes 3 GB. On a machine shared
+with other work: ``--own-time`` and OMP_NUM_THREADS=1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from metrics.exact_search import search
+
+BLOCK = 16_384
+Clock = Callable[[], float]
+
+
+def blocks(documents: Any) -> Iterator[Tensor]:
+    for start in range(0, len(documents), BLOCK):
+        yield torch.from_numpy(documents[start : start + BLOCK].copy())
+
+
+def write_vectors(path: Path, rows: int, dimension: int, seed: int) -> None:
+    file = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(rows, dimension))
+    generator = np.random.default_rng(seed)
+    for start in range(0, rows, BLOCK):
+        part = generator.standard_normal((min(BLOCK, rows - start), dimension), dtype=np.float32)
+        file[start : start + len(part)] = part / np.linalg.norm(part, axis=1, keepdims=True)
+    file.flush()
+
+
+def ours(folder: Path, k: int, clock: Clock) -> dict[str, Any]:
+    documents, queries = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("documents", "queries"))
+    started = clock()
+    found = search(torch.from_numpy(queries.copy()), blocks(documents), k)
+    return {"search": clock() - started, "filling": 0.0, "positions": found.positions.tolist()}
+
+
+def faiss_flat(folder: Path, k: int, clock: Clock) -> dict[str, Any]:
+    import faiss
+
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    documents, queries = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("documents", "queries"))
+    started = clock()
+    index = faiss.IndexFlatIP(documents.shape[1])
+    for block in blocks(documents):
+        index.add(block.numpy())
+    filled = clock()
+    _, positions = index.search(np.array(queries), k)
+    return {
+        "search": clock() - filled,
+        "filling": filled - started,
+        "positions": positions.tolist(),
+    }
+
+
+WAYS = {"ours": ours, "faiss": faiss_flat}
+
+
+def one(way: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """What a process of its own measured: seconds, largest memory in MB, and what it found."""
+    command = [sys.executable, __file__, "--way", way, "--folder", str(folder), "--k", str(options.k)]
+    command += ["--own-time"] if options.own_time else []
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--documents", type=int, default=200_000)
+    parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--dimension", type=int, default=768)
+    parser.add_argument("--k", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--own-time", action="store_true", help="count processor time instead of the time that passes")
+    parser.add_argument("--way", choices=list(WAYS), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.way is not None:
+        result = WAYS[options.way](
+            options.folder, options.k, time.process_time if options.own_time else time.perf_counter
+        )
+        print(json.dumps({**result, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+        return
+
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
+        write_vectors(folder / "documents.npy", options.documents, options.dimension, seed=0)
+        write_vectors(folder / "queries.npy", options.queries, options.dimension, seed=1)
+        results: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+        for turn in range(options.rounds):
+            for way in list(WAYS) if turn % 2 else list(WAYS)[::-1]:
+                results[way].append(one(way, folder, options))
+    agreed = np.mean([np.array(results["ours"][0]["positions"]) == np.array(results["faiss"][0]["positions"])])
+    assert agreed > 0.999, f"only {agreed:.2%} of the places hold the same document"
+    print(f"{options.documents:,} documents of {options.dimension}, {options.queries:,} queries, k={options.k}")
+    print(f"{'':<12}{'search, s':>12}{'filling, s':>12}{'largest memory, MB':>22}")
+    median = {
+        way: {key: statistics.median(row[key] for row in rows) for key in ("search", "filling", "memory")}
+        for way, rows in results.items()
+    }
+    for way, row in median.items():
+        print(f"{way:<12}{row['search']:>12.2f}{row['filling']:>12.2f}{row['memory']:>22,.0f}")
+    ratios = [theirs["search"] / own["search"] for own, theirs in zip(results["ours"], results["faiss"], strict=True)]
+    summary = {
+        "ratio": round(statistics.median(ratios), 3),
+        "ratio_with_filling": round(
+            (median["faiss"]["search"] + median["faiss"]["filling"]) / median["ours"]["search"], 3
+        ),
+        "memory_mb": round(median["ours"]["memory"]),
+        "faiss_memory_mb": round(median["faiss"]["memory"]),
+        "same_places": round(float(agreed), 6),
+    }
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()
