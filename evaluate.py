@@ -5,6 +5,7 @@
     python evaluate.py run=<dir> attack.decoding.beams=1 datamodule.limit_test=100
     python evaluate.py run=<dir> attack/decoding=sampling trials=10 compare=<dir> # means of ten trials, and a t-test
     python evaluate.py run=<dir> experiment=tradeoff collection=<dir>  # what defenses keep and what they cost a search
+    python evaluate.py run=<dir> callbacks=iterative_correction logger=wandb   # figures and curve in a logger, too
 
 Everything else is rebuilt from the run directory. Results go to <run>/evaluations/<time>, or to output_dir=<dir>: the
 same command with the directory of an evaluation that was killed goes on with it.
@@ -95,12 +96,14 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     trainer = instantiate(
         config.trainer,
         _convert_="all",
-        logger=False,
+        logger=instantiate(config.logger, _convert_="all", **_beside(output, config.logger)) or False,
         plugins=[WholeCheckpoints()],
         enable_checkpointing=False,
         default_root_dir=output,  # nothing is written elsewhere, whatever the run says
         callbacks=own,
     )
+    for logger in trainer.loggers:
+        logger.log_hyperparams(configuration.plain(config))
     shown = [callback for callback in trainer.callbacks if callback not in own]
     trainer.test(attack, datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True)
     for number in range(1, settings.trials):
@@ -113,10 +116,16 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
         if other is not None:
             compare(output, other)
     if trainer.is_global_zero:
-        for trial in finished:
-            trial.clear()
+        if not any(trial.wanted for trial in finished):
+            for trial in finished:
+                trial.clear()
         write_report(output)
         print_summary(output)
+
+
+def _beside(output: Path, logger: DictConfig) -> dict[str, str]:
+    """Loggers write into the directory of the results, not into that of the run."""
+    return {"save_dir": str(output)} if "save_dir" in logger else {}
 
 
 if __name__ == "__main__":

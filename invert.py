@@ -26,6 +26,7 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
 
     from attacks.base import Targets
     from datamodules.vector_files import read_vectors
+    from embedders.base import QueryLimitError
     from embedders.cache import CachedEmbedder
     from metrics.vectors import cosine_rows
 
@@ -43,24 +44,35 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
 
     texts: list[str] = []
     queries: list[str] = []
+    partial: list[bool] = []
     for begin in track(range(0, len(vectors), settings.batch_size), "inverting"):
         block = vectors[begin : begin + settings.batch_size]
         targets = Targets(block.to(device), torch.arange(begin, begin + len(block)))
         predictions = attack.invert(targets, embedder)
         texts += [prediction.candidates[0] for prediction in predictions]
         queries += [attack.query(prediction) for prediction in predictions]
-    again = embedder.embed(queries, "scoring")
-    cosines = cosine_rows(again, vectors).tolist() if again.shape == vectors.shape else [None] * len(texts)
+        partial += [prediction.partial for prediction in predictions]
+    done = list(range(len(texts)))
+    try:
+        again = embedder.embed(queries, "scoring")
+    except QueryLimitError as error:
+        done, again = list(error.done), error.vectors
+    cosines: list[float | None] = [None] * len(texts)
+    if again.shape[-1] == vectors.shape[-1]:
+        for row, cosine in zip(done, cosine_rows(again, vectors[done]).tolist(), strict=True):
+            cosines[row] = cosine
     runs.write_json_lines(
         output,
         (
-            {"index": index, "text": text, "cosine": cosine}
-            for index, (text, cosine) in enumerate(zip(texts, cosines, strict=True))
+            {"index": index, "text": text, "cosine": cosine, **({"partial": True} if cut else {})}
+            for index, (text, cosine, cut) in enumerate(zip(texts, cosines, partial, strict=True))
         ),
     )
     for index in range(min(10, len(texts))):
         print(f"{index:>6}  {'' if cosines[index] is None else f'{cosines[index]:.3f}'}  {texts[index]}")
     print(f"{len(texts)} texts written to {output}")
+    if embedder.queries.limit is not None:
+        print(f"CUT SHORT: the search for {sum(partial)} of them ended early. {embedder.queries.limit}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ adapter.frozen                                                   # True: checkpo
 from __future__ import annotations
 
 import difflib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -66,6 +67,7 @@ class FullFineTuning:
         return backbone.model(artifacts, weights=weights)
 
 
+@dataclass
 class LoRA:
     """Low-rank matrices beside linear layers are trained, the layers themselves are not (Hu et al. 2021).
 
@@ -80,16 +82,12 @@ class LoRA:
             the output head.
     """
 
-    frozen = True
+    rank: PositiveInt = 16
+    alpha: PositiveFloat = 32.0
+    dropout: Dropout = 0.05
+    modules: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = ALL_LINEAR
 
-    def __init__(
-        self,
-        rank: PositiveInt = 16,
-        alpha: PositiveFloat = 32.0,
-        dropout: Dropout = 0.05,
-        modules: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = ALL_LINEAR,
-    ) -> None:
-        self.rank, self.alpha, self.dropout, self.modules = rank, alpha, dropout, modules
+    frozen = True
 
     def check(self, backbone: Backbone) -> None:
         """See :class:`Adapter`; no weights are read for it.
@@ -134,6 +132,7 @@ class LoRA:
         return adapted
 
 
+@dataclass
 class QLoRA(LoRA):
     """LoRA over a model whose own linear layers are kept in 4 bits (Dettmers et al. 2023): NF4, with the scales of its
     blocks quantised as well, multiplied in bfloat16.
@@ -148,16 +147,7 @@ class QLoRA(LoRA):
         quantize_on_cpu: Keep 4 bits on the CPU too: less memory, and slow.
     """
 
-    def __init__(
-        self,
-        rank: PositiveInt = 16,
-        alpha: PositiveFloat = 32.0,
-        dropout: Dropout = 0.05,
-        modules: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = ALL_LINEAR,
-        quantize_on_cpu: bool = False,
-    ) -> None:
-        super().__init__(rank, alpha, dropout, modules)
-        self.quantize_on_cpu = quantize_on_cpu
+    quantize_on_cpu: bool = False
 
     def base(self, backbone: Pretrained, device: torch.device) -> Any:
         """The model in 4 bits where the device allows it."""

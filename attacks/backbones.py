@@ -310,6 +310,11 @@ def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     return ids
 
 
+def label_ids(tokenizer: Any, texts: Sequence[str], longest: int) -> list[list[int]]:
+    """Token ids of each text and the end token, cut to the ``longest`` that decoding can write."""
+    return [[*row, tokenizer.eos_token_id][:longest] for row in token_ids(tokenizer, texts)]
+
+
 def _save(artifacts: Path, tokenizer: Any, config: Any) -> None:
     """Write both to a folder beside ``decoder``, then rename it: half a tokenizer never stands under a final name."""
     final, part = artifacts / "decoder", artifacts / ".decoder.part"

@@ -81,6 +81,7 @@ class Prediction:
             into these again (pieces in no order, say); None where it would.
         given: What a baseline without vectors was told of the text instead of its vector; None for every attack.
         search: What the search came to, of an attack that searches for the input of a language model.
+        partial: A limit of the embedder ended the search for it early: these are the best texts until then.
     """
 
     candidates: tuple[str, ...]
@@ -88,6 +89,7 @@ class Prediction:
     tokens: tuple[int, ...] | None = None
     given: str | None = None
     search: SearchRecord | None = None
+    partial: bool = False
 
 
 _PREDICTIONS = TypeAdapter(list[Prediction])
@@ -277,7 +279,8 @@ class Attack(LightningModule):
 
         done = self.finished.once("predictions", batch, self.oracle, work)
         predictions = _PREDICTIONS.validate_python(done.value)
-        return {"index": index.tolist(), "predictions": predictions, "queries": done.queries, "seconds": done.seconds}
+        found = {"index": index.tolist(), "predictions": predictions}
+        return {**found, "queries": done.queries, "seconds": done.seconds, "limit": done.limit}
 
     # -- outside a trainer ----------------------------------------------------------------------------------------
 

@@ -50,11 +50,13 @@ class Done:
         value: What ``work`` gave, as JSON gives it back.
         queries: A 64-bit key of each distinct text that it asked for as the attack, (n,).
         seconds: That it took, when it was done.
+        limit: What the embedder said where a limit of queries cut it short; such a batch is not kept as done.
     """
 
     value: Any
     queries: NDArray[np.uint64]
     seconds: float
+    limit: str | None = None
 
 
 class Unfinished:
@@ -96,12 +98,16 @@ class FinishedBatches:
     Args:
         folder: Where their files lie; None keeps nothing.
         settings: Hash of all settings that may change a result.
+
+    Attributes:
+        wanted: See ``keep``.
     """
 
     def __init__(self, folder: Path | None = None, settings: str = "") -> None:
         self.folder, self.settings = folder, settings
         self._weights = ""
         self._said = False
+        self.wanted = False
 
     def begun(self) -> bool:
         """Whether a test has begun, and its figures do not stand yet."""
@@ -127,7 +133,7 @@ class FinishedBatches:
     ) -> Done:
         """What ``work`` gives for a batch: read where it was done before, else done and written.
 
-        The queries count for ``oracle`` in either case.
+        The queries count for ``oracle`` in either case. What a limit of the embedder cut short is not written.
 
         Args:
             part: Name of the work; a batch may have several.
@@ -149,10 +155,14 @@ class FinishedBatches:
         with counted(oracle) as queries:
             value = work()
         seconds, asked = time.perf_counter() - started, queries.keys("attack")
-        if path is not None:
+        if path is not None and queries.limit is None:
             encoded = base64.b64encode(asked.astype("<u8").tobytes()).decode()
             runs.write_json(path, {"key": key, "value": value, "queries": encoded, "seconds": seconds})
-        return Done(json.loads(json.dumps(value)), asked, seconds)
+        return Done(json.loads(json.dumps(value)), asked, seconds, queries.limit)
+
+    def keep(self) -> None:
+        """The figures will be those of a test that was cut short: another session is to go on with it."""
+        self.wanted = True
 
     def unfinished(self, part: str, batch: Mapping[str, Tensor], settings: str = "") -> Unfinished:
         """A place for what a long work has so far; arguments as for ``once``."""
@@ -161,8 +171,8 @@ class FinishedBatches:
         return Unfinished(path, self._key(part, batch, settings))
 
     def clear(self) -> None:
-        """Remove the files: what was to be made of them stands."""
-        if self.folder is not None:
+        """Remove the files: what was to be made of them stands; but where they are to be kept."""
+        if self.folder is not None and not self.wanted:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _key(self, part: str, batch: Mapping[str, Tensor], settings: str) -> str:
@@ -205,6 +215,7 @@ def counted(oracle: CachedEmbedder | None) -> Iterator[Queries]:
         yield own
     finally:
         oracle.queries = before
+        before.limit = own.limit or before.limit
         for purpose, sent in own.sent.items():
             before.count_sent(purpose, sent)
             _count(before, own.keys(purpose), purpose)

@@ -14,13 +14,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.backbones import Backbone, check_positions, load_tokenizer, token_ids
+from attacks.backbones import Backbone, check_positions, label_ids, load_tokenizer, token_ids
 from attacks.base import Attack, Prediction, Targets
 from attacks.decoders import CausalDecoder, EncoderDecoder
 from attacks.decoding import Decoding, NucleusSampling
 from attacks.optimizers import OptimizerSettings, scheduled
 from attacks.prefix import Prefix
-from attacks.reranking import check, reranked
+from attacks.reranking import Reranked, check, reranked
 from embedders.cache import CachedEmbedder
 from errors import InputError
 
@@ -85,8 +85,7 @@ class GenerativeAttack(Attack):
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text and the end token, cut to what decoding can write."""
-        eos = self.tokenizer.eos_token_id
-        return [[*row, eos][: self.decoding.max_new_tokens] for row in self.tokens(texts)]
+        return label_ids(self.tokenizer, texts, self.decoding.max_new_tokens)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, uncut and without the end token."""
@@ -107,9 +106,11 @@ class GenerativeAttack(Attack):
         prefix = self.prefix(targets.vectors)
         decoded = self.decoding(self.decoder, prefix, eos=self.tokenizer.eos_token_id, index=targets.index)
         proposals = [[self.text(ids) for ids in candidates] for candidates in decoded]
+        found = [Reranked(texts) for texts in proposals]
         if self.decoding.rerank and oracle is not None:
-            proposals = reranked(proposals, targets.vectors, oracle)
-        return [Prediction(candidates=tuple(texts[: self.decoding.candidates])) for texts in proposals]
+            found = reranked(proposals, targets.vectors, oracle)
+        count = self.decoding.candidates
+        return [Prediction(candidates=tuple(one.texts[:count]), partial=one.partial) for one in found]
 
     def check_reranking(self, dimension: int, oracle: CachedEmbedder | None) -> None:
         """Whether what is decoded can be compared with targets of width ``dimension``, where that is asked for.

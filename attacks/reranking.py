@@ -9,10 +9,12 @@ attacks can be compared at equal budgets: a corrector (Morris et al. 2023) spend
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 from torch import Tensor
 
+from embedders.base import QueryLimitError
 from embedders.cache import CachedEmbedder
 from errors import InputError
 from metrics.vectors import cosine_rows
@@ -21,6 +23,19 @@ KEY = "attack.decoding.rerank"
 # The last bits of a vector depend on the texts that it was embedded with: nearer than this, two texts are equally near,
 # and the one that the decoder found more probable stands first, whatever the batch.
 EQUAL = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Reranked:
+    """The distinct proposals for a target, the closest first.
+
+    Attributes:
+        texts: At least one; those that could not be embedded stand last.
+        partial: A limit of the embedder was reached before all of them had a vector.
+    """
+
+    texts: list[str]
+    partial: bool = False
 
 
 def check(rerank: int, dimension: int, oracle: CachedEmbedder | None) -> None:
@@ -40,8 +55,8 @@ def check(rerank: int, dimension: int, oracle: CachedEmbedder | None) -> None:
         )
 
 
-def reranked(proposals: Sequence[Sequence[str]], targets: Tensor, oracle: CachedEmbedder) -> list[list[str]]:
-    """The distinct proposals of each target, the closest first; each distinct text is embedded once.
+def reranked(proposals: Sequence[Sequence[str]], targets: Tensor, oracle: CachedEmbedder) -> list[Reranked]:
+    """The distinct proposals of each target, ordered; each distinct text is embedded once.
 
     Args:
         proposals: At least one text for each target.
@@ -49,12 +64,22 @@ def reranked(proposals: Sequence[Sequence[str]], targets: Tensor, oracle: Cached
         oracle: Embeds the texts; they are counted as the attack's queries.
     """
     distinct = [list(dict.fromkeys(texts)) for texts in proposals]
-    places = {text: place for place, text in enumerate(dict.fromkeys(chain.from_iterable(distinct)))}
-    vectors = oracle.embed(list(places), "attack")
-    owners = [row for row, texts in enumerate(distinct) for _ in texts]
-    rows = [places[text] for text in chain.from_iterable(distinct)]
+    asked = list(dict.fromkeys(chain.from_iterable(distinct)))
+    done: Sequence[int] = range(len(asked))
+    try:
+        vectors = oracle.embed(asked, "attack")
+    except QueryLimitError as error:
+        done, vectors = error.done, error.vectors
+    places = {asked[position]: row for row, position in enumerate(done)}
+    known = [[text for text in texts if text in places] for texts in distinct]
+    owners = [row for row, texts in enumerate(known) for _ in texts]
+    rows = [places[text] for text in chain.from_iterable(known)]
     cosines = iter(cosine_rows(vectors[rows], targets.cpu()[owners]).tolist())
-    return [[texts[place] for place in closest_first([next(cosines) for _ in texts])] for texts in distinct]
+    found = []
+    for texts, near in zip(distinct, known, strict=True):
+        ordered = [near[place] for place in closest_first([next(cosines) for _ in near])]
+        found.append(Reranked([*ordered, *(text for text in texts if text not in places)], len(near) < len(texts)))
+    return found
 
 
 def closest_first(cosines: Sequence[float]) -> list[int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from callbacks.comparison import Compared, Difference, Figure, baseline_figures, better
 from callbacks.comparison_entries import Entry
 from callbacks.wording import difference as signed
-from callbacks.wording import duration, measure, shown
+from callbacks.wording import duration, measure, number, shown
 
 DASH = "–"  # noqa: RUF001
 
@@ -67,7 +67,7 @@ def _figures(compared: Sequence[Compared], metrics: Sequence[str], resamples: in
         Line(
             one.entry.label,
             one.entry.settings,
-            (*_facts(one.entry, defended), *(_cell(key, one.figures[key]) for key in metrics)),
+            (*_facts(one.entry, defended), *(figure_cell(key, one.figures[key]) for key in metrics)),
         )
         for one in compared
     ]
@@ -90,7 +90,12 @@ def _figures(compared: Sequence[Compared], metrics: Sequence[str], resamples: in
 def _warnings(compared: Sequence[Compared]) -> list[str]:
     reference = compared[0]
     size = len(reference.entry.results.recovered)
+    cut = [(one.entry.label, number(one.entry.results.metrics, "partial")) for one in compared]
     return [
+        f"CUT SHORT: a limit of queries ended {label} early for {texts:,.0f} of its texts."
+        for label, texts in cut
+        if texts is not None
+    ] + [
         f"OTHER TEST TEXTS: {one.entry.label} was tested on {len(one.entry.results.recovered):,} texts, "
         f"{reference.entry.label} on {size:,}, and {one.common:,} are the same. Their figures also differ because the "
         "texts do, so there is no paired difference between them."
@@ -132,7 +137,7 @@ def _baselines(compared: Sequence[Compared], metrics: Sequence[str], defended: b
                 *([Cell(one.entry.defense)] if defended else []),
                 Cell(DASH),
                 Cell("0"),
-                *(_cell(key, found[key]) for key in metrics),
+                *(figure_cell(key, found[key]) for key in metrics),
             )
             lines.setdefault(cells, Line("nearest neighbour", f"baseline of {one.entry.label}", cells))
     return [*lines.values()]
@@ -144,7 +149,8 @@ def _same(run: Compared, other: Compared, figures: Mapping[str, Figure]) -> bool
     return alike and run.entry.texts == other.entry.texts
 
 
-def _cell(key: str, figure: Figure) -> Cell:
+def figure_cell(key: str, figure: Figure) -> Cell:
+    """A figure with its interval below it."""
     kind = measure(key).kind
     text = shown(kind, figure.value)
     if figure.interval is None:

@@ -9,6 +9,7 @@ down about its hypotheses:
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +49,10 @@ class Row(BaseModel):
     bleu: float | None
     token_f1: float
     exact_match: float
-    cosine: float
+    cosine: float | None
     queries: float
     seconds: float
+    partial: int = 0  # texts whose search was cut short
 
 
 class Corrections(BaseModel):
@@ -65,7 +67,7 @@ class Round(BaseModel):
 
     step: int
     text: str
-    cosine: float
+    cosine: float | None
     queries: int
 
 
@@ -131,12 +133,14 @@ def correction_curves(table: Sequence[Row]) -> list[Chart]:
     for title, x_name, y_name, x_label, note in (
         ("BLEU by step", "step", "bleu", "correction steps", "Step 0 is the initial hypothesis."),
         ("Exact match by queries", "queries", "exact_match", "queries a text", "Percent of the texts, a dot a step."),
-        ("BLEU by time", "seconds", "bleu", "seconds a text", "Of the search on this machine, on average."),
+        ("BLEU by time", "seconds", "bleu", "seconds a text, power of ten", "Of the whole attack on this machine."),
     ):
         series = []
         for beams in widths:
             points = [(getattr(row, x_name), getattr(row, y_name)) for row in table if row.beams == beams]
             known = [(float(x), float(y)) for x, y in points if y is not None]
+            if x_name == "seconds":  # a wide beam takes a hundred times the time of a guess
+                known = [(math.log10(x), y) for x, y in known if x > 0]
             if known:
                 series.append(figures.Series(_beams(beams), known, dots=True))
         if series:
@@ -157,7 +161,8 @@ def correction_table(table: Sequence[Row]) -> list[TableLine]:
             moved = name not in ("queries", "seconds") and None not in (value, last) and shown(kind, last) != text
             cells.append(Cell(text, value > last if moved else None))
         steps = f"{row.step} step{'' if row.step == 1 else 's'}"
-        lines.append(TableLine(f"{_beams(row.beams)}, {steps}", "", cells))
+        cut = f"{row.partial:,} cut short" if row.partial else ""
+        lines.append(TableLine(f"{_beams(row.beams)}, {steps}", cut, cells))
         before = row
     return lines
 
@@ -168,7 +173,7 @@ def story(paths: Sequence[Corrected]) -> Story | None:
     changed = [path for path in paths if path.beams == widest and path.rounds[-1].text != path.rounds[0].text]
     if not changed:
         return None
-    ranked = sorted(changed, key=lambda path: (path.rounds[-1].cosine - path.rounds[0].cosine, path.index))
+    ranked = sorted(changed, key=lambda path: (_gain(path), path.index))
     chosen = ranked[len(ranked) // 2]
     steps, text = [], None
     for one in chosen.rounds:
@@ -177,6 +182,12 @@ def story(paths: Sequence[Corrected]) -> Story | None:
             steps.append(Step(one.step, marked, shown("cosine", one.cosine), shown("count", one.queries)))
         text = one.text
     return Story(chosen.index, widest, chosen.reference, steps)
+
+
+def _gain(path: Corrected) -> float:
+    """How much closer the text came; without a vector there is nothing to say."""
+    first, last = path.rounds[0].cosine, path.rounds[-1].cosine
+    return 0.0 if first is None or last is None else last - first
 
 
 def corrections(directory: Path) -> tuple[Corrections, list[Corrected]] | None:

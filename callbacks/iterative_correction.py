@@ -11,7 +11,8 @@ section 3.2; Chen et al. 2024, appendix C). Two files beside metrics.json:
     corrections.jsonl   {"index": 3, "beams": 4, "reference": "my name is ada .",
                          "rounds": [{"step": 0, "text": "my name is bob .", "cosine": 0.71, "queries": 1, ...}, ...]}
 
-A line of the second has the steps asked for, and those at which the text changed.
+A line of the second has the steps asked for, and those at which the text changed. Where a limit of the embedder cut the
+search short, rounds say "partial": true, rows of the table count them, and the first file has the reason.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class IterativeCorrection(Testing):
                 raise ValueError(f"{name}={values}: each must be greater than the one before")
         self.steps, self.beams = steps, beams
         self.lines: dict[tuple[int, int], Line] = {}
+        self.limit: str | None = None
 
     def check(self, attack: Attack) -> None:
         """Whether the attack corrects.
@@ -92,7 +94,7 @@ class IterativeCorrection(Testing):
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget an earlier test."""
-        self.lines = {}
+        self.lines, self.limit = {}, None
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
@@ -104,11 +106,13 @@ class IterativeCorrection(Testing):
             work = partial(self._correct, pl_module, batch, beams)
             done = pl_module.finished.once(f"correction-{beams}", batch, pl_module.oracle, work, str(self.steps))
             self.lines |= {(beams, line["index"]): line for line in done.value}
+            self.limit = done.limit or self.limit
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gather, score, write and log."""
         assert isinstance(pl_module, Attack)
-        lines = {key: line for part in gather(self.lines) for key, line in part.items()}
+        gathered = gather((self.lines, self.limit))
+        lines = {key: line for part, _ in gathered for key, line in part.items()}
         if not trainer.is_global_zero:
             return
         examples = pl_module.data.examples("test")
@@ -120,7 +124,11 @@ class IterativeCorrection(Testing):
         directory = next(one for one in callbacks if isinstance(one, Predictions)).directory
         runs.write_json_lines(directory / ROUNDS, ordered)
         table = table_of(ordered, self.steps)
-        head = {"steps": self.steps, "beams": self.beams, "examples": len({line["index"] for line in ordered})}
+        head: Line = {"steps": self.steps, "beams": self.beams, "examples": len({line["index"] for line in ordered})}
+        limits = [limit for _, limit in gathered if limit is not None]
+        if limits:
+            head["partial"] = limits[0]
+            pl_module.finished.keep()
         runs.write_json(directory / TABLE, {**head, "table": table})
         self._log(trainer, table)
 
@@ -149,7 +157,7 @@ class IterativeCorrection(Testing):
 def kept(rounds: Sequence[Round], steps: Sequence[int]) -> list[Line]:
     """The rounds of one target (the first is step 0) that were asked for, and those that changed its text."""
     return [
-        {"step": step, **asdict(one)}
+        {"step": step, **{name: value for name, value in asdict(one).items() if name != "partial" or value}}
         for step, one in enumerate(rounds)
         if step in steps or one.text != rounds[step - 1].text
     ]
@@ -164,7 +172,8 @@ def table_of(lines: Iterable[Line], steps: Sequence[int]) -> list[Line]:
 
     Returns:
         Rows of ``beams``, ``step`` and FIGURES; percentages and BLEU are 0 to 100, ``queries`` are distinct texts and
-        ``seconds`` the time, both a target.
+        ``seconds`` the time, both a target. ``partial`` is the number of texts whose search was cut short, where there
+        are any; ``cosine`` is None where one of them has none.
     """
     groups: dict[tuple[int, int], list[tuple[tuple[str, str], Line]]] = {}
     for line in lines:
@@ -177,6 +186,7 @@ def table_of(lines: Iterable[Line], steps: Sequence[int]) -> list[Line]:
     for (beams, step), members in sorted(groups.items()):
         found = [scored[pair] for pair, _ in members]
         rounds = [one for _, one in members]
+        cut, cosines = sum(one.get("partial", False) for one in rounds), [one["cosine"] for one in rounds]
         table.append(
             {
                 "beams": beams,
@@ -184,9 +194,10 @@ def table_of(lines: Iterable[Line], steps: Sequence[int]) -> list[Line]:
                 "bleu": corpus_bleu([counts for counts, _, _ in found]),
                 "token_f1": _mean(f1 for _, f1, _ in found),
                 "exact_match": 100 * sum(exact for _, _, exact in found) / len(found),
-                "cosine": _mean(one["cosine"] for one in rounds),
+                "cosine": None if None in cosines else _mean(cosines),
                 "queries": _mean(one["queries"] for one in rounds),
                 "seconds": _mean(one["seconds"] for one in rounds),
+                **({"partial": cut} if cut else {}),
             }
         )
     return table

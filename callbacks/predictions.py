@@ -39,13 +39,14 @@ class Predictions(Callback):
     ) -> None:
         self.directory, self.embedder, self.training, self.models = directory, embedder, training, models
         self.predictions: dict[int, Prediction] = {}
-        self.metrics: dict[str, float | int | None] = {}
+        self.metrics: dict[str, float | int | str | None] = {}
         self.queries: list[NDArray[np.uint64]] = []
         self.seconds = 0.0
+        self.limit: str | None = None
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget an earlier test."""
-        self.predictions, self.queries, self.seconds = {}, [], 0.0
+        self.predictions, self.queries, self.seconds, self.limit = {}, [], 0.0, None
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
@@ -55,21 +56,32 @@ class Predictions(Callback):
         self.predictions.update(zip(outputs["index"], outputs["predictions"], strict=True))
         self.queries.append(outputs["queries"])
         self.seconds += outputs["seconds"]
+        self.limit = outputs["limit"] or self.limit
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gather, write, score."""
         assert isinstance(pl_module, Attack)
         asked = np.unique(np.concatenate([np.empty(0, np.uint64), *self.queries]))
-        gathered = gather((self.predictions, self.seconds, asked))
+        gathered = gather((self.predictions, self.seconds, asked, self.limit))
         if trainer.is_global_zero:
             # A dict keyed by index drops what two ranks may have predicted twice.
-            merged = {index: prediction for part, _, _ in gathered for index, prediction in part.items()}
-            queries = len(np.unique(np.concatenate([keys for _, _, keys in gathered])))
-            self._score(merged, pl_module, queries, max(seconds for _, seconds, _ in gathered))
+            merged = {index: prediction for part, *_ in gathered for index, prediction in part.items()}
+            cost: dict[str, float | int | str] = {
+                "queries": len(np.unique(np.concatenate([one[2] for one in gathered])))
+            }
+            cost |= {
+                "queries_per_target": int(cost["queries"]) / len(merged),
+                "seconds": max(one[1] for one in gathered),
+            }
+            limits = [limit for *_, limit in gathered if limit is not None]
+            if limits:
+                cost |= {"partial": sum(one.partial for one in merged.values()), "partial_reason": limits[0]}
+                pl_module.finished.keep()
+            self._score(merged, pl_module, cost)
             self._log(trainer)
         trainer.strategy.barrier("scored")
 
-    def _score(self, predictions: dict[int, Prediction], attack: Attack, queries: int, seconds: float) -> None:
+    def _score(self, predictions: dict[int, Prediction], attack: Attack, cost: dict[str, float | int | str]) -> None:
         examples = attack.data.examples("test")
         path = self.directory / runs.PREDICTIONS
         # Written before scoring too: a failure while scoring must not lose what was decoded.
@@ -77,13 +89,12 @@ class Predictions(Callback):
         entities = self.training.training_entities() if self.training is not None else None
         rows, metrics = score_predictions(predictions, attack.data, self.embedder, entities, attack, self.models)
         runs.write_json_lines(path, rows)
-        per_target = queries / len(predictions)
-        self.metrics = {**metrics, "queries": queries, "queries_per_target": per_target, "seconds": seconds}
+        self.metrics = {**metrics, **cost}
         self.rows = rows
         runs.write_json(self.directory / runs.METRICS, self.metrics)
 
     def _log(self, trainer: Trainer) -> None:
-        figures = {f"test/{name}": value for name, value in self.metrics.items() if value is not None}
+        figures = {f"test/{name}": value for name, value in self.metrics.items() if isinstance(value, int | float)}
         for logger in trainer.loggers:
             logger.log_metrics(figures, step=trainer.global_step)
             if isinstance(logger, WandbLogger):

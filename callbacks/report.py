@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import runs
 from callbacks.results import Results, by_quality, evenly, pieces, read_results
 from callbacks.sections import SECTIONS, comparison, macro
-from callbacks.wording import verdict
+from callbacks.wording import shortcoming, verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,6 +36,7 @@ def write_report(run_dir: Path) -> Path:
         run=str(results.config.get("name") or run_dir.resolve().name),
         facts=_facts(results),
         lead=verdict(results.metrics, results.baseline, len(results.recovered)),
+        warning=shortcoming(results.metrics),
         sections=[(section.anchor, section.title, html) for section, html in sections if html is not None],
     )
     path = run_dir / "report.html"
@@ -67,6 +68,9 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
     console.print(table)
     console.print(Text(f"More figures: {run_dir / runs.METRICS}", style="dim"), soft_wrap=True)
     console.print(Text(verdict(results.metrics, results.baseline, len(results.recovered))))
+    warning = shortcoming(results.metrics)
+    if warning is not None:
+        console.print(Text(f"\n{warning}", style="bold red"))
     console.print(Text("\nFive of them, evenly from the best to the worst; recovered words in green:"))
     pairs = Table.grid(padding=(0, 2))
     for one in evenly(by_quality(results.recovered), 5):

@@ -6,6 +6,7 @@ rows, metrics = score_predictions(predictions, datamodule, embedder, entities, a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +14,7 @@ from attacks.base import Attack, Prediction
 from callbacks.scoring_models import ScoringModels
 from datamodules.inversion import InversionDataModule
 from datamodules.truncation import Truncation
+from embedders.base import QueryLimitError
 from embedders.cache import CachedEmbedder
 from examples import Example, written_ids
 from metrics.micro import Sets
@@ -57,8 +59,10 @@ def score_predictions(
     fluent = all(prediction.kind == "sequence" for prediction in chosen)
     languages = [examples[index].language for index in indices]
     queries = [_query(examples[index], prediction) for index, prediction in zip(indices, chosen, strict=True)]
+    partial = [prediction.partial for prediction in chosen]
+    cosines = _cosines(indices, queries, partial, datamodule, embedder)
     columns = zip(
-        _cosines(indices, queries, datamodule, embedder),
+        cosines,
         models.cosines(references, best),
         models.likelihoods(best) if fluent else [None] * len(best),
         _pieces(references, best, datamodule.tokenizer),
@@ -67,6 +71,7 @@ def score_predictions(
         strict=True,
     )
     rows, scored = [], []
+    whole = None not in cosines  # a mean over those texts alone that have a vector would flatter
     for index, prediction, text, entities, column in zip(indices, chosen, best, spans, columns, strict=True):
         cosine, second, likelihood, pieces, tokens, translation = column
         scored.append(
@@ -75,7 +80,7 @@ def score_predictions(
                 prediction=text,
                 spans=entities,
                 kind=prediction.kind,
-                cosine=cosine,
+                cosine=cosine if whole else None,
                 language=examples[index].language,
                 pieces=pieces,
                 tokens=tokens,
@@ -108,6 +113,7 @@ def row_of(example: Example, prediction: Prediction) -> dict[str, Any]:
         "candidates": list(prediction.candidates),
         "kind": prediction.kind,
         **_known(given=prediction.given),
+        **({"partial": True} if prediction.partial else {}),
     }
     if example.tokens is None:
         return row
@@ -132,17 +138,34 @@ def _query(example: Example, prediction: Prediction) -> str:
 
 
 def _cosines(
-    indices: list[int], queries: list[str], datamodule: InversionDataModule, embedder: CachedEmbedder
+    indices: list[int],
+    queries: list[str],
+    partial: list[bool],
+    datamodule: InversionDataModule,
+    embedder: CachedEmbedder,
 ) -> list[float | None]:
-    embedder.fill(queries, "scoring")
+    """None where a defense changed the width, or where a limit cut the search short before the text had a vector.
+
+    Raises:
+        QueryLimitError: The limit is reached with a prediction that was not cut short.
+    """
+    with suppress(QueryLimitError):  # met again below, where it is known which texts it concerns
+        embedder.fill(queries, "scoring")
     cosines: list[float | None] = []
     for begin in range(0, len(indices), BLOCK):
         targets = datamodule.vectors("test", indices[begin : begin + BLOCK])
-        vectors = embedder.embed(queries[begin : begin + BLOCK], "scoring")
-        if vectors.shape != targets.shape:  # a defense that changes the width leaves nothing to compare with
-            cosines += [None] * len(targets)
-        else:
-            cosines += cosine_rows(vectors, targets).tolist()
+        done: Sequence[int] = range(len(targets))
+        try:
+            vectors = embedder.embed(queries[begin : begin + BLOCK], "scoring")
+        except QueryLimitError as error:
+            done, vectors = error.done, error.vectors
+            if not all(partial[begin + row] for row in range(len(targets)) if row not in done):
+                raise
+        found: list[float | None] = [None] * len(targets)
+        if vectors.shape[-1] == targets.shape[-1]:  # else there is nothing to compare with
+            for row, cosine in zip(done, cosine_rows(vectors, targets[list(done)]).tolist(), strict=True):
+                found[row] = cosine
+        cosines += found
     return cosines
 
 

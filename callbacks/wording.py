@@ -121,6 +121,8 @@ MEASURES = (
     Measure("examples", "Examples", "Texts attacked.", None, "count"),
     Measure("queries", "Queries", "Distinct texts that the attack asked the embedder for.", None, "count"),
     Measure("queries_per_target", "Queries a text", "The same, divided by the texts attacked.", None, "score"),
+    Measure("partial", "Cut short", "Texts whose search ended at a limit of queries.", None, "count"),
+    Measure("partial_reason", "Why cut short", "What the embedder said.", None, "other", secondary=True),
     Measure("seconds", "Time", "Time spent on these texts, training apart.", None, "seconds"),
 )
 _BY_KEY = {measure.key: measure for measure in MEASURES}
@@ -235,6 +237,18 @@ def verdict(metrics: Mapping[str, object], baseline: Mapping[str, object] | None
     last = f", and {clauses[-1]}" if len(clauses) > 2 else f"; {clauses[-1]}" if len(clauses) == 2 else ""
     first = ", ".join(clauses[:-1]) if len(clauses) > 1 else clauses[0]
     return f"Of {count}, {first}{last}.{_neighbour(baseline, exact, recall)}"
+
+
+def shortcoming(metrics: Mapping[str, object]) -> str | None:
+    """That a limit of queries cut the test short, and how it is gone on with; None where it did not."""
+    reason, count = metrics.get("partial_reason"), number(metrics, "partial")
+    if reason is None or count is None:
+        return None
+    return (
+        f"CUT SHORT: the search for {count:,.0f} of the texts ended early, and their best until then counts. {reason} "
+        "The same command with the directory of these results (evaluate.py output_dir=<dir>, or train.py run_dir=<dir> "
+        "ckpt_path=last) and a higher limit goes on with it."
+    )
 
 
 def _neighbour(baseline: Mapping[str, object] | None, exact: float | None, recall: float | None) -> str:

@@ -102,6 +102,8 @@ def main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str
 def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, DictConfig]:
     """The settings of evaluate.py or invert.py and the amended configuration of the run that they name, both checked.
 
+    The run's own logger is left out: one that is wanted is named in ``overrides``.
+
     Raises:
         InputError: No such run; or one line for each mistake in either.
     """
@@ -140,6 +142,7 @@ def _read(run: Path, trust: str | list[str]) -> DictConfig:
     runs.check_links(run)
     config.run_dir = str(run)  # where the run is now: it may have been moved
     config.cache_dir = _cache(str(config.get("cache_dir", "")))
+    config.logger, config.choices.logger = {}, "none"  # its training's curves are no place for other figures
     return config
 
 

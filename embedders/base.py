@@ -74,7 +74,10 @@ class UnfinishedError(InputError):
 
 
 class QueryLimitError(UnfinishedError):
-    """As many texts were sent to an embedder as the user allows."""
+    """As many texts were sent to an embedder as the user allows.
+
+    Raised by the cache, ``done`` and ``vectors`` are of its own call: all its texts that have a vector, older ones too.
+    """
 
 
 def fingerprint_of(**parts: str | int | bool | None) -> str:

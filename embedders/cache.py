@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from embedders.base import Embedder, Remote, UnfinishedError
+from embedders.base import Embedder, QueryLimitError, Remote, UnfinishedError
 from embedders.index import ABSENT, KeySet, Positions, Values, distinct
 from embedders.progress import Progress
 from embedders.shards import DamagedShardError, Keys, Vectors, text_keys, write_privately
@@ -43,9 +43,14 @@ _APPEARANCE_SECONDS = (0.1, 0.4, 1.5, 6.0, 20.0)  # waits for other ranks' shard
 
 
 class Queries:
-    """What was asked of the cache and what of the embedder, by purpose, in this process."""
+    """What was asked of the cache and what of the embedder, by purpose, in this process.
+
+    Attributes:
+        limit: What was said when a limit of the embedder ended a call of ``CachedEmbedder.embed``; None until then.
+    """
 
     def __init__(self) -> None:
+        self.limit: str | None = None
         self._asked = {purpose: KeySet() for purpose in get_args(Purpose)}
         self._sent = dict.fromkeys(get_args(Purpose), 0)
 
@@ -192,16 +197,24 @@ class CachedEmbedder:
         """Vectors of ``texts``, (n, d) float32; the embedder is asked for each unseen text once.
 
         Raises:
+            QueryLimitError: A limit of the embedder is reached; it holds the texts that have a vector, and only these
+                count as asked for.
             InputError: The embedder gave a wrong number of vectors, a wrong width, NaN or infinity; the disk is full.
         """
         keys = text_keys(texts)
-        self.queries.count_asked(purpose, keys)
         while True:
-            self._send(texts, keys, self._unseen(texts, keys), purpose)
             try:
-                return torch.from_numpy(self._read(keys))
+                self._send(texts, keys, self._unseen(texts, keys), purpose)
+                vectors = torch.from_numpy(self._read(keys))
+                self.queries.count_asked(purpose, keys)
+                return vectors
             except (DamagedShardError, FileNotFoundError):
                 self._store.refresh(force=True)  # a damaged shard is set aside by now: its texts count as unseen
+            except QueryLimitError as error:
+                self.queries.limit = str(error)
+                done = np.flatnonzero(self._find(keys) != ABSENT)
+                self.queries.count_asked(purpose, keys[done])
+                raise QueryLimitError(str(error), done.tolist(), torch.from_numpy(self._read(keys[done]))) from error
 
     def fill(
         self,

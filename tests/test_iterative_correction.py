@@ -306,8 +306,12 @@ def test_both_scripts_take_it_for_a_real_corrector_and_refuse_it_for_others(tmp_
 
     inverter = trained("inverter", *INVERTER)
     corrector = trained("corrector", *CORRECTOR, f"attack.inverter_run={inverter}", *curve)
-    again = [f"run={corrector}", f"output_dir={tmp_path / 'again'}", "datamodule.eval_batch_size=2"]
+    again = [f"run={corrector}", f"output_dir={tmp_path / 'again'}", "datamodule.eval_batch_size=2", "logger=csv"]
     evaluate.evaluate(*configuration.on_run("evaluate", again))
+    logged = (tmp_path / "again" / "metrics" / "version_0" / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"correction/step", "correction/beams_4/bleu", "test/bleu", "test/queries"} <= set(logged)
+    config = configuration.on_run("evaluate", [f"run={corrector}"])[1]
+    assert (dict(config.logger), config.choices.logger) == ({}, "none")  # the training's own would log to its run
     tables = [load(directory / "corrections.json")["table"] for directory in (corrector, tmp_path / "again")]
     assert [(row["beams"], row["step"]) for row in tables[0]] == [(w, s) for w in (1, 4) for s in (0, 1, 3)]
     for first, second in zip(*tables, strict=True):  # the batch is another

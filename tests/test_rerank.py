@@ -143,7 +143,7 @@ def test_a_text_that_two_targets_propose_is_asked_for_once(tmp_path: Path) -> No
     targets = embedder.embed(["aaab", "bbba"])
     embedder.asked.clear()
     found = reranked([["b", "a", "b"], ["a", "b"]], targets, CachedEmbedder(embedder, tmp_path))
-    assert found == [["a", "b"], ["b", "a"]]
+    assert [one.texts for one in found] == [["a", "b"], ["b", "a"]]
     assert sorted(embedder.asked) == ["a", "b"]
 
 

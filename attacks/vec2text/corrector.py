@@ -20,7 +20,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 import runs
-from attacks.backbones import load_tokenizer, token_ids
+from attacks.backbones import label_ids, load_tokenizer, token_ids
 from attacks.base import Targets
 from attacks.decoders import EncoderDecoder
 from attacks.finished import weights_key
@@ -141,9 +141,8 @@ class Corrector(IterativeAttack):
         return self.state_dict() | {f"{INVERTER}.{name}": one for name, one in self.inverter.deciding().items()}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text and the end token."""
-        eos = self.tokenizer.eos_token_id
-        return [[*row, eos][: self.max_new_tokens] for row in self.tokens(texts)]
+        """Token ids of each text and the end token, cut to what a correction can be."""
+        return label_ids(self.tokenizer, texts, self.max_new_tokens)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, uncut and without the end token."""

@@ -5,6 +5,7 @@ attack.correct(targets, oracle, steps=20, beams=4)[0][5]       # Round(text="...
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from typing import Literal
 
@@ -75,6 +76,7 @@ class IterativeAttack(Attack):
                 f"the targets have {targets.vectors.shape[-1]} dimensions and the embedder's vectors "
                 f"{oracle.dimension}: hypotheses cannot be compared with targets"
             )
+        began = time.perf_counter()  # the first guess takes time, too
         return self.search(
             self.rewriter,
             targets.vectors,
@@ -82,8 +84,10 @@ class IterativeAttack(Attack):
             lambda texts: oracle.embed(texts, "attack"),
             steps=steps,
             beams=beams,
+            began=began,
         )
 
     def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """The last round of each target."""
-        return [Prediction(candidates=(rounds[-1].text,)) for rounds in self.correct(targets, oracle)]
+        last = [rounds[-1] for rounds in self.correct(targets, oracle)]
+        return [Prediction(candidates=(one.text,), partial=one.partial) for one in last]

@@ -5,7 +5,8 @@
 
 A round takes the texts of each target's frontier, has the corrector rewrite them, and embeds what is new. The frontier
 is then the closest texts that were not rewritten yet, so no text is rewritten or embedded twice for a target. A target
-leaves when its text is found (cosine 1, within a tolerance) or nothing new is left to rewrite.
+leaves when its text is found (cosine 1, within a tolerance) or nothing new is left to rewrite. At a limit of the
+embedder the search asks no more: every target has its best text until then, and those that were still searched say so.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Protocol
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
+
+from embedders.base import QueryLimitError
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +37,17 @@ class Round:
 
     Attributes:
         text: The closest text so far; in a faithful search, the closest of the newest.
-        cosine: Of its vector with the target, -1..1.
+        cosine: Of its vector with the target, -1..1; None where a limit of the embedder left it without a vector.
         queries: Distinct texts asked for on behalf of this target so far.
         seconds: Of all work so far, divided by the number of targets that were searched together.
+        partial: A limit of the embedder ended this target's search before this step was done.
     """
 
     text: str
-    cosine: float
+    cosine: float | None
     queries: int
     seconds: float
+    partial: bool = False
 
 
 class Rewriter(Protocol):
@@ -77,10 +82,12 @@ class _Known:
 class _Target:
     """One target's search."""
 
+    first: Proposal
     known: dict[str, _Known] = field(default_factory=dict)
     frontier: list[_Known] = field(default_factory=list)
     best: _Known | None = None
     rounds: list[Round] = field(default_factory=list)
+    partial: bool = False
 
 
 class CorrectionSearch:
@@ -116,6 +123,7 @@ class CorrectionSearch:
         *,
         steps: int | None = None,
         beams: int | None = None,
+        began: float | None = None,
     ) -> list[list[Round]]:
         """Search for all targets together.
 
@@ -123,40 +131,54 @@ class CorrectionSearch:
             rewriter: The corrector.
             targets: (n, d).
             start: The initial hypothesis of each target.
-            embed: Texts -> (m, d); called with distinct texts that it was not called with before.
+            embed: Texts -> (m, d); called with distinct texts that it was not called with before. Its QueryLimitError
+                ends the search; the vectors in it are used.
             steps: In place of the search's own.
             beams: In place of the search's own.
+            began: When the work on these targets began (``time.perf_counter``), for the seconds of a round; None: now.
 
         Returns:
             For each target, the rounds 0 (its initial hypothesis) to ``steps``.
         """
-        state = _Search(self, rewriter, targets, embed, self.beams if beams is None else beams)
-        return state.run(start, self.steps if steps is None else steps)
+        state = _Search(self, rewriter, targets, start, embed, self.beams if beams is None else beams)
+        state.began = state.began if began is None else began
+        return state.run(self.steps if steps is None else steps)
 
 
 class _Search:
     """The state of one call."""
 
     def __init__(
-        self, settings: CorrectionSearch, rewriter: Rewriter, targets: Tensor, embed: Embed, beams: int
+        self,
+        settings: CorrectionSearch,
+        rewriter: Rewriter,
+        targets: Tensor,
+        start: Sequence[Proposal],
+        embed: Embed,
+        beams: int,
     ) -> None:
         self.settings, self.rewriter, self.targets, self.embed, self.beams = settings, rewriter, targets, embed, beams
         self.units = torch.nn.functional.normalize(targets.float(), dim=-1)
         self.rows_of: dict[str, int] = {}  # a text's row of the memo, over all targets and rounds
         self.memo: list[Tensor] = []
-        self.searched = [_Target() for _ in range(len(targets))]
+        self.searched = [_Target(proposal) for _, proposal in zip(targets, start, strict=True)]
+        self.limited = False
         self.began = time.perf_counter()
 
-    def run(self, start: Sequence[Proposal], steps: int) -> list[list[Round]]:
-        self._meet([[proposal] for proposal in start])
-        for target, proposal in zip(self.searched, start, strict=True):
-            target.best = target.known[proposal.text]
-            target.frontier = [target.best]
+    def run(self, steps: int) -> list[list[Round]]:
+        self._meet([[target.first] for target in self.searched])
+        for target in self.searched:
+            target.frontier = list(target.known.values())
+            target.best = target.frontier[0] if target.frontier else None
+            target.partial = target.best is None
         self._record()
         projected = self.rewriter.project(self.targets) if steps > 0 and len(self.targets) else None
         for _ in range(steps):
             active = [number for number, target in enumerate(self.searched) if target.frontier]
-            if projected is not None and active:
+            if self.limited:
+                for number in active:
+                    self.searched[number].partial = True
+            elif projected is not None and active:
                 self._advance(active, projected)
             self._record()
         return [target.rounds for target in self.searched]
@@ -174,16 +196,19 @@ class _Search:
         self._meet(proposals)
         for number in active:
             target = self.searched[number]
+            assert target.best is not None
+            unmet = any(proposal.text not in target.known for proposal in proposals[number])
             if self.settings.faithful:
-                newest = {p.text: target.known[p.text] for p in proposals[number]}
+                newest = {p.text: target.known[p.text] for p in proposals[number] if p.text in target.known}
                 target.frontier = _closest(list(newest.values()), self.beams)
-                target.best = target.frontier[0]
+                target.best = target.frontier[0] if target.frontier else target.best
+                target.partial = unmet
             else:
-                assert target.best is not None
                 target.best = _closest([target.best, *target.known.values()], 1)[0]
                 solved = target.best.cosine >= 1 - self.settings.tolerance
                 left = [] if solved else [known for known in target.known.values() if not known.rewritten]
                 target.frontier = _closest(left, self.beams)
+                target.partial = unmet and not solved
 
     def _rewrite(self, pairs: list[tuple[int, _Known]], projected: Tensor) -> list[list[Proposal]]:
         numbers = torch.tensor([number for number, _ in pairs], device=self.targets.device)
@@ -196,14 +221,14 @@ class _Search:
         """Embed what no target has met, and give each target its new texts with their cosines."""
         unseen = dict.fromkeys(p.text for found in proposals for p in found if p.text not in self.rows_of)
         if unseen:
-            vectors = self.embed(list(unseen)).to(self.targets)
-            self.rows_of.update(zip(unseen, range(len(self.memo), len(self.memo) + len(unseen)), strict=True))
-            self.memo += vectors.unbind()
+            texts, vectors = self._embed(list(unseen))
+            self.rows_of.update(zip(texts, range(len(self.memo), len(self.memo) + len(texts)), strict=True))
+            self.memo += vectors.to(self.targets).unbind()
         new = [
             (number, proposal)
             for number, found in enumerate(proposals)
             for proposal in _first(found)
-            if proposal.text not in self.searched[number].known
+            if proposal.text not in self.searched[number].known and proposal.text in self.rows_of
         ]
         if not new:
             return
@@ -214,11 +239,21 @@ class _Search:
         for (number, proposal), row, cosine in zip(new, rows, cosines, strict=True):
             self.searched[number].known[proposal.text] = _Known(proposal, row, cosine)
 
+    def _embed(self, texts: list[str]) -> tuple[list[str], Tensor]:
+        """The texts that have a vector, and their vectors: all of them, unless a limit is reached."""
+        try:
+            return texts, self.embed(texts)
+        except QueryLimitError as error:
+            self.limited = True
+            return [texts[position] for position in error.done], error.vectors
+
     def _record(self) -> None:
         seconds = (time.perf_counter() - self.began) / max(1, len(self.searched))
         for target in self.searched:
-            assert target.best is not None
-            target.rounds.append(Round(target.best.proposal.text, target.best.cosine, len(target.known), seconds))
+            text, cosine = target.first.text, None
+            if target.best is not None:
+                text, cosine = target.best.proposal.text, target.best.cosine
+            target.rounds.append(Round(text, cosine, len(target.known), seconds, target.partial))
 
 
 def _first(proposals: Sequence[Proposal]) -> list[Proposal]:
