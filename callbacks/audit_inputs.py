@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from callbacks.audit import Truth
-from datamodules.files import existing, rows
+from datamodules.file_rows import existing, rows
 from datamodules.sources import Fields
 from datamodules.truncation import Truncation
 from datamodules.vector_stores import Sample, VectorStore

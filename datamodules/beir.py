@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from datamodules.collections import Collection, Entry, Judgement, assembled, grade_of, name_of, text_of
-from datamodules.files import rows
+from datamodules.file_rows import rows
 from datamodules.hub import HubSet
 from errors import InputError, did_you_mean
 

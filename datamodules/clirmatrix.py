@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from datamodules.collections import Collection, Entry, Judgement, assembled, grade_of, name_of, text_of
-from datamodules.files import existing, plain_rows
+from datamodules.file_rows import existing, plain_rows
 from errors import InputError
 
 

@@ -10,35 +10,24 @@ that names the file and line.
 
 from __future__ import annotations
 
-import csv
-import gzip
-import json
 import math
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import IO, Annotated, Any, cast
+from typing import Annotated, Any
 
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from datamodules.file_rows import existing, rows
 from datamodules.groups import check_disjoint, cut_by_group
 from datamodules.inversion import InversionDataModule
+from datamodules.named_splits import NamedSplits
 from datamodules.sources import SPLITS, Fields, completed
 from errors import InputError, did_you_mean
 from examples import Example, Split
 
 Paths = str | Sequence[str]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-
-EXTENSIONS = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
-USUAL_NAMES: Mapping[Split, tuple[str, ...]] = {
-    "train": ("train", "training"),
-    "valid": ("valid", "validation", "dev", "val"),
-    "test": ("test",),
-}
-LONGEST_FIELD = 2**31 - 1  # the csv module would refuse more than 128 KiB
 
 
 class TextFiles:
@@ -100,8 +89,7 @@ class TextFiles:
             context=context_field,
             original=original_field,
         )
-        self.split_field = split_field
-        self.split_values = {split: (split_values or {}).get(split) for split in SPLITS}
+        self.named = NamedSplits(split_field, split_values)
         self.fractions: Mapping[Split, float] = {"valid": valid_fraction, "test": test_fraction}
         self.split_seed = split_seed
         given = [split for split in SPLITS if self.files[split] is not None]
@@ -154,31 +142,14 @@ class TextFiles:
         return [("attributes", name) for name in self.fields.attributes] + [(k, name) for k, name in single if name]
 
     def _told_apart(self, path: Paths) -> dict[Split, list[Example]]:
-        """The rows of all files by the value of their split field; without such a field, all are training texts."""
-        if self.split_field is None:
-            return {"train": [example for example, _ in self._texts(path, "datamodule.path")]}
-        chosen = {value: split for split, value in self.split_values.items() if value is not None}
-        usual = {name: split for split in SPLITS if split not in chosen.values() for name in USUAL_NAMES[split]}
-        names = usual | chosen
+        """The rows of all files, those that belong to a split."""
         found: dict[Split, list[Example]] = {}
         values: Counter[str] = Counter()
         for example, value in self._texts(path, "datamodule.path"):
             values[value] += 1
-            if value in names:
-                found.setdefault(names[value], []).append(example)
-        for value, split in chosen.items():
-            if split not in found:
-                raise InputError(
-                    f"datamodule.split_values.{split}={value}: no row has it in field {self.split_field!r}; "
-                    f"{did_you_mean(value, values)}"
-                )
-        if not found:
-            raise InputError(
-                f"datamodule.split_field={self.split_field}: none of its values is the name of a split "
-                f"({', '.join(sorted(values)[:8])}); say which is which by datamodule.split_values.train=<value>, ..."
-            )
-        if others := {value: count for value, count in values.items() if value not in names}:
-            rank_zero_info(f"{sum(others.values())} rows belong to no split: {', '.join(sorted(others)[:8])}")
+            if (split := self.named.split(value)) is not None:
+                found.setdefault(split, []).append(example)
+        self.named.check(values)
         return found
 
     def _texts(self, paths: Paths, key: str) -> Iterator[tuple[Example, str]]:
@@ -195,7 +166,7 @@ class TextFiles:
                 texts += 1
                 if self._unseen:
                     self._look_for(example, row)
-                yield example, self._split_value(row, where)
+                yield example, self.named.value(row, where)
             if not texts:
                 raise InputError(f"{key}={name}: {'every text is blank' if blank else 'the file is empty'}")
             if blank:
@@ -209,16 +180,6 @@ class TextFiles:
         seen |= {("group_field", self.fields.group or "")} if example.group is not None else set()
         seen |= {("context_field", self.fields.context or "")} if example.context is not None else set()
         self._unseen = {wanted: None for wanted in self._unseen if wanted not in seen}
-
-    def _split_value(self, row: Mapping[str, Any], where: str) -> str:
-        if self.split_field is None:
-            return ""
-        if self.split_field not in row:
-            raise InputError(
-                f"{where}: no field {self.split_field!r} (datamodule.split_field={self.split_field}); "
-                f"{did_you_mean(self.split_field, map(str, row))}"
-            )
-        return str(row[self.split_field])
 
 
 class FilesDataModule(InversionDataModule):
@@ -288,114 +249,3 @@ class FilesDataModule(InversionDataModule):
             train_languages=train_languages,
             test_languages=test_languages,
         )
-
-
-def existing(name: str, key: str) -> Path:
-    """The file of that name.
-
-    Raises:
-        InputError: There is none, or it is a directory; names ``key`` and the nearest file beside it.
-    """
-    file = Path(name).expanduser()
-    if file.is_file():
-        return file
-    if file.is_dir():
-        raise InputError(f"{key}={name} is a directory, not a file")
-    if not file.parent.is_dir():
-        raise InputError(f"{key}={name}: there is no directory {file.parent}")
-    beside = [entry.name for entry in file.parent.iterdir() if entry.is_file()]
-    raise InputError(f"{key}={name}: there is no such file; {did_you_mean(file.name, beside)}")
-
-
-def rows(file: Path, text_field: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Rows of a file with their line numbers (row numbers in parquet), 1-based.
-
-    Raises:
-        InputError: The extension is unknown, bytes are not UTF-8, or a line is not of the file's format.
-    """
-    extension = file.with_suffix("").suffix if file.suffix.lower() == ".gz" else file.suffix
-    match extension.lower():
-        case ".jsonl":
-            yield from _json_rows(file, text_field)
-        case ".csv":
-            yield from _table_rows(file, text_field, ",", csv.QUOTE_MINIMAL)
-        case ".tsv":
-            yield from _table_rows(file, text_field, "\t", csv.QUOTE_NONE)
-        case ".txt":
-            yield from plain_rows(file, text_field)
-        case ".parquet" if file.suffix.lower() != ".gz":
-            yield from _parquet_rows(file)
-        case _:
-            raise InputError(f"{file}: unknown extension {extension!r}; {did_you_mean(extension, EXTENSIONS)}")
-
-
-def plain_rows(file: Path, text_field: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Rows of a file with a text a line, whatever its extension; .gz is unpacked.
-
-    Raises:
-        InputError: Bytes are not UTF-8, or the file is damaged.
-    """
-    return ((number, {text_field: line.rstrip("\r\n")}) for number, line in _lines(file))
-
-
-def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """Decoded lines with their ends and numbers; a byte order mark at the start is left out."""
-    number = 0
-    try:
-        with cast(IO[bytes], gzip.open(file) if file.suffix.lower() == ".gz" else file.open("rb")) as stream:
-            for number, line in enumerate(stream, start=1):
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{file}:{number}: not UTF-8 ({error.reason} at byte {error.start + 1} of the line)"
-        ) from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{file}: damaged or not gzip, after line {number} ({error})") from error
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror or error})") from error
-
-
-def _json_rows(file: Path, text_field: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in _lines(file):
-        if not line.strip():
-            yield number, {text_field: ""}
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{file}:{number}: not JSON ({error})") from error
-        if not isinstance(row, dict):
-            raise InputError(f"{file}:{number}: a line should be a JSON object, not {type(row).__name__}")
-        yield number, row
-
-
-def _table_rows(file: Path, text_field: str, delimiter: str, quoting: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    csv.field_size_limit(LONGEST_FIELD)
-    reader = csv.reader((line for _, line in _lines(file)), delimiter=delimiter, quoting=quoting, strict=True)
-    header: list[str] | None = None
-    try:
-        for values in reader:
-            if not values:
-                yield reader.line_num, {text_field: ""}
-            elif header is None:
-                header = [name.strip() for name in values]
-            elif len(values) != len(header):
-                raise InputError(f"{file}:{reader.line_num}: {len(values)} fields, but the header has {len(header)}")
-            else:
-                yield reader.line_num, dict(zip(header, values, strict=True))
-    except csv.Error as error:
-        raise InputError(f"{file}:{reader.line_num}: not valid {file.name} ({error})") from error
-
-
-def _parquet_rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    import pyarrow
-    import pyarrow.parquet
-
-    number = 0
-    try:
-        for batch in pyarrow.parquet.ParquetFile(file).iter_batches():
-            for row in batch.to_pylist():
-                number += 1
-                yield number, row
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: damaged or not parquet, after row {number} ({error})") from error

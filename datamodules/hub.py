@@ -25,7 +25,7 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import NonNegativeInt, PositiveInt
 
-from datamodules.files import plain_rows, rows
+from datamodules.file_rows import plain_rows, rows
 from datamodules.sources import SPLITS, completed
 from errors import InputError, did_you_mean
 from examples import Example, Split
