@@ -32,7 +32,6 @@ import configuration
 import evaluate
 import invert
 import runs
-import train
 from attacks.adapters import Adapter, FullFineTuning, LoRA, QLoRA
 from attacks.backbones import Pretrained, RandomGPT2, train_tokenizer
 from attacks.base import Targets
@@ -46,6 +45,7 @@ from callbacks.trials import differences, find, summary
 from embedders.cache import CachedEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
+from places import Place, figures, predictions, read
 
 DIMENSION = 12
 NAMES, CITIES = ["ada", "bob", "cleo", "dan", "eve"], ["paris", "rome", "oslo", "lima"]
@@ -400,45 +400,26 @@ ADAPTERS = [
 ]  # fmt: skip
 
 
-class Place:
-    """A folder with a model, a file of texts and a cache, and the scripts as functions."""
+class Hub(Place):
+    """A place with a model."""
 
     def __init__(self, base: Path) -> None:
-        self.base, self.model = base, saved(base / "hub")
-        self.data = self.write("data.jsonl", TEXTS)
-
-    def write(self, name: str, texts: Sequence[str]) -> Path:
-        splits = ["test" if n % 5 == 0 else "valid" if n % 7 == 0 else "train" for n in range(len(texts))]
-        rows = [{"text": text, "split": split} for text, split in zip(texts, splits, strict=True)]
-        (self.base / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return self.base / name
+        super().__init__(base, TEXTS, SHORT)
+        self.model = saved(base / "hub")
 
     def train(self, name: str, *overrides: str, steps: int = 12) -> Path:
-        run = self.base / name
         own = any(line.startswith("attack=") for line in overrides)
-        lines = [
-            *([] if own else ["attack=llm", f"attack.backbone.name={self.model}"]), *SHORT, f"run_dir={run}",
-            f"trainer.max_steps={steps}", f"datamodule.path={self.data}", f"cache_dir={self.base / 'cache'}",
-            *overrides,
-        ]  # fmt: skip
-        config = configuration.compose("train", lines)
-        assert configuration.check(config) == []
-        train.train(config)
-        return run
-
-    def evaluate(self, run: Path, name: str, *overrides: str) -> Path:
-        out = self.base / name
-        evaluate.evaluate(*configuration.on_run("evaluate", [f"run={run}", f"output_dir={out}", *overrides]))
-        return out
+        given = [] if own else ["attack=llm", f"attack.backbone.name={self.model}"]
+        return super().train(name, *given, *overrides, steps=steps)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.mktemp("llm"))
+def place(tmp_path_factory: pytest.TempPathFactory) -> Hub:
+    return Hub(tmp_path_factory.mktemp("llm"))
 
 
 @pytest.fixture(scope="module")
-def lora_run(place: Place) -> Path:
+def lora_run(place: Hub) -> Path:
     """What most tests read: LoRA, two batches a step."""
     return place.train("lora", *ADAPTERS)
 
@@ -448,20 +429,7 @@ def content(run: Path) -> dict[str, Any]:
     return loaded
 
 
-def figures(directory: Path) -> dict[str, Any]:
-    loaded = json.loads((directory / runs.METRICS).read_text())
-    return {key: value for key, value in loaded.items() if key != "seconds"}
-
-
-def read(path: Path, key: str) -> list[str]:
-    return [json.loads(line)[key] for line in path.read_text().splitlines()]
-
-
-def predictions(directory: Path) -> list[str]:
-    return read(directory / runs.PREDICTIONS, "prediction")
-
-
-def test_a_lora_checkpoint_holds_adapters_and_projection(lora_run: Path, place: Place) -> None:
+def test_a_lora_checkpoint_holds_adapters_and_projection(lora_run: Path, place: Hub) -> None:
     checkpoint = content(lora_run)
     names = set(checkpoint["state_dict"])
     assert {name for name in names if "lora_" not in name} == {"prefix.layers.weight", "prefix.layers.bias"}
@@ -471,7 +439,7 @@ def test_a_lora_checkpoint_holds_adapters_and_projection(lora_run: Path, place: 
     assert sum(4 * tensor.numel() for name, tensor in checkpoint["state_dict"].items() if "lora_" in name) < whole / 2
 
 
-def test_parameters_and_memory_are_said_before_training(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_parameters_and_memory_are_said_before_training(place: Hub, caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("lightning.pytorch").propagate = True
     with caplog.at_level(logging.INFO):
         run = place.train("said", *ADAPTERS, steps=1)
@@ -482,7 +450,7 @@ def test_parameters_and_memory_are_said_before_training(place: Place, caplog: py
     assert said.startswith(f"parameters: {total:,},")
 
 
-def test_evaluation_and_inversion_from_adapters(lora_run: Path, place: Place) -> None:
+def test_evaluation_and_inversion_from_adapters(lora_run: Path, place: Hub) -> None:
     again = place.evaluate(lora_run, "again")
     assert (figures(again), predictions(again)) == (figures(lora_run), predictions(lora_run))
     references = read(lora_run / runs.PREDICTIONS, "reference")
@@ -493,7 +461,7 @@ def test_evaluation_and_inversion_from_adapters(lora_run: Path, place: Place) ->
 
 @pytest.mark.slow
 def test_killed_training_goes_on_and_ends_with_the_same_adapters(
-    lora_run: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+    lora_run: Path, place: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = LLM.training_step
 
@@ -515,18 +483,18 @@ def test_killed_training_goes_on_and_ends_with_the_same_adapters(
     assert predictions(run) == predictions(lora_run)
 
 
-def test_adapters_of_another_model_are_refused(lora_run: Path, place: Place, tmp_path: Path) -> None:
+def test_adapters_of_another_model_are_refused(lora_run: Path, place: Hub, tmp_path: Path) -> None:
     other = saved(tmp_path / "hub", seed=2)
     with pytest.raises(InputError, match="trained beside another model"):
         place.evaluate(lora_run, "other_model", f"attack.backbone.name={other}")
 
 
-def test_another_rank_is_refused(lora_run: Path, place: Place) -> None:
+def test_another_rank_is_refused(lora_run: Path, place: Hub) -> None:
     with pytest.raises(InputError, match=r"lora_A.default.weight is \(4, 32\) in the file, \(8, 32\) here"):
         place.evaluate(lora_run, "other_rank", "attack.adapter.rank=8")
 
 
-def test_adapter_options_are_checked_before_anything_is_built(place: Place) -> None:
+def test_adapter_options_are_checked_before_anything_is_built(place: Hub) -> None:
     lines = ["attack=llm", "attack/adapter=qlora", "attack.adapter.rank=0", "attack.adapter.dropout=1.0",
              "attack.adapter.modules=c_attn", "attack.gradient_checkpointing=maybe"]  # fmt: skip
     assert configuration.check(configuration.compose("train", lines)) == [
@@ -541,7 +509,7 @@ def test_adapter_options_are_checked_before_anything_is_built(place: Place) -> N
         configuration.compose("train", ["attack=llm", "attack/adapter=qlor"])
 
 
-def test_a_run_with_a_missing_module_ends_before_anything_is_embedded(place: Place, tmp_path: Path) -> None:
+def test_a_run_with_a_missing_module_ends_before_anything_is_embedded(place: Hub, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no linear layer q_proj; it has c_proj"):
         place.train("missing", *ADAPTERS, "attack.adapter.modules=[q_proj]", f"cache_dir={tmp_path / 'cache'}")
     assert not list(tmp_path.glob("cache/*/*.shard"))
@@ -552,7 +520,7 @@ def test_a_run_with_a_missing_module_ends_before_anything_is_embedded(place: Pla
 
 
 @pytest.mark.slow
-def test_ten_trials_and_a_t_test(lora_run: Path, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ten_trials_and_a_t_test(lora_run: Path, place: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     sampled = ["attack/decoding=sampling", "attack.decoding.max_new_tokens=12"]
     one = place.evaluate(lora_run, "one", *sampled, "trials=3")
     trials = json.loads((one / "trials.json").read_text())
@@ -601,7 +569,7 @@ def test_trials_that_are_there_are_compared_without_testing(
     assert f"{expected.pvalue:.3g}" in capsys.readouterr().out
 
 
-def test_trials_of_a_beam_search_end_before_the_test(lora_run: Path, place: Place) -> None:
+def test_trials_of_a_beam_search_end_before_the_test(lora_run: Path, place: Hub) -> None:
     with pytest.raises(InputError, match="trials: BeamSearch finds the same texts in every trial"):
         place.evaluate(lora_run, "beam", "trials=2")
     assert not (place.base / "beam").exists()
@@ -612,7 +580,7 @@ def test_trials_of_a_beam_search_end_before_the_test(lora_run: Path, place: Plac
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adapter", [["attack/adapter=lora", "attack.adapter.rank=4"], []])
-def test_training_begins_from_a_run(place: Place, adapter: list[str], tmp_path: Path) -> None:
+def test_training_begins_from_a_run(place: Hub, adapter: list[str], tmp_path: Path) -> None:
     first = place.train(f"first{len(adapter)}", *adapter, steps=4)
     mine = place.write("mine.jsonl", [f"{text} and {city}" for text in TEXTS[:10] for city in CITIES])
     options = [*adapter, f"init_from={first}", f"datamodule.path={mine}"]
@@ -631,7 +599,7 @@ def test_training_begins_from_a_run(place: Place, adapter: list[str], tmp_path: 
     assert predictions(place.evaluate(further, f"evaluated{len(adapter)}")) == predictions(further)
 
 
-def test_small_models_begin_from_a_run_with_its_tokenizer(place: Place) -> None:
+def test_small_models_begin_from_a_run_with_its_tokenizer(place: Hub) -> None:
     small = ["attack=geia", "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2",
              "attack.backbone.vocabulary=300", "attack/optimizer=adamw"]  # fmt: skip
     first = place.train("small", *small, steps=2)
@@ -641,7 +609,7 @@ def test_small_models_begin_from_a_run_with_its_tokenizer(place: Place) -> None:
     assert tokenizers[0] == tokenizers[1]
 
 
-def test_what_cannot_begin_from_a_run(lora_run: Path, place: Place, tmp_path: Path) -> None:
+def test_what_cannot_begin_from_a_run(lora_run: Path, place: Hub, tmp_path: Path) -> None:
     begin = [*ADAPTERS, f"init_from={lora_run}"]
     with pytest.raises(InputError, match=r"another attack: attack.adapter.rank=8, 4 there$"):
         place.train("no1", *begin, "attack.adapter.rank=8")

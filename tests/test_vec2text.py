@@ -16,10 +16,8 @@ from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
 import configuration
-import evaluate
 import invert
 import runs
-import train
 from attacks.base import Targets
 from attacks.finished import FinishedBatches
 from attacks.from_run import attack_of
@@ -33,6 +31,7 @@ from datamodules.hypotheses import HypothesisStore
 from embedders.cache import CachedEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
+from places import Place, figures, predictions
 
 NAMES, CITIES = ["ada", "bob", "cleo", "dan", "eve", "fay"], ["paris", "rome", "oslo", "lima", "cairo"]
 TEXTS = [f"{name} lives in {city} ." for name in NAMES for city in CITIES]
@@ -54,35 +53,9 @@ CORRECTOR = [
 ]  # fmt: skip
 
 
-class Place:
-    """A folder with texts and a cache, and the scripts as functions."""
-
-    def __init__(self, base: Path) -> None:
-        self.base, self.data = base, base / "data.jsonl"
-        splits = ["test" if n % 5 == 0 else "valid" if n % 7 == 0 else "train" for n in range(len(TEXTS))]
-        rows = [{"text": text, "split": split} for text, split in zip(TEXTS, splits, strict=True)]
-        self.data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    def train(self, name: str, *overrides: str, steps: int = 10) -> Path:
-        run = self.base / name
-        lines = [
-            *SHORT, f"run_dir={run}", f"trainer.max_steps={steps}", f"datamodule.path={self.data}",
-            f"cache_dir={self.base / 'cache'}", *overrides,
-        ]  # fmt: skip
-        config = configuration.compose("train", lines)
-        assert configuration.check(config) == []
-        train.train(config)
-        return run
-
-    def evaluate(self, run: Path, name: str, *overrides: str) -> Path:
-        out = self.base / name
-        evaluate.evaluate(*configuration.on_run("evaluate", [f"run={run}", f"output_dir={out}", *overrides]))
-        return out
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.mktemp("vec2text"))
+    return Place(tmp_path_factory.mktemp("vec2text"), TEXTS, SHORT)
 
 
 @pytest.fixture(scope="module")
@@ -93,15 +66,6 @@ def inverter(place: Place) -> Path:
 @pytest.fixture(scope="module")
 def corrector(place: Place, inverter: Path) -> Path:
     return place.train("corrector", *CORRECTOR, f"attack.inverter_run={inverter}", steps=10)
-
-
-def figures(directory: Path) -> dict[str, Any]:
-    loaded = json.loads((directory / runs.METRICS).read_text())
-    return {key: value for key, value in loaded.items() if key != "seconds"}
-
-
-def predictions(directory: Path) -> list[str]:
-    return [json.loads(line)["prediction"] for line in (directory / runs.PREDICTIONS).read_text().splitlines()]
 
 
 def vectors(texts: Sequence[str], place: Place) -> Tensor:
