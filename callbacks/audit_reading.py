@@ -47,7 +47,11 @@ class Reader:
         self.kind: PredictionKind = "sequence"
 
     def read(self, part: str, vectors: Tensor, positions: Sequence[int]) -> list[str]:
-        """The text of each vector, (n, d); ``part`` names the work, ``positions`` seed any sampling."""
+        """The text of each vector, (n, d); ``part`` names the work, ``positions`` seed any sampling.
+
+        Raises:
+            InputError: A limit of the embedder cut the attack short; batches that were done are kept.
+        """
         texts: list[str] = []
         index = torch.tensor(positions)
         for begin in track(range(0, len(vectors), self.batch_size), f"reading {part}"):
@@ -63,6 +67,8 @@ class Reader:
 
             # The name tells batches apart by their first index alone, and a sample's may be any.
             done = self.finished.once(f"{part}-{begin}", batch, self.embedder, work)
+            if done.limit is not None:  # half a search would make the store look safer than it is
+                raise InputError(done.limit)
             texts += [text for text, _ in done.value]
             self.kind = done.value[-1][1]
         return texts

@@ -21,6 +21,7 @@ from callbacks.scoring_models import ScoringModels
 from datamodules.inversion import InversionDataModule
 from defenses.base import Defense, Role
 from embedders.cache import CachedEmbedder
+from errors import InputError
 from examples import Example
 
 Figures = dict[str, float | int | None]
@@ -91,12 +92,17 @@ def read_texts(
 
     Returns:
         The rows of predictions.jsonl and the figures of metrics.json; the cosine is with the defended vector.
+
+    Raises:
+        InputError: A limit of the embedder cut the attack short.
     """
     datamodule.connect(embedder, defense)
     datamodule.setup("test")
     everything = range(len(datamodule.examples("test")))
     vectors = datamodule.vectors("test", list(everything))
     predictions = read_vectors(attack, vectors, embedder, datamodule.eval_batch_size, description)
+    if embedder.queries.limit is not None:  # a point of a curve that was cut short would look like a good defense
+        raise InputError(embedder.queries.limit)
     return score_predictions(
         dict(zip(everything, predictions, strict=True)), datamodule, embedder, None, attack, models
     )
