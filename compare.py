@@ -3,6 +3,7 @@
     python compare.py runs/a runs/b runs/b/evaluations/beam1       # writes comparison.md and comparison.html
     python compare.py runs/* metrics=token_f1,entity_recovery output=tables/words reference=runs/a
     python compare.py runs/* x=parameters                          # charts over the number of parameters alone
+    python compare.py runs/*/evaluations/* columns=data            # a table a figure: runs down, data sets across
 
 Any directories that hold metrics.json and predictions.jsonl: a run, or one of its evaluations.
 
@@ -11,6 +12,7 @@ Any directories that hold metrics.json and predictions.jsonl: a run, or one of i
     reference   the first directory                 what the others are compared with
     x           all that the runs differ in         training_texts, parameters, embedded_words or corpus_similarity: the
                                                     charts' axis
+    columns     figures of one table                data: a table a figure, with a column for each data set
     resamples   2000                                bootstrap resamples, at least 1,000
     seed        0                                   of the resampling
 """
@@ -37,6 +39,7 @@ class Settings(BaseModel):
     metrics: Annotated[list[str], Field(min_length=1)] = ["bleu", "token_f1", "exact_match", "cosine"]
     reference: Path | None = None
     x: Literal["training_texts", "parameters", "embedded_words", "corpus_similarity"] | None = None
+    columns: Literal["data"] | None = None
     resamples: Annotated[int, Field(ge=1000)] = 2000
     seed: NonNegativeInt = 0
 
@@ -73,6 +76,7 @@ def compare(settings: Settings) -> None:
     from callbacks import comparison
     from callbacks.comparison_charts import charts, check_axis
     from callbacks.comparison_entries import read_entries
+    from callbacks.comparison_grid import check_grid, grids
     from callbacks.comparison_output import print_tables, write_markdown, write_page
     from callbacks.comparison_table import tables
     from callbacks.interval_chart import side_by_side
@@ -84,8 +88,14 @@ def compare(settings: Settings) -> None:
     entries = read_entries(directories)
     if settings.x is not None:
         check_axis(settings.x, entries)
+    if settings.columns is not None:
+        check_grid(entries)
     compared = comparison.compare(entries, settings.metrics, settings.resamples, settings.seed)
-    found = tables(compared, settings.metrics, settings.resamples)
+    found = (
+        tables(compared, settings.metrics, settings.resamples)
+        if settings.columns is None
+        else grids(compared, settings.metrics)
+    )
     print_tables(found)
     page, text = (settings.output.with_name(settings.output.name + ending) for ending in (".html", ".md"))
     lead = f"{len(entries)} runs and evaluations, each figure with its 95 % interval over the choice of the test texts."

@@ -20,7 +20,7 @@ from callbacks.comparison import compare
 from callbacks.comparison_charts import charts
 from callbacks.comparison_entries import read_entries
 from callbacks.comparison_output import print_tables
-from callbacks.comparison_table import count, p_value, tables
+from callbacks.comparison_table import DASH, count, p_value, tables
 from callbacks.frequency_chart import frequency_charts
 from callbacks.interval_chart import side_by_side
 from callbacks.report import write_report
@@ -184,6 +184,37 @@ def test_facts_of_a_run_and_of_its_evaluation(tmp_path: Path) -> None:
     assert [one.settings for one in read_entries([run, evaluation])] == ["beams=5", "beams=1"]
     elsewhere = write_run(tmp_path / "x" / "a")
     assert [one.label for one in read_entries([run, elsewhere])] == [f"{tmp_path.name}/a", "x/a"]
+
+
+def test_runs_down_and_data_sets_across(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def on(run: str, name: str, right: int, data: str = "") -> Path:
+        config = f"run_dir: /old/place/{run}\ndatamodule: {{{data}}}\n"
+        return write_run(tmp_path / run / name, improved(right), config=config)
+
+    found = [
+        on("a", "chat", 3, "path: chat.jsonl"),
+        on("a", "mail", 4, "test: mail.jsonl"),
+        on("b", "mail", 5, "test: mail.jsonl"),
+    ]
+    french = on("b", "fr", 6, "languages: [de], test_languages: [fr]")
+    words = [*map(str, found), str(french), "columns=data", "metrics=bleu,exact_match", f"output={tmp_path / 'grid'}"]
+    run_compare(read_settings([*words, "resamples=1000"]))
+    exact = (tmp_path / "grid.md").read_text().split("## ")[2].splitlines()
+    cells = [[cell.split(" (")[0] for cell in line.strip("| ").split(" | ")] for line in exact if line.startswith("|")]
+    of = {n: f"{100 * (n + 10 - n // 4 - n // 6) / 30:.1f}" for n in (3, 4, 5, 6)}  # the fourth, the sixth were right
+    assert exact[0] == "Exact match by data"
+    assert [row[0] for row in cells] == ["run", "---", "a", "b"]
+    assert [row[1:] for row in cells[2:]] == [
+        [of[3] + "\u00a0%", of[4] + "\u00a0%", DASH],
+        [DASH, of[5] + "\u00a0%", of[6] + "\u00a0%"],
+    ]
+    assert "synthetic: chat" in exact[2]
+    assert "OTHER TEST TEXTS" not in capsys.readouterr().out
+    again = on("a", "again", 1, "test: mail.jsonl")
+    with pytest.raises(
+        InputError, match="columns=data: mail and again are of one run on one data set, synthetic: mail"
+    ):
+        run_compare(read_settings([str(found[1]), str(again), "columns=data"]))
 
 
 def test_charts_are_drawn_where_runs_differ(tmp_path: Path) -> None:
