@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -222,3 +224,40 @@ def test_predictions_keep_both_texts(german_english: Path, tmp_path: Path) -> No
     assert figures["translated/exact_match"] == 25 * right
     assert json.loads((tmp_path / "run" / "baseline.json").read_text())["translated/exact_match"] == 25 * right
     assert "BLEU, translated" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+# -- there and back ---------------------------------------------------------------------------------------------------
+
+
+def round_trip(*arguments: str) -> None:
+    sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+    main = importlib.import_module("round_trip").main
+    sys.path.pop(0)
+    main(arguments)
+
+
+def test_texts_translated_there_and_back(german_english: Path, tmp_path: Path) -> None:
+    """The two translations, one after the other; what an earlier session has done is taken over, half a line is not."""
+    rows = [{"reference": text, "split": "test"} for text in [*GERMAN, " "]] + [{"reference": "x", "split": "train"}]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [
+        str(tmp_path / "texts.jsonl"), "--field", "reference", "--split", "test", "--there", str(german_english),
+        "--back", str(german_english), "--beams", "1", "--max-new-tokens", "20", "--output",
+        str(tmp_path / "out.jsonl"),
+    ]  # fmt: skip
+    done = {"text": "of an earlier session", "original": GERMAN[0], "pivot": ENGLISH[0]}
+    (tmp_path / "out.jsonl.part").write_text(json.dumps(done) + '\n{"text": "cut o')
+    round_trip(*command)
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert found[0] == done
+    assert [(row["original"], row["pivot"]) for row in found] == list(zip(GERMAN, ENGLISH, strict=True))
+    back = Translator("there", {"back": str(german_english)}, beams=1, max_new_tokens=20)
+    assert [row["text"] for row in found[1:]] == back.translate(ENGLISH[1:], ["back"] * 3)
+    assert not (tmp_path / "out.jsonl.part").exists()
+    (tmp_path / "out.jsonl.part").write_text(json.dumps({**done, "original": "another text"}) + "\n")
+    with pytest.raises(SystemExit, match=r"out\.jsonl\.part: is of other texts"):
+        round_trip(*command)
+    with pytest.raises(SystemExit, match="no field 'text' \\(--field\\), only reference, split"):
+        round_trip(command[0], *command[3:])
+    with pytest.raises(SystemExit, match="--there=nowhere: no encoder-decoder model"):
+        round_trip(*command[:6], "nowhere", *command[7:-1], str(tmp_path / "other.jsonl"))
