@@ -1,0 +1,153 @@
+"""The embedding cache at paper scale: five million texts x 384 numbers, 7.8 GB on the disk.
+
+    python benchmarks/cache_scale.py --folder /tmp/scale          # removes the folder when it is done
+
+Generated vectors, so that nothing but the cache is measured. Three processes, one after the other, each reporting its
+largest resident memory: one builds the cache in blocks, one opens it and reads random texts in batches as a training
+loop asks for them, one makes the view of all texts that a data module holds. ``--own-time`` counts the processes' own
+seconds, for a machine with other work; waiting for the disk is then left out. Ends with one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from embedders.cache import CachedEmbedder
+
+BLOCK = 100_000
+READ_SECONDS = 10.0
+clock = time.perf_counter
+
+
+class Generated:
+    """Vectors from nowhere: the number in a text, and noise."""
+
+    max_tokens = 32
+    fingerprint = "5" * 64
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+        self._generator = np.random.default_rng(0)
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        vectors = self._generator.random((len(texts), self.dimension), dtype=np.float32)
+        vectors[:, 0] = [int(text.split()[-1]) for text in texts]
+        return torch.from_numpy(vectors)
+
+
+class Silent(Generated):
+    """Asked for nothing: all is stored."""
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        raise AssertionError(f"{len(texts)} texts are not in the cache")
+
+
+def names(numbers: Sequence[int]) -> list[str]:
+    return [f"the short text of number {number}" for number in numbers]
+
+
+def build(folder: Path, texts: int, dimension: int) -> dict[str, float]:
+    started = clock()
+    cached = CachedEmbedder(Generated(dimension), folder, batch_size=4096)
+    for begin in range(0, texts, BLOCK):
+        cached.fill(names(range(begin, min(begin + BLOCK, texts))), "training")
+    return {"build_seconds": clock() - started}
+
+
+def read(folder: Path, texts: int, dimension: int) -> dict[str, float]:
+    cached = CachedEmbedder(Silent(dimension), folder)
+    started = clock()
+    cached.embed([])
+    cached.view(names([0]))
+    figures = {"open_seconds": clock() - started}
+    started = clock()
+    for begin in range(0, texts, 1000):  # a row of every shard: its checksum is compared
+        cached.embed(names([begin]))
+    figures["first_pass_seconds"] = clock() - started
+    generator = np.random.default_rng(1)
+    for size in (64, 256, 4096):
+        done, started = 0, clock()
+        while (elapsed := clock() - started) < READ_SECONDS:
+            chosen = generator.integers(0, texts, size).tolist()
+            assert cached.embed(names(chosen))[:, 0].tolist() == [float(np.float32(n)) for n in chosen]
+            done += size
+        figures[f"reads_per_second_{size}"] = done / elapsed
+    return figures
+
+
+def view(folder: Path, texts: int, dimension: int) -> dict[str, float]:
+    everything = names(range(texts))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    cached = CachedEmbedder(Silent(dimension), folder)
+    started = clock()
+    rows = cached.view(everything)
+    figures = {"view_seconds": clock() - started, "texts_gb": before}
+    generator = np.random.default_rng(2)
+    done, started = 0, clock()
+    while (elapsed := clock() - started) < READ_SECONDS:
+        chosen = generator.integers(0, texts, 256)
+        assert (rows[chosen][:, 0].numpy() == chosen.astype(np.float32)).all()
+        done += 256
+    figures["view_reads_per_second"] = done / elapsed
+    return figures
+
+
+def measured(work: Any, queue: Any, own_time: bool, arguments: tuple[Any, ...]) -> None:
+    global clock
+    clock = time.process_time if own_time else time.perf_counter
+    figures = work(*arguments)
+    figures["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    queue.put(figures)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="is made, filled and removed")
+    parser.add_argument("--texts", type=int, default=5_000_000)
+    parser.add_argument("--dimension", type=int, default=384)
+    parser.add_argument("--own-time", action="store_true", help="seconds of the processes, not of the clock")
+    options = parser.parse_args()
+    context = multiprocessing.get_context("spawn")  # a fork would begin with this process's memory
+    options.folder.mkdir()
+    result: dict[str, float] = {"texts": options.texts}
+    try:
+        for work in (build, read, view):
+            queue = context.Queue()
+            process = context.Process(
+                target=measured,
+                args=(work, queue, options.own_time, (options.folder, options.texts, options.dimension)),
+            )
+            process.start()
+            process.join()
+            if process.exitcode != 0:
+                raise SystemExit(f"{work.__name__} failed")
+            for name, value in queue.get().items():
+                result[f"{work.__name__}_peak_gb" if name == "peak_gb" else name] = round(value, 3)
+            if work is build:
+                size = sum(path.stat().st_size for path in options.folder.rglob("*.shard"))
+                result["gb_on_disk"] = round(size / 1e9, 3)
+                result["built_per_second"] = round(options.texts / result["build_seconds"])
+    finally:
+        shutil.rmtree(options.folder)
+    for name, value in result.items():
+        print(f"{name:<28}{value:>16,.3f}")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""Kills processes at random moments of embedding, training, hypothesis generation and evaluation, and looks at the end.
+
+    python benchmarks/faults.py --folder /tmp/faults --runs 20
+
+Each run is started as a user would start it, killed by SIGKILL (one of its processes, or all), started again with
+ckpt_path=last, perhaps killed again, and then left alone. Its predictions, its figures, its weights and the texts in
+its cache must be those of a run that nobody disturbed. Ends with one JSON line; the exit code is 1 where a run ended
+otherwise.
+
+The scripts run in forks of this process, which has imported the libraries: no time for that is killed in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import runpy
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import numpy as np
+import torch
+import transformers  # noqa: F401  imported before the first fork
+from lightning.pytorch.utilities import rank_zero_only
+
+import runs
+from embedders.cache import CachedEmbedder
+from embedders.store import ShardStore
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ["datamodule.limit_train=160", "datamodule.limit_valid=8", "datamodule.limit_test=24",
+        "datamodule.batch_size=16", "datamodule.eval_batch_size=4"]  # fmt: skip
+TRAINER = ["trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_steps=12", "trainer.max_time=null",
+           "~callbacks.progress", "+callbacks.checkpoint.every_n_train_steps=2",
+           "callbacks.checkpoint.train_time_interval=null"]  # fmt: skip
+GEIA = [*DATA, *TRAINER, "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2",
+        "attack.decoding.beams=2", "attack.decoding.max_new_tokens=24"]  # fmt: skip
+INVERTER = [*DATA, *TRAINER, "attack=vec2text_inverter", "attack.backbone.encoder_layers=1",
+            "attack.backbone.decoder_layers=1", "attack.backbone.width=32", "attack.backbone.heads=2",
+            "attack.prefix.vectors=4", "attack.decoding.max_new_tokens=24"]  # fmt: skip
+CORRECTOR = [*DATA, *TRAINER, "attack=vec2text_corrector", "attack.layout.vectors=4", "attack.max_new_tokens=24",
+             "attack.hypotheses.noise=[0.0,0.2]", "attack.search.steps=3"]  # fmt: skip
+PATIENCE_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is disturbed: a script, its overrides, how many processes it has, and the cache that it begins with."""
+
+    name: str
+    script: str
+    overrides: list[str]
+    processes: int
+    cache: Path | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run left."""
+
+    predictions: bytes
+    figures: dict[str, Any]
+    weights: dict[str, torch.Tensor]
+    stored: tuple[int, int]  # rows in the cache, and distinct ones among them
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="is made, filled and removed")
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    folder: Path = options.folder
+    folder.mkdir()
+    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    torch.set_num_threads(1)
+    CachedEmbedder.__init__.__kwdefaults__["shard_size"] = 64  # a kill shall find some shards written, others not
+    draw = random.Random(options.seed)
+
+    base = folder / "base"
+    prepared = [Work("geia", "train", GEIA, 1, None), Work("inverter", "train", INVERTER, 1, base / "geia" / "cache")]
+    for work in prepared:
+        undisturbed(work, base / work.name)
+    cache, geia, inverter = (base / "inverter" / "cache", base / "geia" / "run", base / "inverter" / "run")
+    evaluation = [f"run={geia}", "attack.decoding.rerank=8"]
+    works = [
+        work
+        for n in (1, 2)
+        for work in (
+            Work(f"embed, train, test ({n})", "train", GEIA, n, None),
+            Work(f"hypotheses, corrector ({n})", "train", [*CORRECTOR, f"attack.inverter_run={inverter}"], n, cache),
+            Work(f"evaluate, rerank 8 ({n})", "evaluate", evaluation, n, cache),
+        )
+    ]
+    wanted = {}
+    for number, work in enumerate(works):
+        wanted[work.name] = undisturbed(work, folder / f"undisturbed{number}")
+    print(f"{'run':>4}  {'what (processes)':<32}{'kills':<44}{'the end':<20}", flush=True)
+    results = []
+    for number in range(options.runs):
+        work = works[number % len(works)]
+        outcome, seconds = wanted[work.name]
+        kills, found = disturbed(work, folder / f"run{number}", seconds, draw)
+        wrong = different(outcome, found) if isinstance(found, Outcome) else found
+        told = ", ".join(kills) or "ended before"
+        print(f"{number + 1:>4}  {work.name:<32}{told:<44}{wrong or 'as undisturbed':<20}", flush=True)
+        results.append({"work": work.name, "kills": kills, "wrong": wrong})
+        if not wrong:
+            shutil.rmtree(folder / f"run{number}")
+    right = sum(not result["wrong"] for result in results)
+    print(json.dumps({"runs": len(results), "right": right, "kills": sum(len(r["kills"]) for r in results)}))
+    if right < len(results):
+        raise SystemExit(f"what went wrong is kept in {folder}")
+    shutil.rmtree(folder)
+
+
+def undisturbed(work: Work, folder: Path) -> tuple[Outcome, float]:
+    """A run from beginning to end, and the seconds that it took."""
+    began = time.monotonic()
+    prepare(work, folder)
+    if any(wait(start(work, folder, session=0))):
+        raise SystemExit(f"{work.name} fails undisturbed: {(folder / 'session0.log').read_text()[-2000:]}")
+    return outcome_of(work, folder), time.monotonic() - began
+
+
+def disturbed(work: Work, folder: Path, seconds: float, draw: random.Random) -> tuple[list[str], Outcome | str]:
+    """A run that is killed once or twice, then goes on; what was killed when, and its outcome or what went wrong."""
+    prepare(work, folder)
+    kills: list[str] = []
+    planned = draw.choice([1, 1, 2])
+    for session in range(planned + 1):
+        processes = start(work, folder, session)
+        if session == planned:
+            codes = wait(processes)
+            if any(codes):
+                return kills, f"exit codes {codes}: {folder / f'session{session}.log'}"
+            return kills, outcome_of(work, folder)
+        moment = time.monotonic() + draw.uniform(0, seconds)
+        while time.monotonic() < moment and all(alive(pid) for pid in processes):
+            time.sleep(0.01)
+        if not all(alive(pid) for pid in processes):  # it was quicker than the kill
+            if any(wait(processes)):
+                return kills, f"failed by itself: {folder / f'session{session}.log'}"
+            return kills, outcome_of(work, folder)
+        chosen = draw.choice([*processes, None])
+        kills.append(f"{phase(work, folder)}: {'all' if chosen is None or len(processes) == 1 else 'one'}")
+        for pid in processes if chosen is None else [chosen]:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.5)  # torchrun and SLURM end the other processes of a job, too
+        for pid in processes:
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+        for pid in processes:
+            os.waitpid(pid, 0)
+    raise AssertionError("the last session returns")
+
+
+def prepare(work: Work, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    if work.cache is not None:
+        shutil.copytree(work.cache, folder / "cache")
+
+
+def start(work: Work, folder: Path, session: int) -> list[int]:
+    """The processes of one session, as torchrun would start them."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = str(one.getsockname()[1])
+    target = "run_dir" if work.script == "train" else "output_dir"
+    arguments = [*work.overrides, f"{target}={folder / 'run'}", f"cache_dir={folder / 'cache'}"]
+    arguments += ["ckpt_path=last"] if work.script == "train" and session else []
+    arguments += ["trainer.strategy=ddp", "trainer.devices=2"] if work.processes > 1 else []
+    pids = []
+    for rank in range(work.processes):
+        pid = os.fork()
+        if pid:
+            pids.append(pid)
+            continue
+        os.environ["UNEMBED_CACHE"] = str(folder / "cache")
+        if work.processes > 1:
+            ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": work.processes, "GROUP_RANK": 0,
+                     "LOCAL_WORLD_SIZE": work.processes, "TORCHELASTIC_RUN_ID": "faults"}  # fmt: skip
+            os.environ |= {name: str(value) for name, value in ranks.items()}
+            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            rank_zero_only.rank = rank  # type: ignore[attr-defined]
+        in_child(lambda: script(work.script, arguments), folder / f"session{session}.log")
+    return pids
+
+
+def script(name: str, arguments: list[str]) -> None:
+    sys.argv = [str(ROOT / f"{name}.py"), *arguments]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def in_child(work: Callable[[], None], log: Path) -> None:
+    """Do ``work`` with its output in a file, then end this process: nothing of the parent's is tidied up twice."""
+    code = 1
+    try:
+        with log.open("a") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+            work()
+            code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    finally:
+        if code and sys.exc_info()[0] is not None:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def alive(pid: int) -> bool:
+    """Whether a child still runs; one that has ended is left to be waited for."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
+def wait(pids: list[int]) -> list[int]:
+    """Exit codes, after at most PATIENCE_SECONDS: what hangs is killed, and counts as failed."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while any(alive(pid) for pid in pids) and time.monotonic() < end:
+        time.sleep(0.05)
+    for pid in pids:
+        if alive(pid):
+            os.kill(pid, signal.SIGKILL)
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+
+
+def phase(work: Work, folder: Path) -> str:
+    """What a run was about, by what it has left so far."""
+    run, cache = folder / "run", folder / "cache"
+    if (run / runs.METRICS).exists():
+        return "report"
+    if any((run / runs.FINISHED).glob("*.json")) or (run / runs.PREDICTIONS).exists():
+        return "test"
+    if (run / runs.CHECKPOINT).exists():
+        return "training"
+    if any(cache.glob("hypotheses/*/*.jsonl")):
+        return "hypotheses"
+    if not (run / runs.CONFIG).exists():
+        return "start"
+    return "embedding" if work.cache is None else "preparing"
+
+
+def outcome_of(work: Work, folder: Path) -> Outcome:
+    run = folder / "run"
+    figures = {name: value for name, value in runs.read_json(run / runs.METRICS).items() if name != "seconds"}
+    weights = {}
+    if work.script == "train":
+        weights = torch.load(run / runs.CHECKPOINT, weights_only=True)["state_dict"]
+    rows = distinct = 0
+    for described in (folder / "cache").glob("*/embedder.json"):
+        store = ShardStore(described.parent, json.loads(described.read_bytes())["dimension"])
+        rows += len(store)
+        distinct += len(np.unique(np.concatenate([run.high for run in store._index._runs])))
+    return Outcome((run / runs.PREDICTIONS).read_bytes(), figures, weights, (rows, distinct))
+
+
+def different(wanted: Outcome, found: Outcome) -> str:
+    """What of an outcome is not as it should be; empty where all is."""
+    wrong = []
+    if wanted.weights.keys() != found.weights.keys() or not all(
+        torch.equal(wanted.weights[name], found.weights[name]) for name in wanted.weights
+    ):
+        wrong.append("weights")
+    if wanted.predictions != found.predictions:
+        wrong.append("predictions")
+    if wanted.figures != found.figures:
+        wrong.append("figures")
+    if found.stored[0] != found.stored[1]:
+        wrong.append(f"{found.stored[0] - found.stored[1]} texts stored twice")
+    return ", ".join(wrong)
+
+
+if __name__ == "__main__":
+    main()
