@@ -3,6 +3,7 @@
     python evaluate.py run=<dir>                                               # the figures of the training run again
     python evaluate.py run=<dir> datamodule=files datamodule.test=mine.jsonl   # other text
     python evaluate.py run=<dir> attack.decoding.beams=1 datamodule.limit_test=100
+    python evaluate.py run=<dir> defense=noise defense.level=0.01              # of an attacker who was not told
     python evaluate.py run=<dir> attack/decoding=sampling trials=10 compare=<dir> # means of ten trials, and a t-test
     python evaluate.py run=<dir> experiment=tradeoff collection=<dir>  # what defenses keep and what they cost a search
     python evaluate.py run=<dir> callbacks=iterative_correction logger=wandb   # figures and curve in a logger, too
@@ -49,6 +50,10 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     from callbacks.scoring_models import scoring_models
     from callbacks.testing import of_the_test
     from callbacks.trials import compare, find, folder, write_trials
+    from datamodules.defended import FittedDefense
+    from datamodules.inversion import InversionDataModule
+    from defenses.base import Fitted
+    from defenses.threat import threat_of
     from embedders.cache import CachedEmbedder
 
     run, output = Path(settings.run), Path(settings.output_dir)
@@ -58,12 +63,12 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
         return
     original = runs.read_config(run)
     models = scoring_models(config)  # one that cannot be loaded is found out now
+    threat = threat_of(config.defense)  # as is a secret that is not given
     seed_everything(config.seed, workers=True, verbose=False)
     embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), Path(config.cache_dir))
     datamodule = instantiate(config.datamodule, _convert_="all")
-    datamodule.connect(embedder, instantiate(config.defense, _convert_="all"))
+    datamodule.connect(embedder, threat.defense, adaptive=threat.adaptive, hypotheses=threat.hypotheses)
     attack = instantiate(config.attack, _convert_="all")
-    attack.connect(run / runs.ARTIFACTS, embedder, from_checkpoint=True)
     key = settings_key(configuration.plain(config), embedder.fingerprint)
     finished = [FinishedBatches(folder(output, n) / runs.FINISHED, key) for n in range(settings.trials)]
     attack.finished = finished[0]
@@ -76,23 +81,32 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
 
     # What the attack knew: the run's own training text, also where the test text is another.
     training = instantiate(original.datamodule, _convert_="all")
-    training.connect(embedder, instantiate(config.defense, _convert_="all"))
+    training.connect(embedder, threat.defense, adaptive=threat.adaptive, hypotheses=threat.hypotheses)
     try:
         training.examples("train")
         knew = [NearestNeighborBaseline(output, embedder, training, models), Analyses(output, training)]
+        known: InversionDataModule | None = training
     except InputError as error:
         rank_zero_warn(
             "the nearest-neighbour baseline and the analyses are left out: the run's training text cannot be read: "
             f"{error}"
         )
-        training, knew = None, []
+        known, knew = None, []
+    kept = FittedDefense(run / runs.ARTIFACTS, threat.settings, embedder.fingerprint)
+    if isinstance(threat.defense, Fitted) and not kept.restore(threat.defense):
+        if known is None:
+            raise InputError(
+                f"defense={config.choices.defense} is fitted to the run's training text, and there is none"
+            )
+        training.fit_defense()
+    attack.connect(run / runs.ARTIFACTS, (known or datamodule).oracle, from_checkpoint=True)
 
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         # An evaluation that was killed is gone on with; a run is not written over, finished or not.
         runs.start(output, resuming=finished[0].begun() and not (output / runs.ARTIFACTS).exists())
         finished[0].begin()
         runs.write_config(output, configuration.plain(config))
-    own = [Predictions(output, embedder, training, models), *testing, *knew, RunRecord(output, embedder)]
+    own = [Predictions(output, embedder, known, models), *testing, *knew, RunRecord(output, embedder)]
     trainer = instantiate(
         config.trainer,
         _convert_="all",
@@ -109,7 +123,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     for number in range(1, settings.trials):
         attack.begin_trial(number)
         attack.finished = finished[number]
-        trainer.callbacks = [*shown, Predictions(folder(output, number), embedder, training, models), *testing]
+        trainer.callbacks = [*shown, Predictions(folder(output, number), embedder, known, models), *testing]
         trainer.test(attack, datamodule, verbose=False)
     if trainer.is_global_zero and settings.trials > 1:
         write_trials(output, settings.trials)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import configuration
 import runs
+from errors import InputError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -25,19 +26,31 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     from rich.progress import track
 
     from attacks.base import Targets
+    from datamodules.defended import DefendedEmbedder, FittedDefense
     from datamodules.vector_files import read_vectors
+    from defenses.base import Fitted
+    from defenses.threat import threat_of
     from embedders.base import QueryLimitError
     from embedders.cache import CachedEmbedder
     from metrics.vectors import cosine_rows
 
     run, output = Path(settings.run), Path(settings.output)
     embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), Path(config.cache_dir))
-    width = instantiate(config.defense, _convert_="all").output_dimension(embedder.dimension)
+    threat, oracle = threat_of(config.defense), embedder
+    width = threat.defense.output_dimension(embedder.dimension) if threat.adaptive else embedder.dimension
+    if threat.hypotheses == "defended":
+        kept = FittedDefense(run / runs.ARTIFACTS, threat.settings, embedder.fingerprint)
+        if isinstance(threat.defense, Fitted) and not kept.restore(threat.defense):
+            raise InputError(
+                f"defense.hypotheses=defended: {run} keeps no state of this defense with these settings; take the "
+                "defense that it was trained with, or defense.hypotheses=clean"
+            )
+        oracle = DefendedEmbedder(embedder, threat.defense)
     vectors = read_vectors(Path(settings.vectors), width, limit=settings.limit)
 
     seed_everything(config.seed, workers=True, verbose=False)
     attack = instantiate(config.attack, _convert_="all")
-    attack.connect(run / runs.ARTIFACTS, embedder, from_checkpoint=True)
+    attack.connect(run / runs.ARTIFACTS, oracle, from_checkpoint=True)
     attack.restore(runs.finished_checkpoint(run, settings.ckpt_path) if attack.trainable else None, width)
     device = torch.device("cuda" if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else "cpu")
     attack.to(device)
@@ -48,13 +61,13 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     for begin in track(range(0, len(vectors), settings.batch_size), "inverting"):
         block = vectors[begin : begin + settings.batch_size]
         targets = Targets(block.to(device), torch.arange(begin, begin + len(block)))
-        predictions = attack.invert(targets, embedder)
+        predictions = attack.invert(targets, oracle)
         texts += [prediction.candidates[0] for prediction in predictions]
         queries += [attack.query(prediction) for prediction in predictions]
         partial += [prediction.partial for prediction in predictions]
     done = list(range(len(texts)))
     try:
-        again = embedder.embed(queries, "scoring")
+        again = oracle.embed(queries, "scoring")
     except QueryLimitError as error:
         done, again = list(error.done), error.vectors
     cosines: list[float | None] = [None] * len(texts)

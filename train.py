@@ -40,11 +40,14 @@ def train(cfg: DictConfig) -> None:
     from callbacks.run_record import RunRecord
     from callbacks.scoring_models import scoring_models
     from callbacks.testing import Testing
+    from datamodules.defended import FittedDefense
+    from defenses.threat import threat_of
     from embedders.cache import CachedEmbedder
 
     run_dir = Path(cfg.run_dir)
     checkpoint = runs.resume_from(run_dir, cfg.ckpt_path)
     models = scoring_models(cfg)  # one that cannot be loaded is found out now
+    threat = threat_of(cfg.defense)  # as is a secret that is not given
     # The other ranks of a DDP run start this script again once the directory stands.
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         runs.start(run_dir, resuming=cfg.ckpt_path is not None)
@@ -53,9 +56,15 @@ def train(cfg: DictConfig) -> None:
 
     embedder = CachedEmbedder(instantiate(cfg.embedder, _convert_="all"), Path(cfg.cache_dir))
     datamodule = instantiate(cfg.datamodule, _convert_="all")
-    datamodule.connect(embedder, instantiate(cfg.defense, _convert_="all"))
+    datamodule.connect(
+        embedder,
+        threat.defense,
+        adaptive=threat.adaptive,
+        hypotheses=threat.hypotheses,
+        kept=FittedDefense(run_dir / runs.ARTIFACTS, threat.settings, embedder.fingerprint),
+    )
     attack = instantiate(cfg.attack, _convert_="all")
-    attack.connect(run_dir / runs.ARTIFACTS, embedder, from_checkpoint=checkpoint is not None)
+    attack.connect(run_dir / runs.ARTIFACTS, datamodule.oracle, from_checkpoint=checkpoint is not None)
     attack.finished = FinishedBatches(
         run_dir / runs.FINISHED, settings_key(configuration.plain(cfg), embedder.fingerprint)
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 import runs
 from attacks.run_checks import check_embedder
+from datamodules.defended import FILE
 from errors import InputError
 
 # What may differ: how the attack is trained and decoded. All else makes its modules, or its artifacts.
@@ -52,10 +53,16 @@ def check_origin(run: Path, attack: dict[str, Any], fingerprint: str, dimension:
 
 
 def copy_artifacts(run: Path, artifacts: Path) -> None:
-    """Copy the artifacts of ``run`` beside their new place, then rename: half of them never stands there."""
+    """Copy the artifacts of ``run`` beside their new place, then rename: half of them never stands there.
+
+    A defense is fitted to the new run's text: what that run keeps of its own stays behind.
+    """
     part = artifacts.with_name(f".{artifacts.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     shutil.copytree(run / runs.ARTIFACTS, part)
+    (part / FILE).unlink(missing_ok=True)
+    if (artifacts / FILE).is_file():
+        shutil.copy2(artifacts / FILE, part / FILE)
     shutil.rmtree(artifacts, ignore_errors=True)
     part.replace(artifacts)
 

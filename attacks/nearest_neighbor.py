@@ -8,7 +8,7 @@ No learning; stronger on dense embeddings than the published bag-of-words classi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,16 +32,29 @@ class NearestNeighbor(Attack):
 
     trainable = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: Callable[[range], Tensor] | None = None
+
+    def setup(self, stage: str) -> None:
+        """See Attack; an attacker who is told of a defense compares with defended training vectors."""
+        if self.data.adaptive:
+            self._known = lambda rows: self.data.vectors("train", rows)
+        super().setup(stage)
+
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Write texts and vectors."""
         assert self.oracle is not None
-        view = self.oracle.view(texts)
-        header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), self.oracle.dimension)}
+        view = self.oracle.source.view(texts)
+        read = self._known or (lambda rows: view[rows.start : rows.stop])
+        width = read(range(1)).shape[1]
+        header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), width)}
 
         def content(file: BinaryIO) -> None:
             np.lib.format.write_array_header_1_0(file, header)
             for begin in range(0, len(texts), BLOCK):
-                file.write(view[begin : begin + BLOCK].numpy().tobytes())
+                block = read(range(begin, min(begin + BLOCK, len(texts))))
+                file.write(block.numpy().astype("<f4").tobytes())
 
         runs.write(artifacts / "neighbors.npy", content)
         runs.write_json_lines(artifacts / "neighbors.jsonl", ({"text": text} for text in texts))

@@ -51,7 +51,7 @@ def check(rerank: int, dimension: int, oracle: CachedEmbedder | None) -> None:
     if oracle.dimension != dimension:
         raise InputError(
             f"{KEY}={rerank}: the attacked vectors have width {dimension} and the embedder's {oracle.dimension}, so "
-            f"that they cannot be compared: the defense changes the width; take {KEY}=0"
+            f"that they cannot be compared: the defense changes the width; take defense.hypotheses=defended or {KEY}=0"
         )
 
 

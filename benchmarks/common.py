@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import configuration
 from attacks.generative import GenerativeAttack
 from datamodules.inversion import InversionDataModule
+from defenses.threat import threat_of
 from embedders.cache import CachedEmbedder
 
 
@@ -88,7 +89,7 @@ def job(options: argparse.Namespace, overrides: Sequence[str], artifacts: Path, 
     seed_everything(config.seed, workers=True, verbose=False)
     embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), cache or Path(config.cache_dir))
     datamodule = instantiate(config.datamodule, _convert_="all")
-    datamodule.connect(embedder, instantiate(config.defense, _convert_="all"))
+    datamodule.connect(embedder, threat_of(config.defense).defense)
     attack = instantiate(config.attack, _convert_="all")
     attack.connect(artifacts, embedder)
     return Job(config, attack, datamodule, embedder)

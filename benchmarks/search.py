@@ -35,6 +35,7 @@ from attacks.decoding import BeamSearch
 from attacks.from_run import attack_of
 from attacks.vec2text.corrector import Corrector
 from attacks.vec2text.published_export import export
+from defenses.threat import threat_of
 from embedders.cache import CachedEmbedder
 from errors import InputError
 
@@ -127,7 +128,7 @@ def prepared(options: argparse.Namespace) -> tuple[Corrector, Any, Tensor]:
         raise InputError(f"--run {options.run}: the other side knows embedder=minilm only")
     embedder = instantiate(config.embedder, _convert_="all")
     source = instantiate(config.datamodule, limit_train=1, limit_valid=1, limit_test=options.targets, _convert_="all")
-    source.connect(CachedEmbedder(embedder, Path(config.cache_dir)), instantiate(config.defense, _convert_="all"))
+    source.connect(CachedEmbedder(embedder, Path(config.cache_dir)), threat_of(config.defense).defense)
     source.setup("test")
     vectors = source.vectors("test", list(range(options.targets)))
     corrector = attack_of(options.run, vectors.shape[1])

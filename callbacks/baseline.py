@@ -6,14 +6,16 @@ import time
 from pathlib import Path
 
 from lightning import Callback, LightningModule, Trainer
+from torch import Tensor
 
 import runs
 from attacks.base import Attack, Prediction
 from attacks.nearest_neighbor import BLOCK, nearest
 from callbacks.scoring import score_predictions
 from callbacks.scoring_models import ScoringModels
+from datamodules.defended import defended
 from datamodules.inversion import InversionDataModule
-from embedders.cache import CachedEmbedder
+from embedders.cache import CachedEmbedder, CachedVectors
 
 
 class NearestNeighborBaseline(Callback):
@@ -44,7 +46,7 @@ class NearestNeighborBaseline(Callback):
         queries = [example.query for example in known]
         self.embedder.fill(queries, "training")  # where another cache is used than in training
         view = self.embedder.view(queries)
-        blocks = (view[begin : begin + BLOCK] for begin in range(0, len(known), BLOCK))
+        blocks = (self._known(view, begin) for begin in range(0, len(known), BLOCK))
         rows = nearest(datamodule.vectors("test", range(len(datamodule.examples("test")))), blocks)
         predictions = {
             index: Prediction((known[row].text,), tokens=known[row].tokens) for index, row in enumerate(rows)
@@ -56,3 +58,10 @@ class NearestNeighborBaseline(Callback):
         runs.write_json(
             self.directory / runs.BASELINE, {**metrics, "queries": 0, "queries_per_target": 0.0, "seconds": seconds}
         )
+
+    def _known(self, view: CachedVectors, begin: int) -> Tensor:
+        """A block of training vectors as the attacker knows them: defended where it is adaptive."""
+        vectors = view[begin : begin + BLOCK]
+        if not self.training.adaptive:
+            return vectors
+        return defended(self.training.defense, vectors, self.training.examples("train")[begin : begin + BLOCK], "train")

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+import torch
+
 from attacks.base import Attack, Prediction
 from callbacks.scoring_models import ScoringModels
 from datamodules.inversion import InversionDataModule
@@ -60,9 +62,10 @@ def score_predictions(
     languages = [examples[index].language for index in indices]
     queries = [_query(examples[index], prediction) for index, prediction in zip(indices, chosen, strict=True)]
     partial = [prediction.partial for prediction in chosen]
-    cosines = _cosines(indices, queries, partial, datamodule, embedder)
+    received, clean = _cosines(indices, queries, partial, datamodule, embedder)
     columns = zip(
-        cosines,
+        received,
+        clean,
         models.cosines(references, best),
         models.likelihoods(best) if fluent else [None] * len(best),
         _pieces(references, best, datamodule.tokenizer),
@@ -71,16 +74,17 @@ def score_predictions(
         strict=True,
     )
     rows, scored = [], []
-    whole = None not in cosines  # a mean over those texts alone that have a vector would flatter
     for index, prediction, text, entities, column in zip(indices, chosen, best, spans, columns, strict=True):
-        cosine, second, likelihood, pieces, tokens, translation = column
+        cosine, undefended, second, likelihood, pieces, tokens, translation = column
         scored.append(
             Scored(
                 reference=examples[index].reference,
                 prediction=text,
                 spans=entities,
                 kind=prediction.kind,
-                cosine=cosine if whole else None,
+                # A mean over those texts alone that have a vector would flatter.
+                cosine=cosine if None not in received else None,
+                cosine_clean=undefended if None not in clean else None,
                 language=examples[index].language,
                 pieces=pieces,
                 tokens=tokens,
@@ -94,7 +98,7 @@ def score_predictions(
                 **row_of(examples[index], prediction),
                 "spans": [[span.start, span.end, span.label] for span in entities],
                 "cosine": cosine,
-                **_known(language=examples[index].language, translation=translation),
+                **_known(cosine_clean=undefended, language=examples[index].language, translation=translation),
             }
         )
     read = [examples[index] for index in indices]
@@ -143,17 +147,24 @@ def _cosines(
     partial: list[bool],
     datamodule: InversionDataModule,
     embedder: CachedEmbedder,
-) -> list[float | None]:
-    """None where a defense changed the width, or where a limit cut the search short before the text had a vector.
+) -> tuple[list[float | None], list[float | None]]:
+    """With the vectors that the attacker received, as it would compare them itself; and with those before a defense.
+
+    None where a limit cut the search short before the text had a vector; the first where the widths differ; the second
+    where no defense changed anything.
 
     Raises:
         QueryLimitError: The limit is reached with a prediction that was not cut short.
     """
     with suppress(QueryLimitError):  # met again below, where it is known which texts it concerns
         embedder.fill(queries, "scoring")
-    cosines: list[float | None] = []
+    received: list[float | None] = []
+    clean: list[float | None] = []
+    changed = False
     for begin in range(0, len(indices), BLOCK):
-        targets = datamodule.vectors("test", indices[begin : begin + BLOCK])
+        block = indices[begin : begin + BLOCK]
+        targets, before = datamodule.vectors("test", block), datamodule.clean_vectors("test", block)
+        changed = changed or not torch.equal(targets, before)
         done: Sequence[int] = range(len(targets))
         try:
             vectors = embedder.embed(queries[begin : begin + BLOCK], "scoring")
@@ -161,12 +172,20 @@ def _cosines(
             done, vectors = error.done, error.vectors
             if not all(partial[begin + row] for row in range(len(targets)) if row not in done):
                 raise
-        found: list[float | None] = [None] * len(targets)
-        if vectors.shape[-1] == targets.shape[-1]:  # else there is nothing to compare with
-            for row, cosine in zip(done, cosine_rows(vectors, targets[list(done)]).tolist(), strict=True):
-                found[row] = cosine
-        cosines += found
-    return cosines
+        clean += _at(done, vectors, before)
+        if datamodule.hypotheses == "defended":
+            vectors = datamodule.oracle.embed([queries[begin + row] for row in done], "scoring")
+        received += _at(done, vectors, targets)
+    return received, clean if changed else [None] * len(clean)
+
+
+def _at(done: Sequence[int], vectors: Tensor, targets: Tensor) -> list[float | None]:
+    """The cosine of each target (n, d) with the vector of its text; None where it has none, or one of another width."""
+    found: list[float | None] = [None] * len(targets)
+    if vectors.shape[-1] == targets.shape[-1]:
+        for row, cosine in zip(done, cosine_rows(vectors, targets[list(done)]).tolist(), strict=True):
+            found[row] = cosine
+    return found
 
 
 def _pieces(references: Sequence[str], texts: Sequence[str], tokenizer: str) -> list[Sets]:

@@ -78,6 +78,12 @@ MEASURES = (
         "cosine", "Cosine", "Similarity of the prediction's vector and the attacked one; 1 is equal.", kind="cosine"
     ),
     Measure(
+        "cosine_clean",
+        "Cosine, undefended",
+        "Similarity of the prediction's vector and the one that the defense changed.",
+        kind="cosine",
+    ),
+    Measure(
         "cosine_second",
         "Cosine, second embedder",
         "Similarity of prediction and reference to an embedder that was not attacked.",

@@ -15,6 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from configuration.chains import unrolled
 from configuration.composing import raise_all, tree
 from configuration.overrides import is_group, key_error, one_line, option_errors, parse, search_path
 from configuration.sources import SEARCH_PATH, loading
@@ -44,7 +45,7 @@ def survey_amended(
     amended = OmegaConf.create(tree(config))
     choices = [str(name) for name in amended.get("choices", {})]
     with loading() as loader:
-        parsed, errors = parse(loader, overrides)
+        parsed, errors = parse(loader, unrolled(overrides))
         search = search_path(parsed)
         swept = [o for o in parsed if o.is_sweep_override()]
         errors += [f"{o.input_line}: a run is amended with one value" for o in swept]

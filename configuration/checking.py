@@ -71,6 +71,9 @@ _ROOT: dict[str, Any] = {
     "trust_vectors": bool,
 }
 
+# The keys of a group's node that go to what uses the object, and not to the constructor.
+_BESIDE: dict[str, dict[str, Any]] = {"defense": {"adaptive": bool, "hypotheses": Literal["clean", "defended"]}}
+
 
 def check(config: DictConfig) -> list[str]:
     """One line for each thing that is wrong with ``config``; the list is empty where everything fits."""
@@ -80,6 +83,10 @@ def check(config: DictConfig) -> list[str]:
     for name, hint in _ROOT.items():
         if name in values:
             messages += _value_errors(name, values[name], hint)
+    for group, hints in _BESIDE.items():
+        node = values.get(group)
+        for name in hints if _is_node(node) else ():
+            messages += _value_errors(f"{group}.{name}", node[name], hints[name]) if name in node else []
     messages += _nodes(values, "")
     return list(dict.fromkeys(messages))
 
@@ -132,7 +139,8 @@ def _node_errors(node: Mapping[str, Any], key: str) -> Iterator[str]:
     if parameters is None:
         return
     open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(called).parameters.values())
-    for name in (name for name in node if name not in _RESERVED):
+    beside = _BESIDE.get(key, {})
+    for name in (name for name in node if name not in _RESERVED and name not in beside):
         if name in parameters:
             yield from _value_errors(_join(key, name), node[name], _hint(called, parameters[name]))
         elif not open_ended:

@@ -19,6 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from configuration.chains import swept_chains, unrolled
 from configuration.overrides import elements, is_group, key_error, one_line, option_errors, parse, search_path
 from configuration.sources import SEARCH_PATH, loading, root_keys
 from errors import InputError, did_you_mean
@@ -62,6 +63,9 @@ def survey(config_name: str, overrides: Sequence[str], *, multirun: bool = False
     A multirun gives each choice of groups in full, and in each the values of other sweeps one at a time.
     """
     configs: list[DictConfig] = []
+    if wrong_sweeps := swept_chains(overrides):
+        return configs, wrong_sweeps
+    overrides = unrolled(overrides)
     with loading() as loader:
         parsed, errors = parse(loader, overrides)
         if not errors and not multirun:

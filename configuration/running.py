@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import runs
 from configuration.amending import survey_amended
+from configuration.chains import unrolled
 from configuration.composing import raise_all, survey
 from configuration.ending import ending
 from configuration.sources import CONFIGS, SEARCH_PATH, groups, own_names, parts
@@ -50,6 +51,8 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
             if arguments.cfg is None:  # a configuration that is only shown may have wrong values
                 errors += [message for config in configs for message in check(config)]
             raise_all(errors)
+    lists = {line: unrolled([line]) for line in arguments.overrides}
+    sys.argv = [new for word in sys.argv for new in lists.get(word, [word])]
 
     chosen = {"--config-name": arguments.config_name, "--config-dir": arguments.config_dir}
     flags = [f"{flag}={value}" for flag, value in chosen.items() if value is not None]

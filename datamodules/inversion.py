@@ -31,10 +31,12 @@ from datamodules.batching import (
     LengthBucketBatchSampler,
     ResumableLoader,
 )
+from datamodules.defended import DefendedEmbedder, FittedDefense, defended
 from datamodules.languages import InLanguages, Languages, shared_out
 from datamodules.sources import SPLITS, Downloaded, Source, folded, numbered
 from datamodules.truncation import Truncation
 from defenses.base import Defense
+from defenses.threat import Hypotheses
 from errors import InputError, did_you_mean
 from examples import Example, Split
 
@@ -124,11 +126,40 @@ class InversionDataModule(LightningDataModule):
         self._views: dict[Split, CachedVectors] = {}
         self._embedder: CachedEmbedder | None = None
         self._defense: Defense | None = None
+        self.adaptive = False
+        self.hypotheses: Hypotheses = "clean"
+        self._kept: FittedDefense | None = None
         self._fitted = False
 
-    def connect(self, embedder: CachedEmbedder, defense: Defense) -> None:
-        """Hand over the black boxes; before ``setup``."""
-        self._embedder, self._defense = embedder, defense
+    def connect(
+        self,
+        embedder: CachedEmbedder,
+        defense: Defense,
+        *,
+        adaptive: bool = False,
+        hypotheses: Hypotheses = "clean",
+        kept: FittedDefense | None = None,
+    ) -> None:
+        """Hand over the black boxes; before ``setup``.
+
+        Args:
+            embedder: Gives undefended vectors.
+            defense: Between the cache and the attacker: of test vectors, and of the others if ``adaptive``.
+            adaptive: Whether the attacker learns from defended vectors; a naive one learns from the embedder's own.
+            hypotheses: Whether what the attacker embeds is defended too (see ``oracle``).
+            kept: Where the state of a fitted defense is read from, or written to.
+
+        Raises:
+            InputError: The defense does not go with the width of the vectors, or changes it for a naive attacker.
+        """
+        given, seen = embedder.dimension, defense.output_dimension(embedder.dimension)
+        if given != seen and not adaptive:
+            raise InputError(
+                f"defense.adaptive=false: the defense makes vectors of width {seen} out of {given}, and an attack that "
+                "was trained on undefended vectors cannot read them; train one with defense.adaptive=true"
+            )
+        self._embedder, self._defense, self._kept = embedder, defense, kept
+        self.adaptive, self.hypotheses = adaptive, hypotheses
         self._views, self._fitted = {}, False
 
     @property
@@ -151,6 +182,13 @@ class InversionDataModule(LightningDataModule):
         return self.defense.output_dimension(self.embedder.dimension)
 
     @property
+    def oracle(self) -> CachedEmbedder:
+        """What answers the attacker's own texts: the embedder, or the defended service."""
+        if self.hypotheses == "clean":
+            return self.embedder
+        return DefendedEmbedder(self.embedder, self.defense, self._language)
+
+    @property
     def resolved_revision(self) -> str | None:
         """The commit of a downloaded source, for the run's record; None where there is none."""
         return self.source.download() if isinstance(self.source, Downloaded) else None
@@ -162,6 +200,8 @@ class InversionDataModule(LightningDataModule):
 
     def setup(self, stage: str | None = None) -> None:
         """Read and embed the splits that a stage needs (None: all of them), and fit the defense where it is ``fit``.
+
+        For a test alone, whoever connected the defense sees to it that it is fitted.
 
         Raises:
             InputError: The source's own complaints, fewer than two training texts for ``fit``, no text for ``test``.
@@ -178,9 +218,8 @@ class InversionDataModule(LightningDataModule):
                 "datamodule.split_field with datamodule.path"
             )
         self.embed(*splits)
-        if stage == "fit" and not self._fitted:
-            self._fit_defense()
-            self._fitted = True
+        if stage == "fit":
+            self.fit_defense()
 
     def embed(self, *splits: Split) -> None:
         """Make the vectors of these splits readable; on several ranks, all of them call this together."""
@@ -201,10 +240,33 @@ class InversionDataModule(LightningDataModule):
         return self._examples[split]
 
     def vectors(self, split: Split, indices: Sequence[int] | Indices, epoch: int | None = None) -> Tensor:
-        """Defended vectors, (len(indices), dimension) float32; ``epoch`` for training batches only."""
-        chosen = [int(index) for index in indices]
+        """Vectors as the attacker sees them, (len(indices), d) float32; ``epoch`` for training batches only.
+
+        Test vectors are defended; training and validation vectors are where the attacker is adaptive.
+        """
+        clean = self.clean_vectors(split, indices)
+        if split != "test" and not self.adaptive:
+            return clean
         examples = self.examples(split)
-        return self.defense(self._views[split][chosen], [examples[i] for i in chosen], role=split, epoch=epoch)
+        return defended(self.defense, clean, [examples[int(index)] for index in indices], split, epoch)
+
+    def clean_vectors(self, split: Split, indices: Sequence[int] | Indices) -> Tensor:
+        """The embedder's own vectors, (len(indices), embedder.dimension) float32."""
+        return self._views[split][[int(index) for index in indices]]
+
+    def fit_defense(self) -> None:
+        """Fit the defense to training vectors, once, or read its state back where it is kept; every rank does so."""
+        if self._fitted:
+            return
+        if self._kept is None or not self._kept.restore(self.defense):
+            self.embed("train")
+            examples = self.examples("train")
+            step = -(-len(examples) // DEFENSE_SAMPLE)
+            chosen = range(0, len(examples), step)
+            self.defense.fit(self.clean_vectors("train", chosen), [examples[i] for i in chosen])
+            if self._kept is not None and self._place()[0] == 0:
+                self._kept.write(self.defense)
+        self._fitted = True
 
     def training_entities(self) -> frozenset[tuple[str, str]]:
         """Label and lower-cased text of every entity in the training texts."""
@@ -287,11 +349,10 @@ class InversionDataModule(LightningDataModule):
                     ".split_seed, .limit_test)"
                 )
 
-    def _fit_defense(self) -> None:
-        examples = self.examples("train")
-        step = -(-len(examples) // DEFENSE_SAMPLE)
-        chosen = range(0, len(examples), step)
-        self.defense.fit(self._views["train"][list(chosen)], [examples[i] for i in chosen])
+    def _language(self) -> str | None:
+        """The language that an attack trained on these texts writes, where it is one."""
+        found = {example.language for example in self.examples("train")}
+        return found.pop() if len(found) == 1 else None
 
     def _place(self) -> tuple[int, int]:
         """This rank and the number of ranks."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from examples import Example
 
-Role = Literal["train", "valid", "test", "query", "document"]
+# What a text is to the defender: of the data's splits, of a collection that is searched, or one that an attacker
+# embeds to compare it with a vector ("hypothesis").
+Role = Literal["train", "valid", "test", "query", "document", "hypothesis"]
 
 
 class Defense(Protocol):
@@ -25,4 +27,17 @@ class Defense(Protocol):
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
         """Defended vectors, (n, d) -> (n, output_dimension(d)); ``epoch`` is given in training only."""
+        ...
+
+
+@runtime_checkable
+class Fitted(Defense, Protocol):
+    """A defense that cannot do without what ``fit`` estimated: it is kept with the run and read back."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What was estimated; empty where there is nothing to keep."""
+        ...
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what ``state`` gave, in place of ``fit``."""
         ...

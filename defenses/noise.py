@@ -45,6 +45,6 @@ class Noise:
         """Vectors with noise, (n, d) -> (n, d)."""
         noise = np.empty(embeddings.shape, dtype=np.float32)
         for row, example in zip(noise, examples, strict=True):
-            numbers(self.seed, example, role, epoch).standard_normal(dtype=np.float32, out=row)
+            numbers("noise", self.seed, example, role, epoch).standard_normal(dtype=np.float32, out=row)
         size = self.level * embeddings.norm(dim=1, keepdim=True) if self.relative else self.level
         return embeddings + size * torch.from_numpy(noise).to(embeddings)

@@ -51,4 +51,5 @@ class Truncation:
         if not self.renormalize:
             return kept.clone()
         left = kept.norm(dim=1, keepdim=True)
-        return kept * (embeddings.norm(dim=1, keepdim=True) / left.where(left > 0, 1.0))
+        stretched: Tensor = kept * (embeddings.norm(dim=1, keepdim=True) / left.where(left > 0, 1.0))
+        return stretched

@@ -182,6 +182,11 @@ class CachedEmbedder:
         return self._embedder
 
     @property
+    def source(self) -> CachedEmbedder:
+        """The cache that gives the embedder's own vectors: this one, unless it stands behind a defense."""
+        return self
+
+    @property
     def dimension(self) -> int:
         return self._embedder.dimension
 

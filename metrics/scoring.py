@@ -39,6 +39,7 @@ class Scored:
         spans: Entities of the reference.
         kind: "set" where the prediction is words in no order, joined by spaces; metrics of order are None for it.
         cosine: Cosine of the embedder's vector of the prediction with the target, -1..1, where it was asked.
+        cosine_clean: The same with the target's vector before a defense, where there was one.
         language: ISO 639-1 code, where it is known; figures on stop words are of English and unnamed texts.
         pieces: Ids of both texts by the data's own tokenizer, where they were made.
         tokens: Ids of both by the attack's own tokenizer, where it has one.
@@ -52,6 +53,7 @@ class Scored:
     spans: tuple[Span, ...] = ()
     kind: Literal["sequence", "set"] = "sequence"
     cosine: float | None = None
+    cosine_clean: float | None = None
     language: str | None = None
     pieces: Sets | None = None
     tokens: Sets | None = None
@@ -77,8 +79,8 @@ def score(rows: Sequence[Scored], *, training_entities: frozenset[tuple[str, str
     ``clipped_bleu1``, ``clipped_rouge1`` (``metrics.clipped``, mean over examples), ``token_precision``,
     ``token_recall``, ``token_f1`` (over words, mean over examples), ``micro_*`` (over sets of words),
     ``micro_piece_*`` and ``micro_token_*`` (over sets of ids; ``metrics.micro``), ``exact_match``,
-    ``exact_match_no_punctuation``, ``edit_distance_mean``, ``edit_distance_median`` (characters), ``cosine`` and
-    ``cosine_second`` (-1..1), ``perplexity``, ``stop_word_rate``, ``stop_word_rate_reference``,
+    ``exact_match_no_punctuation``, ``edit_distance_mean``, ``edit_distance_median`` (characters), ``cosine``,
+    ``cosine_clean`` and ``cosine_second`` (-1..1), ``perplexity``, ``stop_word_rate``, ``stop_word_rate_reference``,
     ``stop_word_rate_difference`` (percentage points), ``content_word_recovery``, ``entity_recovery`` and
     ``entity_recovery_unseen`` (share of all spans; the latter of those that are not in ``training_entities``),
     ``name_first_recovery``, ``name_last_recovery``, ``name_full_recovery`` (``metrics.names``), one
@@ -108,6 +110,7 @@ def score(rows: Sequence[Scored], *, training_entities: frozenset[tuple[str, str
     figures.update(_micro("micro_token", [row.tokens for row in rows if row.tokens is not None]))
     figures.update(_matches(rows) if ordered else dict.fromkeys(_MATCHES))
     figures["cosine"] = _mean(row.cosine for row in rows)
+    figures["cosine_clean"] = _mean(row.cosine_clean for row in rows)
     figures["cosine_second"] = _mean(row.cosine_second for row in rows)
     figures["perplexity"] = perplexity(row.likelihood for row in rows if row.likelihood is not None)
     figures.update(_stop_words([one for one, row in zip(cut, rows, strict=True) if row.language in (None, LANGUAGE)]))
@@ -121,7 +124,7 @@ def score(rows: Sequence[Scored], *, training_entities: frozenset[tuple[str, str
 _BLEU = ("bleu", "bleu_sentence", "bleu1", "bleu2", "bleu4")
 _CLIPPED = ("clipped_bleu1", "clipped_rouge1")
 _MATCHES = ("exact_match", "exact_match_no_punctuation", "edit_distance_mean", "edit_distance_median")
-_WHERE_ASKED = ("cosine", "cosine_second", "pieces", "tokens", "likelihood")
+_WHERE_ASKED = ("cosine", "cosine_clean", "cosine_second", "pieces", "tokens", "likelihood")
 
 
 def _check(rows: Sequence[Scored]) -> None:
@@ -137,7 +140,7 @@ def _check(rows: Sequence[Scored]) -> None:
             if (getattr(row, name) is not None) != has[name]:
                 without, one = (place, 0) if has[name] else (0, place)
                 raise ValueError(f"row {without} has no {name} and row {one} has one")
-        for cosine in (row.cosine, row.cosine_second):
+        for cosine in (row.cosine, row.cosine_clean, row.cosine_second):
             if cosine is not None and not abs(cosine) <= 1 + 1e-6:
                 raise ValueError(f"row {place}: cosine {cosine} is outside -1..1")
         for span in row.spans:

@@ -242,7 +242,7 @@ def test_a_stage_embeds_only_what_it_needs_and_nothing_twice(tmp_path: Path):
 def test_the_defense_is_fitted_to_training_vectors_once_and_told_role_and_epoch(tmp_path: Path):
     defense = Doubling()
     datamodule = InversionDataModule(corpus(), batch_size=32)
-    datamodule.connect(CachedEmbedder(HashEmbedder(), tmp_path), defense)
+    datamodule.connect(CachedEmbedder(HashEmbedder(), tmp_path), defense, adaptive=True)
     assert datamodule.dimension == 16
     datamodule.setup("fit")
     datamodule.setup("fit")
@@ -264,7 +264,7 @@ def test_the_defense_is_fitted_to_training_vectors_once_and_told_role_and_epoch(
 def test_evaluation_alone_never_fits_the_defense(tmp_path: Path):
     defense = Doubling()
     datamodule = InversionDataModule(Texts(test=["only this"]))
-    datamodule.connect(CachedEmbedder(HashEmbedder(), tmp_path), defense)
+    datamodule.connect(CachedEmbedder(HashEmbedder(), tmp_path), defense, adaptive=True)
     datamodule.setup("test")
     assert len(list(datamodule.test_dataloader())) == 1
     assert not defense.fitted

@@ -30,17 +30,32 @@ KEYS = {
     *("token_precision", "token_recall", "token_f1", "exact_match", "exact_match_no_punctuation"),
     *("edit_distance_mean", "edit_distance_median", "cosine", "entity_recovery", "entity_recovery_unseen", "examples"),
     *("clipped_bleu1", "clipped_rouge1", "micro_precision", "micro_recall", "micro_f1", "content_word_recovery"),
-    *("stop_word_rate", "stop_word_rate_reference", "stop_word_rate_difference", "cosine_second", "perplexity"),
+    *(
+        "stop_word_rate",
+        "stop_word_rate_reference",
+        "stop_word_rate_difference",
+        "cosine_clean",
+        "cosine_second",
+        "perplexity",
+    ),
     *("name_first_recovery", "name_last_recovery", "name_full_recovery"),
     *(f"micro_{kind}_{name}" for kind in ("piece", "token") for name in ("precision", "recall", "f1")),
 }
 # Null unless a row brings what they are made of: spans, vectors, ids, a likelihood.
 WHERE_GIVEN = {
-    *("cosine", "cosine_second", "perplexity", "entity_recovery", "entity_recovery_unseen"),
+    *("cosine", "cosine_clean", "cosine_second", "perplexity", "entity_recovery", "entity_recovery_unseen"),
     *(key for key in KEYS if key.startswith(("name_", "micro_piece", "micro_token"))),
 }
 # Percentages that are 100 for a perfect prediction and 0 for an empty one, where they are not null.
-SHARES = KEYS - {"edit_distance_mean", "edit_distance_median", "cosine", "cosine_second", "perplexity", "examples"}
+SHARES = KEYS - {
+    "edit_distance_mean",
+    "edit_distance_median",
+    "cosine",
+    "cosine_clean",
+    "cosine_second",
+    "perplexity",
+    "examples",
+}
 SHARES -= {"content_word_recovery", *(key for key in KEYS if key.startswith(("stop_word", "name_")))}
 SHARES -= {key for key in WHERE_GIVEN if key.startswith("micro_")}
 OF_ORDER = {k for k in KEYS if k.startswith(("bleu", "exact_match", "edit_distance", "clipped"))} | {"rouge2", "rougeL"}

@@ -178,7 +178,7 @@ def test_no_embedder_and_another_width_are_refused(tmp_path: Path) -> None:
 def outcome(tmp_path: Path, made: GenerativeAttack, embedder: Letters, defense: Defense) -> dict[str, Any]:
     cached = CachedEmbedder(embedder, tmp_path / "cache")
     data = InversionDataModule(Source(), eval_batch_size=5, drop_repeated=False)
-    data.connect(cached, defense)
+    data.connect(cached, defense, adaptive=True)
     made.connect(tmp_path / "artifacts", cached, from_checkpoint=True)
     trainer = Trainer(
         accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,

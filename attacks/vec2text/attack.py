@@ -68,8 +68,9 @@ class Vec2Text(IterativeAttack):
 
     def _check(self) -> None:
         assert self.oracle is not None
+        source = self.oracle.source
         for name, run in self.runs.items():
-            check_embedder(run, f"attack.{name}_run", self.oracle.fingerprint, self.oracle.dimension)
+            check_embedder(run, f"attack.{name}_run", source.fingerprint, source.dimension)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Copy the runs."""
@@ -87,7 +88,7 @@ class Vec2Text(IterativeAttack):
         if self.pretrained is not None:
             self._published = [load_published(self.pretrained, self.revision)]
             if self.oracle is not None:
-                check_space(self._published[0], self.oracle)
+                check_space(self._published[0], self.oracle.source)
         self._held = {name: attack_of(self.artifacts / name, dimension) for name in self.runs}
         if CORRECTOR in self._held and not isinstance(self._held[CORRECTOR], Corrector):
             raise InputError(

@@ -29,10 +29,11 @@ from attacks.generative import GenerativeAttack
 from attacks.optimizers import OptimizerSettings, scheduled, training_progress
 from attacks.run_checks import check_embedder
 from attacks.vec2text.hypothesis_plan import HypothesisPlan, Recipe, matched_noise, write_hypotheses
-from attacks.vec2text.iterative import Initial, IterativeAttack
+from attacks.vec2text.iterative import Initial, IterativeAttack, check_width
 from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, without_ignored
 from attacks.vec2text.search import CorrectionSearch, Proposal
 from datamodules.hypotheses import Hypotheses, HypothesisMixture, HypothesisStore, texts_key
+from embedders.cache import CachedEmbedder
 from errors import InputError
 from examples import Split
 from metrics.vectors import cosine_rows
@@ -86,13 +87,15 @@ class Corrector(IterativeAttack):
     # -- before training ------------------------------------------------------------------------------------------
 
     def prepare_data(self) -> None:
-        """Before anything is embedded: does the inverter go with the embedder?"""
+        """Before anything is embedded: does the inverter go with the embedder, and the defense with correction?"""
         if not self.from_checkpoint:
             self._check()
+            self._answers()
 
     def _check(self) -> None:
         assert self.oracle is not None
-        check_embedder(self.inverter_run, "attack.inverter_run", self.oracle.fingerprint, self.oracle.dimension)
+        source = self.oracle.source
+        check_embedder(self.inverter_run, "attack.inverter_run", source.fingerprint, source.dimension)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Copy the inverter's run.
@@ -175,6 +178,17 @@ class Corrector(IterativeAttack):
             folder = self.plan.folder(*who, recipe)
             self._add(split, folder, recipe.name, lambda part, recipe=recipe: self._by_inverter(split, part, recipe))
 
+    def _answers(self) -> CachedEmbedder:
+        """Embeds hypotheses of the training: a naive attacker never asked the defended service.
+
+        Raises:
+            InputError: Its vectors are not of the targets' width.
+        """
+        assert self.oracle is not None
+        answers = self.oracle if self.data.adaptive else self.oracle.source
+        check_width(answers, self.data.dimension)
+        return answers
+
     def _matched_noise(self) -> float:
         """Every rank finds it, and the same: what one has embedded, the others read."""
         if not self.data.examples("valid"):
@@ -190,7 +204,7 @@ class Corrector(IterativeAttack):
         sample = range(0, count, -(-count // MATCHED))
         texts = self._by_inverter(split, sample, Recipe(noise=noise))
         targets = self.data.vectors(split, sample, epoch=0)
-        return float(cosine_rows(self.data.embedder.embed(texts, "training"), targets).mean())
+        return float(cosine_rows(self._answers().embed(texts, "training"), targets).mean())
 
     def _by_inverter(self, split: Split, part: range, recipe: Recipe) -> list[str]:
         vectors = self.data.vectors(split, list(part), epoch=0 if split == "train" else None)
@@ -203,7 +217,7 @@ class Corrector(IterativeAttack):
         store = HypothesisStore(folder, len(self.data.examples(split)))
         store.fill(write, **place, barrier=lambda: trainer.strategy.barrier("hypotheses"))
         texts = store.read()
-        embedder = self.data.embedder
+        embedder = self._answers()
         embedder.fill(texts, "training", **place, barrier=lambda: trainer.strategy.barrier("embedded"))
         mixture = self._mixtures.setdefault(split, HypothesisMixture(embedder.dimension))
         mixture.sets.append(Hypotheses(texts, embedder, self._as_read))

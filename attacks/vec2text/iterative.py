@@ -21,6 +21,19 @@ Initial = Literal["inverter", "random", "constant"]
 RANDOM_TOKENS = 16  # of a random initial hypothesis
 
 
+def check_width(oracle: CachedEmbedder, dimension: int) -> None:
+    """Whether what ``oracle`` answers can be compared with targets of width ``dimension``.
+
+    Raises:
+        InputError: It cannot.
+    """
+    if oracle.dimension != dimension:
+        raise InputError(
+            f"the targets have {dimension} dimensions and the embedder's vectors {oracle.dimension}: hypotheses cannot "
+            "be compared with targets; a defense that changes the width needs defense.hypotheses=defended"
+        )
+
+
 class IterativeAttack(Attack):
     """An attack that guesses a text, embeds it, and corrects it.
 
@@ -71,11 +84,7 @@ class IterativeAttack(Attack):
         """
         if oracle is None:
             raise InputError(f"{type(self).__name__} corrects by embedding its hypotheses: it needs the embedder")
-        if oracle.dimension != targets.vectors.shape[-1]:
-            raise InputError(
-                f"the targets have {targets.vectors.shape[-1]} dimensions and the embedder's vectors "
-                f"{oracle.dimension}: hypotheses cannot be compared with targets"
-            )
+        check_width(oracle, targets.vectors.shape[-1])
         began = time.perf_counter()  # the first guess takes time, too
         return self.search(
             self.rewriter,

@@ -1,0 +1,57 @@
+"""defense=[...]: several defenses, one after another.
+
+    'defense=[language_agnostic,noise]' defense.noise.level=0.01     # the mean is subtracted, then noise is added
+
+Each is fitted to what the ones before it give. A defense that stands twice is called by its place: noise, noise_2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+
+from torch import Tensor
+
+from defenses.base import Defense, Fitted, Role
+from examples import Example
+
+
+class Chain:
+    """The defenses in the order in which they are given.
+
+    Raises:
+        ValueError: There are none.
+    """
+
+    def __init__(self, **steps: Defense) -> None:
+        if not steps:
+            raise ValueError("a chain of no defenses; name them in a list: 'defense=[masking,noise]'")
+        self.steps = steps
+
+    def output_dimension(self, dimension: int) -> int:
+        """The width that the last one gives."""
+        return reduce(lambda width, step: step.output_dimension(width), self.steps.values(), dimension)
+
+    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
+        """Fit each, on vectors (n, d) that went through those before it as training vectors."""
+        for step in self.steps.values():
+            step.fit(embeddings, examples)
+            embeddings = step(embeddings, examples, "train")
+
+    def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
+        """Vectors (n, d) through all of them, (n, output_dimension(d))."""
+        for step in self.steps.values():
+            embeddings = step(embeddings, examples, role, epoch)
+        return embeddings
+
+    def state(self) -> dict[str, Tensor]:
+        """What each has estimated, under ``<its name>/``."""
+        fitted = {name: step for name, step in self.steps.items() if isinstance(step, Fitted)}
+        return {f"{name}/{key}": kept for name, step in fitted.items() for key, kept in step.state().items()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Hand to each what is its own."""
+        for name, step in self.steps.items():
+            if isinstance(step, Fitted):
+                own = {key.removeprefix(f"{name}/"): t for key, t in state.items() if key.startswith(f"{name}/")}
+                step.restore(own)

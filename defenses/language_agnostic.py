@@ -1,0 +1,81 @@
+"""defense=language_agnostic: the mean vector of a text's language is subtracted (Chen et al. 2024, appendix I.2).
+
+    defense=language_agnostic                        # each text says its language
+    defense=language_agnostic defense.language=en    # all are in English
+
+Libovicky et al. 2020 take the mean of a language's vectors for what says the language, and the rest for what says the
+meaning. Means are estimated on training text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from defenses.base import Role
+from errors import InputError, did_you_mean
+from examples import Example
+
+
+class LanguageAgnostic:
+    """Keeps the width; fitted to training vectors.
+
+    Args:
+        language: Of all texts, whatever they say; None reads the language of each.
+    """
+
+    def __init__(self, language: str | None = None) -> None:
+        self.language = language
+        self.means: dict[str, Tensor] = {}
+
+    def output_dimension(self, dimension: int) -> int:
+        """The width is kept."""
+        return dimension
+
+    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
+        """The mean of each language's training vectors, (n, d).
+
+        Raises:
+            InputError: A text says no language.
+        """
+        rows: dict[str, list[int]] = {}
+        for row, example in enumerate(examples):
+            rows.setdefault(self._language(example, "train"), []).append(row)
+        self.means = {language: embeddings[own].double().mean(dim=0).float() for language, own in sorted(rows.items())}
+
+    def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
+        """Vectors without the mean of their language, (n, d) -> (n, d).
+
+        Raises:
+            InputError: A text says no language, or one of which there was no training text.
+        """
+        return embeddings - torch.stack([self._mean(example, role) for example in examples]).to(embeddings)
+
+    def state(self) -> dict[str, Tensor]:
+        """The mean of each language, (d,)."""
+        return dict(self.means)
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what ``state`` gave."""
+        self.means = dict(state)
+
+    def _mean(self, example: Example, role: Role) -> Tensor:
+        language = self._language(example, role)
+        if language not in self.means:
+            raise InputError(
+                f"defense=language_agnostic: {role} text {example.index} is in {language!r}, and no training text is, "
+                f"so that there is no mean to subtract; {did_you_mean(language, self.means)}"
+            )
+        return self.means[language]
+
+    def _language(self, example: Example, role: Role) -> str:
+        language = example.language if self.language is None else self.language
+        if language is None:
+            which = "a text that the attack wrote" if role == "hypothesis" else f"{role} text {example.index}"
+            raise InputError(
+                f"defense=language_agnostic: {which} says no language; name the field that does by "
+                "datamodule.language_field, or the language of all texts by defense.language"
+            )
+        return language

@@ -1,0 +1,64 @@
+"""defense=int8: every coordinate in 8 bits, on a scale of its own dimension, as vector stores keep it.
+
+    defense=int8
+    defense=int8 defense.bits=4 defense.quantile=0.99
+
+Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference",
+section 2.1: real = scale * (integer - zero point). The range of a dimension is that of the training vectors, without
+the outermost ones where ``quantile`` is below 1; coordinates beyond it are set to its ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from defenses.base import Role
+from examples import Example
+
+
+class ScalarQuantization:
+    """Keeps the width; fitted to training vectors.
+
+    Args:
+        bits: Of a coordinate.
+        quantile: Share of the training values of a dimension that its range takes in.
+    """
+
+    def __init__(
+        self,
+        bits: Annotated[int, Field(ge=1, le=16)] = 8,
+        quantile: Annotated[float, Field(gt=0.5, le=1)] = 1.0,
+    ) -> None:
+        self.bits, self.quantile = bits, quantile
+        self.low, self.high = torch.empty(0), torch.empty(0)
+
+    def output_dimension(self, dimension: int) -> int:
+        """The width is kept."""
+        return dimension
+
+    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
+        """The range of each dimension of (n, d)."""
+        ordered = embeddings.sort(dim=0).values
+        outside = int((1 - self.quantile) / 2 * (len(embeddings) - 1))
+        self.low, self.high = ordered[outside].clone(), ordered[-1 - outside].clone()
+
+    def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
+        """What is left of the vectors after writing and reading them, (n, d) -> (n, d)."""
+        low, high = self.low.to(embeddings), self.high.to(embeddings)
+        step = (high - low) / (2**self.bits - 1)
+        step = step.where(step > 0, 1.0)  # a dimension that never changes
+        codes = ((embeddings.clamp(low, high) - low) / step).round()
+        return low + codes * step
+
+    def state(self) -> dict[str, Tensor]:
+        """The ends of each dimension's range, (d,) each."""
+        return {"low": self.low, "high": self.high}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what ``state`` gave."""
+        self.low, self.high = state["low"], state["high"]
