@@ -1,7 +1,7 @@
 """A list of defenses, each written as it would be given to evaluate.py, and the run's configuration under each of them.
 
 points = defense_points(config, ["defense=none", "defense=noise defense.level=0.01"], "tradeoff.points")
-points[1].name, points[1].config.defense          # "noise level=0.01", the node to be instantiated
+points[1].name, threat_of(points[1].config.defense)       # "noise level=0.01", and what stands there, built
 """
 
 from __future__ import annotations

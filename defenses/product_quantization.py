@@ -72,7 +72,7 @@ class ProductQuantization:
         self.output_dimension(embeddings.shape[1])
         generator = torch.Generator().manual_seed(self.seed)
         chosen = torch.randperm(len(embeddings), generator=generator)[: VECTORS_A_CENTROID * self.centroids]
-        pieces = embeddings[chosen].unflatten(1, (self.pieces, -1)).unbind(1)
+        pieces = embeddings[chosen].reshape(len(chosen), self.pieces, -1).unbind(1)
         self.codebooks = torch.stack([self._codebook(piece, generator) for piece in pieces])
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
@@ -96,13 +96,13 @@ class ProductQuantization:
 
     def _codebook(self, vectors: Tensor, generator: torch.Generator) -> Tensor:
         """k-means of (n, w): (centroids, w)."""
-        distinct = vectors.unique(dim=0)
+        distinct = torch.unique(vectors, dim=0)
         drawn = torch.randperm(len(distinct), generator=generator)[: self.centroids]
         centroids = distinct[drawn]
         if len(centroids) < self.centroids:  # more than there are different pieces: the rest is never the nearest
             return torch.cat([centroids, centroids[:1].expand(self.centroids - len(centroids), -1)])
         for _ in range(self.iterations):
-            owner = torch.cat([_nearest(block, centroids) for block in vectors.split(ROWS)])
+            owner = torch.cat([_nearest(block, centroids) for block in torch.split(vectors, ROWS)])
             sums = torch.zeros_like(centroids).index_add_(0, owner, vectors)
             counts = owner.bincount(minlength=self.centroids)[:, None]
             moved = torch.where(counts > 0, sums / counts.clamp(min=1), centroids)
@@ -115,4 +115,6 @@ class ProductQuantization:
 def _nearest(vectors: Tensor, centroids: Tensor) -> Tensor:
     """The number of the centroid (k, w) nearest to each of the vectors (n, w); of equals the first."""
     # |v - c|^2 without |v|^2, which is the same for all centroids.
-    return (centroids.square().sum(dim=1) - 2 * vectors @ centroids.T).argmin(dim=1)
+    distances: Tensor = centroids.square().sum(dim=1) - 2 * vectors @ centroids.T
+    nearest: Tensor = distances.argmin(dim=1)
+    return nearest

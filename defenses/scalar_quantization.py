@@ -44,7 +44,7 @@ class ScalarQuantization:
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
         """The range of each dimension of (n, d)."""
         ordered = embeddings.sort(dim=0).values
-        outside = int((1 - self.quantile) / 2 * (len(embeddings) - 1))
+        outside = round((1 - self.quantile) / 2 * (len(embeddings) - 1))
         self.low, self.high = ordered[outside].clone(), ordered[-1 - outside].clone()
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
@@ -53,7 +53,8 @@ class ScalarQuantization:
         step = (high - low) / (2**self.bits - 1)
         step = step.where(step > 0, 1.0)  # a dimension that never changes
         codes = ((embeddings.clamp(low, high) - low) / step).round()
-        return low + codes * step
+        read: Tensor = low + codes * step
+        return read
 
     def state(self) -> dict[str, Tensor]:
         """The ends of each dimension's range, (d,) each."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import beta, gamma, kstest
 from torch import Tensor
 
 from defenses.base import Role
+from defenses.chain import Chain
+from defenses.language_agnostic import LanguageAgnostic
+from defenses.laplace import Laplace
 from defenses.masking import Masking
 from defenses.noise import Noise
+from defenses.product_quantization import ProductQuantization
+from defenses.purmech import PurMech
+from defenses.rotation import Rotation
 from defenses.rounding import Rounding
+from defenses.scalar_quantization import ScalarQuantization
 from defenses.truncation import Truncation
 from errors import InputError
 from examples import Example
@@ -127,3 +136,222 @@ def test_rounding_gives_the_nearest_multiple() -> None:
     vectors = torch.tensor([[0.11, -0.13, 0.37], [0.0, 0.26, -0.24]])
     rounded = Rounding(step=0.25)(vectors, texts(2), "test")
     assert rounded.tolist() == [[0.0, -0.25, 0.25], [0.0, 0.25, -0.25]]
+
+
+# -- language_agnostic -----------------------------------------------------------------------------------------------
+
+
+def test_the_mean_of_a_language_is_subtracted() -> None:
+    train = torch.tensor([[1.0, 0.0], [3.0, 2.0], [0.0, 8.0]])
+    examples = [Example(0, "a", language="en"), Example(1, "b", language="en"), Example(2, "c", language="de")]
+    defense = LanguageAgnostic()
+    defense.fit(train, examples)
+    assert {name: mean.tolist() for name, mean in defense.state().items()} == {"de": [0.0, 8.0], "en": [2.0, 1.0]}
+    seen = defense(torch.tensor([[2.0, 2.0], [2.0, 2.0]]), [examples[2], examples[0]], "test")
+    assert seen.tolist() == [[2.0, -6.0], [0.0, 1.0]]
+    with pytest.raises(InputError, match=r"test text 0 is in 'fr', and no training text is.*valid: de, en"):
+        defense(train[:1], texts(1, "fr"), "test")
+    with pytest.raises(InputError, match=r"document text 0 says no language.*defense\.language"):
+        defense(train[:1], texts(1), "document")
+    with pytest.raises(InputError, match="a text that the attack wrote says no language"):
+        defense(train[:1], texts(1), "hypothesis")
+
+
+def test_all_texts_in_one_language_that_they_do_not_say() -> None:
+    with pytest.raises(InputError, match="train text 0 says no language"):
+        LanguageAgnostic().fit(rows(3, 2), texts(3))
+    defense = LanguageAgnostic(language="en")
+    defense.fit(torch.tensor([[1.0, 0.0], [3.0, 2.0]]), texts(2, "fr"))
+    assert defense(torch.tensor([[2.0, 2.0]]), texts(1), "test").tolist() == [[0.0, 1.0]]
+
+
+# -- rotation --------------------------------------------------------------------------------------------------------
+
+KEY = "0123456789abcdef-this-is-secret"
+
+
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("UNEMBED_ROTATION_KEY", KEY)
+    return KEY
+
+
+def test_a_rotation_keeps_lengths_and_angles(key: str) -> None:
+    vectors = rows(40, 12)
+    turned = Rotation()(vectors, texts(40), "document")
+    torch.testing.assert_close(turned @ turned.T, vectors @ vectors.T, atol=1e-5, rtol=0)
+    assert float(torch.cosine_similarity(turned, vectors).abs().mean()) < 0.5
+    matrix = Rotation()(torch.eye(12), texts(12), "test").double()
+    torch.testing.assert_close(matrix @ matrix.T, torch.eye(12, dtype=torch.float64), atol=1e-6, rtol=0)
+    assert torch.equal(Rotation()(vectors[:3], texts(3), "query"), Rotation()(vectors[:3], texts(3), "train"))
+
+
+def test_a_rotation_is_uniform(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The square of each entry of a uniform orthogonal matrix is Beta(1/2, (d - 1) / 2), and its sign is either."""
+    blocks = []
+    for number in range(4):
+        monkeypatch.setenv("UNEMBED_ROTATION_KEY", f"{KEY} {number}")
+        blocks.append(Rotation()(torch.eye(120), texts(120), "test")[:20, :20].double().numpy())
+    entries = np.stack(blocks)  # of so small a part, nearly independent
+    assert kstest((entries**2).ravel(), beta(0.5, 59.5).cdf).pvalue > 1e-3
+    assert abs((entries > 0).mean() - 0.5) < 5 * 0.5 / math.sqrt(entries.size)
+    diagonals = np.diagonal(entries, axis1=1, axis2=2)  # a QR decomposition alone would make these of one sign
+    assert abs((diagonals > 0).mean() - 0.5) < 5 * 0.5 / math.sqrt(diagonals.size)
+
+
+def test_the_key_of_a_rotation(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "secret.key"
+    path.write_text(f"{KEY}\n", encoding="utf-8")
+    vectors = rows(2, 6)
+    of_file = Rotation(key_file=str(path))
+    assert torch.equal(of_file(vectors, texts(2), "test"), Rotation()(vectors, texts(2), "test"))
+    kept = Rotation().state()
+    assert KEY.encode() not in bytes(kept["key_check"].tolist())
+    of_file.restore(kept)
+    monkeypatch.setenv("UNEMBED_ROTATION_KEY", KEY + "!")
+    other = Rotation()
+    assert not torch.equal(other(vectors, texts(2), "test"), of_file(vectors, texts(2), "test"))
+    with pytest.raises(InputError, match="the key is not the one that this run was made with"):
+        other.restore(kept)
+    monkeypatch.setenv("UNEMBED_ROTATION_KEY", "short")
+    with pytest.raises(InputError, match="a key of 5 bytes can be guessed; give at least 16"):
+        Rotation()
+    monkeypatch.delenv("UNEMBED_ROTATION_KEY")
+    with pytest.raises(InputError, match=r"defense\.key_env=UNEMBED_ROTATION_KEY: .* is not set; .*key_file"):
+        Rotation()
+    with pytest.raises(InputError, match=r"defense\.key_file=.*absent: .* cannot be read: No such file"):
+        Rotation(key_file=str(tmp_path / "absent"))
+
+
+# -- quantisation ----------------------------------------------------------------------------------------------------
+
+
+def test_two_bits_on_a_scale_of_each_dimension() -> None:
+    defense = ScalarQuantization(bits=2)
+    defense.fit(torch.tensor([[0.0, 5.0, -3.0], [3.0, 5.0, 3.0], [1.0, 5.0, 0.0]]), texts(3))
+    seen = defense(torch.tensor([[0.4, 5.0, -0.9], [2.6, 7.0, 1.1], [9.0, 5.0, -9.0]]), texts(3), "test")
+    assert seen.tolist() == [[0.0, 5.0, -1.0], [3.0, 5.0, 1.0], [3.0, 5.0, -3.0]]
+
+
+def test_eight_bits_err_by_half_a_step_at_most() -> None:
+    vectors, defense = rows(200, 7), ScalarQuantization()
+    defense.fit(vectors, texts(200))
+    seen = defense(vectors, texts(200), "test")
+    step = (vectors.max(dim=0).values - vectors.min(dim=0).values) / 255
+    assert bool(((seen - vectors).abs() <= step / 2 + 1e-6).all())
+    assert all(len(set(column)) <= 256 for column in seen.T.tolist())
+
+
+def test_a_quantile_leaves_the_outermost_values_out() -> None:
+    defense = ScalarQuantization(quantile=0.9)
+    defense.fit(torch.arange(101.0)[:, None], texts(101))
+    assert (defense.low.tolist(), defense.high.tolist()) == ([5.0], [95.0])
+
+
+def test_pieces_are_replaced_by_the_nearest_centroid() -> None:
+    train, vectors = rows(300, 6), rows(25, 6, seed=1)
+    defense = ProductQuantization(pieces=3, centroids=8, iterations=4)
+    defense.fit(train, texts(300))
+    books = defense.state()["codebooks"]
+    assert books.shape == (3, 8, 2)
+    seen = defense(vectors, texts(25), "test")
+    for row in range(25):  # brute force
+        for piece in range(3):
+            own = vectors[row, 2 * piece : 2 * piece + 2]
+            nearest = min(range(8), key=lambda n: float((books[piece, n] - own).square().sum()))
+            assert torch.equal(seen[row, 2 * piece : 2 * piece + 2], books[piece, nearest])
+
+
+def test_codebooks_are_those_of_k_means() -> None:
+    """Four clouds far apart: each centroid is the mean of its cloud, whatever k-means began with; and Lloyd's rule."""
+    corners = torch.tensor([[0.0, 0.0], [50.0, 0.0], [0.0, 50.0], [50.0, 50.0]])
+    train = (corners[:, None] + rows(30, 2).expand(4, 30, 2)).reshape(120, 2)
+    found = []
+    for seed in range(6):
+        defense = ProductQuantization(pieces=1, centroids=4, iterations=50, seed=seed)
+        defense.fit(train, texts(120))
+        centroids = defense.codebooks[0]
+        owner = torch.cdist(train, centroids).argmin(dim=1)
+        torch.testing.assert_close(centroids, torch.stack([train[owner == n].mean(dim=0) for n in range(4)]))
+        found.append(sorted(centroids.round().tolist()))
+    means = sorted((corners + rows(30, 2).mean(dim=0)).round().tolist())
+    assert means in found
+
+
+def test_quantisation_that_cannot_be_fitted() -> None:
+    with pytest.raises(InputError, match=r"centroids=256: there are only 10 training vectors .* at most 10"):
+        ProductQuantization(pieces=2).fit(rows(10, 4), texts(10))
+    with pytest.raises(InputError, match=r"pieces=5: vectors of width 12 cannot be cut.*take 4"):
+        ProductQuantization(pieces=5).output_dimension(12)
+    same = ProductQuantization(pieces=1, centroids=4)
+    same.fit(torch.ones(9, 2), texts(9))  # fewer different vectors than centroids
+    assert same(torch.tensor([[1.0, 1.0]]), texts(1), "test").tolist() == [[1.0, 1.0]]
+
+
+# -- local differential privacy --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 2.0, 20.0])
+def test_purmech_draws_its_angles_from_their_density(epsilon: float) -> None:
+    """In two and three dimensions the distribution of the angle has a closed form."""
+
+    def on_circle(t: float) -> float:
+        return 1 - math.exp(-epsilon * t)
+
+    def on_sphere(t: float) -> float:
+        return 1 - math.exp(-epsilon * t) * (epsilon * math.sin(t) + math.cos(t))
+
+    for dimension, integral in ((2, on_circle), (3, on_sphere)):
+        vectors = torch.nn.functional.normalize(rows(1, dimension), dim=1).expand(1500, -1).double()
+        seen = PurMech(epsilon=epsilon)(vectors, texts(1500), "test")
+        torch.testing.assert_close(seen.norm(dim=1), torch.ones(1500, dtype=torch.float64))
+        angles = (seen * vectors).sum(dim=1).clamp(-1, 1).arccos().numpy()
+        whole = integral(math.pi)
+        assert kstest(angles, lambda t, f=integral, w=whole: np.array([f(one) / w for one in t])).pvalue > 1e-3
+
+
+def test_purmech_keeps_its_promise() -> None:
+    """No piece of the circle is more than exp(epsilon * angle) times likelier for one vector than for another."""
+    epsilon, apart, count = 1.5, 1.0, 6000
+    counts = []
+    for seed, angle in enumerate((0.0, apart)):
+        vectors = torch.tensor([[math.cos(angle), math.sin(angle)]]).expand(count, -1)
+        seen = PurMech(epsilon=epsilon, seed=seed)(vectors, texts(count), "test")
+        counts.append(np.histogram(torch.atan2(seen[:, 1], seen[:, 0]).numpy(), bins=12, range=(-math.pi, math.pi))[0])
+    ratios = np.abs(np.log(counts[0] / counts[1]))
+    slack = 5 * np.sqrt(1 / counts[0] + 1 / counts[1])
+    assert (ratios <= epsilon * apart + slack).all()
+    assert ratios.max() > 0.8 * epsilon * apart  # and the budget is used
+
+
+def test_purmech_in_many_dimensions_concentrates_where_it_says() -> None:
+    vectors = torch.nn.functional.normalize(rows(200, 384), dim=1)
+    seen = PurMech(epsilon=1000.0)(vectors, texts(200), "test")
+    angles = torch.cosine_similarity(seen, vectors).arccos()
+    assert abs(float(angles.mean()) - math.atan(382 / 1000)) < 0.01
+
+
+def test_laplace_noise_has_a_gamma_length_and_any_direction() -> None:
+    noise = Laplace(epsilon=4.0)(torch.zeros(1500, 5, dtype=torch.float64), texts(1500), "test")
+    assert kstest(noise.norm(dim=1).numpy(), gamma(5, scale=1 / 4).cdf).pvalue > 1e-3
+    directions = torch.nn.functional.normalize(noise, dim=1)
+    torch.testing.assert_close(directions.T @ directions / 1500, torch.eye(5).double() / 5, atol=0.03, rtol=0)
+
+
+# -- several ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_keeps_the_order_and_fits_each_to_what_it_gets() -> None:
+    train, examples = torch.tensor([[1.0, 0.0, 2.0], [3.0, 4.0, 2.0]]), texts(2)
+    chain = Chain(truncation=Truncation(dimensions=2, renormalize=False), mean=LanguageAgnostic(language="en"))
+    assert chain.output_dimension(3) == 2
+    chain.fit(train, examples)
+    assert {name: value.tolist() for name, value in chain.state().items()} == {"mean/en": [2.0, 2.0]}
+    assert chain(train, examples, "test").tolist() == [[-1.0, -2.0], [1.0, 2.0]]
+    again = Chain(truncation=Truncation(dimensions=2, renormalize=False), mean=LanguageAgnostic(language="en"))
+    again.restore(chain.state())
+    assert torch.equal(again(train, examples, "test"), chain(train, examples, "test"))
+    back = Chain(masking=Masking(), rounding=Rounding(step=3.0)), Chain(rounding=Rounding(step=3.0), masking=Masking())
+    assert [one(train, examples, "test")[0].tolist() for one in back] == [[0.0, 0.0, 3.0], [1.0, 0.0, 3.0]]
+    with pytest.raises(ValueError, match="no defenses"):
+        Chain()

@@ -1,0 +1,113 @@
+"""defense=purmech: local differential privacy of the direction, by the Purkayastha mechanism.
+
+    defense=purmech defense.epsilon=1000       # privacy budget for each radian between two texts' vectors
+
+A vector x becomes a random direction y with density proportional to exp(-epsilon * angle(x, y)) (Weggenmann and
+Kerschbaum 2021, "Differential Privacy for Directional Data"; PurMech of Du et al. 2023, "Sanitizing Sentence Embeddings
+(and Labels) for Local Differential Privacy"). By the triangle inequality no y is more than exp(epsilon * angle(x, x'))
+times likelier for x than for x': metric privacy, and plain local differential privacy of pi * epsilon.
+
+The angle from x concentrates near arctan((d - 2) / epsilon): a budget far below d leaves nothing. Randomness here is
+that of a repeatable experiment; a service must not draw from a known seed, nor answer one text twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import NonNegativeInt, PositiveFloat
+from torch import Tensor
+
+from defenses.base import Role
+from defenses.drawing import numbers
+from errors import InputError
+from examples import Example
+
+GRID = 2**16
+
+
+class PurMech:
+    """Keeps the width, and gives vectors of length 1: their length would tell what the direction does not.
+
+    Args:
+        epsilon: Privacy budget, a radian.
+        seed: Of the noise.
+    """
+
+    def __init__(self, epsilon: PositiveFloat = 1000.0, seed: NonNegativeInt = 0) -> None:
+        self.epsilon, self.seed = epsilon, seed
+        self._angles: dict[int, AngleDensity] = {}
+
+    def output_dimension(self, dimension: int) -> int:
+        """The width is kept.
+
+        Raises:
+            InputError: There is one dimension, and so no direction to hide.
+        """
+        if dimension < 2:
+            raise InputError("defense=purmech: vectors of one dimension have no direction to hide")
+        return dimension
+
+    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
+        """Nothing to estimate."""
+
+    def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
+        """Random directions near the vectors', (n, d) -> (n, d)."""
+        dimension = self.output_dimension(embeddings.shape[1])
+        angles = self._angles.setdefault(dimension, AngleDensity(self.epsilon, dimension))
+        directions = torch.nn.functional.normalize(embeddings.double().cpu(), dim=1).numpy()
+        private = np.empty_like(directions)
+        for row, (direction, example) in enumerate(zip(directions, examples, strict=True)):
+            generator = numbers("purmech", self.seed, example, role, epoch)
+            aside = generator.standard_normal(dimension)
+            aside -= (aside @ direction) * direction
+            angle = angles.draw(generator)
+            private[row] = math.cos(angle) * direction + math.sin(angle) / np.linalg.norm(aside) * aside
+        return torch.from_numpy(private).to(embeddings)
+
+
+class AngleDensity:
+    """The angle between a vector and what is drawn for it: density exp(-epsilon * t) * sin(t)^(d - 2), 0 <= t <= pi.
+
+    It is log-concave, and drawn by rejection below an envelope of Devroye (1986, "Non-Uniform Random Variate
+    Generation", section VII.2): exact but for the rounding of numbers, in four tries on average.
+    """
+
+    def __init__(self, epsilon: float, dimension: int) -> None:
+        self.epsilon, self.power = epsilon, dimension - 2
+        self.mode = math.atan2(self.power, epsilon)
+
+    def draw(self, generator: np.random.Generator) -> float:
+        """One angle, in radians."""
+        while True:
+            side, height = generator.uniform(-2, 2), generator.random()
+            far = abs(side)
+            if far > 1:
+                far = 1 - math.log(far - 1)
+                height *= math.exp(1 - far)
+            angle = self.mode + math.copysign(far, side) / self._peak
+            if 0 <= angle <= math.pi and height <= math.exp(float(self._log(np.float64(angle)))):
+                return angle
+
+    @cached_property
+    def _peak(self) -> float:
+        """The density at its mode; what is a little too small widens the envelope, and so does no harm."""
+        spread = 40 * (math.sin(self.mode) / math.sqrt(max(self.power, 1)) + 1 / self.epsilon)
+        low, high = max(0.0, self.mode - spread), min(math.pi, self.mode + spread)
+        values = np.exp(self._log(np.linspace(low, high, GRID)))
+        area = (values.sum() - (values[0] + values[-1]) / 2) * (high - low) / (GRID - 1)
+        return float((1 - 1e-6) / area)
+
+    def _log(self, angles: NDArray[np.float64] | np.float64) -> NDArray[np.float64]:
+        """Log of the density relative to that at the mode."""
+        relative: NDArray[np.float64] = -self.epsilon * (np.asarray(angles) - self.mode)
+        if not self.power:
+            return relative
+        with np.errstate(divide="ignore"):  # log 0 at the ends: nothing is drawn there
+            relative += self.power * np.log(np.sin(angles) / math.sin(self.mode))
+        return relative
