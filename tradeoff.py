@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from callbacks.tradeoff import Bench, TradeOff
     from datamodules.collections import Collection
+    from defenses.base import Defense
 
 log = logging.getLogger("tradeoff")
 UNDEFENDED = "defense=none"
@@ -39,6 +40,7 @@ def trade_off(settings: DictConfig, config: DictConfig) -> None:
     from callbacks.tradeoff_figures import with_intervals
     from callbacks.tradeoff_output import NAME, write_results
     from datamodules.collection_texts import HeldOut
+    from defenses.threat import threat_of
     from embedders.cache import CachedEmbedder
 
     run, output = Path(settings.run), Path(settings.output_dir)
@@ -52,7 +54,8 @@ def trade_off(settings: DictConfig, config: DictConfig) -> None:
     attack = instantiate(config.attack, _convert_="all")
     attack.connect(run / runs.ARTIFACTS, embedder, from_checkpoint=True)
     checkpoint = runs.finished_checkpoint(run, settings.ckpt_path) if attack.trainable else None
-    width = instantiate(original.defense, _convert_="all").output_dimension(embedder.dimension)
+    trained = threat_of(original.defense)
+    width = trained.defense.output_dimension(embedder.dimension) if trained.adaptive else embedder.dimension
 
     collection = sweep.collection.read()
     training = instantiate(original.datamodule, _convert_="all")
@@ -70,14 +73,19 @@ def trade_off(settings: DictConfig, config: DictConfig) -> None:
         log.info("%d of %d: %s", number + 1, len(points), point.name)
         kept = finished.find(point.overrides)
         if kept is None:
-            build = partial(instantiate, point.config.defense, _convert_="all")
-            kept = bench.measure(point.name, point.overrides, build)
+            kept = bench.measure(point.name, point.overrides, partial(_built, point.config.defense))
             finished.keep(*kept)
         found.append(kept)
     facts = _facts(run, config, sweep, bench)
-    notes = _notes(bench, str(original.choices.defense))
+    notes = _notes(bench, str(original.choices.defense) if trained.adaptive else "none")
     print(write_results(output, with_intervals(found, sweep.resamples), facts, notes, sweep.searches))
     print(f"Written: {output / NAME}.html, .md and .json")
+
+
+def _built(node: DictConfig) -> Defense:
+    from defenses.threat import threat_of
+
+    return threat_of(node).defense
 
 
 def _key(settings: DictConfig, config: DictConfig, bench: Bench) -> str:

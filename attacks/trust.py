@@ -35,7 +35,7 @@ _ADDED = {
     "lightning.pytorch.callbacks.RichProgressBar",
     "lightning.pytorch.callbacks.DeviceStatsMonitor",
 }
-_CHOICE = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")  # of a group: a name under configs/, never a way out of it
+_CHOICE = re.compile(r"\w[\w.+-]*(/\w[\w.-]*)*")  # of a group: names under configs/ (a+b), never a way out of it
 
 _trusted: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("trusted", default=())
 

@@ -96,7 +96,7 @@ class ProductQuantization:
 
     def _codebook(self, vectors: Tensor, generator: torch.Generator) -> Tensor:
         """k-means of (n, w): (centroids, w)."""
-        distinct = torch.unique(vectors, dim=0)
+        distinct: Tensor = torch.unique(vectors, dim=0)
         drawn = torch.randperm(len(distinct), generator=generator)[: self.centroids]
         centroids = distinct[drawn]
         if len(centroids) < self.centroids:  # more than there are different pieces: the rest is never the nearest
@@ -105,7 +105,7 @@ class ProductQuantization:
             owner = torch.cat([_nearest(block, centroids) for block in torch.split(vectors, ROWS)])
             sums = torch.zeros_like(centroids).index_add_(0, owner, vectors)
             counts = owner.bincount(minlength=self.centroids)[:, None]
-            moved = torch.where(counts > 0, sums / counts.clamp(min=1), centroids)
+            moved: Tensor = torch.where(counts > 0, sums / counts.clamp(min=1), centroids)
             if torch.equal(moved, centroids):
                 break
             centroids = moved

@@ -1,0 +1,354 @@
+"""Defenses in runs: who knows of them, what is kept and read back, what the attacker's own texts are answered."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import DictConfig, OmegaConf, open_dict
+from safetensors import safe_open
+from torch import Tensor
+
+import configuration
+import runs
+from configuration.composing import survey
+from datamodules.defended import DefendedEmbedder, FittedDefense
+from datamodules.files import FilesDataModule
+from datamodules.inversion import InversionDataModule
+from defenses.noise import Noise
+from defenses.product_quantization import ProductQuantization
+from defenses.rounding import Rounding
+from defenses.threat import threat_of
+from defenses.truncation import Truncation
+from embedders.base import fingerprint_of
+from embedders.cache import CachedEmbedder
+from errors import InputError
+from examples import Example
+
+KEY = "a key that nobody guesses"
+
+
+class Trigrams:
+    """Counts of character trigrams in 16 places, of length 1."""
+
+    dimension = 16
+    max_tokens = 64
+    fingerprint = fingerprint_of(kind="trigrams", used="test_defended_runs")
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        vectors = torch.full((len(texts), 16), 0.1)
+        for row, text in enumerate(texts):
+            for begin in range(len(text) - 2):
+                vectors[row, zlib.crc32(text[begin : begin + 3].encode()) % 16] += 1
+        return torch.nn.functional.normalize(vectors, dim=1)
+
+
+WHO, WHERE = ("ada", "bob", "cleo", "dan", "eve", "fay"), {"en": "paris rome oslo lima", "de": "bonn kiel ulm hof"}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Every text stands in training; the test texts are some of them: a neighbour at distance 0 is the text itself."""
+    rows = []
+    for language, cities in WHERE.items():
+        for number, city in enumerate(cities.split()):
+            for name in WHO:
+                text = f"{name} lives in {city} ." if language == "en" else f"{name} wohnt in {city} ."
+                rows.append({"text": text, "split": "train", "language": language})
+                if number < 2:
+                    rows.append({"text": text, "split": "valid", "language": language})
+                    rows.append({"text": text, "split": "test", "language": language})
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+class Place:
+    """Composes as the scripts do, with the small embedder in the place of a real one."""
+
+    def __init__(self, folder: Path, data: Path) -> None:
+        self.folder, self.data = folder, data
+
+    def train(self, name: str, *lines: str) -> Path:
+        from train import train
+
+        common = [
+            "attack=nearest_neighbor", "datamodule=files", f"datamodule.path={self.data}", "logger=none",
+            "datamodule.split_field=split", "datamodule.language_field=language", "datamodule.drop_repeated=false",
+            "trainer=cpu", "trainer.precision=32-true", "~callbacks.progress", f"run_dir={self.folder / name}",
+            f"cache_dir={self.folder / 'cache'}",
+        ]  # fmt: skip
+        config = self._small(configuration.compose("train", [*common, *lines]))
+        assert configuration.check(config) == []
+        train(config)
+        return self.folder / name
+
+    def evaluate(self, run: Path, name: str, *lines: str) -> Path:
+        from evaluate import evaluate
+
+        evaluate(
+            *configuration.on_run(
+                "evaluate", [f"run={run}", f"output_dir={self.folder / name}", f"trust={__name__}", *lines]
+            )
+        )
+        return self.folder / name
+
+    def _small(self, config: DictConfig) -> DictConfig:
+        with open_dict(config):
+            config.embedder = OmegaConf.create({"_target_": f"{__name__}.Trigrams"})
+        return config
+
+
+@pytest.fixture
+def place(tmp_path: Path, data: Path) -> Place:
+    return Place(tmp_path, data)
+
+
+def metrics(run: Path) -> dict[str, Any]:
+    return runs.read_json(run / runs.METRICS)
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / runs.PREDICTIONS).read_text(encoding="utf-8").splitlines()]
+
+
+def texts(count: int) -> list[Example]:
+    return [Example(i, f"text number {i}") for i in range(count)]
+
+
+# -- writing them down -----------------------------------------------------------------------------------------------
+
+
+def test_one_is_written_flat_and_several_in_a_list() -> None:
+    one = configuration.compose("train", ["defense=noise", "defense.level=0.5", "defense.adaptive=true"])
+    threat = threat_of(one.defense)
+    assert (type(threat.defense), threat.adaptive, threat.hypotheses) == (Noise, True, "clean")
+    assert threat.settings == {"_target_": "defenses.noise.Noise", "level": 0.5, "relative": False, "seed": 0}
+    lines = ["defense=[language_agnostic,noise,noise]", "defense.noise_2.level=0.5", "defense.hypotheses=defended"]
+    several = configuration.compose("train", lines)
+    assert configuration.check(several) == []
+    assert several.choices.defense == "language_agnostic+noise+noise"
+    threat = threat_of(several.defense)
+    assert list(threat.defense.steps) == ["language_agnostic", "noise", "noise_2"]
+    assert [threat.defense.steps[name].level for name in ("noise", "noise_2")] == [0.01, 0.5]
+    assert threat.hypotheses == "defended"
+
+
+def test_a_run_is_given_another_defense() -> None:
+    before = configuration.compose("train", ["defense=[masking,noise]", "defense.noise.level=0.5", "seed=3"])
+    run = OmegaConf.create(configuration.plain(before))
+    alone = configuration.amend(run, ["defense=rounding", "defense.step=0.25"])
+    assert configuration.plain(alone)["defense"] == {
+        "adaptive": False, "hypotheses": "clean", "_target_": "defenses.rounding.Rounding", "step": 0.25,
+    }  # fmt: skip
+    changed = configuration.amend(run, ["defense.noise.level=2", "defense.adaptive=true"])
+    assert (changed.defense.noise.level, changed.defense.adaptive, changed.choices.defense) == (
+        2,
+        True,
+        "masking+noise",
+    )
+    other = configuration.amend(run, ["defense=[rounding,truncation]", "defense.truncation.dimensions=9"])
+    assert [name for name in other.defense if name not in ("adaptive", "hypotheses", "_target_")] == [
+        "rounding", "truncation"
+    ]  # fmt: skip
+    assert other.choices.defense == "rounding+truncation"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("defense=[masking,nois]", "defense=nois: did you mean noise?"),
+        ("defense.hypotheses=defnded", "defense.hypotheses=defnded: did you mean defended?"),
+        ("defense.adaptive=maybe", "defense.adaptive=maybe: must be true or false"),
+        ("defense.adptive=true", "defense.adptive: unknown key, did you mean adaptive?"),
+    ],
+)
+def test_what_is_misspelt(line: str, message: str) -> None:
+    configs, errors = survey("train", [line])
+    assert message in [*errors, *(error for config in configs for error in configuration.check(config))]
+
+
+def test_lists_are_not_swept_over() -> None:
+    (message,) = survey("train", ["defense=[masking,noise],none"], multirun=True)[1]
+    assert message == "defense=[masking,noise],none: lists of defense cannot be swept over; start a run for each"
+
+
+# -- what the attacker's own texts are answered ----------------------------------------------------------------------
+
+
+def test_a_defended_service_answers_alike_and_never_with_the_noise_of_the_target(tmp_path: Path) -> None:
+    cached, noise = CachedEmbedder(Trigrams(), tmp_path), Noise(level=0.2)
+    service = DefendedEmbedder(cached, noise)
+    asked = ["ada lives in rome .", "bob lives in oslo ."]
+    answers = service.embed(asked, "attack")
+    assert torch.equal(service.embed(asked[::-1], "attack"), answers.flip(0))
+    service.fill(asked, "training")
+    assert torch.equal(service.view(asked)[[1, 0]], answers.flip(0))
+    assert torch.equal(service.view(asked)[:], answers)
+    clean = cached.embed(asked)
+    assert not torch.equal(answers, clean)
+    for role in ("train", "valid", "test", "query", "document"):
+        target = noise(clean, [Example(0, text) for text in asked], role)
+        assert float((target - answers).abs().min()) > 0
+    assert service.queries.asked["attack"] == cached.queries.asked["attack"] == 2
+    assert service.source is cached
+    assert DefendedEmbedder(cached, Truncation(dimensions=5)).dimension == 5
+
+
+def test_vectors_of_which_nothing_is_left(tmp_path: Path) -> None:
+    service = DefendedEmbedder(CachedEmbedder(Trigrams(), tmp_path), Rounding(step=10.0))
+    with pytest.raises(InputError, match=r"hypothesis text 0, and of 1 of these 1, is all zeros; take a weaker"):
+        service.embed(["ada lives in rome ."])
+
+
+# -- data ------------------------------------------------------------------------------------------------------------
+
+
+def module(data: Path, tmp_path: Path, defense: Any, **options: Any) -> InversionDataModule:
+    found: InversionDataModule = FilesDataModule(
+        path=str(data), split_field="split", language_field="language", drop_repeated=False, eval_batch_size=5
+    )
+    found.connect(CachedEmbedder(Trigrams(), tmp_path / "cache"), defense, **options)
+    return found
+
+
+def test_a_naive_attacker_learns_from_clean_vectors_and_meets_defended_ones(data: Path, tmp_path: Path) -> None:
+    naive, adaptive = (module(data, tmp_path, Noise(level=0.1), adaptive=known) for known in (False, True))
+    for one in (naive, adaptive):
+        one.setup()
+        assert not torch.equal(one.vectors("test", [0, 1]), one.clean_vectors("test", [0, 1]))
+    assert torch.equal(naive.vectors("train", [0, 1], epoch=0), naive.clean_vectors("train", [0, 1]))
+    first, second = (adaptive.vectors("train", [0, 1], epoch=epoch) for epoch in (0, 1))
+    assert not torch.equal(first, adaptive.clean_vectors("train", [0, 1]))
+    assert not torch.equal(first, second)  # new noise in every epoch
+
+
+def test_ranks_and_batches_see_the_same_noise(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = module(data, tmp_path, Noise(level=0.1))
+    one.setup("test")
+    count = len(one.examples("test"))
+    whole = one.vectors("test", range(count))
+    for world in (1, 2, 3):
+        seen = torch.zeros(count, 16)
+        for rank in range(world):
+            monkeypatch.setattr(one, "_place", lambda rank=rank, world=world: (rank, world))
+            for batch in one.test_dataloader():
+                seen[batch["index"]] = batch["vectors"]
+        assert torch.equal(seen, whole)
+
+
+def test_a_defense_that_changes_the_width_needs_an_attacker_who_knows(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"defense\.adaptive=false: .* width 4 out of 16, .* defense\.adaptive=true"):
+        module(data, tmp_path, Truncation(dimensions=4))
+    assert module(data, tmp_path, Truncation(dimensions=4), adaptive=True).dimension == 4
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_fitted_state_belongs_to_its_settings_and_embedder(tmp_path: Path) -> None:
+    fitted = ProductQuantization(pieces=2, centroids=4)
+    fitted.fit(torch.eye(8), texts(8))
+    kept = FittedDefense(tmp_path, {"pieces": 2}, "one embedder")
+    kept.write(fitted)
+    again = ProductQuantization(pieces=2, centroids=4)
+    assert not FittedDefense(tmp_path, {"pieces": 4}, "one embedder").restore(again)
+    assert not FittedDefense(tmp_path, {"pieces": 2}, "another").restore(again)
+    assert kept.restore(again)
+    assert torch.equal(again.codebooks, fitted.codebooks)
+    kept.path.write_bytes(kept.path.read_bytes()[:20])
+    with pytest.raises(InputError, match="the fitted defense cannot be read"):
+        kept.restore(again)
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_fitted_defense_goes_from_training_to_evaluation(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, of_it = "defense=[rounding,product_quantization]", "defense.product_quantization"
+    quantised = [chain, "defense.rounding.step=1e-3", f"{of_it}.pieces=4", f"{of_it}.centroids=6"]
+    run = place.train("run", *quantised)
+    first = metrics(run)
+    assert first["cosine"] < 0.9999
+    assert first["cosine_clean"] > first["cosine"]
+    assert set(rows(run)[0]) >= {"cosine", "cosine_clean"}
+    with safe_open(run / "artifacts" / "defense.safetensors", framework="pt") as file:
+        assert file.get_tensor("product_quantization/codebooks").shape == (4, 6, 4)
+
+    def never(*_: Any) -> None:
+        raise AssertionError("fitted anew")
+
+    monkeypatch.setattr(ProductQuantization, "fit", never)
+    assert rows(place.evaluate(run, "again")) == rows(run)
+    assert rows(place.evaluate(run, "the same in words", *quantised)) == rows(run)
+    monkeypatch.undo()
+    other = place.evaluate(run, "finer", *quantised[:3], f"{of_it}.centroids=24")
+    assert metrics(other)["cosine_clean"] > first["cosine_clean"]
+
+
+def test_an_evaluation_fits_its_defense_to_the_training_text_of_the_run(place: Place, tmp_path: Path) -> None:
+    run = place.train("run")
+    assert metrics(run)["cosine_clean"] is None
+    assert "cosine_clean" not in rows(run)[0]
+    assert metrics(run)["exact_match"] == 100
+    assert not (run / "artifacts" / "defense.safetensors").exists()
+    seen = {}
+    for name, lines in {
+        "all": [],
+        "german": ["datamodule.test_languages=[de]"],  # fitted to the same training text
+    }.items():
+        output = place.evaluate(run, name, "defense=[language_agnostic,rounding]", "defense.rounding.step=1e-4", *lines)
+        seen[name] = {row["reference"]: row["cosine_clean"] for row in rows(output)}
+        found = {row["reference"]: row["cosine"] for row in rows(output)}
+        assert all(found[text] != seen[name][text] for text in found)
+        assert runs.read_config(output).choices.defense == "language_agnostic+rounding"
+    assert len(seen["german"]) == 12
+    assert {text: seen["all"][text] for text in seen["german"]} == seen["german"]
+    assert not (run / "artifacts" / "defense.safetensors").exists()  # the run is as it was
+    with pytest.raises(InputError, match=r"test text 0 says no language"):
+        place.evaluate(run, "masked", "defense=masking", "defense.languages={de: 1}", "datamodule.language_field=null")
+
+
+def test_a_rotation_stops_who_does_not_know_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNEMBED_ROTATION_KEY", KEY)
+    naive = place.train("naive", "defense=rotation")
+    adaptive = place.train("adaptive", "defense=rotation", "defense.adaptive=true", "defense.hypotheses=defended")
+    assert metrics(naive)["exact_match"] < 30
+    assert metrics(adaptive)["exact_match"] == 100
+    assert metrics(adaptive)["cosine"] == metrics(adaptive)["cosine_clean"] == pytest.approx(1)
+    assert runs.read_json(adaptive / runs.BASELINE)["exact_match"] == 100
+    for path in adaptive.rglob("*"):
+        assert not path.is_file() or KEY.encode() not in path.read_bytes()
+    monkeypatch.setenv("UNEMBED_ROTATION_KEY", "another key, as long")
+    with pytest.raises(InputError, match="the key is not the one that this run was made with"):
+        place.evaluate(adaptive, "wrong key")
+    monkeypatch.delenv("UNEMBED_ROTATION_KEY")
+    with pytest.raises(Exception, match="UNEMBED_ROTATION_KEY") as raised:
+        place.train("no key", "defense=rotation")
+    assert isinstance(raised.value.__cause__, InputError)
+    assert not (place.folder / "no key").exists()
+
+
+GENERATIVE = [
+    "attack=geia", "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2",
+    "attack.backbone.vocabulary=300", "attack.decoding.max_new_tokens=6", "attack.decoding.beams=2",
+    "attack.decoding.rerank=2", "trainer.max_steps=2", "trainer.max_time=null", "defense=truncation",
+    "defense.dimensions=8", "defense.adaptive=true",
+]  # fmt: skip
+
+
+def test_narrower_vectors_are_compared_with_hypotheses_where_these_are_defended(place: Place) -> None:
+    with pytest.raises(InputError, match=r"rerank=2: the attacked vectors have width 8.*defense\.hypotheses=defended"):
+        place.train("clean", *GENERATIVE)
+    run = place.train("defended", *GENERATIVE, "defense.hypotheses=defended")
+    figures = metrics(run)
+    assert figures["queries"] > 0
+    assert figures["cosine"] is not None
+    assert figures["cosine"] != figures["cosine_clean"]
+    with pytest.raises(InputError, match="width 8 out of 16"):
+        place.evaluate(run, "not told", "defense=truncation", "defense.dimensions=8")
+    with pytest.raises(InputError, match="the weights of the checkpoint do not fit"):
+        place.evaluate(run, "none", "defense=none")
