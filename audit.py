@@ -36,16 +36,17 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from callbacks.audit_reading import Reader, check_width, held_out, known_rows, same_attack
     from callbacks.scoring_models import scoring_models
     from datamodules.vector_stores import draw, open_store
+    from defenses.threat import threat_of
     from embedders.cache import CachedEmbedder
 
     run, output = Path(settings.run), Path(settings.output_dir)
     if (output / VALUES).exists() and not (output / runs.FINISHED).exists():
         raise InputError(f"output_dir={output}: already holds an audit; choose another directory")
     points = configuration.defense_points(config, settings.defenses, "defenses")
-    tried = {point.name: instantiate(point.config.defense, _convert_="all") for point in points}
+    tried = {point.name: threat_of(point.config.defense).defense for point in points}
     embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), Path(config.cache_dir))
-    defense = instantiate(config.defense, _convert_="all")
-    width = defense.output_dimension(embedder.dimension)
+    trained = threat_of(config.defense)
+    width = trained.defense.output_dimension(embedder.dimension) if trained.adaptive else embedder.dimension
     check_width(width, embedder)
     for one in tried.values():
         one.output_dimension(width)

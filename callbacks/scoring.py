@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from attacks.base import Attack, Prediction
 from callbacks.scoring_models import ScoringModels
