@@ -109,7 +109,7 @@ def score_predictions(
 def row_of(example: Example, prediction: Prediction) -> dict[str, Any]:
     """A line of predictions.jsonl before it is scored.
 
-    Where a language model's input was searched for, the ids of both, the labels of the reference's, and the search.
+    How the search went, of an attack that searches; where the example is token ids, those of both, and their labels.
     """
     row = {
         "index": example.index,
@@ -117,7 +117,7 @@ def row_of(example: Example, prediction: Prediction) -> dict[str, Any]:
         "prediction": prediction.candidates[0],
         "candidates": list(prediction.candidates),
         "kind": prediction.kind,
-        **_known(given=prediction.given),
+        **_known(given=prediction.given, search=None if prediction.search is None else asdict(prediction.search)),
         **({"partial": True} if prediction.partial else {}),
     }
     if example.tokens is None:
@@ -126,7 +126,6 @@ def row_of(example: Example, prediction: Prediction) -> dict[str, Any]:
         reference_tokens=list(example.tokens),
         token_labels=list(example.token_labels) or None,
         prediction_tokens=None if prediction.tokens is None else list(prediction.tokens),
-        search=None if prediction.search is None else asdict(prediction.search),
     )
 
 

@@ -70,12 +70,12 @@ def test_a_start_is_what_the_search_begins_with(minilm: MiniLM, tmp_path: Path) 
     """Half of the weight is the start's; a start that is right is found at once, and verified."""
     attack = SodaEmbedder(CosineLoss(), iterations=1, length="known", start_weight=0.5)
     attack.connect(tmp_path, None)
-    attack._held = {"start": Reads(["dogs", TEXTS[1]])}
+    attack._held = {"start": Reads(["dogs", "I live in Paris now"])}
     box = RelaxedEncoder(minilm)
     vectors = minilm.embed(TEXTS)
     oracle = CachedEmbedder(minilm, tmp_path)
     found = attack.invert(Targets(vectors, torch.arange(2), lengths=(2, 5)), oracle)
-    assert found[1].candidates == (TEXTS[1],)
+    assert found[1].candidates == ("I live in Paris now",)  # as the start writes the same pieces
     assert found[1].search is not None
     assert (found[1].search.verified, found[1].search.iterations) == (True, 1)
     rows = Rows(box, box.observation.parse(vectors[:1]), 2, torch.ones(1).long(), (0,), (0,), 0)

@@ -9,6 +9,7 @@ what it reaches is in docs/lm_output.md.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -118,11 +119,20 @@ class SodaEmbedder(SODA):
     def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """Search from what the other attack reads, where there is one; see LanguageModelAttack.invert."""
         model = self.white_box(oracle)
+        said: dict[int, str] = {}
         for attack in self._held.values():
             read = attack.to(targets.vectors.device).invert(targets, None)
             for place, prediction in zip(targets.index.tolist(), read, strict=True):
                 self._starts[place] = model.ids(prediction.candidates[0])
-        return super().invert(targets, oracle)
+                said[place] = prediction.candidates[0]
+        found = super().invert(targets, oracle)
+        # Pieces do not say how a text was spaced and capitalised: where they are the start's, its text stands.
+        return [
+            replace(prediction, candidates=(said[place],))
+            if place in said and list(prediction.tokens or ()) == self._starts[place]
+            else prediction
+            for place, prediction in zip(targets.index.tolist(), found, strict=True)
+        ]
 
     def begin(self, rows: Rows) -> State:
         """As SODA, plus the weights of the start; where the start is shorter than the input, its end is left open."""
