@@ -33,7 +33,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from callbacks.audit_inputs import check_space, check_truths, read_truths
     from callbacks.audit_judging import judge
     from callbacks.audit_page import VALUES, print_audit, write_audit
-    from callbacks.audit_reading import Reader, check_width, held_out, known_rows, same_attack
+    from callbacks.audit_reading import Reader, check_embedder, check_width, held_out, known_rows, same_attack
     from callbacks.scoring_models import scoring_models
     from datamodules.vector_stores import draw, open_store
     from defenses.threat import threat_of
@@ -45,6 +45,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     points = configuration.defense_points(config, settings.defenses, "defenses")
     tried = {point.name: threat_of(point.config.defense).defense for point in points}
     embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), Path(config.cache_dir))
+    check_embedder(run, embedder)
     trained = threat_of(config.defense)
     width = trained.defense.output_dimension(embedder.dimension) if trained.adaptive else embedder.dimension
     check_width(width, embedder)

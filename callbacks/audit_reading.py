@@ -23,6 +23,7 @@ from attacks.finished import FinishedBatches
 from callbacks.audit import Reading, Truth
 from callbacks.results import Row, read_rows
 from embedders.cache import CachedEmbedder
+from embedders.language_model import LanguageModel
 from errors import InputError
 from examples import Span
 from metrics.text import exact_match
@@ -68,7 +69,10 @@ class Reader:
             # The name tells batches apart by their first index alone, and a sample's may be any.
             done = self.finished.once(f"{part}-{begin}", batch, self.embedder, work)
             if done.limit is not None:  # half a search would make the store look safer than it is
-                raise InputError(done.limit)
+                raise InputError(
+                    f"{done.limit} An audit judges whole batches: the same command with a higher limit goes on with "
+                    "those that are done"
+                )
             texts += [text for text, _ in done.value]
             self.kind = done.value[-1][1]
         return texts
@@ -120,6 +124,15 @@ def held_out(rows: Sequence[Row], unchanged: bool, reader: Reader, vectors: Tens
     else:
         texts = reader.read("test texts", vectors, [row.index for row in rows])
     return Known(truths, reader.readings(texts, vectors, truths))
+
+
+def check_embedder(run: Path, embedder: CachedEmbedder) -> None:
+    """Raises InputError where the run's rows are no embeddings of texts."""
+    if isinstance(embedder.embedder, LanguageModel):
+        raise InputError(
+            f"run={run}: its attack reads what a language model wrote; an audit is of embeddings, and takes a run of "
+            "an attack on those, such as attack=geia"
+        )
 
 
 def check_width(width: int, embedder: CachedEmbedder) -> None:

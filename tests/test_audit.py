@@ -23,9 +23,10 @@ from callbacks.audit import Truth
 from callbacks.audit_defenses import neighbours_kept
 from callbacks.audit_inputs import read_truths
 from callbacks.audit_kinds import places
-from callbacks.audit_reading import reading
+from callbacks.audit_reading import check_embedder, check_width, reading
 from datamodules.vector_stores import open_store
 from embedders.cache import CachedEmbedder
+from embedders.language_model import LanguageModel
 from embedders.minilm import MiniLM
 from errors import InputError
 from examples import Span
@@ -311,6 +312,14 @@ def test_a_run_that_was_not_tested_can_only_be_measured(place: Place) -> None:
         assert place.audit("untested_measured", f"texts={place.base / 'truth.jsonl'}")["readable"]["value"] == 21 / 41
     finally:
         path.write_text(kept)
+
+
+def test_a_run_on_a_language_models_output_is_no_auditor(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="an audit is of embeddings"):
+        check_embedder(tmp_path, CachedEmbedder(LanguageModel("nowhere"), tmp_path))
+    check_embedder(tmp_path, CachedEmbedder(MiniLM(), tmp_path))
+    with pytest.raises(InputError, match="it needs a run whose defense keeps the width"):
+        check_width(128, CachedEmbedder(MiniLM(), tmp_path))
 
 
 # -- parts ------------------------------------------------------------------------------------------------------------
