@@ -62,7 +62,7 @@ def judge(
         run=_run(settings, config),
         threshold=settings.readable,
         masked=not settings.show_text,
-        tagged="labels of the true texts" if any(one and one.spans for one in truth) else _tagged(tagger),
+        tagged="the labels of the true texts" if any(one and one.spans for one in truth) else _tagged(tagger),
         readable=share(readings, known.readings, settings.readable),
         exact=share(readings, known.readings, None) if ordered else None,
         cosines=[one.cosine for one in readings],
@@ -187,4 +187,4 @@ def _run(settings: DictConfig, config: DictConfig) -> dict[str, str]:
 
 
 def _tagged(tagger: Tagger | None) -> str:
-    return "form alone (mail addresses, cards, ...)" if tagger is None else type(tagger).__name__
+    return "their form alone (mail addresses, cards, ...)" if tagger is None else type(tagger).__name__

@@ -95,9 +95,11 @@ def _tiles(audit: Audit) -> Markup:
         total = sum(kind.total for kind in audit.kinds)
         tiles.append(_tile("Entities that leak", audit.entities, f"of {total:,} in the true texts"))
     else:
-        likely = [kind.share.value * kind.total for kind in audit.kinds if kind.share is not None]
-        tile = _tile("Entities", None, "estimated to be right, of those that have a form (cards, mail, ...)")
-        tiles.append({**tile, "value": f"{sum(likely):,.0f}" if audit.known else None})
+        shares = [(kind.share, kind.total) for kind in audit.kinds if kind.share is not None]
+        likely, most = sum(share.value * n for share, n in shares), sum(share.high * n for share, n in shares)
+        note = "of those that have a form (cards, mail, ...)"
+        tile = _tile("Entities", None, f"up to {most:,.0f}; estimated to be right, {note}" if shares else note)
+        tiles.append({**tile, "value": f"{likely:,.0f}" if shares else None})
     median = sorted(audit.cosines)[len(audit.cosines) // 2]
     cosine = {
         "title": "Median cosine",

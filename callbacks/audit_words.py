@@ -78,7 +78,8 @@ def _best(audit: Audit) -> str:
         return "None of the defenses tried leaves this attacker less to read beyond chance."
     return (
         f"Of the defenses tried, {best.name} leaves it least: {percent(best.readable.value)} instead of "
-        f"{percent(plain.value)}, with {percent(best.neighbours)} of each row's nearest neighbours kept."
+        f"{percent(plain.value)} of {counted(audit.tried_on, 'row')}, with {percent(best.neighbours)} of each row's "
+        "nearest neighbours kept."
     )
 
 
@@ -90,7 +91,7 @@ def limits(audit: Audit) -> list[str]:
     """How the figures were made, and what they leave out; one item each."""
     known = counted(len(audit.known), "test text")
     items = [
-        "Each vector was read back by the attack of the run named above, without knowing its text. The recovered text "
+        "Each vector was read back by the attack of the run, without knowing its text. The recovered text "
         "was embedded again; the cosine of the two vectors says how near it came.",
         f"A text counts as readable where its word F1 with the truth is {audit.threshold:g} % or more: nearly all its "
         "words, in whatever order. All words count alike: a text may be readable while the one name or number in it is "
