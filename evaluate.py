@@ -44,6 +44,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     from callbacks.analyses import Analyses
     from callbacks.baseline import NearestNeighborBaseline
     from callbacks.checkpoint_files import WholeCheckpoints
+    from callbacks.pace import Pace, TerminalBar
     from callbacks.predictions import Predictions
     from callbacks.report import print_summary, write_report
     from callbacks.run_record import RunRecord
@@ -114,7 +115,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
         plugins=[WholeCheckpoints()],
         enable_checkpointing=False,
         default_root_dir=output,  # nothing is written elsewhere, whatever the run says
-        callbacks=own,
+        callbacks=[*([TerminalBar()] if config.trainer.get("enable_progress_bar", True) else []), Pace(), *own],
     )
     for logger in trainer.loggers:
         logger.log_hyperparams(configuration.plain(config))

@@ -33,6 +33,7 @@ _ADDED = {
     "lightning.pytorch.callbacks.EarlyStopping",
     "lightning.pytorch.callbacks.LearningRateMonitor",
     "lightning.pytorch.callbacks.RichProgressBar",
+    "lightning.pytorch.callbacks.TQDMProgressBar",
     "lightning.pytorch.callbacks.DeviceStatsMonitor",
 }
 _CHOICE = re.compile(r"\w[\w.+-]*(/\w[\w.-]*)*")  # of a group: names under configs/ (a+b), never a way out of it

@@ -53,6 +53,7 @@ INVERTER = [*DATA, *TRAINER, "attack=vec2text_inverter", "attack.backbone.encode
 CORRECTOR = [*DATA, *TRAINER, "attack=vec2text_corrector", "attack.layout.vectors=4", "attack.max_new_tokens=24",
              "attack.hypotheses.noise=[0.0,0.2]", "attack.search.steps=3"]  # fmt: skip
 PATIENCE_SECONDS = 600.0
+SHARD = 64  # rows: a kill shall find some shards written, others not
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def main() -> None:
     folder.mkdir()
     os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     torch.set_num_threads(1)
-    CachedEmbedder.__init__.__kwdefaults__["shard_size"] = 64  # a kill shall find some shards written, others not
+    CachedEmbedder.__init__.__kwdefaults__["shard_size"] = SHARD
     draw = random.Random(options.seed)
 
     base = folder / "base"
@@ -113,7 +114,7 @@ def main() -> None:
         work = works[number % len(works)]
         outcome, seconds = wanted[work.name]
         kills, found = disturbed(work, folder / f"run{number}", seconds, draw)
-        wrong = different(outcome, found) if isinstance(found, Outcome) else found
+        wrong = different(work, outcome, found) if isinstance(found, Outcome) else found
         told = ", ".join(kills) or "ended before"
         print(f"{number + 1:>4}  {work.name:<32}{told:<44}{wrong or 'as undisturbed':<20}", flush=True)
         results.append({"work": work.name, "kills": kills, "wrong": wrong})
@@ -269,8 +270,11 @@ def outcome_of(work: Work, folder: Path) -> Outcome:
     return Outcome((run / runs.PREDICTIONS).read_bytes(), figures, weights, (rows, distinct))
 
 
-def different(wanted: Outcome, found: Outcome) -> str:
-    """What of an outcome is not as it should be; empty where all is."""
+def different(work: Work, wanted: Outcome, found: Outcome) -> str:
+    """What of an outcome is not as it should be; empty where all is.
+
+    No text is embedded twice, but for hypotheses that two processes think of at the same moment: a shard of those.
+    """
     wrong = []
     if wanted.weights.keys() != found.weights.keys() or not all(
         torch.equal(wanted.weights[name], found.weights[name]) for name in wanted.weights
@@ -280,8 +284,9 @@ def different(wanted: Outcome, found: Outcome) -> str:
         wrong.append("predictions")
     if wanted.figures != found.figures:
         wrong.append("figures")
-    if found.stored[0] != found.stored[1]:
-        wrong.append(f"{found.stored[0] - found.stored[1]} texts stored twice")
+    twice = found.stored[0] - found.stored[1]
+    if twice > (SHARD if work.processes > 1 and work.cache is not None else 0):
+        wrong.append(f"{twice} texts stored twice")
     return ", ".join(wrong)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,18 @@ from torch import Tensor
 
 from errors import InputError, did_you_mean
 
+# numpy reads the header as a Python literal, and those of old files by the tokenizer of Python.
+_NPY_ERRORS = (
+    ValueError,
+    EOFError,
+    OSError,
+    TypeError,
+    OverflowError,
+    SyntaxError,
+    RecursionError,
+    MemoryError,
+    TokenError,
+)
 NAMES = ("vector", "vectors", "embedding", "embeddings")
 Array = NDArray[Any]
 
@@ -76,7 +89,7 @@ def _check_rows(name: str, bad: Array | np.bool, what: str) -> None:
 def _npy(path: Path) -> Array:
     try:
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (ValueError, EOFError, OSError) as error:
+    except _NPY_ERRORS as error:
         raise InputError(f"vectors={path}: no .npy array can be read from it: {error}") from error
 
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 _SILENT_SECONDS = 3.0  # work that is over by then is not worth a word
-_LINE_SECONDS = 30.0
+_LINE_SECONDS = 60.0
 
 
 class Progress:
@@ -58,13 +58,14 @@ class Progress:
         self._last_line = now
         print(
             f"{self._what}: {self._done:,} of {self._total:,} texts ({self._done / self._total:.0%}), "
-            f"{self._done / elapsed:,.0f} a second, about {_duration(left)} left",
+            f"{self._done / elapsed:,.0f} a second, about {duration(left)} left",
             file=sys.stderr,
             flush=True,
         )
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds as people say them: ``2 h 05 min``, ``3 min 20 s``, ``41 s``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Known vulnerabilities of the pinned packages, by pip-audit in an environment of its own; needs the network, so CI does not
+# run it:   benchmarks/pip_audit.sh            (more options go to pip-audit: --format json, --ignore-vuln ID)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+python3 -m venv "$scratch/venv"
+"$scratch/venv/bin/pip" install --quiet pip-audit
+# --no-deps: the file names every package, and nothing is installed to find out more.
+"$scratch/venv/bin/pip-audit" --requirement constraints.txt --no-deps --disable-pip "$@"

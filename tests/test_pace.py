@@ -1,0 +1,90 @@
+"""What a long run says of its pace, with a clock that the test turns."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Timer
+
+from callbacks import pace
+from callbacks.pace import Pace, TerminalBar
+
+BATCH = {"index": torch.arange(16)}
+
+
+class Clock:
+    now = 1000.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(pace.time, "monotonic", lambda: clock.now)
+    return clock
+
+
+def trainer(**values: Any) -> Any:
+    usual = {"global_step": 0, "current_epoch": 2, "world_size": 2, "is_global_zero": True, "max_steps": -1,
+             "max_epochs": -1, "num_training_batches": 40, "accumulate_grad_batches": 2, "callbacks": [],
+             "num_test_batches": [10],
+             "callback_metrics": {"train/loss": torch.tensor(2.3456)}}  # fmt: skip
+    return SimpleNamespace(**{**usual, **values})
+
+
+MODULE: Any = SimpleNamespace(device=torch.device("cpu"))
+
+
+def trained(callback: Pace, clock: Clock, trainer: Any, steps: int, seconds: float) -> None:
+    callback.on_train_start(trainer, MODULE)
+    for number in range(steps):
+        clock.now += seconds
+        trainer.global_step += 1
+        callback.on_train_batch_end(trainer, MODULE, None, BATCH, number)
+
+
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [
+        ({"max_steps": 400}, "about 11 min 30 s left"),  # (400 - 170) steps of 3 s
+        ({"max_epochs": 10}, "about 1 min 30 s left"),  # 10 x 40 / 2 = 200 steps
+        ({"max_steps": 400, "max_epochs": 10}, "about 1 min 30 s left"),
+        ({"max_steps": 400, "callbacks": [Timer(timedelta(seconds=75))]}, "about 1 min 15 s left"),
+        ({}, None),
+    ],
+)
+def test_a_line_a_minute_of_training(
+    clock: Clock, caplog: pytest.LogCaptureFixture, limits: dict[str, Any], left: str | None
+) -> None:
+    caplog.set_level(logging.INFO)
+    trained(Pace(60), clock, trainer(global_step=150, **limits), steps=21, seconds=3)
+    expected = "training: step 170 (epoch 2), 11 texts a second, loss 2.346"  # 20 x 16 x 2 texts in 60 s
+    assert caplog.messages == [expected + (f", {left}" if left else "")]
+
+
+def test_only_the_first_process_speaks(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    trained(Pace(60), clock, trainer(is_global_zero=False), steps=50, seconds=3)
+    assert caplog.messages == []
+
+
+def test_batches_of_an_earlier_session_do_not_hasten_the_end(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    callback, running = Pace(60), trainer(world_size=1)
+    callback.on_test_start(running, MODULE)
+    for number in range(6):
+        callback.on_test_batch_start(running, MODULE, BATCH, number)
+        clock.now += 0.01 if number < 3 else 32.0  # three had been finished before a kill
+        callback.on_test_batch_end(running, MODULE, {"seconds": 32.0}, BATCH, number)
+    # Of 10 batches 5 are done; 2 took 32 s each.
+    assert caplog.messages == ["testing: 5 of 10 batches, 0.5 texts a second, about 2 min 40 s left"]
+
+
+def test_no_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for terminal in (True, False):
+        monkeypatch.setattr("sys.stdout.isatty", lambda terminal=terminal: terminal)
+        assert TerminalBar().is_enabled is terminal
