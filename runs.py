@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import yaml
 
-from errors import InputError
+from errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -222,8 +222,17 @@ def check_links(directory: Path) -> None:
             raise InputError(f"{path}: a link that leads out of the run, to {path.readlink()}; copy what it leads to")
 
 
-def finished_checkpoint(directory: Path, ckpt_path: str | None = None) -> Path:
+def missing_directory(directory: Path) -> str:
+    """Which part of a path is no directory, and the nearest name beside it, for a message."""
+    missing = next(path for path in (*reversed(directory.parents), directory) if not path.is_dir())
+    beside = [path.name for path in missing.parent.iterdir() if path.is_dir()]
+    return f"no directory {missing}, {did_you_mean(missing.name, beside) if beside else 'no directories stand there'}"
+
+
+def finished_checkpoint(directory: Path, ckpt_path: str | None = None, key: str = "run") -> Path:
     """The checkpoint of a trained run: ``checkpoints/last.ckpt``, or another file that ``ckpt_path`` names.
+
+    ``key`` is what the run is called in messages.
 
     Raises:
         InputError: There is none, or it is damaged.
@@ -235,8 +244,8 @@ def finished_checkpoint(directory: Path, ckpt_path: str | None = None) -> Path:
     checkpoint = directory / CHECKPOINT
     if not checkpoint.is_file():
         raise InputError(
-            f"run={directory}: no finished checkpoint ({CHECKPOINT} is missing): training was stopped before its first "
-            f"one; go on with python train.py run_dir={directory} ckpt_path=last and the overrides of that run"
+            f"{key}={directory}: no finished checkpoint ({CHECKPOINT} is missing): training was stopped before its "
+            f"first one; go on with python train.py run_dir={directory} ckpt_path=last and the overrides of that run"
         )
     try:
         return _whole(checkpoint)

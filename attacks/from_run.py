@@ -50,6 +50,19 @@ def attack_of(folder: Path, dimension: int) -> Attack:
     return attack
 
 
+def class_of(folder: Path) -> type:
+    """The class of a run's attack, without building it.
+
+    Raises:
+        InputError: It is no run, or names classes that are neither ours nor trusted.
+    """
+    from hydra.utils import get_class
+
+    config = runs.read_config(folder)
+    check_trusted(config, folder)
+    return get_class(str(config.attack._target_))
+
+
 def identity(folder: Path) -> str:
     """A hash of what makes a run's attack say what it says: its configuration, without decoding, and its weights."""
     from omegaconf import OmegaConf

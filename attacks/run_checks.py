@@ -15,10 +15,11 @@ def check_embedder(run: Path, key: str, fingerprint: str, dimension: int) -> Non
         InputError: It is no finished run, or its embedder is another; ``key`` is the configuration's.
     """
     if not (run / runs.CONFIG).is_file():
-        raise InputError(f"{key}={run}: not a run directory ({runs.CONFIG} is missing)")
+        reason = f"{runs.CONFIG} is missing" if run.is_dir() else runs.missing_directory(run)
+        raise InputError(f"{key}={run}: not a run directory ({reason})")
     config = runs.read_config(run)
     runs.check_links(run)
-    runs.finished_checkpoint(run)
+    runs.finished_checkpoint(run, key=key)
     try:
         record = runs.read_json(run / runs.RECORD)["embedder"]
     except FileNotFoundError as error:

@@ -12,7 +12,7 @@ from typing import Any
 import runs
 from callbacks.results import Results, read_results
 from callbacks.wording import number
-from errors import InputError, did_you_mean
+from errors import InputError
 
 COMPARED = (
     "attack",
@@ -116,10 +116,7 @@ def read_entries(directories: Sequence[Path]) -> list[Entry]:
 
 def _check(directory: Path) -> None:
     if not directory.is_dir():
-        missing = next(path for path in (*reversed(directory.parents), directory) if not path.is_dir())
-        beside = [path.name for path in missing.parent.iterdir() if path.is_dir()]
-        hint = did_you_mean(missing.name, beside) if beside else "no directories stand there"
-        raise InputError(f"{directory}: no directory {missing}, {hint}")
+        raise InputError(f"{directory}: {runs.missing_directory(directory)}")
     for name in (runs.METRICS, runs.PREDICTIONS):
         if not (directory / name).is_file():
             inner = sorted(str(found.parent) for found in directory.glob(f"**/{name}"))

@@ -251,7 +251,7 @@ def shortcoming(metrics: Mapping[str, object]) -> str | None:
     if reason is None or count is None:
         return None
     return (
-        f"CUT SHORT: the search for {count:,.0f} of the texts ended early, and their best until then counts. {reason} "
+        f"CUT SHORT: the search for {count:,.0f} of the texts ended early, and their best until then counts. {reason}. "
         "The same command with the directory of these results (evaluate.py output_dir=<dir>, or train.py run_dir=<dir> "
         "ckpt_path=last) and a higher limit goes on with it."
     )

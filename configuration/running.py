@@ -22,7 +22,7 @@ from configuration.chains import unrolled
 from configuration.composing import raise_all, survey
 from configuration.ending import ending
 from configuration.sources import CONFIGS, SEARCH_PATH, groups, own_names, parts
-from errors import InputError, did_you_mean
+from errors import InputError
 
 
 def check(config: DictConfig) -> list[str]:
@@ -126,10 +126,7 @@ def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Dict
 
 def _read(run: Path, trust: str | list[str]) -> DictConfig:
     if not run.is_dir():
-        missing = next(path for path in (*reversed(run.parents), run) if not path.is_dir())
-        beside = [path.name for path in missing.parent.iterdir() if path.is_dir()]
-        hint = did_you_mean(missing.name, beside) if beside else "no runs stand there"
-        raise InputError(f"run={run}: no directory {missing}, {hint}")
+        raise InputError(f"run={run}: {runs.missing_directory(run)}")
     path = run / "config.yaml"
     if not path.is_file():
         inner = sorted(str(found.parent) for found in run.glob("**/config.yaml"))

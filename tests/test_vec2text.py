@@ -409,14 +409,22 @@ def test_runs_that_do_not_fit(place: Place, inverter: Path, corrector: Path, tmp
     (other / runs.RECORD).write_text(json.dumps(record))
     with pytest.raises(InputError, match="its vectors come from another embedder"):
         place.train("bad2", *CORRECTOR, f"attack.inverter_run={other}")
+    empty = f"cache_dir={tmp_path / 'nothing'}"  # all of this is found before anything is embedded
     with pytest.raises(InputError, match="a run of attack=vec2text_corrector is wanted, and that is one of Inverter"):
-        place.train("bad3", "attack=vec2text", f"attack.corrector_run={inverter}")
+        place.train("bad3", "attack=vec2text", f"attack.corrector_run={inverter}", empty)
+    with pytest.raises(InputError, match=r"attack\.corrector_run=.*correctr: not a run .*, did you mean corrector\?"):
+        place.train("bad5", "attack=vec2text", f"attack.corrector_run={place.base / 'correctr'}", empty)
+    with pytest.raises(InputError, match=r"attack\.pretrained: the checkpoint jxm/nothing is not on"):
+        place.train("bad6", "attack=vec2text", "attack.pretrained=jxm/nothing", empty)
+    with pytest.raises(InputError, match=r"encoder-decoder inverter .*and that run's is Corrector"):
+        place.train("bad7", *CORRECTOR, f"attack.inverter_run={corrector}", empty)
     causal = place.train(
         "causal", "attack=geia", "attack.backbone.width=32", "attack.backbone.heads=2", "attack.backbone.layers=1",
         "attack.backbone.vocabulary=300", "attack.decoding.max_new_tokens=16", steps=1,
     )  # fmt: skip
     with pytest.raises(InputError, match=r"built from an encoder-decoder inverter .*and that run's is GEIA"):
-        place.train("bad4", *CORRECTOR, f"attack.inverter_run={causal}")
+        place.train("bad4", *CORRECTOR, f"attack.inverter_run={causal}", empty)
+    assert not list((tmp_path / "nothing").glob("*/*.shard"))
 
 
 @pytest.mark.parametrize(

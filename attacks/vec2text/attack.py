@@ -13,7 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from attacks.base import Attack, Targets
-from attacks.from_run import attack_of, keep
+from attacks.from_run import attack_of, class_of, keep
 from attacks.run_checks import check_embedder
 from attacks.vec2text.corrector import Corrector
 from attacks.vec2text.iterative import Initial, IterativeAttack
@@ -62,39 +62,43 @@ class Vec2Text(IterativeAttack):
         self._held: dict[str, Attack] = {}
 
     def prepare_data(self) -> None:
-        """Before anything is embedded: do the runs go with the embedder?"""
+        """Before anything is embedded: do the runs, or the released weights, go with the embedder?"""
         if not self.from_checkpoint:
             self._check()
+        self._load_published()
 
     def _check(self) -> None:
         assert self.oracle is not None
         source = self.oracle.source
         for name, run in self.runs.items():
             check_embedder(run, f"attack.{name}_run", source.fingerprint, source.dimension)
+            if name == CORRECTOR and not issubclass(kind := class_of(run), Corrector):
+                raise InputError(
+                    f"attack.corrector_run={run}: a run of attack=vec2text_corrector is wanted, and that is one of "
+                    f"{kind.__name__}"
+                )
+
+    def _load_published(self) -> None:
+        if self.pretrained is not None and not self._published:
+            self._published = [load_published(self.pretrained, self.revision)]
+            if self.oracle is not None:
+                check_space(self._published[0], self.oracle.source)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Copy the runs."""
+        """Copy the runs.
+
+        Raises:
+            InputError: One does not go with the embedder, or the corrector's is none of a corrector.
+        """
         self._check()
         for name, run in self.runs.items():
             keep(run, artifacts / name)
 
     def build(self, dimension: int) -> None:
-        """Read corrector and inverter.
-
-        Raises:
-            InputError: The corrector's run is none of a corrector.
-        """
+        """Read corrector and inverter."""
         assert self.artifacts is not None
-        if self.pretrained is not None:
-            self._published = [load_published(self.pretrained, self.revision)]
-            if self.oracle is not None:
-                check_space(self._published[0], self.oracle.source)
+        self._load_published()
         self._held = {name: attack_of(self.artifacts / name, dimension) for name in self.runs}
-        if CORRECTOR in self._held and not isinstance(self._held[CORRECTOR], Corrector):
-            raise InputError(
-                f"attack.corrector_run={self.runs[CORRECTOR]}: a run of attack=vec2text_corrector is wanted, and that "
-                f"is one of {type(self._held[CORRECTOR]).__name__}"
-            )
 
     def deciding(self) -> dict[str, Tensor]:
         """The weights of what it is made of; it has none of its own."""

@@ -87,10 +87,11 @@ class Corrector(IterativeAttack):
     # -- before training ------------------------------------------------------------------------------------------
 
     def prepare_data(self) -> None:
-        """Before anything is embedded: does the inverter go with the embedder, and the defense with correction?"""
+        """Before anything is embedded: does all go together, embedder, inverter, and the defense with correction?"""
         if not self.from_checkpoint:
             self._check()
             self._answers()
+            self._read_inverter(self.inverter_run, self.data.dimension)
 
     def _check(self) -> None:
         assert self.oracle is not None
@@ -120,11 +121,8 @@ class Corrector(IterativeAttack):
             InputError: The inverter is no encoder-decoder.
         """
         assert self.artifacts is not None
-        inverter = attack_of(self.artifacts / INVERTER, dimension)
-        if not isinstance(inverter, GenerativeAttack) or not isinstance(inverter.decoder, EncoderDecoder):
-            raise InputError(
-                f"attack.inverter_run={self.inverter_run}: {_WANTED}, and that run's is {type(inverter).__name__}"
-            )
+        inverter = self._read_inverter(self.artifacts / INVERTER, dimension)
+        assert isinstance(inverter.decoder, EncoderDecoder)
         self._held = [inverter.requires_grad_(False)]
         if self.start_from_inverter:
             model = copy.deepcopy(inverter.decoder.model).requires_grad_(True)
@@ -133,6 +131,14 @@ class Corrector(IterativeAttack):
         self.network = CorrectorNetwork(model.train(), dimension, self.layout)
         if self.start_from_inverter:
             self.network.read_vectors_as(inverter.prefix)
+
+    def _read_inverter(self, folder: Path, dimension: int) -> GenerativeAttack:
+        inverter = attack_of(folder, dimension)
+        if not isinstance(inverter, GenerativeAttack) or not isinstance(inverter.decoder, EncoderDecoder):
+            raise InputError(
+                f"attack.inverter_run={self.inverter_run}: {_WANTED}, and that run's is {type(inverter).__name__}"
+            )
+        return inverter
 
     @property
     def inverter(self) -> GenerativeAttack:
