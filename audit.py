@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 
 
 def audit(settings: DictConfig, config: DictConfig) -> None:
-    """Open -> check -> read back -> judge -> defend -> write."""
+    """Open -> check -> defend -> read back -> judge -> write."""
     import torch
     from hydra.utils import instantiate
     from lightning import seed_everything
 
     from attacks.finished import FinishedBatches, settings_key
+    from callbacks.audit_defenses import Rows, prepare
     from callbacks.audit_inputs import check_space, check_truths, read_truths
     from callbacks.audit_judging import judge
     from callbacks.audit_page import VALUES, print_audit, write_audit
-    from callbacks.audit_reading import Reader, check_embedder, check_width, held_out, known_rows, same_attack
+    from callbacks.audit_reading import Reader, check_embedder, held_out, known_rows, same_attack, services, truths_of
     from callbacks.scoring_models import scoring_models
     from datamodules.vector_stores import draw, open_store
     from defenses.threat import threat_of
@@ -46,9 +47,9 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     tried = {point.name: threat_of(point.config.defense).defense for point in points}
     embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), Path(config.cache_dir))
     check_embedder(run, embedder)
-    trained = threat_of(config.defense)
-    width = trained.defense.output_dimension(embedder.dimension) if trained.adaptive else embedder.dimension
-    check_width(width, embedder)
+    threat = threat_of(config.defense)
+    service, oracle = services(run, threat, embedder)
+    width = service.dimension
     for one in tried.values():
         one.output_dimension(width)
     store = open_store(settings.vectors, width, settings.collection)
@@ -56,25 +57,28 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     models = scoring_models(config)
     sample = draw(store, width, settings.limit, config.seed, truths)
     rows = known_rows(run)
-    warnings = check_space(sample, [row.reference for row in rows], embedder, settings.trust_vectors)
+    warnings = check_space(sample, [row.reference for row in rows], service, settings.trust_vectors)
     if truths:
-        truths, more = check_truths(truths, sample, embedder, config, settings.trust_vectors)
+        truths, more = check_truths(truths, sample, service, config, settings.trust_vectors)
         warnings += more
+    known_vectors = service.embed([row.reference for row in rows], "scoring")
+    own = Rows(known_vectors, [row.index for row in rows], truths_of(rows))
+    trials = prepare(tried, sample, truths, own, settings.defense_limit)
 
     seed_everything(config.seed, workers=True, verbose=False)
     attack = instantiate(config.attack, _convert_="all")
-    attack.connect(run / runs.ARTIFACTS, embedder, from_checkpoint=True)
+    attack.connect(run / runs.ARTIFACTS, oracle, from_checkpoint=True)
     attack.restore(runs.finished_checkpoint(run, settings.ckpt_path) if attack.trainable else None, width)
     attack.to(torch.device("cuda" if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else "cpu"))
     finished = FinishedBatches(output / runs.FINISHED, settings_key(configuration.plain(config), embedder.fingerprint))
     runs.start(output, resuming=finished.begun())
     finished.begin()
     finished.open(attack.deciding())
-    reader = Reader(attack, embedder, finished, settings.batch_size)
+    reader = Reader(attack, oracle, finished, settings.batch_size)
 
-    clean = embedder.embed([row.reference for row in rows], "scoring")
-    known = held_out(rows, same_attack(config, runs.read_config(run), settings.ckpt_path), reader, clean)
-    found = judge(settings, config, sample, truths, known, clean, reader, models.tagger, tried)
+    unchanged = same_attack(config, runs.read_config(run), threat, settings.ckpt_path)
+    known = held_out(rows, unchanged, reader, known_vectors)
+    found = judge(settings, config, sample, truths, known, reader, models.tagger, trials)
     found.warnings = warnings + found.warnings
     write_audit(output, found)
     finished.clear()  # holds recovered text in the clear

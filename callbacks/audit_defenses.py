@@ -1,6 +1,7 @@
 """What each of a few defenses would change: the same rows, defended, read by the same attacker, who knows of none.
 
-    tried = try_defense("noise level=0.05", defense, rows, known, reader, readable=80)
+    vectors = defend(defense, rows, known)
+    tried = try_defense("noise level=0.05", vectors, rows, known, reader, readable=80, part="noise")
 
 A defense is fitted to the rows themselves, as their owner would fit it. Without true texts, the share of readable rows
 is estimated as for the whole store, calibrated anew on the run's own test texts under the same defense: what a cosine
@@ -10,7 +11,7 @@ says about a text changes with the defense. Cosines are those with the undefende
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,10 @@ from callbacks.audit import Reading, Share, Tried, Truth
 from callbacks.audit_kinds import leaks
 from callbacks.audit_reading import Reader
 from callbacks.under_defense import ZeroFilled
+from datamodules.defended import defended
+from datamodules.vector_stores import Sample
 from defenses.base import Defense
+from errors import InputError
 from examples import Example
 from metrics import calibration
 
@@ -44,37 +48,111 @@ class Rows:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Defended:
+    """Rows of the store and the run's own test texts under one defense, as the attacker receives them.
+
+    Attributes:
+        width: Of the defended vectors, before narrower ones were filled up.
+        kept: See ``neighbours_kept``.
+        rows: Vectors (n, d); None where they are too wide for the attacker.
+        known: The same of the test texts.
+    """
+
+    width: int
+    kept: float
+    rows: Tensor | None
+    known: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """What defenses are tried on, and what they make of it.
+
+    Attributes:
+        chosen: Places in the sample.
+        rows: Of the store.
+        known: The run's own test texts.
+        defended: By the name of the defense.
+    """
+
+    chosen: list[int]
+    rows: Rows
+    known: Rows
+    defended: Mapping[str, Defended]
+
+
+def prepare(
+    defenses: Mapping[str, Defense],
+    sample: Sample,
+    truths: Mapping[int, Truth],
+    known: Rows,
+    limit: int,
+) -> Trials:
+    """Apply each defense to the same rows: those of known truth where there are any, evenly over them.
+
+    Raises:
+        InputError: As ``defend``; names the defense.
+    """
+    truth = [truths.get(place) for place in sample.positions]
+    chosen = evenly([row for row, one in enumerate(truth) if one is not None] or list(range(len(truth))), limit)
+    own = evenly(range(len(known.truths)), limit)
+    rows = Rows(sample.vectors[chosen], [sample.positions[row] for row in chosen], [truth[row] for row in chosen])
+    others = Rows(known.vectors[own], [known.positions[row] for row in own], [known.truths[row] for row in own])
+    found = {}
+    for name, defense in defenses.items():
+        try:
+            found[name] = defend(defense, rows, others)
+        except InputError as error:
+            raise InputError(f"defenses: {name}: {error}") from error
+    return Trials(chosen, rows, others, found)
+
+
+def evenly(places: Sequence[int], count: int) -> list[int]:
+    """At most ``count`` of ``places``, evenly over them."""
+    size = len(places)
+    return [places[number * size // count] for number in range(count)] if size > count else list(places)
+
+
+def defend(defense: Defense, rows: Rows, known: Rows) -> Defended:
+    """Fit a defense to the rows, and apply it to both; before hours of reading.
+
+    Raises:
+        InputError: It cannot be fitted to these rows, or leaves nothing of a vector.
+    """
+    width = rows.vectors.shape[1]
+    defense.fit(rows.vectors, rows.examples())
+    changed = defended(defense, rows.vectors, rows.examples(), "document")
+    kept = neighbours_kept(rows.vectors, changed)
+    filled = ZeroFilled(defense, width)
+    if not filled.fits(width):
+        return Defended(changed.shape[1], kept, None, None)
+    parts = [filled(one.vectors, one.examples(), "document") for one in (rows, known)]
+    return Defended(changed.shape[1], kept, *parts)
+
+
 def try_defense(
-    name: str, defense: Defense, rows: Rows, known: Rows, reader: Reader, readable: float, part: str
+    name: str, vectors: Defended, rows: Rows, known: Rows, reader: Reader, readable: float, part: str
 ) -> Tried:
-    """Defend both, read both, and compare.
+    """Read both under a defense, and compare.
 
     Args:
         name: For the report.
-        defense: Not fitted yet.
-        rows: Of the store.
+        vectors: Under the defense.
+        rows: Of the store, without it.
         known: The run's own test texts, all of whose truths are known; may be none.
         reader: The attacker.
         readable: Word F1 in percent from which a text counts as readable.
         part: Name of this work among the reader's.
     """
-    width = rows.vectors.shape[1]
-    defense.fit(rows.vectors, rows.examples())
-    defended = defense(rows.vectors, rows.examples(), role="document")
-    kept = neighbours_kept(rows.vectors, defended)
-    filled = ZeroFilled(defense, width)
-    if not filled.fits(width):
-        return Tried(name, None, None, None, None, kept, defended.shape[1])
-    read = _readings(part, filled, rows, reader)
+    if vectors.rows is None or vectors.known is None:
+        return Tried(name, None, None, None, None, vectors.kept, vectors.width)
+    read = reader.readings(reader.read(part, vectors.rows, rows.positions), rows.vectors, rows.truths)
     own: list[Reading] = []
     if not any(rows.truths) and len(known.positions):
-        own = _readings(f"{part}, test texts", filled, known, reader)
-    return summary(name, rows, read, own, reader, readable, kept, defended.shape[1])
-
-
-def _readings(part: str, defense: ZeroFilled, rows: Rows, reader: Reader) -> list[Reading]:
-    texts = reader.read(part, defense(rows.vectors, rows.examples(), "document"), rows.positions)
-    return reader.readings(texts, rows.vectors, rows.truths)
+        texts = reader.read(f"{part}, test texts", vectors.known, known.positions)
+        own = reader.readings(texts, known.vectors, known.truths)
+    return summary(name, rows, read, own, reader, readable, vectors.kept, vectors.width)
 
 
 def summary(

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from omegaconf import DictConfig
 from scipy import stats
-from torch import Tensor
 
-from callbacks.audit import Audit, Exposed, Reading, Truth
-from callbacks.audit_defenses import Rows, calibrate, estimated, neighbours_kept, share, summary, try_defense
+from callbacks.audit import Audit, Exposed, Reading, Tried, Truth
+from callbacks.audit_defenses import Trials, calibrate, estimated, neighbours_kept, share, summary, try_defense
 from callbacks.audit_kinds import leaked, places, suspected
 from callbacks.audit_reading import Known, Reader
 from datamodules.vector_stores import Sample
-from defenses.base import Defense
 from metrics import calibration
 from metrics.masking import masked
 from metrics.recognisers import Recognisers
@@ -30,10 +29,9 @@ def judge(
     sample: Sample,
     truths: Mapping[int, Truth],
     known: Known,
-    clean: Tensor,
     reader: Reader,
     tagger: Tagger | None,
-    defenses: Mapping[str, Defense],
+    trials: Trials,
 ) -> Audit:
     """Read the sample back and say what it means.
 
@@ -43,10 +41,9 @@ def judge(
         sample: Of the store.
         truths: By position; may be none.
         known: The run's own test texts and what was read of them.
-        clean: Their vectors, (n, d).
         reader: The attacker.
         tagger: Finds entities; None takes the recognisers, which need no model.
-        defenses: By the name that the report shows.
+        trials: Of defenses.
     """
     truth = [truths.get(place) for place in sample.positions]
     texts = reader.read("store", sample.vectors, sample.positions)
@@ -89,33 +86,21 @@ def judge(
     if learned is not None:
         grid = np.linspace(min(found.known), 1.0, CURVE).tolist()
         found.curve = list(zip(grid, learned.probabilities(grid).tolist(), strict=True))
-    _defend(found, settings, sample, labelled, readings, known, clean, reader, defenses)
+    found.tried_on = len(trials.chosen)
+    trials = replace(trials, rows=replace(trials.rows, truths=[labelled[row] for row in trials.chosen]))
+    found.tried = _tried(readings, known, reader, settings.readable, trials)
     return found
 
 
-def _defend(
-    found: Audit,
-    settings: DictConfig,
-    sample: Sample,
-    truth: Sequence[Truth | None],
-    readings: Sequence[Reading],
-    known: Known,
-    clean: Tensor,
-    reader: Reader,
-    defenses: Mapping[str, Defense],
-) -> None:
-    """Try each defense on the same rows: those of known truth where there are any, in their order."""
-    candidates = [row for row, one in enumerate(truth) if one is not None] or list(range(len(truth)))
-    chosen = _evenly(candidates, settings.defense_limit)
-    own = _evenly(range(len(known.truths)), settings.defense_limit)
-    rows = Rows(sample.vectors[chosen], [sample.positions[row] for row in chosen], [truth[row] for row in chosen])
-    others = Rows(clean[own], own, [known.truths[row] for row in own])
-    read = [readings[row] for row in chosen]
-    kept = neighbours_kept(rows.vectors, rows.vectors)
-    found.tried_on = len(chosen)
-    found.tried = [summary("none", rows, read, known.readings, reader, settings.readable, kept, found.width)]
-    for name, defense in defenses.items():
-        found.tried.append(try_defense(name, defense, rows, others, reader, settings.readable, f"defense {name}"))
+def _tried(readings: Sequence[Reading], known: Known, reader: Reader, readable: float, trials: Trials) -> list[Tried]:
+    """The rows as they are, then under each defense."""
+    rows = trials.rows
+    read = [readings[row] for row in trials.chosen]
+    kept, width = neighbours_kept(rows.vectors, rows.vectors), rows.vectors.shape[1]
+    tried = [summary("none", rows, read, known.readings, reader, readable, kept, width)]
+    for name, vectors in trials.defended.items():
+        tried.append(try_defense(name, vectors, rows, trials.known, reader, readable, f"defense {name}"))
+    return tried
 
 
 def _exposed(
@@ -171,12 +156,6 @@ def _shift(store: Sequence[float], known: Sequence[float]) -> list[str]:
         "from those texts may be off beyond the intervals"
         + (", and an attacker who trains on text like the store's reads more." if lower else ".")
     ]
-
-
-def _evenly(places: Sequence[int], count: int) -> list[int]:
-    """At most ``count`` of ``places``, evenly over them."""
-    size = len(places)
-    return [places[number * size // count] for number in range(count)] if size > count else list(places)
 
 
 def _run(settings: DictConfig, config: DictConfig) -> dict[str, str]:

@@ -22,6 +22,9 @@ from attacks.base import Attack, Targets
 from attacks.finished import FinishedBatches
 from callbacks.audit import Reading, Truth
 from callbacks.results import Row, read_rows
+from datamodules.defended import DefendedEmbedder, FittedDefense
+from defenses.base import Fitted
+from defenses.threat import Threat
 from embedders.cache import CachedEmbedder
 from embedders.language_model import LanguageModel
 from errors import InputError
@@ -38,7 +41,7 @@ class Reader:
 
     Args:
         attack: Restored, on its device.
-        embedder: Of the attack; embeds what was read.
+        embedder: Answers the attack, and embeds what was read.
         finished: Keeps the batches.
         batch_size: Vectors decoded at once.
     """
@@ -108,6 +111,11 @@ def known_rows(run: Path) -> list[Row]:
     return read_rows(path) if path.is_file() else []
 
 
+def truths_of(rows: Sequence[Row]) -> list[Truth]:
+    """The references of predictions.jsonl."""
+    return [Truth(row.reference, tuple(Span(*span) for span in row.spans), row.language) for row in rows]
+
+
 def held_out(rows: Sequence[Row], unchanged: bool, reader: Reader, vectors: Tensor) -> Known:
     """The run's own test texts and what is read of them: as it was written down, unless the attack was changed.
 
@@ -117,7 +125,7 @@ def held_out(rows: Sequence[Row], unchanged: bool, reader: Reader, vectors: Tens
         reader: Reads them anew otherwise.
         vectors: Of their references, as the attacker would receive them, (n, d).
     """
-    truths = [Truth(row.reference, tuple(Span(*span) for span in row.spans)) for row in rows]
+    truths = truths_of(rows)
     if unchanged:
         reader.kind = rows[0].kind if rows else reader.kind
         texts = [row.prediction for row in rows]
@@ -135,15 +143,35 @@ def check_embedder(run: Path, embedder: CachedEmbedder) -> None:
         )
 
 
-def check_width(width: int, embedder: CachedEmbedder) -> None:
-    """Raises InputError where recovered texts have no cosine with the vectors: a defense changed the width."""
-    if width != embedder.dimension:
+def services(run: Path, threat: Threat, embedder: CachedEmbedder) -> tuple[CachedEmbedder, CachedEmbedder]:
+    """What made the store's vectors, and what answers the attacker.
+
+    An attacker who was trained on defended vectors is for a store of such: its vectors are those of the defended
+    embedder, and hypotheses are answered clean or defended as the run says. For all others, both are the embedder.
+
+    Raises:
+        InputError: The run keeps no state of the defense; recovered texts have no cosine with the store's vectors,
+            since the defense changes the width.
+    """
+    if not threat.adaptive:
+        return embedder, embedder
+    kept = FittedDefense(run / runs.ARTIFACTS, threat.settings, embedder.fingerprint)
+    if isinstance(threat.defense, Fitted) and not kept.restore(threat.defense):
+        raise InputError(f"run={run}: keeps no state of this defense with these settings; take those of its training")
+    defended = DefendedEmbedder(embedder, threat.defense)
+    oracle = defended if threat.hypotheses == "defended" else embedder
+    if oracle.dimension != defended.dimension:
         raise InputError(
-            f"run: its attacker reads vectors of width {width}, its embedder makes {embedder.dimension}: an audit "
-            "compares both, so it needs a run whose defense keeps the width"
+            f"run={run}: its attacker reads vectors of width {defended.dimension}, its embedder makes "
+            f"{oracle.dimension}: for an audit to compare both, add defense.hypotheses=defended"
         )
+    return defended, oracle
 
 
-def same_attack(config: DictConfig, original: DictConfig, ckpt_path: str | None) -> bool:
-    """Whether the run's own predictions are those that the amended configuration would give."""
-    return ckpt_path in (None, "last") and all(config[name] == original[name] for name in ("attack", "defense"))
+def same_attack(config: DictConfig, original: DictConfig, threat: Threat, ckpt_path: str | None) -> bool:
+    """Whether the run's own predictions are those that the amended configuration would give for the store's vectors.
+
+    A naive attacker's may have been read from defended vectors, which the store's are not.
+    """
+    alike = all(config[name] == original[name] for name in ("attack", "defense"))
+    return alike and ckpt_path in (None, "last") and (threat.adaptive or original.choices.defense == "none")

@@ -47,6 +47,7 @@ class Row(BaseModel):
     kind: Literal["sequence", "set"]
     spans: list[tuple[int, int, str]] = []
     cosine: float | None = None
+    language: str | None = None
     given: str | None = None
     reference_tokens: tuple[int, ...] | None = None
     prediction_tokens: tuple[int, ...] | None = None

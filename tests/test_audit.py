@@ -23,7 +23,7 @@ from callbacks.audit import Truth
 from callbacks.audit_defenses import neighbours_kept
 from callbacks.audit_inputs import read_truths
 from callbacks.audit_kinds import places
-from callbacks.audit_reading import check_embedder, check_width, reading
+from callbacks.audit_reading import check_embedder, reading
 from datamodules.vector_stores import open_store
 from embedders.cache import CachedEmbedder
 from embedders.language_model import LanguageModel
@@ -52,17 +52,21 @@ class Place:
         rows = [{"text": text, "split": split} for split, part in (("train", [*TRAIN, HOSTILE]), ("test", TEST))
                 for text in part]  # fmt: skip
         (base / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        config = configuration.compose("train", [
-            "attack=nearest_neighbor", "datamodule=files", f"datamodule.path={base / 'data.jsonl'}",
-            "datamodule.split_field=split", "datamodule.valid_fraction=0", "trainer=cpu", "logger=none",
-            f"run_dir={self.run}", f"cache_dir={self.cache}", "~callbacks.progress",
-        ])  # fmt: skip
-        assert configuration.check(config) == []
-        train.train(config)
+        self.trained("run")
         self.embedder = CachedEmbedder(MiniLM(), self.cache)
         self.vectors = self.embedder.embed([*STORE, HOSTILE], "scoring").numpy()
         np.save(base / "store.npy", self.vectors)
         self.truths([{"text": text} for text in [*STORE, HOSTILE]], "truth.jsonl")
+
+    def trained(self, name: str, *lines: str) -> Path:
+        config = configuration.compose("train", [
+            "attack=nearest_neighbor", "datamodule=files", f"datamodule.path={self.base / 'data.jsonl'}",
+            "datamodule.split_field=split", "datamodule.valid_fraction=0", "trainer=cpu", "logger=none",
+            f"run_dir={self.base / name}", f"cache_dir={self.cache}", "~callbacks.progress", *lines,
+        ])  # fmt: skip
+        assert configuration.check(config) == []
+        train.train(config)
+        return self.base / name
 
     def truths(self, rows: list[dict[str, Any]], name: str) -> Path:
         path = self.base / name
@@ -71,7 +75,9 @@ class Place:
 
     def audit(self, name: str, *lines: str, defenses: str = "[]") -> dict[str, Any]:
         output = self.base / name
-        given = [f"run={self.run}", f"output_dir={output}", f"defenses={defenses}"]
+        given = [f"output_dir={output}", f"defenses={defenses}"]
+        if not any(line.startswith("run=") for line in lines):
+            given.append(f"run={self.run}")
         if not any(line.startswith("vectors=") for line in lines):
             given.append(f"vectors={self.base / 'store.npy'}")
         audit.audit(*configuration.on_run("audit", [*given, *lines]))
@@ -298,6 +304,9 @@ def test_settings_are_checked_together_before_anything_is_read(place: Place) -> 
     assert "defense=nose: did you mean noise?" in message
     assert "defense.level=-1: must be at least 0" in message
     assert "vectors=nowhere.npy: no such file" in place.refuse("vectors=nowhere.npy")
+    message = place.refuse(defenses='["defense=masking defense.languages={en:1}"]')
+    assert message.startswith("defenses: masking languages={en:1}: ")
+    assert "says no language" in message
 
 
 def test_a_run_that_was_not_tested_can_only_be_measured(place: Place) -> None:
@@ -318,8 +327,17 @@ def test_a_run_on_a_language_models_output_is_no_auditor(tmp_path: Path) -> None
     with pytest.raises(InputError, match="an audit is of embeddings"):
         check_embedder(tmp_path, CachedEmbedder(LanguageModel("nowhere"), tmp_path))
     check_embedder(tmp_path, CachedEmbedder(MiniLM(), tmp_path))
-    with pytest.raises(InputError, match="it needs a run whose defense keeps the width"):
-        check_width(128, CachedEmbedder(MiniLM(), tmp_path))
+
+
+def test_an_attacker_of_defended_vectors_is_for_a_store_of_such(place: Place) -> None:
+    run = place.trained("narrow_run", "defense=truncation", "defense.dimensions=128", "defense.adaptive=true")
+    path = place.base / "narrow.npy"
+    np.save(path, place.vectors[:, :128] / np.linalg.norm(place.vectors[:, :128], axis=1, keepdims=True))
+    lines = [f"run={run}", f"vectors={path}", f"texts={place.base / 'truth.jsonl'}"]
+    assert "add defense.hypotheses=defended" in place.refuse(*lines)
+    found = place.audit("defended", *lines, "defense.hypotheses=defended", defenses='["defense=rounding"]')
+    assert (found["width"], found["readable"]["value"], found["rows"][0]["cosine"]) == (128, 21 / 41, pytest.approx(1))
+    assert "vectors of width 384" in place.refuse(f"run={run}", "defense.hypotheses=defended")
 
 
 # -- parts ------------------------------------------------------------------------------------------------------------
