@@ -193,13 +193,17 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     Raises:
         InputError: It is none, a damaged one, or holds something else, which is not made.
     """
+    import struct
     from pickle import UnpicklingError
 
     import torch
 
+    _whole(path)  # else torch would read it as a file of before 2020
+    # torch's own unpickler trips over damaged bytes in all these ways.
+    tripped = (UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
+    except (*tripped, AssertionError, OverflowError, MemoryError, struct.error) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(
             f"{path}: not a checkpoint, or one that is damaged or not of plain tensors: {reason}"

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+import runs
 from datamodules.vector_files import read_vectors
 from errors import InputError
 
@@ -31,6 +32,12 @@ def test_a_good_file_is_read_and_broken_ones_are_refused(fuzzing: ModuleType, tm
     seen = fuzzing.fuzz(name, 25)
     assert seen["inputs"] >= 25
     assert 0 < seen["refused"] < seen["inputs"]
+
+
+def test_bytes_over_which_torch_trips(tmp_path: Path) -> None:
+    (tmp_path / "a.ckpt").write_bytes(b"a")  # an IndexError, once
+    with pytest.raises(InputError, match="not a checkpoint, or a damaged one"):
+        runs.load_checkpoint(tmp_path / "a.ckpt")
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,16 @@ def _tensors(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         content: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
         return content
-    except (SafetensorError, UnpicklingError, RuntimeError, OSError, EOFError) as error:
+    except (
+        SafetensorError,
+        UnpicklingError,
+        RuntimeError,
+        OSError,
+        EOFError,
+        LookupError,
+        ValueError,
+        TypeError,
+    ) as error:
         raise InputError(f"{path}: not a file of weights, or a damaged one: {error}") from error
 
 
