@@ -43,9 +43,10 @@ class ScalarQuantization:
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
         """The range of each dimension of (n, d)."""
-        ordered = embeddings.sort(dim=0).values
+        columns = embeddings.T.contiguous()
         outside = round((1 - self.quantile) / 2 * (len(embeddings) - 1))
-        self.low, self.high = ordered[outside].clone(), ordered[-1 - outside].clone()
+        self.low = columns.kthvalue(outside + 1, dim=1).values
+        self.high = columns.kthvalue(len(embeddings) - outside, dim=1).values
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
         """What is left of the vectors after writing and reading them, (n, d) -> (n, d)."""

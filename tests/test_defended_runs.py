@@ -16,6 +16,7 @@ from torch import Tensor
 
 import configuration
 import runs
+from attacks.trust import trusting
 from configuration.composing import survey
 from datamodules.defended import DefendedEmbedder, FittedDefense
 from datamodules.files import FilesDataModule
@@ -85,17 +86,19 @@ class Place:
         ]  # fmt: skip
         config = self._small(configuration.compose("train", [*common, *lines]))
         assert configuration.check(config) == []
-        train(config)
+        with trusting(__name__):  # of a run that another is built from
+            train(config)
         return self.folder / name
 
     def evaluate(self, run: Path, name: str, *lines: str) -> Path:
         from evaluate import evaluate
 
-        evaluate(
-            *configuration.on_run(
-                "evaluate", [f"run={run}", f"output_dir={self.folder / name}", f"trust={__name__}", *lines]
+        with trusting(__name__):  # of a run that the run is built from
+            evaluate(
+                *configuration.on_run(
+                    "evaluate", [f"run={run}", f"output_dir={self.folder / name}", f"trust={__name__}", *lines]
+                )
             )
-        )
         return self.folder / name
 
     def _small(self, config: DictConfig) -> DictConfig:
@@ -352,3 +355,35 @@ def test_narrower_vectors_are_compared_with_hypotheses_where_these_are_defended(
         place.evaluate(run, "not told", "defense=truncation", "defense.dimensions=8")
     with pytest.raises(InputError, match="the weights of the checkpoint do not fit"):
         place.evaluate(run, "none", "defense=none")
+
+
+INVERTER = [
+    "attack=vec2text_inverter", "attack.backbone.width=32", "attack.backbone.heads=2", "attack.backbone.vocabulary=300",
+    "attack.backbone.encoder_layers=1", "attack.backbone.decoder_layers=1", "attack.prefix.vectors=2",
+    "attack.decoding.max_new_tokens=16", "trainer.max_steps=20", "trainer.max_time=null",
+]  # fmt: skip
+CORRECTOR = [
+    "attack=vec2text_corrector", "attack.layout.vectors=2", "attack.max_new_tokens=16", "attack.search.steps=1",
+    "attack.search.beams=1", "attack.hypotheses.later_rounds=0", "attack.hypotheses.noise=[0]", "trainer.max_steps=2",
+    "trainer.max_time=null",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_corrector_learns_from_hypotheses_that_the_defended_service_answers(place: Place) -> None:
+    known = ["defense=truncation", "defense.dimensions=8", "defense.adaptive=true"]
+    inverter = place.train("inverter", *INVERTER, *known)
+    given = [*CORRECTOR, f"attack.inverter_run={inverter}", *known]
+    with pytest.raises(
+        InputError, match=r"the targets have 8 dimensions and the embedder's vectors 16.*hypotheses=def"
+    ):
+        place.train("clean", *given)
+    corrector = place.train("corrector", *given, "defense.hypotheses=defended")
+    figures = metrics(corrector)
+    assert figures["queries_per_target"] > 0
+    assert figures["cosine"] != figures["cosine_clean"]
+    (described,) = [entry for name, entry in runs.read_json(corrector / "artifacts" / "hypotheses.json").items()
+                    if name.startswith("train")]  # fmt: skip
+    assert sum(described["cosines"]) == 48  # all were compared in the width of the defense
+    again = metrics(place.evaluate(corrector, "again"))
+    assert (again["bleu"], again["cosine"]) == (figures["bleu"], pytest.approx(figures["cosine"]))
