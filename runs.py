@@ -19,7 +19,9 @@ import contextlib
 import json
 import logging
 import os
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -193,7 +195,6 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     Raises:
         InputError: It is none, a damaged one, or holds something else, which is not made.
     """
-    import struct
     from pickle import UnpicklingError
 
     import torch
@@ -292,5 +293,5 @@ def _sound(checkpoint: Path) -> bool:
     try:
         with zipfile.ZipFile(checkpoint) as archive:
             return archive.testzip() is None
-    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError):
+    except (zipfile.BadZipFile, EOFError, OSError, ValueError, RuntimeError, LookupError, zlib.error, struct.error):
         return False

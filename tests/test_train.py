@@ -490,7 +490,10 @@ def test_nearest_neighbor_from_end_to_end(
 
 
 def test_wandb_goes_on_without_its_server(trained: Path, scripts: Scripts, tmp_path: Path) -> None:
-    scripts.succeed("train", *TINY, "trainer.max_steps=4", "logger=wandb", f"run_dir={tmp_path / 'run'}")
+    scripts.succeed(
+        "train", *TINY, "trainer.max_steps=4", "trainer.log_every_n_steps=1", "logger=wandb",
+        f"run_dir={tmp_path / 'run'}",
+    )  # fmt: skip
     log = (tmp_path / "run" / "log").read_text()
     assert "the W&B server http://127.0.0.1:9 cannot be reached" in log
     assert f"send them later with: wandb sync {tmp_path / 'run' / 'wandb'}/offline-run-*" in log
