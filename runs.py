@@ -41,7 +41,7 @@ PREDICTIONS, HISTORY, RECORD = "predictions.jsonl", "history.jsonl", "record.jso
 ARTIFACTS, CHECKPOINT = "artifacts", "checkpoints/last.ckpt"
 PREVIOUS = "checkpoints/previous.ckpt"
 FINISHED = "finished_batches"
-_LARGEST_CONFIG = 1_000_000  # bytes; a run's own has some thousand
+_LARGEST_CONFIG = 1_000_000  # characters; a run's own has some thousand
 _DEEPEST_CONFIG = 50
 
 
@@ -141,7 +141,7 @@ def read_config(directory: Path) -> DictConfig:
 
     path = directory / CONFIG
     try:
-        values = yaml.safe_load(_text_of(path))
+        values = parse_config(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(f"run={directory}: not a run directory ({CONFIG} is missing)") from error
     except (yaml.YAMLError, OSError, ValueError) as error:
@@ -154,11 +154,15 @@ def read_config(directory: Path) -> DictConfig:
     return config
 
 
-def _text_of(path: Path) -> str:
-    """The text of a configuration, unless reading it could take for ever: references unfold, nesting is quadratic."""
-    if path.stat().st_size > _LARGEST_CONFIG:
-        raise ValueError(f"it is larger than {_LARGEST_CONFIG:,} bytes")
-    text = path.read_text(encoding="utf-8")
+def parse_config(text: str) -> Any:
+    """What stands in a configuration, unless that could take for ever: references unfold, nesting is quadratic.
+
+    Raises:
+        yaml.YAMLError: It is no YAML.
+        ValueError: It is larger or deeper than any run's, or has references.
+    """
+    if len(text) > _LARGEST_CONFIG:
+        raise ValueError(f"it is larger than {_LARGEST_CONFIG:,} characters")
     depth = 0
     for event in yaml.parse(text, yaml.SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -166,7 +170,7 @@ def _text_of(path: Path) -> str:
             raise ValueError("it holds references (*name), and a run writes none")
         if depth > _DEEPEST_CONFIG:
             raise ValueError(f"it is nested more than {_DEEPEST_CONFIG} deep")
-    return text
+    return yaml.safe_load(text)
 
 
 def _check_plain(value: Any, key: str, path: Path) -> None:

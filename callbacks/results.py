@@ -123,9 +123,11 @@ def read_results(run_dir: Path) -> Results:
     """
     config_text = _text(run_dir / runs.CONFIG)
     try:
-        config = yaml.safe_load(config_text)
+        config = runs.parse_config(config_text)
     except yaml.YAMLError as error:
         raise InputError(f"{run_dir / runs.CONFIG}: not YAML: {' '.join(str(error).split())}") from error
+    except ValueError as error:
+        raise InputError(f"{run_dir / runs.CONFIG}: cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise InputError(f"{run_dir / runs.CONFIG}: expected keys and values, found {type(config).__name__}")
     baseline, history, analyses = (run_dir / name for name in (runs.BASELINE, runs.HISTORY, runs.ANALYSES))

@@ -81,7 +81,13 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, caplog
     whole = last.read_bytes()
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 1
-    for damaged in (whole[:-40], whole[: len(whole) // 2], b"", bytes(flipped), whole.replace(b"archive/", b"\xe9rchive/")):
+    for damaged in (
+        whole[:-40],
+        whole[: len(whole) // 2],
+        b"",
+        bytes(flipped),
+        whole.replace(b"archive/", b"\xe9rchive/"),
+    ):
         last.write_bytes(damaged)
         assert runs.resume_from(tmp_path, "last") == tmp_path / runs.PREVIOUS
         assert caplog.messages.pop() == f"{last} is damaged: training goes on from {tmp_path / runs.PREVIOUS}"
