@@ -310,9 +310,9 @@ def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     return ids
 
 
-def label_ids(tokenizer: Any, texts: Sequence[str], longest: int) -> list[list[int]]:
-    """Token ids of each text and the end token, cut to the ``longest`` that decoding can write."""
-    return [[*row, tokenizer.eos_token_id][:longest] for row in token_ids(tokenizer, texts)]
+def label_ids(rows: Sequence[Sequence[int]], end: int, longest: int) -> list[list[int]]:
+    """Token ids of each text and the ``end`` token, cut to the ``longest`` that decoding can write."""
+    return [[*row, end][:longest] for row in rows]
 
 
 def _save(artifacts: Path, tokenizer: Any, config: Any) -> None:

@@ -85,7 +85,7 @@ class GenerativeAttack(Attack):
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text and the end token, cut to what decoding can write."""
-        return label_ids(self.tokenizer, texts, self.decoding.max_new_tokens)
+        return label_ids(self.tokens(texts), self.tokenizer.eos_token_id, self.decoding.max_new_tokens)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, uncut and without the end token."""

@@ -168,12 +168,15 @@ class Held:
     """A data module's test split, and a cache whose vectors are never asked for."""
 
     tokenizer = "minilm"
+    hypotheses = "clean"
 
     def examples(self, split: str) -> list[Example]:
         return [Example(0, text, language="en") for text in ENGLISH[:2]]
 
     def vectors(self, split: str, indices: Sequence[int]) -> torch.Tensor:
         return torch.ones(len(indices), 2)
+
+    clean_vectors = vectors  # there is no defense
 
     def fill(self, texts: Sequence[str], purpose: str) -> None:
         assert purpose == "scoring"
