@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import configuration
 import runs
-from errors import InputError
+from errors import InputError, printable
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -82,7 +82,8 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
         ),
     )
     for index in range(min(10, len(texts))):
-        print(f"{index:>6}  {'' if cosines[index] is None else f'{cosines[index]:.3f}'}  {texts[index]}")
+        cosine, text = cosines[index], printable(" ".join(texts[index].split("\n")))
+        print(f"{index:>6}  {'' if cosine is None else f'{cosine:.3f}'}  {text}")
     print(f"{len(texts)} texts written to {output}")
     if embedder.queries.limit is not None:
         print(f"CUT SHORT: the search for {sum(partial)} of them ended early. {embedder.queries.limit}")

@@ -203,7 +203,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
     import torch
 
-    _whole(path)  # else torch would read it as a file of before 2020
+    _check_stored(_whole(path))  # else torch would read it as a file of before 2020
     # torch's own unpickler trips over damaged bytes in all these ways.
     tripped = (UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError)
     try:
@@ -222,13 +222,16 @@ def check_links(directory: Path) -> None:
     """Whether what is read from, copied from or written into a run lies in it: a stranger's may hold links.
 
     Raises:
-        InputError: An entry of the run, of its artifacts or of its checkpoints is a link that leads out of it.
+        InputError: An entry of the run, of its artifacts or of its checkpoints is a link that leads out of it, or
+            something that is no file, which could be waited for without end.
     """
     inside = directory.resolve()
     parts = [directory / ARTIFACTS, directory / Path(CHECKPOINT).parent]
     for path in (*directory.iterdir(), *(path for part in parts for path in part.rglob("*"))):
         if path.is_symlink() and not path.resolve().is_relative_to(inside):
             raise InputError(f"{path}: a link that leads out of the run, to {path.readlink()}; copy what it leads to")
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise InputError(f"{path}: neither a file nor a directory, such as a pipe or a device; a run holds none")
 
 
 def missing_directory(directory: Path) -> str:
@@ -272,6 +275,25 @@ def _whole(checkpoint: Path) -> Path:
     if not zipfile.is_zipfile(checkpoint):
         raise InputError(f"{checkpoint}: not a checkpoint, or a damaged one")
     return checkpoint
+
+
+def _check_stored(checkpoint: Path) -> None:
+    """Whether a checkpoint holds its tensors as torch writes them: packed ones could unfold to any size.
+
+    Raises:
+        InputError: It does not; names the part.
+    """
+    try:
+        with zipfile.ZipFile(checkpoint) as archive:
+            packed = [part for part in archive.infolist() if part.compress_type != zipfile.ZIP_STORED]
+    except (zipfile.BadZipFile, OSError, ValueError, LookupError, NotImplementedError, struct.error) as error:
+        raise InputError(f"{checkpoint}: not a checkpoint, or a damaged one: {error}") from error
+    if packed:
+        most = max(packed, key=lambda part: part.file_size)
+        raise InputError(
+            f"{checkpoint}: {most.filename} is packed, {most.file_size:,} bytes into {most.compress_size:,}, and torch "
+            "writes checkpoints unpacked; nothing of it is read"
+        )
 
 
 def _last_sound(directory: Path) -> Path | None:

@@ -3,10 +3,11 @@
     with trusting(["word_guesser"]):                  # trust=word_guesser on the command line
         check_trusted(runs.read_config(run), run)     # before anything of it is built
 
-    runs/x/config.yaml: attack._target_=os.system: none of the classes that configs/ names; ...
+    runs/x/config.yaml: attack._target_=os.system: none of the classes that configs/attack names; ...
 
-A class may be built where one of our own configuration files names it, or where the user trusts its module. Code that
-comes with a model, and a server that would be sent a key, need the user's word too (docs/security.md).
+A class may be built in the place of the configuration where one of our own files under configs/ names it (a logger
+where a logger stands, and not where an embedder does), or where the user trusts its module. Code that comes with a
+model, and a server that would be sent a key, need the user's word too (docs/security.md).
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from errors import InputError
 
 _CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 _NAMED = re.compile(r"^\s*(?:- )?(_target_|base_url):\s*([^\s#]+)", re.MULTILINE)
+_BORROWED = re.compile(r"^\s*- /(\w+)@", re.MULTILINE)  # options of another group: a second embedder, in scoring
 # Lightning's own callbacks that people add on the command line; evaluation looks at their class, and builds none.
+_CALLBACKS = "callbacks"
 _ADDED = {
     "lightning.pytorch.callbacks.EarlyStopping",
     "lightning.pytorch.callbacks.LearningRateMonitor",
@@ -87,11 +90,11 @@ def _errors(node: dict[Any, Any], key: str) -> Iterator[str]:
         target = node["_target_"]
         if not isinstance(target, str):
             yield f"{at}_target_={target!r}: no name of a class"
-        elif target not in _ours()[0] and not _is_trusted(target):
+        elif target not in _classes(_root(key)) and not _is_trusted(target):
             module = target.rpartition(".")[0] or target
             yield (
-                f"{at}_target_={target}: none of the classes that configs/ names, so it is not imported; if you trust "
-                f"that code and this run, add trust={module}"
+                f"{at}_target_={target}: none of the classes that configs/{_root(key)} names, so it is not imported; "
+                f"if you trust that code and this run, add trust={module}"
             )
     if node.get("trust_remote_code"):
         name = node.get("name", node.get("model"))
@@ -101,7 +104,7 @@ def _errors(node: dict[Any, Any], key: str) -> Iterator[str]:
                 f"{name}; if you trust it, add trust={name}"
             )
     address = node.get("base_url")
-    if address is not None and address not in _ours()[1]:
+    if address is not None and address not in _servers():
         host = _host(address)
         if not _is_this_machine(host) and host not in _trusted.get():
             yield (
@@ -132,9 +135,24 @@ def _is_this_machine(host: str) -> bool:
         return False
 
 
+def _root(key: str) -> str:
+    """The group that a key lies in."""
+    return re.split(r"[.\[]", key, maxsplit=1)[0]
+
+
 @functools.cache
-def _ours() -> tuple[frozenset[str], frozenset[str]]:
-    """The classes and the servers that the files under configs/ name."""
+def _classes(group: str) -> frozenset[str]:
+    """The classes that the files of a group name, those that it borrows from another group included."""
+    paths = _CONFIGS.glob(f"{group}/**/*.yaml") if re.fullmatch(r"\w+", group) else ()
+    files = [path.read_text(encoding="utf-8") for path in paths]
+    own = {value for text in files for key, value in _NAMED.findall(text) if key == "_target_"}
+    borrowed = {other for text in files for other in _BORROWED.findall(text)} - {group}
+    added = _ADDED if group == _CALLBACKS else set()
+    return frozenset(own | added).union(*map(_classes, borrowed))
+
+
+@functools.cache
+def _servers() -> frozenset[str]:
+    """The servers that the files under configs/ name."""
     found = [pair for path in _CONFIGS.rglob("*.yaml") for pair in _NAMED.findall(path.read_text(encoding="utf-8"))]
-    targets = {value for key, value in found if key == "_target_"} | _ADDED
-    return frozenset(targets), frozenset(value for key, value in found if key == "base_url")
+    return frozenset(value for key, value in found if key == "base_url")

@@ -18,6 +18,7 @@ from callbacks.audit_chart import bars
 from callbacks.audit_inputs import file_name
 from callbacks.audit_words import counted, interval, lead, limits, percent, shown
 from callbacks.sections import macro
+from callbacks.terminal import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,19 +71,18 @@ def print_audit(directory: Path, audit: Audit, console: Console | None = None) -
     """Print warnings, the summary, the defenses, and where the page lies."""
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     console = console or Console()
     for warning in audit.warnings:
-        console.print(Text(warning, style="bold red"))
-    console.print(Text(lead(audit)))
+        console.print(plain(warning, style="bold red"))
+    console.print(plain(lead(audit)))
     table = Table()
     for column in _columns(audit):
-        table.add_column(Text(column))
+        table.add_column(plain(column))
     for line in _tried_lines(audit):
-        table.add_row(Text(line["label"]), *(Text(cell["text"]) for cell in line["cells"]))
+        table.add_row(plain(line["label"]), *(plain(cell["text"]) for cell in line["cells"]))
     console.print(table)
-    console.print(Text(f"Report: {directory / PAGE}"), soft_wrap=True)
+    console.print(plain(f"Report: {directory / PAGE}"), soft_wrap=True)
 
 
 def _tiles(audit: Audit) -> Markup:

@@ -11,6 +11,7 @@ from markupsafe import Markup
 import runs
 from callbacks.comparison_table import DASH, Table
 from callbacks.sections import macro
+from callbacks.terminal import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,29 +27,28 @@ def print_tables(tables: Sequence[Table], console: Console | None = None) -> Non
     """
     from rich.console import Console
     from rich.table import Table as RichTable
-    from rich.text import Text
 
     console = console or Console()
     for table in tables:
         for warning in table.warnings:
-            console.print(Text(warning, style="bold red"))
-        drawn = RichTable(title=Text(table.title), title_justify="left", show_lines=True)
-        drawn.add_column(Text(table.columns[0]), min_width=NAMES, overflow="fold")
+            console.print(plain(warning, style="bold red"))
+        drawn = RichTable(title=plain(table.title), title_justify="left", show_lines=True)
+        drawn.add_column(plain(table.columns[0]), min_width=NAMES, overflow="fold")
         for column in table.columns[table.facts + 1 :]:
-            drawn.add_column(Text(column), justify="right")
+            drawn.add_column(plain(column), justify="right")
         for line in table.lines:
             named = zip(table.columns[1:], line.cells[: table.facts], strict=False)
             facts = ", ".join(f"{name} {cell.text}" for name, cell in named if cell.text != DASH)
-            title = Text(line.title, style="bold")
+            title = plain(line.title, style="bold")
             title.append("".join(f"\n{part}" for part in (facts, line.below) if part), style="not bold")
             cells = [
-                Text("\n".join([cell.text, *cell.below]).replace(" ", "\u00a0"), style=COLOURS[cell.gain])
+                plain("\n".join([cell.text, *cell.below]).replace(" ", "\u00a0"), style=COLOURS[cell.gain])
                 for cell in line.cells[table.facts :]
             ]
             drawn.add_row(title, *cells)
         console.print(drawn)
         for note in table.notes:
-            console.print(Text(note, style="dim"))
+            console.print(plain(note, style="dim"))
 
 
 def write_markdown(path: Path, tables: Sequence[Table]) -> None:

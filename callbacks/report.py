@@ -8,14 +8,15 @@ What the page shows is listed in ``callbacks.sections``. Its content policy forb
 
 from __future__ import annotations
 
-import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import runs
 from callbacks.results import Results, by_quality, evenly, pieces, read_results
 from callbacks.sections import SECTIONS, comparison, macro
+from callbacks.terminal import plain
 from callbacks.wording import shortcoming, verdict
+from errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,36 +53,35 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
     """
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     console = console or Console()
     results = read_results(run_dir)
-    table = Table(title=Text(_heading(results)), title_justify="left")
+    table = Table(title=plain(_heading(results)), title_justify="left")
     table.add_column("metric")
     columns = ("this run", "nearest neighbour", "difference") if results.baseline is not None else ("this run",)
     for column in columns:
         table.add_column(column, justify="right")
     for line in (line for line in comparison(results) if line.known and not line.secondary):
         colour = {True: "green", False: "red", None: ""}[line.gain]
-        cells = (Text(line.mine), Text(line.other), Text(line.difference, style=colour))
-        table.add_row(Text(line.title), *cells[: len(columns)])
+        cells = (plain(line.mine), plain(line.other), plain(line.difference, style=colour))
+        table.add_row(plain(line.title), *cells[: len(columns)])
     console.print(table)
-    console.print(Text(f"More figures: {run_dir / runs.METRICS}", style="dim"), soft_wrap=True)
-    console.print(Text(verdict(results.metrics, results.baseline, len(results.recovered))))
+    console.print(plain(f"More figures: {run_dir / runs.METRICS}", style="dim"), soft_wrap=True)
+    console.print(plain(verdict(results.metrics, results.baseline, len(results.recovered))))
     warning = shortcoming(results.metrics)
     if warning is not None:
-        console.print(Text(f"\n{warning}", style="bold red"))
-    console.print(Text("\nFive of them, evenly from the best to the worst; recovered words in green:"))
+        console.print(plain(f"\n{warning}", style="bold red"))
+    console.print(plain("\nFive of them, evenly from the best to the worst; recovered words in green:"))
     pairs = Table.grid(padding=(0, 2))
     for one in evenly(by_quality(results.recovered), 5):
-        pairs.add_row(Text("text", style="dim"), _painted(one.row.reference, one.row.prediction))
+        pairs.add_row(plain("text", style="dim"), _painted(one.row.reference, one.row.prediction))
         said = "read" if one.row.given is None else "guessed"
-        pairs.add_row(Text(said, style="dim"), _painted(one.row.prediction, one.row.reference))
+        pairs.add_row(plain(said, style="dim"), _painted(one.row.prediction, one.row.reference))
         pairs.add_row()
     console.print(pairs)
     report = run_dir / "report.html"
     if report.exists():
-        console.print(Text(f"Report: {report}"), soft_wrap=True)
+        console.print(plain(f"Report: {report}"), soft_wrap=True)
 
 
 def _heading(results: Results) -> str:
@@ -103,11 +103,5 @@ def _painted(text: str, other: str) -> Text:
 
     line = Text()
     for piece in pieces(text, other, limit=400):
-        line.append(_printable(piece.text), style="bold green" if piece.recovered else "")
+        line.append(printable(" ".join(piece.text.split("\n"))), style="bold green" if piece.recovered else "")
     return line
-
-
-def _printable(text: str) -> str:
-    """Without what a terminal would obey: escape sequences and changes of writing direction in recovered text."""
-    kinds = ((character, unicodedata.category(character)) for character in " ".join(text.split("\n")))
-    return "".join("\ufffd" if kind in {"Cc", "Cf", "Cs"} else character for character, kind in kinds)

@@ -10,6 +10,7 @@ import runs
 from callbacks.comparison_output import write_markdown
 from callbacks.comparison_table import DASH, Cell, Line, Table
 from callbacks.sections import macro
+from callbacks.terminal import plain
 from callbacks.tradeoff_chart import tradeoff_chart
 from callbacks.tradeoff_figures import READ, Figure, Measured, chief, sentence, signed
 from callbacks.wording import measure, shown
@@ -72,15 +73,14 @@ def _print(table: Table) -> None:
     """Values alone: a terminal has no room for intervals."""
     from rich.console import Console
     from rich.table import Table as RichTable
-    from rich.text import Text
 
-    drawn = RichTable(title=Text(table.title), title_justify="left")
-    drawn.add_column(Text(table.columns[0]), overflow="fold")
+    drawn = RichTable(title=plain(table.title), title_justify="left")
+    drawn.add_column(plain(table.columns[0]), overflow="fold")
     for column in table.columns[1:]:
-        drawn.add_column(Text(column), justify="right")
+        drawn.add_column(plain(column), justify="right")
     colours = {True: "green", False: "red", None: ""}
     for line in table.lines:
-        drawn.add_row(Text(line.title), *(Text(cell.text, style=colours[cell.gain]) for cell in line.cells))
+        drawn.add_row(plain(line.title), *(plain(cell.text, style=colours[cell.gain]) for cell in line.cells))
     Console().print(drawn)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import runs
+from callbacks.terminal import plain
 from callbacks.wording import measure, ordered
 from errors import InputError
 
@@ -112,7 +113,6 @@ def compare(one: Path, other: Path) -> None:
     """Print the differences between two evaluations with trials, and write them to t_test.json of the first."""
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     rows = differences(_read(one), _read(other))
     runs.write_json(
@@ -130,12 +130,12 @@ def compare(one: Path, other: Path) -> None:
         cells = (f"{_digits(row.key, mean)} ± {error:.3g}" for mean, error in (row.one, row.other))
         difference = row.one[0] - row.other[0]
         shown = "no variance" if row.p is None else f"{row.p:.3g}{' *' if row.p < 0.05 else ''}"
-        table.add_row(Text(measure(row.key).title), *cells, _digits(row.key, difference), shown)
+        table.add_row(plain(measure(row.key).title), *cells, _digits(row.key, difference), shown)
     console = Console()
     console.print(table)
-    console.print(Text(f"this: {one}\nthe other: {other}"), soft_wrap=True)
+    console.print(plain(f"this: {one}\nthe other: {other}"), soft_wrap=True)
     if _references(one) != _references(other):
-        console.print(Text("NOTE: THE TWO WERE TESTED ON DIFFERENT TEXTS; a difference may be that of the texts."))
+        console.print(plain("NOTE: THE TWO WERE TESTED ON DIFFERENT TEXTS; a difference may be that of the texts."))
 
 
 def _digits(key: str, value: float) -> str:

@@ -68,7 +68,10 @@ def survey(config_name: str, overrides: Sequence[str], *, multirun: bool = False
     overrides = unrolled(overrides)
     with loading() as loader:
         parsed, errors = parse(loader, overrides)
-        if not errors and not multirun:
+        search = search_path(parsed)
+        # Hydra leaves out an unknown option of an optional group (experiment, debug) without a word.
+        unknown = any(is_group(o, search) and option_errors(o, search) for o in parsed)
+        if not errors and not multirun and not unknown:
             config, errors = _load(loader, config_name, overrides, None)
             if config is not None and not errors:
                 return [config], []

@@ -177,9 +177,13 @@ class HubSet:
     def _from_address(self) -> Path:
         import torch
 
-        base = self.path.format(revision=self.revision)
+        base = self.path.replace("{revision}", self.revision)
         folder = Path(torch.hub.get_dir()) / "texts" / base.removeprefix("https://")
-        for name in dict.fromkeys(name for names in self.files.values() for name in names):
+        names = list(dict.fromkeys(name for names in self.files.values() for name in names))
+        for name in (base.removeprefix("https://"), *names):  # a run's configuration may be a stranger's
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise InputError(f"{self._name}: {name} leads out of the folder that the files are kept in")
+        for name in names:
             file = folder / name
             if not file.exists():
                 file.parent.mkdir(parents=True, exist_ok=True)

@@ -119,7 +119,7 @@ def _from_hub(name: str, key: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name, use_fast=True).backend_tokenizer
+        return AutoTokenizer.from_pretrained(name, use_fast=True, trust_remote_code=False).backend_tokenizer
     except (OSError, ValueError) as error:
         raise InputError(
             f"{key}={name}: neither a tokenizer.json, nor a directory that holds one, nor a model on "

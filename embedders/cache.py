@@ -38,6 +38,7 @@ Purpose = Literal["training", "attack", "scoring"]
 _TEXTS_AT_ONCE = 256
 # Rows as wide as a language model's logits are asked for and written in smaller pieces: 64 MB, 256 MB
 _NUMBERS_AT_ONCE, _NUMBERS_OF_A_SHARD = 2**24, 2**26
+_KEYS_AT_ONCE = 2**17
 _SHOWN_CHARACTERS = 40  # of a text in an error message
 _APPEARANCE_SECONDS = (0.1, 0.4, 1.5, 6.0, 20.0)  # waits for other ranks' shards to appear on a network disk
 
@@ -274,14 +275,14 @@ class CachedEmbedder:
             ValueError: A text is not stored: call ``fill`` first.
         """
         self.flush()
-        keys = text_keys(texts)
-        locations = self._store.find(keys)
+        locations = self._locations(texts)
         if (locations == ABSENT).any():
             raise ValueError(f"text {int((locations == ABSENT).argmax())} is not in the cache: call fill() first")
         while not self._store.check(locations):
+            keys = text_keys(texts)
             self._send(texts, keys, self._unseen(texts, keys), "training")
             self.flush()
-            locations = self._store.find(keys)
+            locations = self._locations(texts)
         return CachedVectors(self._store, locations)
 
     def flush(self) -> None:
@@ -316,6 +317,14 @@ class CachedEmbedder:
         pending = _Pending(self._store)
         weakref.finalize(self, pending.flush_at_exit)  # runs when the object goes or the interpreter ends
         return pending
+
+    def _locations(self, texts: Sequence[str]) -> Values:
+        """Where each text is stored, ABSENT where it is not, (n,); block by block, since keys take twice the memory."""
+        locations = np.empty(len(texts), dtype=np.int64)
+        for begin in range(0, len(texts), _KEYS_AT_ONCE):
+            block = slice(begin, begin + _KEYS_AT_ONCE)
+            locations[block] = self._store.find(text_keys(texts[block]))
+        return locations
 
     def _unseen(self, texts: Sequence[str], keys: Keys) -> Positions:
         """Positions of the distinct texts that are neither stored nor waiting, shortest first."""

@@ -17,6 +17,7 @@ Values = NDArray[np.int64]
 Positions = NDArray[np.int64]
 
 ABSENT = -1
+_AT_ONCE = 2**17  # keys looked up together: what a look-up needs besides is eight times as large as they are
 
 
 class _Run(NamedTuple):
@@ -35,7 +36,7 @@ class KeyIndex:
         return sum(len(run.high) for run in self._runs)
 
     def add(self, high: NDArray[np.uint64], low: NDArray[np.uint64], values: Values) -> None:
-        """Add keys by their two halves, (n,) each, with values (n,)."""
+        """Add keys by their two halves, (n,) each, with values (n,); the arrays are kept, and sorted in place."""
         if not len(high):
             return
         self._runs.append(_sorted(high, low, values))
@@ -45,6 +46,12 @@ class KeyIndex:
 
     def find(self, keys: Keys) -> Values:
         """Values of ``keys`` (n, 2), ABSENT where a key is not known; (n,)."""
+        found = np.empty(len(keys), dtype=np.int64)
+        for begin in range(0, len(keys), _AT_ONCE):
+            found[begin : begin + _AT_ONCE] = self._find(keys[begin : begin + _AT_ONCE])
+        return found
+
+    def _find(self, keys: Keys) -> Values:
         found = np.full(len(keys), ABSENT, dtype=np.int64)
         open_ = np.arange(len(keys))
         for run in self._runs:
@@ -113,4 +120,7 @@ def distinct(keys: Keys) -> Positions:
 
 def _sorted(high: NDArray[np.uint64], low: NDArray[np.uint64], values: Values) -> _Run:
     order = np.argsort(high, kind="stable")  # merges two sorted halves in linear time
-    return _Run(high[order], low[order], values[order])
+    run = _Run(high, low, values)
+    for array in run:
+        array[:] = array[order]  # one at a time: copies of all three would take as much memory again
+    return run

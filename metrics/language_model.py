@@ -123,11 +123,10 @@ class LanguageModel:
 
         disable_progress_bar()
         try:
-            config = AutoConfig.from_pretrained(self.model, revision=self.revision)
-            tokenizer = AutoTokenizer.from_pretrained(self.model, revision=self.revision)
-            model = AutoModelForCausalLM.from_pretrained(
-                self.model, revision=self.revision, config=config, dtype=torch.float32
-            )
+            ours: dict[str, Any] = {"revision": self.revision, "trust_remote_code": False}  # else it asks on stdin
+            config = AutoConfig.from_pretrained(self.model, **ours)
+            tokenizer = AutoTokenizer.from_pretrained(self.model, **ours)
+            model = AutoModelForCausalLM.from_pretrained(self.model, config=config, dtype=torch.float32, **ours)
         except (OSError, ValueError) as error:  # ValueError: not a causal language model
             raise InputError(
                 f"scoring.language_model.model={self.model}: no causal language model that can be loaded: neither a "

@@ -128,8 +128,8 @@ class Translator:
         name = self.models[language]
         disable_progress_bar()
         try:
-            tokenizer = AutoTokenizer.from_pretrained(name)
-            model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32)
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+            model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32, trust_remote_code=False)
         except (OSError, ValueError) as error:  # ValueError: not an encoder-decoder
             raise InputError(
                 f"scoring.translation.models.{language}={name}: no encoder-decoder model that can be loaded: neither a "

@@ -569,7 +569,7 @@ def test_the_index_agrees_with_a_dictionary() -> None:
         keys = keys[[tuple(key) not in plain for key in keys.tolist()]]
         keys = keys[distinct(keys)]
         values = np.arange(start, start + len(keys))
-        index.add(keys[:, 0], keys[:, 1], values)
+        index.add(keys[:, 0].copy(), keys[:, 1].copy(), values.copy())
         plain.update(zip(map(tuple, keys.tolist()), values.tolist(), strict=True))
     every = np.array([(high, low) for high in range(45) for low in range(45)], dtype=np.uint64)
     assert index.find(every).tolist() == [plain.get(tuple(key), ABSENT) for key in every.tolist()]

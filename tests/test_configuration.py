@@ -93,6 +93,19 @@ def test_the_run_directory_is_named_after_the_choices_and_run_id(monkeypatch: py
     assert configuration.plain(config)["choices"]["datamodule"] == "files"
 
 
+@pytest.mark.parametrize("multirun", [False, True])
+def test_a_misspelt_option_of_any_group_is_an_error(multirun: bool) -> None:
+    """Also of those that may be left out, experiment and debug: Hydra itself would go on without a word."""
+    meant = {
+        "experiment=persnachat": "personachat", "debug=smok": "smoke", "trainer=dpp": "ddp", "logger=wandd": "wandb",
+        "callbacks=iterative_corection": "iterative_correction", "attack/decoding=beem": "beam",
+        "scoring/tagger=spacey": "spacy",
+    }  # fmt: skip
+    assert survey("train", ["debug=smok"], multirun=multirun)[1] == ["debug=smok: did you mean smoke?"]
+    errors = survey("train", list(meant), multirun=multirun)[1]
+    assert set(errors) == {f"{line}: did you mean {option}?" for line, option in meant.items()}
+
+
 def test_all_that_is_misspelt_is_reported_at_once() -> None:
     overrides = [
         "embedder=minlim",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,9 @@ from attacks.from_run import attack_of
 from attacks.run_checks import check_embedder
 from attacks.trust import check_trusted, trusting
 from callbacks.checkpoint_files import WholeCheckpoints
+from datamodules.hub import HubSet
 from embedders.minilm import MiniLM
-from errors import InputError
+from errors import InputError, printable
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("attacks", "callbacks", "configuration", "datamodules", "defenses", "embedders", "metrics")
@@ -92,6 +95,13 @@ def test_a_run_as_it_was_written_is_read(run: Path) -> None:
         ("attack._target_", "hostile_module.Evil"),
         ("attack._target_", "attacks.geia.torch.load"),  # ours by its beginning only
         ("attack._target_", "attacks.continuing.copy_artifacts"),  # ours, but no class of any configuration
+        ("attack._target_", "attacks.geia.__builtins__"),
+        ("attack._target_", "builtins.eval"),
+        # Ours elsewhere: as an embedder it would begin a session, and send the key to a server of its settings.
+        ("embedder._target_", "callbacks.wandb_logger.WandbOrDisk"),
+        ("scoring.tagger", {"_target_": "callbacks.wandb_logger.WandbOrDisk"}),
+        ("attack.backbone._target_", "lightning.pytorch.callbacks.ModelCheckpoint"),
+        ("*", {"_target_": "attacks.geia.GEIA"}),
         ("attack._target_", ["os.system"]),
         ("attack.backbone._target_", "hostile_module.Evil"),
         ("embedder._target_", "hostile_module.Evil"),
@@ -107,7 +117,7 @@ def test_a_run_as_it_was_written_is_read(run: Path) -> None:
 def test_a_class_that_is_not_ours_is_named_and_not_imported(run: Path, module: Path, key: str, target: Any) -> None:
     change(run, key, target)
     message = refused(run)
-    assert message.startswith(f"{run / runs.CONFIG}: {key.partition('._target_')[0]}")
+    assert message.startswith(f"{run / runs.CONFIG}: {key.removesuffix('_target_').removesuffix('.')}")
     assert "_target_=" in message
     if isinstance(target, str):
         assert target in message
@@ -211,6 +221,50 @@ def test_a_link_out_of_the_run_is_refused(run: Path, tmp_path: Path, name: str) 
     runs.check_links(run)
 
 
+def test_a_pipe_in_a_run_is_refused(run: Path) -> None:
+    os.mkfifo(run / runs.ARTIFACTS / "words.json")  # reading it would wait for ever
+    assert "neither a file nor a directory" in refused(run)
+
+
+def test_a_packed_checkpoint_is_not_unfolded(run: Path) -> None:
+    torch.save({"state_dict": {"a": torch.zeros(1_000_000)}}, run / runs.CHECKPOINT)
+    with zipfile.ZipFile(run / runs.CHECKPOINT) as stored:
+        parts = {part.filename: stored.read(part) for part in stored.infolist()}
+    with zipfile.ZipFile(run / runs.CHECKPOINT, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, content in parts.items():
+            packed.writestr(name, content)
+    assert (run / runs.CHECKPOINT).stat().st_size < 10_000
+    with pytest.raises(InputError, match=r"data/0 is packed, 4,000,000 bytes into \d,\d+"):
+        runs.load_checkpoint(run / runs.CHECKPOINT)
+
+
+def test_what_a_terminal_would_obey_is_not_in_a_message(run: Path) -> None:
+    change(run, "attack._target_", "a\x1b[2J\u202e.B")
+    message = refused(run)
+    assert "_target_=a\ufffd[2J\ufffd.B" in message
+    assert printable("tabs\tand lines\n, \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645") == (
+        "tabs\tand lines\n, \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("https://evil.example/data", "../../../../../etc/cron.d/evil"),
+        ("https://evil.example/data", "/etc/cron.d/evil"),
+        ("https://evil.example/../../../..", "evil"),
+    ],
+)
+def test_a_data_set_is_downloaded_into_its_own_folder(
+    path: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    hub = HubSet(path, {"train": [name]}, texts=["text"], sizes={}, licence="")
+    with pytest.raises(InputError, match="leads out of the folder that the files are kept in"):
+        hub.download()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_checkpoint_is_never_unpickled(run: Path, tmp_path: Path) -> None:
     class Payload:
         def __reduce__(self) -> tuple[Any, ...]:
@@ -244,9 +298,13 @@ def test_a_hostile_configuration_is_one_message(tmp_path: Path, content: bytes, 
 
 
 def test_our_own_classes_are_those_of_the_configurations(run: Path) -> None:
-    targets = {"lightning.Trainer", "attacks.geia.GEIA", "datamodules.hub.HubSet", "metrics.taggers.StanzaTagger"}
-    for target in targets:
-        change(run, "attack", {"_target_": target})
+    places = {
+        "trainer": "lightning.Trainer", "attack.attack": "attacks.geia.GEIA", "datamodule": "datamodules.hub.HubSet",
+        "scoring.tagger": "metrics.taggers.StanzaTagger", "scoring.second_embedder": "embedders.minilm.MiniLM",
+        "callbacks.mine": "lightning.pytorch.callbacks.EarlyStopping",
+    }  # fmt: skip
+    for place, target in places.items():
+        change(run, place, {"_target_": target})
         check_trusted(runs.read_config(run), run)
     with trusting("a.b"):
         for target, trusted in {"a.b.C": True, "a.b": True, "a.bc.D": False, "a.C": False}.items():
@@ -284,6 +342,9 @@ def unsafe(path: Path) -> Iterator[str]:
                 yield f"{at}: {name}"
             if (name == "torch.load" or resumes) and options.get("weights_only") != "True":
                 yield f"{at}: {name} without weights_only=True"
+            told = any(keyword.arg in ("trust_remote_code", None) for keyword in node.keywords)
+            if name.startswith("Auto") and name.endswith(".from_pretrained") and not told:
+                yield f"{at}: {name} would ask on standard input whether code may run"
             for option in ("allow_pickle", "trust_remote_code"):
                 if options.get(option) == "True":
                     yield f"{at}: {option}=True"

@@ -58,7 +58,7 @@ class LanguageModelT5(RandomT5):
         from transformers import AutoTokenizer
 
         try:
-            tokenizer = AutoTokenizer.from_pretrained(self.name)
+            tokenizer = AutoTokenizer.from_pretrained(self.name, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise InputError(f"attack.backbone.tokenizer={self.name}: no such tokenizer here or on the hub") from error
         tokenizer.add_special_tokens({"eos_token": END, "pad_token": PAD})
