@@ -17,9 +17,10 @@ A cell is written to ``--output`` (a line of JSON) when it is done and never don
 benchmark goes on where it was; ``--minutes`` ends it between two cells. At the end, and with ``--parts`` alone, the
 tables of all cells so far are printed (lm_inversion_tables.py), and the plot is written beside the output.
 
-SODA's settings are the paper's for TinyStories-33M but for ``--soda``, chosen on other random inputs of the small
-model. Cost is counted in forward passes of one input, a backward pass as two. The logits inverter's are those of its
-training pairs; it is trained on fresh ones for ``--inverter-minutes``.
+SODA's settings are the paper's for TinyStories-33M but for ``--soda``, embedding search's the paper's but for
+``--embedding-search``; both were chosen on other random inputs of the small model. Cost is counted in forward passes
+of one input, a backward pass as two. The logits inverter's are those of its training pairs; it is trained on fresh
+ones for ``--inverter-minutes``.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ ABLATIONS: dict[str, list[str]] = {
     ],
     "embedding search": [
         "attack.decay=1.0", "attack.reset_moments=null", "attack.reset_state=null", "attack.bias_correction=true",
-        "attack.reparametrize=false", "attack.lr=0.065",
+        "attack.reparametrize=false",
     ],
 }  # fmt: skip
 # Of 1,024 logits, 64 pieces would hold 16 each and make the encoder four times as dear.
@@ -173,11 +174,11 @@ class Bench:
 def overrides_of(attack: str, length: int, inputs: int, options: argparse.Namespace) -> tuple[str, list[str]]:
     """The attack's configuration, and as many iterations as ``--passes`` pay for."""
     if not attack.startswith("gcg"):
-        own = [f"attack.{setting}" for setting in options.soda] if attack == "soda" else []
+        chosen = options.soda if attack == "soda" else options.embedding_search
         return attack, [
             f"attack.iterations={round(options.passes / SODA_PASSES)}",
             f"attack.slots={options.slots}",
-            *own,
+            *(f"attack.{setting}" for setting in chosen),
         ]
     candidates = {"gcg": 700, "gcg_64": 64}[attack]
     cells = length * min(128, inputs)
@@ -202,6 +203,8 @@ def length_cells(bench: Bench) -> Iterator[Cell]:
         else:
             chosen, overrides = overrides_of(attack, length, bench.model().inputs, options)
             name["passes"] = options.passes
+            if attack == "embedding_search":
+                name["embedding_search"] = options.embedding_search
             yield Cell("lengths", name, lambda c=chosen, i=ids, o=overrides: {"rows": bench.search(c, i, o)})
 
 
@@ -365,6 +368,9 @@ def ablation_cells(bench: Bench) -> Iterator[Cell]:
     iterations = [f"attack.iterations={round(options.passes / SODA_PASSES)}"]
     for length, (variant, overrides) in itertools.product(range(1, 6), ABLATIONS.items()):
         name = {"variant": variant, "length": length, "count": options.small_count, "passes": options.passes}
+        if variant == "embedding search":
+            overrides = [*overrides, *(f"attack.{setting}" for setting in options.embedding_search)]
+            name["embedding_search"] = options.embedding_search
         ids = bench.inputs("random", length, options.small_count)
         yield Cell("ablation", name, lambda i=ids, o=overrides: {"rows": bench.soda(i, [*iterations, *o])})
 
@@ -393,6 +399,7 @@ def main() -> None:
     attacks = ["soda", "gcg", "embedding_search", "logits_inverter", "gcg_64"]
     parser.add_argument("--attacks", nargs="+", choices=attacks, default=attacks[:-1])
     parser.add_argument("--soda", nargs="*", default=["lr=0.03", "decay=0.98"], help="settings of soda for this model")
+    parser.add_argument("--embedding-search", nargs="*", default=["lr=0.02", "draw_std=0.1"], help="the same of it")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -114,3 +114,8 @@ def test_embedding_search_is_adam_on_the_vectors(folder: Path, model: LanguageMo
         adam.step()
     assert torch.allclose(state["z"], vectors, atol=1e-5)
     assert torch.equal(found, torch.cdist(vectors.detach(), model.input_vectors).argmin(2))
+
+
+def test_embedding_search_begins_as_far_out_as_is_said(model: LanguageModel, tmp_path: Path) -> None:
+    attack = connected(SODA(LogitLoss(), reparametrize=False, draw_std=0.25), model, tmp_path)
+    assert float(attack.begin(rows_of(model, iteration=0))["z"].std()) == pytest.approx(0.25, abs=0.04)

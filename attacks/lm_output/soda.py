@@ -20,7 +20,8 @@ from attacks.lm_output.losses import Loss
 from attacks.lm_output.search import Rows, State
 
 EPSILON = 1e-8
-RESET_STD = 0.1
+# Of what is drawn, in the paper: weights of tokens (algorithm 1) and input vectors (algorithm 2).
+WEIGHTS_STD, VECTORS_STD = 0.1, 1.0
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -34,11 +35,13 @@ class SODA(LanguageModelAttack):
         temperature: Of the softmax.
         decay: What Z is multiplied with after each step; 1: nothing.
         reset_moments: Steps after which Adam's moments are zero again, t1; null: never.
-        reset_state: Steps after which Z is drawn from N(0, 0.1) too, t2; null: never.
+        reset_state: Steps after which Z is drawn anew too, t2; null: never.
         bias_correction: Adam's, which the paper leaves out.
-        reparametrize: Search weights of tokens (true), or input vectors, which begin at N(0, 1) and are read as the
+        reparametrize: Search weights of tokens (true), or input vectors, which begin at random and are read as the
             nearest token (false; the paper's embedding search).
         fluency: Weight of the input's negative log-likelihood (equation 13); the paper uses 0.009 on natural text.
+        draw_std: Standard deviation of what is drawn; null: the paper's, 0.1 for weights and 1 for input vectors. A
+            model's own vectors may be far shorter than those (GPT-2's are about 0.14 a number).
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class SODA(LanguageModelAttack):
         rtol: Tolerance = 1e-4,
         snapshot_every: PositiveInt = 500,
         seed: NonNegativeInt = 0,
+        draw_std: PositiveFloat | None = None,
     ) -> None:
         super().__init__(
             loss, iterations, length, max_length, slots, restarts, atol, rtol, snapshot_every, seed
@@ -69,6 +73,7 @@ class SODA(LanguageModelAttack):
         self.lr, self.betas, self.temperature, self.decay = lr, betas, temperature, decay
         self.reset_moments, self.reset_state = reset_moments, reset_state
         self.bias_correction, self.reparametrize, self.fluency = bias_correction, reparametrize, fluency
+        self.draw_std = draw_std or (WEIGHTS_STD if reparametrize else VECTORS_STD)
 
     def passes(self, state: State) -> int:
         """A forward and a backward pass."""
@@ -141,7 +146,7 @@ class SODA(LanguageModelAttack):
 
     def _draw(self, z: Tensor, rows: Rows, row: int, purpose: int) -> None:
         drawn = torch.randn(z.shape[1:], generator=rows.generator(row, purpose))
-        z[row] = (drawn * RESET_STD if self.reparametrize else drawn).to(z.device)
+        z[row] = (drawn * self.draw_std).to(z.device)
 
 
 def _every(iteration: Tensor, steps: int | None) -> Tensor:
