@@ -21,7 +21,7 @@ from callbacks.wording import measure, number
 from errors import InputError, did_you_mean
 from examples import Span
 from metrics.resampling import SUMS, Sums
-from metrics.scoring import Scored
+from metrics.scored import Scored
 from metrics.statistics import Floats, Interval, interval, resampled_sums, significance, wilson
 
 TOLERANCE = 5e-3  # between a figure of metrics.json and the same one of predictions.jsonl: nothing that a table shows

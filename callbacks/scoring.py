@@ -21,7 +21,8 @@ from embedders.base import QueryLimitError
 from embedders.cache import CachedEmbedder
 from examples import Example, written_ids
 from metrics.micro import Sets
-from metrics.scoring import Scored, score
+from metrics.scored import Scored
+from metrics.scoring import score
 from metrics.token_inversion import Inverted, token_inversion
 from metrics.vectors import cosine_rows
 

@@ -16,7 +16,7 @@ import numpy as np
 from callbacks.tradeoff import Point
 from callbacks.wording import shown
 from metrics.resampling import SUMS, Sums, mean
-from metrics.scoring import Scored
+from metrics.scored import Scored
 from metrics.statistics import Floats, Interval, interval, resampled_sums, wilson
 
 READ = ("bleu", "token_f1", "exact_match", "cosine")

@@ -13,13 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from metrics import text
+from metrics.scored import Figures, Scored
 from metrics.tokens import rouge_words, token_overlap
-
-if TYPE_CHECKING:
-    from metrics.scoring import Figures, Scored
 
 NAMES = ("exact_match", "token_f1", "bleu", "rougeL", "cosine", "examples")
 TRANSLATED = "translated/"

@@ -18,7 +18,7 @@ import numpy as np
 
 from metrics import text
 from metrics.entities import recovered_entities, span_text
-from metrics.scoring import Scored
+from metrics.scored import Scored
 from metrics.statistics import Floats
 from metrics.stop_words import content_words, stop_words
 from metrics.tokens import overlap, rouge_words, token_overlap, words

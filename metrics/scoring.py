@@ -13,53 +13,17 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from examples import Span
 from metrics import text
 from metrics.by_language import of_languages, of_translations
 from metrics.clipped import clipped_bleu1, clipped_rouge1
 from metrics.entities import Recovery, entity_key, span_text
 from metrics.micro import Sets, micro
 from metrics.names import names
-from metrics.perplexity import Likelihood, perplexity
+from metrics.perplexity import perplexity
+from metrics.scored import Figures, Scored
 from metrics.stop_words import LANGUAGE, content_words, stop_words
 from metrics.tokens import Overlap, overlap, rouge_words, words
-
-Figures = dict[str, float | int | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """One example with its prediction.
-
-    Attributes:
-        reference: The text that the embedder saw.
-        prediction: The attack's best candidate; may be empty.
-        spans: Entities of the reference.
-        kind: "set" where the prediction is words in no order, joined by spaces; metrics of order are None for it.
-        cosine: Cosine of the embedder's vector of the prediction with the target, -1..1, where it was asked.
-        cosine_clean: The same with the target's vector before a defense, where there was one.
-        language: ISO 639-1 code, where it is known; figures on stop words are of English and unnamed texts.
-        pieces: Ids of both texts by the data's own tokenizer, where they were made.
-        tokens: Ids of both by the attack's own tokenizer, where it has one.
-        cosine_second: Cosine of a second embedder's vectors of prediction and reference, -1..1, where it was asked.
-        likelihood: Of the prediction, under a language model, where one was asked.
-        translation: The prediction in the reference's language, where a translation model was asked.
-    """
-
-    reference: str
-    prediction: str
-    spans: tuple[Span, ...] = ()
-    kind: Literal["sequence", "set"] = "sequence"
-    cosine: float | None = None
-    cosine_clean: float | None = None
-    language: str | None = None
-    pieces: Sets | None = None
-    tokens: Sets | None = None
-    cosine_second: float | None = None
-    likelihood: Likelihood | None = None
-    translation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

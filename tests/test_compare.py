@@ -28,7 +28,8 @@ from callbacks.results import Row
 from compare import compare as run_compare
 from compare import read_settings
 from errors import InputError
-from metrics.scoring import Scored, score
+from metrics.scored import Scored
+from metrics.scoring import score
 
 ROOT = Path(__file__).parent.parent
 METRICS = ["bleu", "token_f1", "exact_match", "cosine"]

@@ -24,7 +24,8 @@ from datamodules.sources import SPLITS
 from errors import InputError
 from evaluate import evaluate
 from examples import Example
-from metrics.scoring import Scored, score
+from metrics.scored import Scored
+from metrics.scoring import score
 from train import train
 
 CONFIGS = Path(__file__).parent.parent / "configs" / "datamodule"

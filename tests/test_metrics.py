@@ -20,7 +20,8 @@ from sklearn.metrics.pairwise import cosine_similarity
 from examples import Span
 from metrics.entities import entity_keys, recovered_entities
 from metrics.perplexity import Likelihood
-from metrics.scoring import Scored, score
+from metrics.scored import Scored
+from metrics.scoring import score
 from metrics.text import edit_distance, exact_match, exact_match_no_punctuation, without_punctuation
 from metrics.tokens import overlap, recovered_words, rouge_words, token_overlap, words
 from metrics.vectors import cosine_rows

@@ -17,7 +17,8 @@ from metrics.clipped import clipped_bleu1, clipped_rouge1
 from metrics.micro import Sets, micro
 from metrics.names import names
 from metrics.perplexity import Likelihood, perplexity
-from metrics.scoring import Scored, score
+from metrics.scored import Scored
+from metrics.scoring import score
 from metrics.stop_words import STOP_WORDS, content_words, stop_words
 from metrics.tokens import words
 

@@ -20,7 +20,8 @@ from callbacks.results import by_quality, evenly, pieces, read_results
 from callbacks.wording import duration, measure, share, verdict
 from errors import InputError
 from examples import Span
-from metrics.scoring import Scored, score
+from metrics.scored import Scored
+from metrics.scoring import score
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 SPACES = dict.fromkeys(map(ord, "\u00a0\u202f"), " ")

@@ -11,7 +11,8 @@ import scipy.stats
 
 from examples import Span
 from metrics.resampling import SUMS, mean, ratio
-from metrics.scoring import Scored, score
+from metrics.scored import Scored
+from metrics.scoring import score
 from metrics.statistics import (
     character_ngrams,
     corpus_similarity,

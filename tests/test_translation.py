@@ -21,7 +21,8 @@ from callbacks.scoring_models import ScoringModels, scoring_models
 from callbacks.wording import measure
 from errors import InputError
 from examples import Example
-from metrics.scoring import Scored, score
+from metrics.scored import Scored
+from metrics.scoring import score
 from metrics.translation import Translator
 from train import train
 
