@@ -2,7 +2,6 @@
 
 backbone.prepare(texts, artifacts, positions=65)     # writes artifacts/decoder: tokenizer and config.json
 model = backbone.model(artifacts, weights=True)
-tokenizer = load_tokenizer(artifacts)
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from typing import Annotated, Any, Literal, Protocol
 import torch
 from pydantic import Field, PositiveInt
 
+from attacks.tokenizing import train_tokenizer
 from errors import InputError
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]
-PAD, EOS = "<pad>", "<eos>"
 OWN_HEAD = "unembed_own_head"  # in a kept configuration: the output embedding is not the input embedding
 
 
@@ -272,47 +271,6 @@ def check_positions(config: Any, positions: int) -> None:
             f"attack.decoding.max_new_tokens: the decoder has {available} positions, but prefix and text may take "
             f"{positions}"
         )
-
-
-def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
-    """A byte-level BPE over ``texts`` of at most ``vocabulary`` entries: any text can be written with it, and read back
-    character for character."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=[PAD, EOS],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, clean_up_tokenization_spaces=False
-    )
-
-
-def load_tokenizer(artifacts: Path) -> Any:
-    """The tokenizer that ``prepare`` wrote."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(artifacts / "decoder", trust_remote_code=False)
-
-
-def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of each text, uncut and without special tokens."""
-    # A text that contains "<eos>" holds five characters, not the end of a text.
-    options = {"add_special_tokens": False, "split_special_tokens": True}
-    ids: list[list[int]] = tokenizer(list(texts), **options)["input_ids"] if len(texts) else []
-    return ids
-
-
-def label_ids(rows: Sequence[Sequence[int]], end: int, longest: int) -> list[list[int]]:
-    """Token ids of each text and the ``end`` token, cut to the ``longest`` that decoding can write."""
-    return [[*row, end][:longest] for row in rows]
 
 
 def _save(artifacts: Path, tokenizer: Any, config: Any) -> None:

@@ -14,13 +14,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.backbones import Backbone, check_positions, label_ids, load_tokenizer, token_ids
+from attacks.backbones import Backbone, check_positions
 from attacks.base import Attack, Prediction, Targets
 from attacks.decoders import CausalDecoder, EncoderDecoder
 from attacks.decoding import Decoding, NucleusSampling
 from attacks.optimizers import OptimizerSettings, scheduled
 from attacks.prefix import Prefix
 from attacks.reranking import Reranked, check, reranked
+from attacks.tokenizing import label_ids, load_tokenizer, token_ids
 from embedders.cache import CachedEmbedder
 from errors import InputError
 

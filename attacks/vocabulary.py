@@ -20,7 +20,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 import runs
-from attacks.backbones import train_tokenizer
+from attacks.tokenizing import train_tokenizer
 from errors import InputError
 from metrics.tokens import words
 

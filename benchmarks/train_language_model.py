@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from common import fast_precision
 
-from attacks.backbones import token_ids, train_tokenizer
 from attacks.optimizers import MuonAdamW, schedule
+from attacks.tokenizing import token_ids, train_tokenizer
 
 
 def read(path: Path, split: str) -> list[str]:

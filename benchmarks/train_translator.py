@@ -30,9 +30,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from common import fast_precision
 
-from attacks.backbones import train_tokenizer
 from attacks.decoders import cross_entropy
 from attacks.optimizers import MuonAdamW, schedule
+from attacks.tokenizing import train_tokenizer
 from datamodules.batching import LengthBucketBatchSampler
 from metrics.text import bleu_counts, corpus_bleu
 from metrics.translation import Translator

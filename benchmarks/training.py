@@ -29,7 +29,7 @@ from common import Clock, Job, arguments, job, quiet, spread, texts_of
 from lightning import Callback
 from torch import Tensor, nn
 
-from attacks.backbones import load_tokenizer
+from attacks.tokenizing import load_tokenizer
 from datamodules.batching import LengthBucketBatchSampler
 from embedders.cache import CachedEmbedder
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from datamodules.inversion import Encode, TokenIds
+from datamodules.token_ids import Encode, TokenIds
 from embedders.cache import CachedEmbedder, CachedVectors
 from embedders.progress import Progress
 from embedders.shards import write_privately

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from lightning import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
@@ -34,6 +32,7 @@ from datamodules.batching import (
 from datamodules.defended import DefendedEmbedder, FittedDefense, defended
 from datamodules.languages import InLanguages, Languages, shared_out
 from datamodules.sources import SPLITS, Downloaded, Source, folded, numbered
+from datamodules.token_ids import Encode, TokenIds
 from datamodules.truncation import Truncation
 from defenses.base import Defense
 from defenses.threat import Hypotheses
@@ -43,9 +42,7 @@ from examples import Example, Split
 if TYPE_CHECKING:
     from embedders.cache import CachedEmbedder, CachedVectors
 
-IGNORED = -100  # a label that no loss counts
 DEFENSE_SAMPLE = 100_000  # training vectors that a defense is fitted to: enough for means and codebooks, bounded memory
-ENCODED_TOGETHER = 16_384  # texts: bounds the lists of ids that exist at one time
 EMBEDDING_LIMIT = timedelta(days=30)  # how long a rank waits for the others to embed their part
 
 STAGES: Mapping[str | None, tuple[Split, ...]] = {
@@ -55,12 +52,6 @@ STAGES: Mapping[str | None, tuple[Split, ...]] = {
     "predict": ("test",),
     None: SPLITS,
 }
-
-
-class Encode(Protocol):
-    """An attack's own view of texts: the ids that it learns to predict."""
-
-    def __call__(self, texts: Sequence[str], /) -> Sequence[Sequence[int]]: ...
 
 
 class InversionDataModule(LightningDataModule):
@@ -357,29 +348,6 @@ class InversionDataModule(LightningDataModule):
     def _place(self) -> tuple[int, int]:
         """This rank and the number of ranks."""
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
-
-
-class TokenIds:
-    """Token ids of many texts, end to end in one array: millions of short lists would take ten times the memory."""
-
-    def __init__(self, texts: Sequence[str], encode: Encode) -> None:
-        chunks: list[NDArray[np.int32]] = [np.empty(0, np.int32)]
-        self.lengths: Indices = np.empty(len(texts), np.int64)
-        for start in range(0, len(texts), ENCODED_TOGETHER):
-            ids = encode(texts[start : start + ENCODED_TOGETHER])
-            self.lengths[start : start + len(ids)] = [len(row) for row in ids]
-            chunks.append(np.fromiter(chain.from_iterable(ids), np.int32))
-        self._ids = np.concatenate(chunks)
-        self._ends = np.cumsum(self.lengths)
-
-    def padded(self, indices: Indices) -> Tensor:
-        """Labels of some texts, (B, T) int64 with T the longest of them, padded with -100."""
-        lengths = self.lengths[indices]
-        places = np.arange(lengths.max(initial=0))
-        within = places < lengths[:, None]
-        padded = np.full(within.shape, IGNORED, np.int64)
-        padded[within] = self._ids[((self._ends[indices] - lengths)[:, None] + places)[within]]
-        return torch.from_numpy(padded)
 
 
 def _new(examples: Sequence[Example], held_out: set[str]) -> Iterator[Example]:

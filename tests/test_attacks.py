@@ -23,13 +23,14 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from attacks.backbones import Backbone, Pretrained, RandomGPT2, RandomT5, load_tokenizer, train_tokenizer
+from attacks.backbones import Backbone, Pretrained, RandomGPT2, RandomT5
 from attacks.base import Targets
 from attacks.decoding import BeamSearch
 from attacks.geia import GEIA, GEIAEncoderDecoder
 from attacks.generative import GenerativeAttack
 from attacks.optimizers import AdamW, MuonAdamW
 from attacks.prefix import Prefix
+from attacks.tokenizing import load_tokenizer, train_tokenizer
 from datamodules.inversion import InversionDataModule
 from defenses.identity import Identity
 from embedders.cache import CachedEmbedder

@@ -33,7 +33,7 @@ import evaluate
 import invert
 import runs
 from attacks.adapters import Adapter, FullFineTuning, LoRA, QLoRA
-from attacks.backbones import Pretrained, RandomGPT2, train_tokenizer
+from attacks.backbones import Pretrained, RandomGPT2
 from attacks.base import Targets
 from attacks.decoders import CausalDecoder, ClosedPrefixDecoder
 from attacks.decoding import BeamSearch, NucleusSampling
@@ -41,6 +41,7 @@ from attacks.llm import LLM
 from attacks.memory import footprint
 from attacks.optimizers import AdamW, MuonAdamW
 from attacks.prefix import Prefix
+from attacks.tokenizing import train_tokenizer
 from callbacks.trials import differences, find, summary
 from embedders.cache import CachedEmbedder
 from embedders.minilm import MiniLM

@@ -13,9 +13,10 @@ from transformers import AutoModelForSeq2SeqLM, MT5Config, MT5ForConditionalGene
 
 import attacks.mt5_inverter
 import configuration
-from attacks.backbones import train_tokenizer, untied
+from attacks.backbones import untied
 from attacks.decoders import EncoderDecoder
 from attacks.mt5_inverter import MT5Decoder
+from attacks.tokenizing import train_tokenizer
 from evaluate import evaluate
 from train import train
 

@@ -19,8 +19,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
-from attacks.backbones import train_tokenizer, untied
+from attacks.backbones import untied
 from attacks.prefix import Prefix
+from attacks.tokenizing import train_tokenizer
 from attacks.vec2text import published_space
 from attacks.vec2text.network import CorrectorNetwork, Layout, padded
 from attacks.vec2text.published import Published, load_published

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import configuration
-from attacks.backbones import train_tokenizer
 from attacks.base import Prediction
+from attacks.tokenizing import train_tokenizer
 from callbacks.scoring import score_predictions
 from callbacks.scoring_models import ScoringModels, scoring_models
 from callbacks.wording import measure

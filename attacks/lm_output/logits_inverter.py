@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from pydantic import PositiveInt
 
-from attacks.backbones import Dropout, RandomT5, token_ids
+from attacks.backbones import Dropout, RandomT5
 from attacks.base import Prediction, Targets
 from attacks.decoders import EncoderDecoder
 from attacks.generative import GenerativeAttack
+from attacks.tokenizing import token_ids
 from embedders.cache import CachedEmbedder
 from embedders.language_model import LanguageModel
 from errors import InputError

@@ -20,7 +20,6 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 import runs
-from attacks.backbones import label_ids, load_tokenizer, token_ids
 from attacks.base import Targets
 from attacks.decoders import EncoderDecoder
 from attacks.finished import weights_key
@@ -28,6 +27,7 @@ from attacks.from_run import attack_of, identity, keep
 from attacks.generative import GenerativeAttack
 from attacks.optimizers import OptimizerSettings, scheduled, training_progress
 from attacks.run_checks import check_embedder
+from attacks.tokenizing import label_ids, load_tokenizer, token_ids
 from attacks.vec2text.hypothesis_plan import HypothesisPlan, Recipe, matched_noise, write_hypotheses
 from attacks.vec2text.iterative import Initial, IterativeAttack, check_width
 from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, without_ignored

@@ -17,10 +17,10 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from attacks.backbones import token_ids
 from attacks.decoders import IGNORED, cross_entropy, start_decoder, step_decoder
 from attacks.decoding import BeamSearch
 from attacks.prefix import Prefix
+from attacks.tokenizing import token_ids
 from attacks.vec2text.search import Proposal
 
 
