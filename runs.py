@@ -76,8 +76,18 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read what write_json wrote."""
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    """Read what write_json wrote.
+
+    Raises:
+        InputError: It holds no JSON object.
+        FileNotFoundError: There is no such file.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON that can be read: {error}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected an object of keys and values, found {type(content).__name__}")
     return content
 
 
@@ -215,6 +225,15 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
         raise InputError(f"{path}: not a checkpoint: it has no weights (state_dict)")
+    for name, tensor in content["state_dict"].items():
+        plain = isinstance(name, str) and isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided
+        if not plain or tensor.is_meta or tensor.is_complex():
+            raise InputError(f"{path}: not a checkpoint: its weights {name!r} are no tensor of real numbers")
+        if bool(tensor.isnan().any()):
+            raise InputError(
+                f"{path}: {name} holds NaN: the training went astray; train again with a lower learning rate, or with "
+                "trainer.precision=32-true"
+            )
     return content
 
 

@@ -11,7 +11,8 @@ and knows no metric; predictions are gathered and scored by callbacks/prediction
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -224,14 +225,16 @@ class Attack(LightningModule):
                 self.prepare([example.text for example in known], self.artifacts)
             self.trainer.strategy.barrier("prepare")
         if not self._built:
-            self.load(self.artifacts)
+            with self._reading():
+                self.load(self.artifacts)
         self.dimension = self.data.dimension
         self.data.encode, self.data.encodes_ids = self.encode, self.encodes_ids
 
     def configure_model(self) -> None:
         """Build the modules once; Lightning calls this for every stage."""
         if not self._built:
-            self.build(self.dimension)
+            with self._reading():
+                self.build(self.dimension)
             self._built = True
             if self.origin is not None:
                 self._read(runs.finished_checkpoint(self.origin))
@@ -292,12 +295,28 @@ class Attack(LightningModule):
         """
         if self.artifacts is None:
             raise RuntimeError("call Attack.connect before restore")
-        self.load(self.artifacts)
+        with self._reading():
+            self.load(self.artifacts)
         self.dimension = dimension
         self.configure_model()
         if checkpoint is not None:
             self._read(checkpoint)
         self.eval()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Within it, artifacts are read: in those of a finished run, what is missing or damaged is one message."""
+        try:
+            yield
+        except InputError:
+            raise
+        except Exception as error:  # transformers and tokenizers raise whatever they trip over in a damaged file
+            if not self.from_checkpoint:
+                raise
+            reason = (str(error).strip().splitlines() or [""])[0]
+            raise InputError(
+                f"{self.artifacts}: the attack cannot be rebuilt from what lies there: {type(error).__name__}: {reason}"
+            ) from error
 
     def _read(self, checkpoint: Path) -> None:
         content = runs.load_checkpoint(checkpoint)

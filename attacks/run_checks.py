@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from omegaconf import DictConfig
+
 import runs
 from errors import InputError
 
@@ -27,13 +29,19 @@ def check_embedder(run: Path, key: str, fingerprint: str, dimension: int) -> Non
             f"{key}={run}: its training has not ended ({runs.RECORD} is missing); go on with it first: "
             f"python train.py run_dir={run} ckpt_path=last and the overrides of that run"
         ) from error
+    except KeyError as error:
+        raise InputError(f"{run / runs.RECORD}: does not say which embedder the run was trained on") from error
+    if not isinstance(record, dict) or not {"dimension", "fingerprint"} <= record.keys():
+        raise InputError(f"{run / runs.RECORD}: does not say which embedder the run was trained on")
+    choices = config.get("choices")
+    theirs = choices.get("embedder") if isinstance(choices, DictConfig) else None
     if record["dimension"] != dimension:
         raise InputError(
             f"{key}={run}: its embedder gives vectors of width {record['dimension']}, this one (embedder=...) of "
-            f"{dimension}; take embedder={config.choices.embedder}, as that run"
+            f"{dimension}; take embedder={theirs}, as that run"
         )
     if record["fingerprint"] != fingerprint:
         raise InputError(
-            f"{key}={run}: its vectors come from another embedder (fingerprint {record['fingerprint'][:16]}, here "
-            f"{fingerprint[:16]}); take embedder={config.choices.embedder} with the settings of that run"
+            f"{key}={run}: its vectors come from another embedder (fingerprint {str(record['fingerprint'])[:16]}, here "
+            f"{fingerprint[:16]}); take embedder={theirs} with the settings of that run"
         )

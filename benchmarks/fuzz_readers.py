@@ -1,6 +1,6 @@
 """Broken files for every reader: each must be read, or refused with one message, and soon.
 
-    python benchmarks/fuzz_readers.py --inputs 2000      # a reader; 11 readers
+    python benchmarks/fuzz_readers.py --inputs 2000      # a reader; 13 readers
 
 hypothesis makes the inputs: bytes of nothing in particular, lines of odd JSON, and good files with bytes changed, cut
 off, doubled or put in. What is not an InputError is a fault, and so is an input that takes the processor longer than
@@ -28,13 +28,16 @@ import pyarrow.parquet
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from safetensors.torch import save
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import runs
+from attacks.run_checks import check_embedder
 from attacks.trust import check_trusted
-from callbacks.results import read_results
+from callbacks.comparison_entries import read_entries
+from callbacks.report import print_summary, write_report
 from datamodules.beir import BeirCollection
 from datamodules.files import TextFiles
 from datamodules.vector_files import read_vectors
@@ -47,6 +50,7 @@ QRELS = b"query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td2\t2\n"
 CORPUS = b'{"_id": "d1", "title": "", "text": "one"}\n{"_id": "d2", "title": "two", "text": "three"}\n'
 QUERIES = b'{"_id": "q1", "text": "what"}\n{"_id": "q2", "text": "who"}\n'
 CONFIG = b"choices: {attack: geia}\nattack: {_target_: attacks.geia.GEIA, beams: 2}\nseed: 0\n"
+METRICS = b'{"bleu": 1.0, "cosine": null, "entity_recovery/NAME": 2.5, "examples": 1, "seconds": 2.0}'
 PREDICTION = {"index": 0, "reference": "a b", "prediction": "a", "kind": "sequence", "cosine": 0.5, "candidates": ["a"]}
 
 
@@ -71,6 +75,8 @@ def good() -> dict[str, bytes]:
         "config.yaml": CONFIG,
         "last.ckpt": checkpoint.getvalue(),
         "predictions.jsonl": json.dumps(PREDICTION).encode() + b"\n",
+        "metrics.json": METRICS,
+        "record.json": json.dumps({"embedder": {"fingerprint": "0" * 64, "dimension": WIDTH}}).encode(),
     }
 
 
@@ -105,10 +111,25 @@ def readers() -> dict[str, Callable[[Path, bytes], object]]:
         return runs.load_checkpoint(path)
 
     def predictions(folder: Path, content: bytes) -> object:
+        written(folder / runs.METRICS, METRICS)
+        return results(folder, runs.PREDICTIONS, content)
+
+    def metrics(folder: Path, content: bytes) -> object:
+        written(folder / runs.PREDICTIONS, json.dumps(PREDICTION).encode() + b"\n")
+        return results(folder, runs.METRICS, content)
+
+    def results(folder: Path, name: str, content: bytes) -> object:
         written(folder / runs.CONFIG, CONFIG)
-        written(folder / runs.METRICS, b'{"bleu": 1.0, "examples": 1}')
-        written(folder / runs.PREDICTIONS, content)
-        return read_results(folder)
+        written(folder / name, content)
+        write_report(folder)
+        print_summary(folder, Console(file=io.StringIO()))
+        return read_entries([folder])
+
+    def record(folder: Path, content: bytes) -> None:
+        written(folder / runs.CONFIG, CONFIG)
+        written(folder / runs.CHECKPOINT, good()["last.ckpt"])
+        written(folder / runs.RECORD, content)
+        check_embedder(folder, "init_from", "0" * 64, WIDTH)
 
     return {
         **{name: texts(name) for name in ("texts.jsonl", "texts.csv", "texts.parquet")},
@@ -117,6 +138,8 @@ def readers() -> dict[str, Callable[[Path, bytes], object]]:
         "config.yaml": config,
         "last.ckpt": checkpoint,
         "predictions.jsonl": predictions,
+        "metrics.json": metrics,
+        "record.json": record,
     }
 
 
@@ -146,7 +169,9 @@ def changed(draw: st.DrawFn, whole: bytes) -> bytes:
             content[place:place] = draw(st.binary(max_size=8))
         else:
             content[place:place] = draw(
-                st.sampled_from([b"1e999", b"NaN", b"-1", b"9" * 400, b"[" * 99, b"null", b"\xff"])
+                st.sampled_from(
+                    [b"1e999", b"NaN", b"-1", b"9" * 400, b"9" * 5000, b"[" * 99, b"[" * 100_000, b"null", b"\xff"]
+                )
             )
     return bytes(content)
 

@@ -139,7 +139,7 @@ def _record(directory: Path) -> dict[str, Any]:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:  # a run of before, or of another tool: its parameters are not known
         return {}
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {error}") from error
     return record if isinstance(record, dict) else {}
 

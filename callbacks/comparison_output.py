@@ -12,6 +12,7 @@ import runs
 from callbacks.comparison_table import DASH, Table
 from callbacks.sections import macro
 from callbacks.terminal import plain
+from errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,7 +41,7 @@ def print_tables(tables: Sequence[Table], console: Console | None = None) -> Non
             named = zip(table.columns[1:], line.cells[: table.facts], strict=False)
             facts = ", ".join(f"{name} {cell.text}" for name, cell in named if cell.text != DASH)
             title = plain(line.title, style="bold")
-            title.append("".join(f"\n{part}" for part in (facts, line.below) if part), style="not bold")
+            title.append(plain("".join(f"\n{part}" for part in (facts, line.below) if part), style="not bold"))
             cells = [
                 plain("\n".join([cell.text, *cell.below]).replace(" ", "\u00a0"), style=COLOURS[cell.gain])
                 for cell in line.cells[table.facts :]
@@ -55,7 +56,7 @@ def write_markdown(path: Path, tables: Sequence[Table]) -> None:
     """Write the tables as Markdown."""
     blocks = []
     for table in tables:
-        blocks.append(f"## {table.title}")
+        blocks.append(f"## {_escaped(table.title)}")
         blocks += [f"**{_escaped(warning)}**" for warning in table.warnings]
         rows = [table.columns, ["---", *["---:"] * (len(table.columns) - 1)]]
         for line in table.lines:
@@ -83,7 +84,8 @@ def write_page(path: Path, tables: Sequence[Table], charts: Sequence[tuple[str, 
 
 
 def _escaped(text: str) -> str:
-    """Text of a table cell: no bars, no line ends, no HTML."""
+    """Text of a table cell: no bars, no line ends, no HTML, nothing that a terminal would obey."""
+    text = printable(text)
     for special in ("\\", "|", "<", "*", "_", "`", "["):
         text = text.replace(special, f"\\{special}")
     return " ".join(text.split("\n"))

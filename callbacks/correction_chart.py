@@ -217,12 +217,8 @@ def hypothesis_charts(directory: Path) -> list[Chart]:
     path = directory / runs.ARTIFACTS / HYPOTHESES
     if not path.exists():
         return []
-    try:
-        sets = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON: {error}") from error
     charts = []
-    for name, content in sets.items():
+    for name, content in runs.read_json(path).items():
         found = _read(f"{path}: {name}", json.dumps(content), Hypotheses)
         if any(found.cosines):
             title = f"{name[0].upper()}{name[1:]}"

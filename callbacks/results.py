@@ -227,6 +227,8 @@ def _object(path: Path) -> dict[str, Any]:
         value = json.loads(_text(path))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON that can be read: {error}") from error
     if not isinstance(value, dict):
         raise InputError(f"{path}: expected an object of figures, found {type(value).__name__}")
     return value
@@ -245,4 +247,6 @@ def _lines(path: Path, kind: type[Line]) -> list[Line]:
                 first = error.errors()[0]
                 where = ".".join(map(str, first["loc"])) or "the line"
                 raise InputError(f"{path}:{number}: {where}: {first['msg']}") from error
+            except (ValueError, RecursionError) as error:  # numbers of thousands of digits, lists in lists in lists
+                raise InputError(f"{path}:{number}: not JSON that can be read: {error}") from error
     return lines

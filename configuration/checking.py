@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ from configuration.locating import accepted, locate
 from errors import InputError, did_you_mean
 
 _MISSING = "???"
+# Names of settings that would hold a secret: a configuration is written down, and sent to loggers.
+_SECRET = re.compile(r"(^|_)(key|apikey|password|passwd|secret|token)$", re.IGNORECASE)
 _UNKNOWN = object()  # in the place of an interpolation that leads nowhere, which is reported once
 _RESERVED = {"_target_", "_partial_", "_convert_", "_recursive_", "_args_"}
 _WORDING = {
@@ -80,6 +83,7 @@ def check(config: DictConfig) -> list[str]:
     messages: list[str] = []
     values = _resolve(config, "", messages)
     messages += _missing(values, "")
+    messages += _secrets(values, "")
     for name, hint in _ROOT.items():
         if name in values:
             messages += _value_errors(name, values[name], hint)
@@ -118,6 +122,16 @@ def _missing(value: Any, key: str) -> Iterator[str]:
         yield f"{key}: missing, give it as {key}=<value>"
     for name, child in _children(value):
         yield from _missing(child, _join(key, name))
+
+
+def _secrets(value: Any, key: str) -> Iterator[str]:
+    for name, child in _children(value):
+        if isinstance(name, str) and isinstance(child, str) and _SECRET.search(name):
+            yield (
+                f"{_join(key, name)}: a secret does not belong into a configuration, which is written down; export it "
+                "(OPENAI_API_KEY, WANDB_API_KEY, HF_TOKEN, UNEMBED_ROTATION_KEY) and leave this out"
+            )
+        yield from _secrets(child, _join(key, name))
 
 
 def _nodes(value: Any, key: str) -> Iterator[str]:
@@ -184,7 +198,7 @@ def _value_errors(key: str, value: Any, hint: Any) -> list[str]:
         # number for a float, which is what the constructor will be handed.
         adapter.validate_json(json.dumps(value, default=str), strict=True)
     except ValidationError as error:
-        return [f"{key}={_written(value)}: {_reason(error, value, hint)}"]
+        return [f"{key}={'***' if key.endswith('key_env') else _written(value)}: {_reason(error, value, hint)}"]
     return []
 
 

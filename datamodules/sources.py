@@ -122,7 +122,7 @@ def _spans(value: Any, text: str, where: str) -> tuple[Span, ...]:
     if isinstance(value, str):
         try:
             value = json.loads(value) if value.strip() else []
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{where}: the spans are not JSON ({error})") from error
     if value is None:
         return ()

@@ -147,7 +147,7 @@ def _jsonl(path: Path) -> Array:
                     continue
                 try:
                     value = json.loads(line)
-                except (json.JSONDecodeError, UnicodeDecodeError) as error:
+                except (ValueError, RecursionError) as error:
                     raise InputError(f"vectors={path}, line {number}: no JSON: {error}") from error
                 if isinstance(value, dict):
                     value = value[_choose(path, value, f", line {number}")]

@@ -14,12 +14,16 @@ so that another key is noticed. Without a key nothing runs; none is made up, sin
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from hashlib import scrypt, shake_256
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from defenses.base import Role
@@ -28,6 +32,12 @@ from examples import Example
 
 SHORTEST = 16  # bytes of a key
 _CHECK, _MATRIX = b"unembed rotation: check", b"unembed rotation: matrix"
+
+
+def _variable(value: str) -> str:
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):  # a key that somebody wrote in the place of the name is none
+        raise PydanticCustomError("variable", "the name of an environment variable in capitals")
+    return value
 
 
 class Rotation:
@@ -41,7 +51,11 @@ class Rotation:
         InputError: There is no key, or one of fewer than 16 bytes.
     """
 
-    def __init__(self, key_env: str = "UNEMBED_ROTATION_KEY", key_file: str | None = None) -> None:
+    def __init__(
+        self,
+        key_env: Annotated[str, AfterValidator(_variable)] = "UNEMBED_ROTATION_KEY",
+        key_file: str | None = None,
+    ) -> None:
         self._key = _read(key_env, key_file)
         self._matrices: dict[int, Tensor] = {}
 

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import random
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -53,8 +54,8 @@ def _address(value: str) -> str:
 
 
 def _variable(value: str) -> str:
-    if not (value.isascii() and value.isidentifier()):
-        raise PydanticCustomError("variable", "the name of an environment variable, or null")
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):  # a key that somebody wrote in the place of the name is none
+        raise PydanticCustomError("variable", "the name of an environment variable in capitals, or null")
     return value
 
 

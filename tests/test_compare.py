@@ -19,8 +19,8 @@ from callbacks.analyses import evenly_spaced, word_frequency
 from callbacks.comparison import compare
 from callbacks.comparison_charts import charts
 from callbacks.comparison_entries import read_entries
-from callbacks.comparison_output import print_tables
-from callbacks.comparison_table import DASH, count, p_value, tables
+from callbacks.comparison_output import print_tables, write_markdown
+from callbacks.comparison_table import DASH, Cell, Line, Table, count, p_value, tables
 from callbacks.frequency_chart import frequency_charts
 from callbacks.interval_chart import side_by_side
 from callbacks.report import write_report
@@ -441,3 +441,13 @@ def test_a_narrow_terminal_still_names_the_runs_and_their_settings(tmp_path: Pat
     assert "…" not in out.getvalue()
     assert found[1].lines[0].cells[0].text == "+0.0"  # neither more nor less is better, but there is a difference
     assert found[1].lines[0].cells[0].gain is None
+
+
+def test_no_table_holds_what_a_terminal_would_obey(tmp_path: Path) -> None:
+    said, out = "a\x1b[2J\u202e<b>|", io.StringIO()
+    found = Table(said, (said,) * 3, (Line(said, said, (Cell(said), Cell(said, (said,)))),), 1, (said,), (said,))
+    print_tables([found], Console(file=out, width=200))
+    write_markdown(tmp_path / "table.md", [found])
+    for text in (out.getvalue(), (tmp_path / "table.md").read_text()):
+        assert "a\ufffd[2J\ufffd" in text.replace("\\", "")
+        assert not {"\x1b", "\u202e"} & set(text)

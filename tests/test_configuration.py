@@ -106,6 +106,23 @@ def test_a_misspelt_option_of_any_group_is_an_error(multirun: bool) -> None:
     assert set(errors) == {f"{line}: did you mean {option}?" for line, option in meant.items()}
 
 
+@pytest.mark.parametrize(
+    ("option", "line"),
+    [
+        ("logger=wandb", "+logger.api_key=Given"),
+        ("logger=wandb", "+logger.settings={api_key: Given}"),
+        ("embedder=openai", "+embedder.api_key=Given"),
+        ("embedder=openai", "embedder.api_key_env=Given"),
+        ("defense=rotation", "defense.key_env=Given"),
+    ],
+)
+def test_a_key_on_the_command_line_is_refused_and_not_repeated(option: str, line: str) -> None:
+    configs, errors = survey("train", [option, line])
+    errors += [message for config in configs for message in configuration.check(config)]
+    assert errors
+    assert all(error.startswith(line.lstrip("+").partition("=")[0]) and "Given" not in error for error in errors)
+
+
 def test_all_that_is_misspelt_is_reported_at_once() -> None:
     overrides = [
         "embedder=minlim",

@@ -13,7 +13,8 @@ from datamodules.vector_files import read_vectors
 from errors import InputError
 
 READERS = ["texts.jsonl", "texts.csv", "texts.parquet", "vectors.npy", "vectors.safetensors", "vectors.parquet",
-           "vectors.jsonl", "qrels.tsv", "config.yaml", "last.ckpt", "predictions.jsonl"]  # fmt: skip
+           "vectors.jsonl", "qrels.tsv", "config.yaml", "last.ckpt", "predictions.jsonl",
+           "metrics.json", "record.json"]  # fmt: skip
 
 
 @pytest.fixture

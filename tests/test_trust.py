@@ -238,6 +238,41 @@ def test_a_packed_checkpoint_is_not_unfolded(run: Path) -> None:
         runs.load_checkpoint(run / runs.CHECKPOINT)
 
 
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"a": 1}, "its weights 'a' are no tensor of real numbers"),
+        ({1: torch.ones(1)}, "its weights 1 are no tensor of real numbers"),
+        ({"a": torch.ones(2).to_sparse()}, "its weights 'a' are no tensor"),
+        ({"a": torch.ones(2, device="meta")}, "its weights 'a' are no tensor"),
+        ({"a": torch.ones(2, dtype=torch.complex64)}, "its weights 'a' are no tensor"),
+        ({"a": torch.tensor([1.0, float("nan")])}, "a holds NaN: the training went astray"),
+    ],
+)
+def test_a_checkpoint_holds_plain_weights(run: Path, state: Any, said: str) -> None:
+    torch.save({"state_dict": state}, run / runs.CHECKPOINT)
+    with pytest.raises(InputError, match=said):
+        runs.load_checkpoint(run / runs.CHECKPOINT)
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"{{{", b"[1]", b'{"model_type": "evil"}', b'{"model_type": "gpt2", "n_layer": "x"}']
+)
+def test_artifacts_that_are_missing_or_damaged_are_one_message(run: Path, content: bytes | None) -> None:
+    if content is not None:
+        (run / runs.ARTIFACTS / "decoder").mkdir()
+        (run / runs.ARTIFACTS / "decoder" / "config.json").write_bytes(content)
+    with pytest.raises(InputError, match=f"{run / runs.ARTIFACTS}: the attack cannot be rebuilt from what lies there"):
+        attack_of(run, 384)
+
+
+@pytest.mark.parametrize("content", [b"[1]", b"{", b"9" * 5000, b"[" * 100_000, b"{}", b'{"embedder": 3}'])
+def test_a_damaged_record_is_one_message(run: Path, content: bytes) -> None:
+    (run / runs.RECORD).write_bytes(content)
+    with pytest.raises(InputError, match=str(run / runs.RECORD)):
+        check_embedder(run, "init_from", MiniLM().fingerprint, 384)
+
+
 def test_what_a_terminal_would_obey_is_not_in_a_message(run: Path) -> None:
     change(run, "attack._target_", "a\x1b[2J\u202e.B")
     message = refused(run)
