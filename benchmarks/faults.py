@@ -4,8 +4,9 @@
 
 Each run is started as a user would start it, killed by SIGKILL (one of its processes, or all), started again with
 ckpt_path=last, perhaps killed again, and then left alone. Its predictions, its figures, its weights and the texts in
-its cache must be those of a run that nobody disturbed. Ends with one JSON line; the exit code is 1 where a run ended
-otherwise.
+its cache must be those of a run that nobody disturbed: bit by bit, but for cosines, which may differ by the rounding of
+float32, since hypotheses whose vectors were lost are embedded again in other batches. Ends with one JSON line; the exit
+code is 1 where a run ended otherwise.
 
 The scripts run in forks of this process, which has imported the libraries: no time for that is killed in.
 """
@@ -53,6 +54,7 @@ INVERTER = [*DATA, *TRAINER, "attack=vec2text_inverter", "attack.backbone.encode
 CORRECTOR = [*DATA, *TRAINER, "attack=vec2text_corrector", "attack.layout.vectors=4", "attack.max_new_tokens=24",
              "attack.hypotheses.noise=[0.0,0.2]", "attack.search.steps=3"]  # fmt: skip
 PATIENCE_SECONDS = 600.0
+ROUNDING = 1e-6  # of cosines
 SHARD = 64  # rows: a kill shall find some shards written, others not
 
 
@@ -71,7 +73,7 @@ class Work:
 class Outcome:
     """What a run left."""
 
-    predictions: bytes
+    predictions: list[dict[str, Any]]
     figures: dict[str, Any]
     weights: dict[str, torch.Tensor]
     stored: tuple[int, int]  # rows in the cache, and distinct ones among them
@@ -113,9 +115,14 @@ def main() -> None:
     for number in range(options.runs):
         work = works[number % len(works)]
         outcome, seconds = wanted[work.name]
-        kills, found = disturbed(work, folder / f"run{number}", seconds, draw)
-        wrong = different(work, outcome, found) if isinstance(found, Outcome) else found
-        told = ", ".join(kills) or "ended before"
+        kills: list[str] = []
+        wrong = ""
+        while not kills and not wrong:  # a run that was quicker than its kill is made again
+            shutil.rmtree(folder / f"run{number}", ignore_errors=True)
+            kills, found = disturbed(work, folder / f"run{number}", seconds, draw)
+            wrong = different(work, outcome, found) if isinstance(found, Outcome) else found
+            seconds *= 0.9
+        told = ", ".join(kills)
         print(f"{number + 1:>4}  {work.name:<32}{told:<44}{wrong or 'as undisturbed':<20}", flush=True)
         results.append({"work": work.name, "kills": kills, "wrong": wrong})
         if not wrong:
@@ -267,7 +274,8 @@ def outcome_of(work: Work, folder: Path) -> Outcome:
         store = ShardStore(described.parent, json.loads(described.read_bytes())["dimension"])
         rows += len(store)
         distinct += len(np.unique(np.concatenate([run.high for run in store._index._runs])))
-    return Outcome((run / runs.PREDICTIONS).read_bytes(), figures, weights, (rows, distinct))
+    predictions = [json.loads(line) for line in (run / runs.PREDICTIONS).read_text().split("\n")[:-1]]
+    return Outcome(predictions, figures, weights, (rows, distinct))
 
 
 def different(work: Work, wanted: Outcome, found: Outcome) -> str:
@@ -280,14 +288,27 @@ def different(work: Work, wanted: Outcome, found: Outcome) -> str:
         torch.equal(wanted.weights[name], found.weights[name]) for name in wanted.weights
     ):
         wrong.append("weights")
-    if wanted.predictions != found.predictions:
+    if len(wanted.predictions) != len(found.predictions) or not all(map(alike, wanted.predictions, found.predictions)):
         wrong.append("predictions")
-    if wanted.figures != found.figures:
+    if not alike(wanted.figures, found.figures):
         wrong.append("figures")
     twice = found.stored[0] - found.stored[1]
     if twice > (SHARD if work.processes > 1 and work.cache is not None else 0):
         wrong.append(f"{twice} texts stored twice")
     return ", ".join(wrong)
+
+
+def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two lines or sets of figures are equal but for the rounding of cosines."""
+    if one.keys() != other.keys():
+        return False
+    pairs = {key: (value, other[key]) for key, value in one.items()}
+    near = {
+        key
+        for key, (first, second) in pairs.items()
+        if "cosine" in key and isinstance(first, float) and isinstance(second, float) and abs(first - second) < ROUNDING
+    }
+    return all(first == second for key, (first, second) in pairs.items() if key not in near)
 
 
 if __name__ == "__main__":

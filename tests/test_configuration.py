@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import hydra
 import lightning
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -23,6 +24,7 @@ import configuration
 from configuration.composing import survey
 from configuration.ending import ending
 from configuration.sources import groups
+from datamodules.batching import LengthBucketBatchSampler
 from errors import InputError
 
 ROOT = Path(configuration.__file__).resolve().parent.parent
@@ -80,6 +82,16 @@ def test_every_option_composes_and_fits_its_constructor(group: str, option: str)
     assert config.get("choices").get(group, option) == option
     needed = OmegaConf.missing_keys(config)  # such as the name of a model: the user has to give it
     assert configuration.check(config) == [f"{key}: missing, give it as {key}=<value>" for key in sorted(needed)]
+
+
+def test_overfitting_is_on_one_batch() -> None:
+    data = configuration.compose("train", ["debug=overfit"]).datamodule
+    sampler = LengthBucketBatchSampler(np.arange(data.limit_train), data.batch_size)
+    seen = set()
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        seen.add(frozenset(next(iter(sampler)).tolist()))
+    assert [len(batch) for batch in seen] == [data.batch_size]
 
 
 def test_the_run_directory_is_named_after_the_choices_and_run_id(monkeypatch: pytest.MonkeyPatch) -> None:
