@@ -12,25 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
 
 import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from embedders.base import fingerprint_of, resolve_device
+from embedders.base import fingerprint_of
+from embedders.causal_model import CausalModel, load
 from embedders.model_files import ModelFiles, locate
 from embedders.observation import Observation
 from errors import InputError
 from examples import read_ids
 
 _LOGITS_AT_ONCE = 2**24  # of one forward pass: 64 MB
-_PROBES = 4  # ids that show whether a model reads to the right
-
-
-class _Loaded(NamedTuple):
-    tokenizer: Any
-    model: Any
 
 
 class LanguageModel:
@@ -222,56 +216,7 @@ class LanguageModel:
         return locate(self.name, self._revision)
 
     @cached_property
-    def _loaded(self) -> _Loaded:
+    def _loaded(self) -> CausalModel:
         # Not as inference tensors, wherever the first use is: attacks take gradients through the model.
         with torch.inference_mode(False):
-            return self._load()
-
-    def _load(self) -> _Loaded:
-        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils.logging import disable_progress_bar, enable_progress_bar
-
-        folder = self._files.with_weights()
-        options = {"trust_remote_code": self._trust_remote_code}
-        disable_progress_bar()
-        try:
-            if AutoConfig.from_pretrained(folder, **options).is_encoder_decoder:
-                raise ValueError("it is an encoder-decoder")
-            model, report = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, output_loading_info=True, **options
-            )
-        except (OSError, ValueError) as error:
-            first = str(error).splitlines()[0]
-            raise InputError(f"embedder.model={self.name} is no causal language model: {first}") from error
-        finally:
-            enable_progress_bar()
-        missing = sorted(report["missing_keys"])
-        if missing:
-            raise InputError(
-                f"embedder.model={self.name} is no causal language model: {folder} holds no weights for {missing[0]}"
-                f"{f' and {len(missing) - 1} others' if missing[1:] else ''}"
-            )
-        model = model.eval().requires_grad_(False).to(resolve_device(self._device))
-        self._check_causal(model)
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-        except (OSError, ValueError) as error:
-            first = str(error).splitlines()[0]
-            raise InputError(f"embedder.model={self.name}: {folder} holds no tokenizer ({first})") from error
-        known = model.get_input_embeddings().num_embeddings
-        if len(tokenizer) > known:
-            raise InputError(
-                f"embedder.model={self.name}: its tokenizer has {len(tokenizer)} ids and the model {known}: they do "
-                "not belong together"
-            )
-        return _Loaded(tokenizer, model)
-
-    @torch.no_grad()
-    def _check_causal(self, model: Any) -> None:
-        probe = torch.arange(_PROBES, device=model.device)[None]
-        whole, begun = model(input_ids=probe).logits, model(input_ids=probe[:, :1]).logits
-        if not torch.allclose(whole[:, :1], begun, atol=1e-3, rtol=1e-3):
-            raise InputError(
-                f"embedder.model={self.name} is no causal language model: what it says after the first token depends "
-                "on the tokens to the right"
-            )
+            return load(self.name, self._files, self._device, self._trust_remote_code)

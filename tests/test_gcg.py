@@ -14,7 +14,7 @@ import configuration
 from attacks.base import Targets
 from attacks.lm_output.gcg import GCG
 from attacks.lm_output.losses import LogitLoss
-from attacks.lm_output.search import Rows
+from attacks.lm_output.method import Rows
 from attacks.lm_output.soda import SODA
 from attacks.lm_output.swaps import drawn_swaps, promising_tokens
 from embedders.cache import CachedEmbedder

@@ -15,7 +15,7 @@ from torch import Tensor
 from attacks.base import Prediction, Targets
 from attacks.finished import FinishedBatches, Unfinished
 from attacks.lm_output.losses import LogitLoss, TextLoss
-from attacks.lm_output.search import Rows, State
+from attacks.lm_output.method import Rows, State
 from attacks.lm_output.soda import SODA
 from embedders.cache import CachedEmbedder
 from embedders.language_model import LanguageModel

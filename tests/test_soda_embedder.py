@@ -9,7 +9,7 @@ import torch
 
 from attacks.base import Attack, Prediction, Targets
 from attacks.lm_output.losses import CosineLoss
-from attacks.lm_output.search import Rows
+from attacks.lm_output.method import Rows
 from attacks.lm_output.soda_embedder import SodaEmbedder
 from embedders.cache import CachedEmbedder
 from embedders.minilm import MiniLM

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from attacks.base import Attack, Prediction, SearchRecord, Targets
 from attacks.lm_output.losses import Loss
-from attacks.lm_output.search import Found, Rows, Search, SearchSettings, State
+from attacks.lm_output.method import Rows, State
+from attacks.lm_output.search import Search
+from attacks.lm_output.slots import Found, SearchSettings
 from embedders.cache import CachedEmbedder
 from embedders.language_model import LanguageModel
 from embedders.observation import Observation, Seen
@@ -31,7 +33,7 @@ Tolerance = Annotated[float, Field(ge=0)]
 
 
 class LanguageModelAttack(Attack):
-    """Searches an input for every target; a subclass is the method that takes the steps (see search.Method).
+    """Searches an input for every target; a subclass is the method that takes the steps (see method.Method).
 
     Args:
         loss: How far a candidate's output is from the target's.
@@ -73,15 +75,15 @@ class LanguageModelAttack(Attack):
 
     @abstractmethod
     def passes(self, state: State) -> int | Tensor:
-        """See search.Method."""
+        """See method.Method."""
 
     @abstractmethod
     def begin(self, rows: Rows) -> State:
-        """See search.Method."""
+        """See method.Method."""
 
     @abstractmethod
     def step(self, state: State, rows: Rows) -> Tensor:
-        """See search.Method."""
+        """See method.Method."""
 
     def distance(self, seen: Seen, logits: Tensor) -> Tensor:
         """Loss of candidates by their logits (B, m, V), (B,)."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attacks.lm_output.base import LanguageModelAttack, Length, Tolerance
 from attacks.lm_output.losses import Loss
-from attacks.lm_output.search import Rows, State
+from attacks.lm_output.method import Rows, State
 from attacks.lm_output.swaps import distinct, drawn_swaps, promising_tokens
 
 _LOGITS_AT_ONCE = 2**22  # of one forward pass

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attacks.lm_output.base import LanguageModelAttack, Length, Tolerance
 from attacks.lm_output.losses import Loss
-from attacks.lm_output.search import Rows, State
+from attacks.lm_output.method import Rows, State
 
 EPSILON = 1e-8
 # Of what is drawn, in the paper: weights of tokens (algorithm 1) and input vectors (algorithm 2).

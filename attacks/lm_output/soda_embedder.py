@@ -21,7 +21,7 @@ from attacks.base import Attack, Prediction, Targets
 from attacks.from_run import attack_of, keep
 from attacks.lm_output.base import Length, Tolerance
 from attacks.lm_output.losses import Loss
-from attacks.lm_output.search import Rows, State
+from attacks.lm_output.method import Rows, State
 from attacks.lm_output.soda import SODA, Beta
 from attacks.run_checks import check_embedder
 from embedders.cache import CachedEmbedder

@@ -1,0 +1,72 @@
+"""What takes the steps of a search (SODA, GCG, ...), and the inputs that it is handed.
+
+A *method* holds the state of all inputs in tensors whose first dimension is the inputs', and takes one step for all of
+them; it knows nothing of slots, checks, restarts or files (slots.py, search.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from embedders.observation import Seen
+from embedders.white_box import WhiteBox
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The inputs that a method works on, B of them.
+
+    Attributes:
+        model: Whose inputs are searched.
+        seen: What is seen of each one's target.
+        length: Tokens of all the inputs, n.
+        iteration: Number of the iteration that is being taken, from 1, (B,); they differ where targets got their slots
+            at different times.
+        examples: Index of each one's example.
+        restarts: Number of each one's restart, from 0.
+        seed: Of all random numbers.
+    """
+
+    model: WhiteBox
+    seen: Seen
+    length: int
+    iteration: Tensor
+    examples: tuple[int, ...]
+    restarts: tuple[int, ...]
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def generator(self, row: int, purpose: int) -> torch.Generator:
+        """Random numbers of one input for one purpose (an iteration, say), on the CPU."""
+        parts = (self.seed, self.examples[row], self.length, self.restarts[row], purpose)
+        digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+class Method(Protocol):
+    """What a search does in an iteration."""
+
+    def passes(self, state: State) -> int | Tensor:
+        """Forward passes that the last step took, for every input alike or (B,); a backward pass counts two."""
+        ...
+
+    def begin(self, rows: Rows) -> State:
+        """The state of new inputs, tensors of first dimension B."""
+        ...
+
+    def step(self, state: State, rows: Rows) -> Tensor:
+        """Take a step, in place or by new tensors in ``state``; gives each input's candidate, ids (B, n)."""
+        ...
+
+    def distance(self, seen: Seen, logits: Tensor) -> Tensor:
+        """Loss of candidates by their logits (B, m, V), (B,): which is the best where none is exact."""
+        ...

@@ -1,0 +1,87 @@
+"""A causal language model and its tokenizer, read from files and looked at: is it one, and do the two belong together?
+
+    loaded = load("gpt2", locate("gpt2", None), device="auto")
+    loaded.model(input_ids=torch.tensor([loaded.tokenizer("My name is")["input_ids"]])).logits
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from embedders.base import resolve_device
+from embedders.model_files import ModelFiles
+from errors import InputError
+
+_PROBES = 4  # ids that show whether a model reads to the right
+
+
+class CausalModel(NamedTuple):
+    """What transformers makes of the files."""
+
+    tokenizer: Any
+    model: Any
+
+
+def load(name: str, files: ModelFiles, device: str, trust_remote_code: bool = False) -> CausalModel:
+    """The model in float32 and eval mode, without gradients of its weights.
+
+    Args:
+        name: ``embedder.model``, for messages.
+        files: Where its files lie.
+        device: "auto" is a GPU where there is one.
+        trust_remote_code: Whether it may run code that comes with it.
+
+    Raises:
+        InputError: It is no causal language model, weights are missing, it has no tokenizer, or one with more ids than
+            the model.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar, enable_progress_bar
+
+    folder = files.with_weights()
+    options = {"trust_remote_code": trust_remote_code}
+    disable_progress_bar()
+    try:
+        if AutoConfig.from_pretrained(folder, **options).is_encoder_decoder:
+            raise ValueError("it is an encoder-decoder")
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, output_loading_info=True, **options
+        )
+    except (OSError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        raise InputError(f"embedder.model={name} is no causal language model: {first}") from error
+    finally:
+        enable_progress_bar()
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise InputError(
+            f"embedder.model={name} is no causal language model: {folder} holds no weights for {missing[0]}"
+            f"{f' and {len(missing) - 1} others' if missing[1:] else ''}"
+        )
+    model = model.eval().requires_grad_(False).to(resolve_device(device))
+    _check_causal(name, model)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+    except (OSError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        raise InputError(f"embedder.model={name}: {folder} holds no tokenizer ({first})") from error
+    known = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > known:
+        raise InputError(
+            f"embedder.model={name}: its tokenizer has {len(tokenizer)} ids and the model {known}: they do "
+            "not belong together"
+        )
+    return CausalModel(tokenizer, model)
+
+
+@torch.no_grad()
+def _check_causal(name: str, model: Any) -> None:
+    probe = torch.arange(_PROBES, device=model.device)[None]
+    whole, begun = model(input_ids=probe).logits, model(input_ids=probe[:, :1]).logits
+    if not torch.allclose(whole[:, :1], begun, atol=1e-3, rtol=1e-3):
+        raise InputError(
+            f"embedder.model={name} is no causal language model: what it says after the first token depends "
+            "on the tokens to the right"
+        )
