@@ -69,11 +69,14 @@ ABLATIONS: dict[str, list[str]] = {
         "attack.reparametrize=false",
     ],
 }  # fmt: skip
-# Of 1,024 logits, 64 pieces would hold 16 each and make the encoder four times as dear.
+# The logits of a model of width 128 have 128 degrees of freedom: each of 4 pieces of 256 says all, where none of 64
+# pieces of 16 says much, and a small encoder has less to put together. With one decoder layer there are more steps.
 INVERTER = [
-    "attack=logits_inverter", "datamodule=random_tokens", "attack.prefix.vectors=16", "attack.prefix.hidden=128",
+    "attack=logits_inverter", "datamodule=random_tokens", "attack.prefix.vectors=4", "attack.prefix.hidden=512",
     "attack.backbone.width=128", "attack.backbone.heads=2", "attack.backbone.encoder_layers=1",
+    "attack.backbone.decoder_layers=1",
 ]  # fmt: skip
+INVERTER_BATCH = 256
 SODA_PASSES = 3.5  # of an iteration: three of the gradient, one where the candidate changed
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
@@ -258,8 +261,10 @@ class Inverter:
         held_out = {
             tuple(ids) for n in range(1, 11) for ids in self.bench.inputs("random", n, self.bench.options.count)
         }
-        begun, steps, pairs, loss = time.monotonic(), 0, 0, torch.tensor(0.0)
-        for ids in self._batches(128):
+        batches = self._batches(INVERTER_BATCH)
+        ids = next(batches)  # where it is text, all of it is cut into tokens first
+        begun, pairs, losses = time.monotonic(), 0, []
+        for steps in itertools.count():
             share = (time.monotonic() - begun) / (60 * self.bench.options.inverter_minutes)
             if share >= 1:
                 break
@@ -274,11 +279,14 @@ class Inverter:
             loss.backward()
             torch.nn.utils.clip_grad_norm_(attack.parameters(), 1.0)
             optimizer.step()
-            steps, pairs = steps + 1, pairs + len(kept)
+            losses.append(loss.item())
+            pairs, ids = pairs + len(kept), next(batches)
         part = self.file.with_suffix(".part")
         torch.save(attack.state_dict(), part)
         part.replace(self.file)
-        return {"rows": [], "pairs": pairs, "steps": steps, "loss": loss.item()}
+        # Inputs of one length are a batch, and longer ones are harder: of one batch the loss would say little.
+        last = losses[-100:]
+        return {"rows": [], "pairs": pairs, "steps": len(losses), "loss": sum(last) / max(1, len(last))}
 
     def invert(self, ids: Sequence[Ids]) -> list[Found]:
         attack, model = self._built(), self.bench.model()
@@ -395,7 +403,7 @@ def main() -> None:
     parser.add_argument("--small-count", type=int, default=20, help="inputs of each cell in other parts")
     parser.add_argument("--oracle-count", type=int, default=100, help="inputs of each length in part oracle")
     parser.add_argument("--slots", type=int, default=50, help="targets searched at once")
-    parser.add_argument("--inverter-minutes", type=float, default=4.0, help="training of each logits inverter")
+    parser.add_argument("--inverter-minutes", type=float, default=10.0, help="training of each logits inverter")
     attacks = ["soda", "gcg", "embedding_search", "logits_inverter", "gcg_64"]
     parser.add_argument("--attacks", nargs="+", choices=attacks, default=attacks[:-1])
     parser.add_argument("--soda", nargs="*", default=["lr=0.03", "decay=0.98"], help="settings of soda for this model")

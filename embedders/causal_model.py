@@ -1,7 +1,7 @@
 """A causal language model and its tokenizer, read from files and looked at: is it one, and do the two belong together?
 
-    loaded = load("gpt2", locate("gpt2", None), device="auto")
-    loaded.model(input_ids=torch.tensor([loaded.tokenizer("My name is")["input_ids"]])).logits
+loaded = load("gpt2", locate("gpt2", None), device="auto")
+loaded.model(input_ids=torch.tensor([loaded.tokenizer("My name is")["input_ids"]])).logits
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ def load(name: str, files: ModelFiles, device: str, trust_remote_code: bool = Fa
     except (OSError, ValueError) as error:
         first = str(error).splitlines()[0]
         raise InputError(f"embedder.model={name}: {folder} holds no tokenizer ({first})") from error
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of no files at all
+        raise InputError(f"embedder.model={name}: {folder} holds no tokenizer that could cut a text")
     known = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > known:
         raise InputError(

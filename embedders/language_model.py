@@ -163,6 +163,7 @@ class LanguageModel:
             InputError: The model cannot be found or loaded; see ``ids``.
         """
         rows = torch.empty(len(texts), self.dimension)
+        _ = self._loaded  # that its tokenizer is another's is said before what is wrong with that one's ids
         by_length: dict[int, list[int]] = {}
         inputs = [self.ids(text) for text in texts]
         for place, ids in enumerate(inputs):
