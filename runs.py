@@ -52,6 +52,9 @@ def write(path: Path, content: str | Callable[[BinaryIO], object], previous: Pat
         path: Final name; its directory is made where it is missing.
         content: Text, or a function that writes to the open binary file.
         previous: Where to keep what stood at ``path``, beside it; a kill may leave that alone, and nothing at ``path``.
+
+    Raises:
+        OSError: The disk is full, or the file cannot be made; it names the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -66,6 +69,10 @@ def write(path: Path, content: str | Callable[[BinaryIO], object], previous: Pat
         if previous is not None and path.exists():
             path.replace(previous)
         temporary.replace(path)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # a full disk does not say which file it was
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

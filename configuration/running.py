@@ -51,6 +51,9 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
             if arguments.cfg is None:  # a configuration that is only shown may have wrong values
                 errors += [message for config in configs for message in check(config)]
             raise_all(errors)
+            for directory in (Path(str(config.run_dir)) for config in configs if "run_dir" in config):
+                if (directory / runs.CONFIG).is_file():  # Hydra's log is opened before anything else looks at it
+                    runs.check_links(directory)
     lists = {line: unrolled([line]) for line in arguments.overrides}
     sys.argv = [new for word in sys.argv for new in lists.get(word, [word])]
 

@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import configuration
+import evaluate
 import runs
+import train
 from embedders.shards import text_keys
 from embedders.store import ShardStore
 
@@ -24,8 +27,8 @@ ROOT = Path(__file__).parent.parent
 TINY = ["trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_steps=8", "trainer.max_time=null",
         "~callbacks.progress", "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2",
         "attack.decoding.beams=2", "attack.decoding.max_new_tokens=24", "datamodule.limit_train=200",
-        "datamodule.limit_valid=10", "datamodule.limit_test=19", "datamodule.batch_size=16",
-        "datamodule.eval_batch_size=4"]  # fmt: skip
+        "datamodule.source.sentences=3300", "datamodule.limit_valid=10", "datamodule.limit_test=19",
+        "datamodule.batch_size=16", "datamodule.eval_batch_size=4"]  # fmt: skip
 
 
 def environment(cache: Path) -> dict[str, str]:
@@ -33,14 +36,6 @@ def environment(cache: Path) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "WANDB", "RUN_ID", "COV"))}
     return {**kept, "OMP_NUM_THREADS": "1", "UNEMBED_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "RUN_ID": "together",
             "PYTHONPATH": str(ROOT)}  # fmt: skip
-
-
-def one_process(cache: Path, cwd: Path, *command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / command[0]), *command[1:]], cwd=cwd, env=environment(cache), text=True,
-        capture_output=True, timeout=540, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def two_nodes(cache: Path, cwd: Path, *command: str) -> None:
@@ -86,9 +81,11 @@ def test_two_nodes_are_as_good_as_one_process(tmp_path: Path) -> None:
     for cache in (two, one):
         cache.parent.mkdir()
     two_nodes(two, two.parent, "train.py", *TINY)
-    # Two processes share the batches of a step; one takes as many, and adds their gradients up.
-    one_process(one, one.parent, "train.py", *TINY, "trainer.accumulate_grad_batches=2")
-    (run,), (other,) = ((cache.parent / "runs" / "geia-minilm-synthetic").iterdir() for cache in (two, one))
+    # Two processes share the batches of a step; one, which is this one, takes as many, and adds their gradients up.
+    other = one.parent / "run"
+    alone = [*TINY, "trainer.accumulate_grad_batches=2", f"run_dir={other}", f"cache_dir={one}"]
+    train.train(configuration.compose("train", alone))
+    (run,) = (two.parent / "runs" / "geia-minilm-synthetic").iterdir()
     assert (run.name, read(run, runs.RECORD)["world_size"]) == ("together", 2)  # RUN_ID: one directory
 
     # Each text is embedded once, by one of them, to the last bit as one process does it.
@@ -107,6 +104,7 @@ def test_two_nodes_are_as_good_as_one_process(tmp_path: Path) -> None:
     assert figures(run)["cosine"] == pytest.approx(figures(other)["cosine"], abs=0.02)
 
     # Evaluation of the same weights: exactly the same, by one process and by two.
-    one_process(two, tmp_path, "evaluate.py", f"run={run}", f"output_dir={tmp_path / 'alone'}", "trainer=cpu")
+    lines = [f"run={run}", f"output_dir={tmp_path / 'alone'}", "trainer=cpu"]
+    evaluate.evaluate(*configuration.on_run("evaluate", lines))
     assert (tmp_path / "alone" / runs.PREDICTIONS).read_bytes() == (run / runs.PREDICTIONS).read_bytes()
     assert figures(tmp_path / "alone") == figures(run)

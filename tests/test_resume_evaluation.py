@@ -21,7 +21,10 @@ import torch
 from lightning import Trainer
 from torch import Tensor
 
+import configuration
+import evaluate as evaluate_script
 import runs
+import train
 from attacks.base import Attack, Prediction, Targets
 from attacks.finished import FinishedBatches, counted, settings_key
 from attacks.vec2text.search import Round
@@ -33,6 +36,7 @@ from datamodules.inversion import InversionDataModule
 from defenses.identity import Identity
 from embedders.base import fingerprint_of
 from embedders.cache import CachedEmbedder
+from errors import InputError
 from examples import Example, Split
 
 ROOT = Path(__file__).parent.parent
@@ -239,34 +243,40 @@ def test_queries_of_a_block_are_also_those_of_the_whole(tmp_path: Path) -> None:
     assert embedder.queries.sent == {"training": 0, "attack": 3, "scoring": 1}
 
 
+def again(*lines: str) -> None:
+    """evaluate.py in this process, which has the libraries loaded."""
+    evaluate_script.evaluate(*configuration.on_run("evaluate", [*lines, "trainer.enable_progress_bar=false"]))
+
+
 @pytest.mark.slow
 def test_evaluate_goes_on_after_kill_9(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From real command lines, with sixteen queries a text."""
+    """A real command line is killed, with eight queries a text."""
     monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
     run, out, unbroken = (tmp_path / name for name in ("run", "out", "unbroken"))
     tiny = ["attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2", "trainer=cpu",
-            "trainer.max_steps=2", "trainer.max_time=null", "datamodule.limit_train=100", "datamodule.limit_valid=2",
-            "datamodule.limit_test=60", "~callbacks.progress"]  # fmt: skip
-    assert start("train.py", *tiny, f"run_dir={run}").wait() == 0
-    command = ["evaluate.py", f"run={run}", "attack.decoding.rerank=16", "datamodule.eval_batch_size=4"]
+            "attack.decoding.max_new_tokens=12", "trainer.max_steps=2", "trainer.max_time=null", "~callbacks.progress",
+            "datamodule.source.sentences=3200", "datamodule.limit_train=100", "datamodule.limit_valid=2",
+            "datamodule.limit_test=40", "logger=none", f"run_dir={run}"]  # fmt: skip
+    train.train(configuration.compose("train", tiny))
+    command = [f"run={run}", "attack.decoding.rerank=8", "datamodule.eval_batch_size=4"]
 
     def done() -> int:
         return len(list((out / runs.FINISHED).glob("*.json")))
 
-    kill_when(start(*command, f"output_dir={out}"), lambda: done() >= 3)
-    assert 3 <= done() < 15
+    kill_when(start("evaluate.py", *command, f"output_dir={out}"), lambda: done() >= 3)
+    assert 3 <= done() < 10
     shutil.copytree(out, tmp_path / "other")
-    assert start(*command, f"output_dir={out}").wait() == 0
-    assert start(*command, f"output_dir={unbroken}").wait() == 0
+    again(*command, f"output_dir={out}")
+    again(*command, f"output_dir={unbroken}")
     assert (out / runs.PREDICTIONS).read_bytes() == (unbroken / runs.PREDICTIONS).read_bytes()
     first, second = (json.loads((path / runs.METRICS).read_text()) for path in (out, unbroken))
     assert {**first, "seconds": 0} == {**second, "seconds": 0}
-    assert first["queries"] > 60
+    assert first["queries"] > 40
     assert not (out / runs.FINISHED).exists()
-    assert start(*command, f"output_dir={out}").wait() == 2  # it holds a finished evaluation
+    with pytest.raises(InputError, match="already holds a run"):
+        again(*command, f"output_dir={out}")
     # The same directory with another decoding: nothing of the finished batches is taken for it.
-    greedy = [*command[:2], "attack.decoding.beams=1", "datamodule.eval_batch_size=4"]
-    assert start(*greedy, f"output_dir={tmp_path / 'other'}").wait() == 0
+    again(command[0], "attack.decoding.beams=1", "datamodule.eval_batch_size=4", f"output_dir={tmp_path / 'other'}")
     assert json.loads((tmp_path / "other" / runs.METRICS).read_text())["queries"] == 0
 
 

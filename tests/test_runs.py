@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import resource
 from pathlib import Path
 from typing import BinaryIO
@@ -190,3 +192,13 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
     with pytest.raises(OSError, match="No space left"):
         writer.save_checkpoint({"state_dict": {"a": torch.zeros(3)}}, path)
     assert files(tmp_path) == before
+
+
+def test_a_full_disk_names_the_file_that_was_written(tmp_path: Path) -> None:
+    def full(file: BinaryIO) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space left") as raised:
+        runs.write(tmp_path / "predictions.jsonl", full)
+    assert raised.value.filename == str(tmp_path / "predictions.jsonl")
+    assert list(tmp_path.iterdir()) == []

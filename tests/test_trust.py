@@ -221,6 +221,19 @@ def test_a_link_out_of_the_run_is_refused(run: Path, tmp_path: Path, name: str) 
     runs.check_links(run)
 
 
+def test_training_goes_on_in_no_directory_with_links_out_of_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bashrc").write_text("mine\n")
+    (run / "log").symlink_to(tmp_path / "bashrc")  # Hydra would write its lines there
+    monkeypatch.setattr(sys, "argv", ["train.py", f"run_dir={run}", "ckpt_path=last"])
+    with pytest.raises(SystemExit) as ended:
+        configuration.main(lambda config: None, "train")
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"{run / 'log'}: a link that leads out of the run")
+    assert (tmp_path / "bashrc").read_text() == "mine\n"
+
+
 def test_a_pipe_in_a_run_is_refused(run: Path) -> None:
     os.mkfifo(run / runs.ARTIFACTS / "words.json")  # reading it would wait for ever
     assert "neither a file nor a directory" in refused(run)
