@@ -43,8 +43,8 @@ from embedders.store import ShardStore
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ["datamodule.limit_train=160", "datamodule.limit_valid=8", "datamodule.limit_test=24",
         "datamodule.batch_size=16", "datamodule.eval_batch_size=4"]  # fmt: skip
-TRAINER = ["trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_steps=12", "trainer.max_time=null",
-           "~callbacks.progress", "+callbacks.checkpoint.every_n_train_steps=2",
+TRAINER = ["trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_steps=60", "trainer.max_time=null",
+           "~callbacks.progress", "+callbacks.checkpoint.every_n_train_steps=5",
            "callbacks.checkpoint.train_time_interval=null"]  # fmt: skip
 GEIA = [*DATA, *TRAINER, "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2",
         "attack.decoding.beams=2", "attack.decoding.max_new_tokens=24"]  # fmt: skip

@@ -1,6 +1,6 @@
 """Broken files for every reader: each must be read, or refused with one message, and soon.
 
-    python benchmarks/fuzz_readers.py --inputs 2000      # a reader; 13 readers
+    python benchmarks/fuzz_readers.py --inputs 2000      # a reader; 14 readers
 
 hypothesis makes the inputs: bytes of nothing in particular, lines of odd JSON, and good files with bytes changed, cut
 off, doubled or put in. What is not an InputError is a fault, and so is an input that takes the processor longer than
@@ -77,6 +77,7 @@ def good() -> dict[str, bytes]:
         "predictions.jsonl": json.dumps(PREDICTION).encode() + b"\n",
         "metrics.json": METRICS,
         "record.json": json.dumps({"embedder": {"fingerprint": "0" * 64, "dimension": WIDTH}}).encode(),
+        "config.yaml, reported": CONFIG,
     }
 
 
@@ -118,6 +119,11 @@ def readers() -> dict[str, Callable[[Path, bytes], object]]:
         written(folder / runs.PREDICTIONS, json.dumps(PREDICTION).encode() + b"\n")
         return results(folder, runs.METRICS, content)
 
+    def reported(folder: Path, content: bytes) -> object:
+        written(folder / runs.METRICS, METRICS)
+        written(folder / runs.PREDICTIONS, json.dumps(PREDICTION).encode() + b"\n")
+        return results(folder, runs.CONFIG, content)
+
     def results(folder: Path, name: str, content: bytes) -> object:
         written(folder / runs.CONFIG, CONFIG)
         written(folder / name, content)
@@ -140,6 +146,7 @@ def readers() -> dict[str, Callable[[Path, bytes], object]]:
         "predictions.jsonl": predictions,
         "metrics.json": metrics,
         "record.json": record,
+        "config.yaml, reported": reported,
     }
 
 

@@ -7,15 +7,16 @@ named.split(named.value({"part": "a"}, "chat.jsonl:3"))              # "train"
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
 from datamodules.sources import SPLITS
-from errors import InputError, did_you_mean
+from errors import InputError, did_you_mean, printable
 from examples import Split
 
+_LONGEST = 40  # characters of a value that are shown
 USUAL_NAMES: Mapping[Split, tuple[str, ...]] = {
     "train": ("train", "training"),
     "valid": ("valid", "validation", "dev", "val"),
@@ -79,7 +80,13 @@ class NamedSplits:
         if len(others) == len(values):
             raise InputError(
                 f"datamodule.split_field={self.field}: none of its values is the name of a split "
-                f"({', '.join(sorted(values)[:8])}); say which is which by datamodule.split_values.train=<value>, ..."
+                f"({_listed(values)}); say which is which by datamodule.split_values.train=<value>, ..."
             )
         if others:
-            rank_zero_info(f"{sum(others.values())} rows belong to no split: {', '.join(sorted(others)[:8])}")
+            rank_zero_info(f"{sum(others.values())} rows belong to no split: {_listed(others)}")
+
+
+def _listed(values: Iterable[str]) -> str:
+    """The first few, none of them longer than a name: a wrong field may hold whole texts."""
+    shown = (value if len(value) <= _LONGEST else f"{value[: _LONGEST - 1]}…" for value in sorted(values)[:8])
+    return printable(", ".join(shown))

@@ -245,6 +245,15 @@ def test_arguments_that_contradict_each_other(arguments: dict[str, Any], message
         TextFiles(**arguments)
 
 
+def test_a_split_field_that_holds_texts_is_not_quoted_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": "a", "s": f"\x1b{n}" * 500}) + "\n" for n in (1, 2)))
+    with pytest.raises(InputError, match="none of its values is the name of a split") as raised:
+        TextFiles(str(tmp_path / "a.jsonl"), split_field="s").load()
+    assert "\ufffd1\ufffd1" in str(raised.value)
+    assert len(str(raised.value)) < 300
+    assert "\x1b" not in str(raised.value)
+
+
 def test_a_missing_split_field_names_the_nearest(tmp_path: Path):
     path = str(write(tmp_path / "a.jsonl", ROWS))
     with pytest.raises(InputError, match=r"a\.jsonl:1: no field 'prat'.*did you mean part\?"):

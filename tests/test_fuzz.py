@@ -14,7 +14,7 @@ from errors import InputError
 
 READERS = ["texts.jsonl", "texts.csv", "texts.parquet", "vectors.npy", "vectors.safetensors", "vectors.parquet",
            "vectors.jsonl", "qrels.tsv", "config.yaml", "last.ckpt", "predictions.jsonl",
-           "metrics.json", "record.json"]  # fmt: skip
+           "metrics.json", "record.json", "config.yaml, reported"]  # fmt: skip
 
 
 @pytest.fixture
