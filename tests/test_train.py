@@ -38,8 +38,9 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 TEST_TEXTS = 37  # no multiple of the batch size, and an odd number of batches: uneven on two ranks
-DATA = ["datamodule.limit_train=400", "datamodule.limit_valid=16", f"datamodule.limit_test={TEST_TEXTS}",
-        "datamodule.eval_batch_size=8"]  # fmt: skip
+SENTENCES = 3600  # of which 600 for training: each process generates and cuts them all
+DATA = [f"datamodule.source.sentences={SENTENCES}", "datamodule.limit_train=400", "datamodule.limit_valid=16",
+        f"datamodule.limit_test={TEST_TEXTS}", "datamodule.eval_batch_size=8"]  # fmt: skip
 MODEL = ["attack.backbone.layers=1", "attack.backbone.width=64", "attack.backbone.heads=2",
          "attack.backbone.dropout=0.1", "attack.prefix.noise=0.1",  # resuming must restore the random numbers too
          "attack.decoding.beams=2", "attack.decoding.max_new_tokens=40"]  # fmt: skip
@@ -199,7 +200,7 @@ def evaluated(base: Path, scripts: Scripts, trained: Path) -> Path:
 @pytest.fixture(scope="session")
 def targets(scripts: Scripts, trained: Path) -> NDArray[np.float32]:
     """The vectors of the run's test texts, (n, d)."""
-    data = InversionDataModule(SyntheticCorpus(), limit_train=400, limit_valid=16, limit_test=TEST_TEXTS)
+    data = InversionDataModule(SyntheticCorpus(SENTENCES), limit_train=400, limit_valid=16, limit_test=TEST_TEXTS)
     data.connect(CachedEmbedder(MiniLM("cpu"), scripts.cache), Identity())
     data.setup("test")
     return data.vectors("test", range(TEST_TEXTS)).numpy()
