@@ -28,7 +28,9 @@ from errors import InputError, did_you_mean
 
 _MISSING = "???"
 # Names of settings that would hold a secret: a configuration is written down, and sent to loggers.
-_SECRET = re.compile(r"(^|_)(key|apikey|password|passwd|secret|token)$", re.IGNORECASE)
+_SECRET = re.compile(
+    r"^(key|token)$|(^|_)((api|access|private|secret)_?key|(api|access|auth|hf)_?token|password|passwd|secret)$", re.I
+)
 _UNKNOWN = object()  # in the place of an interpolation that leads nowhere, which is reported once
 _RESERVED = {"_target_", "_partial_", "_convert_", "_recursive_", "_args_"}
 _WORDING = {

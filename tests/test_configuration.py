@@ -135,6 +135,13 @@ def test_a_key_on_the_command_line_is_refused_and_not_repeated(option: str, line
     assert all(error.startswith(line.lstrip("+").partition("=")[0]) and "Given" not in error for error in errors)
 
 
+def test_a_token_of_a_text_is_no_secret() -> None:
+    (config,), errors = survey("train", ["+embedder.mask_token=Given", "+embedder.sort_key=Given"])
+    errors += configuration.check(config)
+    assert errors
+    assert not any("secret" in error for error in errors)
+
+
 def test_all_that_is_misspelt_is_reported_at_once() -> None:
     overrides = [
         "embedder=minlim",
