@@ -27,12 +27,15 @@ import yaml
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
+import configuration
+import invert
 import runs
 from datamodules.inversion import InversionDataModule
 from datamodules.synthetic import SyntheticCorpus
 from defenses.identity import Identity
 from embedders.cache import CachedEmbedder
 from embedders.minilm import MiniLM
+from errors import InputError
 
 pytestmark = pytest.mark.slow
 
@@ -434,7 +437,9 @@ def test_vectors_of_the_test_texts_are_read_back_alike(
     assert unfinished(tmp_path) == []
 
 
-def test_bad_input_to_inversion(trained: Path, targets: NDArray[np.float32], scripts: Scripts, tmp_path: Path) -> None:
+def test_bad_input_to_inversion(
+    trained: Path, targets: NDArray[np.float32], scripts: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     holes = targets.copy()
     holes[2, 5] = np.nan
     for name, vectors in {"wide": np.ones((3, 12), np.float32), "holes": holes, "good": targets}.items():
@@ -443,12 +448,17 @@ def test_bad_input_to_inversion(trained: Path, targets: NDArray[np.float32], scr
     shutil.copytree(trained, bare, ignore=shutil.ignore_patterns("*.ckpt"))
     before = sorted(tmp_path.rglob("*"))
     run = f"run={trained}"
-    assert "width 12" in scripts.refuse("invert", run, "vectors=wide.npy", cwd=tmp_path)
     assert "row 2 holds NaN" in scripts.refuse("invert", run, "vectors=holes.npy", cwd=tmp_path)
-    assert "did you mean good.npy?" in scripts.refuse("invert", run, "vectors=goof.npy", cwd=tmp_path)
-    assert "no finished checkpoint" in scripts.refuse("invert", f"run={bare}", "vectors=good.npy", cwd=tmp_path)
-    assert "did you mean bare?" in scripts.refuse("invert", "run=barn", "vectors=good.npy", cwd=tmp_path)
-    assert "config.yaml" in scripts.refuse("invert", f"run={tmp_path}", "vectors=good.npy", cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)  # the others in this process, which has the libraries loaded
+    for given, said in {
+        (run, "vectors=wide.npy"): "width 12",
+        (run, "vectors=goof.npy"): r"did you mean good\.npy\?",
+        (f"run={bare}", "vectors=good.npy"): "no finished checkpoint",
+        ("run=barn", "vectors=good.npy"): r"did you mean bare\?",
+        (f"run={tmp_path}", "vectors=good.npy"): r"config\.yaml",
+    }.items():
+        with pytest.raises(InputError, match=said):
+            invert.invert(*configuration.on_run("invert", given))
     assert sorted(tmp_path.rglob("*")) == before
 
 
