@@ -143,7 +143,9 @@ def _root(key: str) -> str:
 @functools.cache
 def _classes(group: str) -> frozenset[str]:
     """The classes that the files of a group name, those that it borrows from another group included."""
-    paths = _CONFIGS.glob(f"{group}/**/*.yaml") if re.fullmatch(r"\w+", group) else ()
+    # A name that a stranger chose is compared with names of ours, and is itself no part of a path.
+    known = {path.name for path in _CONFIGS.iterdir() if path.is_dir()}
+    paths = _CONFIGS.glob(f"{group}/**/*.yaml") if group in known else ()
     files = [path.read_text(encoding="utf-8") for path in paths]
     own = {value for text in files for key, value in _NAMED.findall(text) if key == "_target_"}
     borrowed = {other for text in files for other in _BORROWED.findall(text)} - {group}

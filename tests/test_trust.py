@@ -102,6 +102,7 @@ def test_a_run_as_it_was_written_is_read(run: Path) -> None:
         ("scoring.tagger", {"_target_": "callbacks.wandb_logger.WandbOrDisk"}),
         ("attack.backbone._target_", "lightning.pytorch.callbacks.ModelCheckpoint"),
         ("*", {"_target_": "attacks.geia.GEIA"}),
+        ("9" * 400, {"_target_": "attacks.geia.GEIA"}),  # longer than a file name may be
         ("attack._target_", ["os.system"]),
         ("attack.backbone._target_", "hostile_module.Evil"),
         ("embedder._target_", "hostile_module.Evil"),
