@@ -141,10 +141,14 @@ class ShardStore:
         return vectors
 
     def _open(self, names: Iterable[str]) -> None:
-        halves, values = [], []
+        paths = [self.folder / name for name in names]
+        # Of five million keys these three arrays take 120 MB; a list of small ones would leave holes as large behind.
+        room = sum(self._room(path) for path in paths)
+        high, low = np.empty(room, np.uint64), np.empty(room, np.uint64)
+        locations, filled = np.empty(room, np.int64), 0
         damaged: dict[str, str] = {}
-        for name in names:
-            path = self.folder / name
+        for path in paths:
+            name = path.name
             try:
                 shard = Shard(path, self.dimension)
             except FileNotFoundError:
@@ -153,23 +157,29 @@ class ShardStore:
                 damaged[name] = str(error)
                 set_aside(path)
                 continue
+            if filled + shard.rows > room:
+                continue  # it went and came back meanwhile: the next look at the folder finds it
             number = len(self._shards)
             self._shards.append(shard)
             self._numbers[name] = number
             self._bytes += shard_size_in_bytes(shard.rows, self.dimension)
-            halves.append(shard.take_keys())
-            values.append(np.arange(shard.rows, dtype=np.int64) | (number << _ROW_BITS))
-        if halves:
-            locations = np.concatenate(values)
-            values.clear()  # here and below: each is 40 MB of five million keys
-            high, low = (np.concatenate([pair[half] for pair in halves]) for half in (0, 1))
-            halves.clear()
-            self._index.add(high, low, locations)
+            part = slice(filled, filled + shard.rows)
+            high[part], low[part] = shard.take_keys()
+            locations[part] = np.arange(shard.rows, dtype=np.int64) | (number << _ROW_BITS)
+            filled += shard.rows
+        self._index.add(high[:filled], low[:filled], locations[:filled])
         if self._bytes > _MAPPED_BYTES:
             for known in self._shards:
                 if known is not None:
                     known.unmap()
         self._warn(damaged)
+
+    def _room(self, path: Path) -> int:
+        """Rows that a file of its size has; a damaged one fewer, one that went none."""
+        try:
+            return max(0, path.stat().st_size - shard_size_in_bytes(0, self.dimension)) // (16 + 4 * self.dimension)
+        except FileNotFoundError:
+            return 0
 
     def _sound(self, number: int, damaged: dict[str, str]) -> bool:
         shard = self._shards[number]
