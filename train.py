@@ -55,6 +55,8 @@ def train(cfg: DictConfig) -> None:
     seed_everything(cfg.seed, workers=True, verbose=False)
 
     embedder = CachedEmbedder(instantiate(cfg.embedder, _convert_="all"), Path(cfg.cache_dir))
+    attack = instantiate(cfg.attack, _convert_="all")
+    attack.check_embedder(embedder)
     datamodule = instantiate(cfg.datamodule, _convert_="all")
     datamodule.connect(
         embedder,
@@ -63,7 +65,6 @@ def train(cfg: DictConfig) -> None:
         hypotheses=threat.hypotheses,
         kept=FittedDefense(run_dir / runs.ARTIFACTS, threat.settings, embedder.fingerprint),
     )
-    attack = instantiate(cfg.attack, _convert_="all")
     attack.connect(run_dir / runs.ARTIFACTS, datamodule.oracle, from_checkpoint=checkpoint is not None)
     attack.finished = FinishedBatches(
         run_dir / runs.FINISHED, settings_key(configuration.plain(cfg), embedder.fingerprint)

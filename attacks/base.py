@@ -142,6 +142,13 @@ class Attack(LightningModule):
 
     # -- what a subclass gives ------------------------------------------------------------------------------------
 
+    def check_embedder(self, embedder: CachedEmbedder) -> None:
+        """Whether what it gives can be attacked; before it is asked for anything.
+
+        Raises:
+            InputError: It cannot.
+        """
+
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Write what the model needs from the training ``texts`` into ``artifacts``; called on global rank 0 only."""
 

@@ -19,6 +19,7 @@ from torch import Tensor
 import runs
 from attacks.base import Attack, Prediction, Targets
 from embedders.cache import CachedEmbedder
+from examples import written_ids
 
 BLOCK = 16_384  # training vectors compared at once: memory stays flat whatever their number
 
@@ -35,18 +36,22 @@ class NearestNeighbor(Attack):
     def __init__(self) -> None:
         super().__init__()
         self._known: Callable[[range], Tensor] | None = None
+        self._ids: list[tuple[int, ...] | None] = []
+
+    def prepare_data(self) -> None:
+        """Before anything is embedded: is there anything to compare with?"""
+        if not self.from_checkpoint:
+            self.data.check_training()
 
     def setup(self, stage: str) -> None:
         """See Attack; an attacker who is told of a defense compares with defended training vectors."""
-        if self.data.adaptive:
-            self._known = lambda rows: self.data.vectors("train", rows)
+        self._known = lambda rows: self.data.vectors("train", rows)
+        self._ids = [] if self.from_checkpoint else [example.tokens for example in self.data.examples("train")]
         super().setup(stage)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Write texts and vectors."""
-        assert self.oracle is not None
-        view = self.oracle.source.view(texts)
-        read = self._known or (lambda rows: view[rows.start : rows.stop])
+        """Write texts, the ids that they show where they are a language model's inputs, and vectors."""
+        read = self._known or self._stored(texts)
         width = read(range(1)).shape[1]
         header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), width)}
 
@@ -57,12 +62,24 @@ class NearestNeighbor(Attack):
                 file.write(block.numpy().astype("<f4").tobytes())
 
         runs.write(artifacts / "neighbors.npy", content)
-        runs.write_json_lines(artifacts / "neighbors.jsonl", ({"text": text} for text in texts))
+        ids = self._ids or [None] * len(texts)
+        lines = (
+            {"text": text} | ({} if row is None else {"tokens": row}) for text, row in zip(texts, ids, strict=True)
+        )
+        runs.write_json_lines(artifacts / "neighbors.jsonl", lines)
+
+    def _stored(self, texts: Sequence[str]) -> Callable[[range], Tensor]:
+        """Rows of the cache, where there is no data module."""
+        assert self.oracle is not None
+        view = self.oracle.source.view(texts)
+        return lambda rows: view[rows.start : rows.stop]
 
     def load(self, artifacts: Path) -> None:
         """Read the texts; vectors are read block by block."""
         with (artifacts / "neighbors.jsonl").open(encoding="utf-8") as lines:
-            self.texts = [json.loads(line)["text"] for line in lines]
+            rows = [json.loads(line) for line in lines]
+        self.texts = [row["text"] for row in rows]
+        self.ids = [tuple(row["tokens"]) if "tokens" in row else None for row in rows]
         self.vectors = np.load(artifacts / "neighbors.npy", mmap_mode="r")
 
     def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
@@ -70,7 +87,12 @@ class NearestNeighbor(Attack):
         blocks = (
             torch.from_numpy(self.vectors[begin : begin + BLOCK].copy()) for begin in range(0, len(self.texts), BLOCK)
         )
-        return [Prediction((self.texts[row],)) for row in nearest(targets.vectors.cpu(), blocks)]
+        rows = nearest(targets.vectors.cpu(), blocks)
+        return [Prediction((self.texts[row],), tokens=self.ids[row]) for row in rows]
+
+    def query(self, prediction: Prediction) -> str:
+        """The text, or the ids that it shows."""
+        return prediction.candidates[0] if prediction.tokens is None else written_ids(prediction.tokens)
 
 
 def nearest(targets: Tensor, blocks: Iterable[Tensor]) -> list[int]:

@@ -198,11 +198,8 @@ class InversionDataModule(LightningDataModule):
             InputError: The source's own complaints, fewer than two training texts for ``fit``, no text for ``test``.
         """
         splits = STAGES[stage]
-        if "train" in splits and len(self.examples("train")) < 2:
-            raise InputError(
-                f"training needs at least two training texts, there are {len(self.examples('train'))} (after repeats "
-                "were dropped): check datamodule.train, datamodule.path or datamodule.limit_train"
-            )
+        if "train" in splits:
+            self.check_training()
         if stage in ("validate", "test") and not self.examples(splits[0]):
             raise InputError(
                 f"there is no {splits[0]} text: give datamodule.{splits[0]}, or datamodule.{splits[0]}_fraction or "
@@ -211,6 +208,20 @@ class InversionDataModule(LightningDataModule):
         self.embed(*splits)
         if stage == "fit":
             self.fit_defense()
+
+    def check_training(self) -> None:
+        """Whether there is something to learn from.
+
+        Raises:
+            InputError: Fewer than two training texts.
+        """
+        count = len(self.examples("train"))
+        if count < 2:
+            raise InputError(
+                f"training needs at least two training texts, there {'is' if count == 1 else 'are'} {count} (after "
+                "repeats were dropped): check datamodule.train, datamodule.path or datamodule.limit_train, or of token "
+                "inputs datamodule.source.train_per_length"
+            )
 
     def embed(self, *splits: Split) -> None:
         """Make the vectors of these splits readable; on several ranks, all of them call this together."""

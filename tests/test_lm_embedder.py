@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,11 @@ def test_a_bad_model_says_so(folder: Path, tmp_path: Path) -> None:
         LanguageModel(str(both)).embed(["w1"])
     large = tiny_language_model(tmp_path / "large", words=80)
     with pytest.raises(InputError, match="tokenizer has 81 ids and the model 60"):
-        LanguageModel(str(large)).embed(["w1"])
+        LanguageModel(str(large)).embed([written_ids([70])])
+    bare = tmp_path / "bare"
+    shutil.copytree(folder, bare, ignore=shutil.ignore_patterns("tokenizer*"))
+    with pytest.raises(InputError, match="holds no tokenizer that could cut a text"):
+        LanguageModel(str(bare)).embed(["w1"])
     headless = tmp_path / "headless"
     headless.mkdir()
     (headless / "config.json").write_text(json.dumps({"model_type": "bert"}))

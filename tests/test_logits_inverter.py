@@ -16,6 +16,7 @@ from attacks.lm_output.chunked_logits import ChunkedLogits
 from attacks.lm_output.logits_inverter import LogitsInverter, TextLogitsInverter
 from embedders.cache import CachedEmbedder
 from embedders.language_model import LanguageModel
+from embedders.minilm import MiniLM
 from errors import InputError
 from examples import written_ids
 from train import train
@@ -117,13 +118,13 @@ def test_one_with_tokens_of_its_own_writes_text(folder: Path, tmp_path: Path) ->
 
 
 def test_other_observations_are_refused(folder: Path, tmp_path: Path) -> None:
-    config = configuration.compose("train", [*overrides(folder, tmp_path), "embedder.top_k=5"])
-    attack, _ = attack_of(config, tmp_path)
-    with pytest.raises(InputError, match=r"embedder\.top_k=null embedder\.output_tokens=1, not 5 and 1"):
-        attack.prepare_data()
-    attack.connect(tmp_path, None)
-    with pytest.raises(InputError, match="embedder=language_model"):
-        attack.prepare_data()
+    for key, value in (("top_k", 5), ("output_tokens", 3)):
+        config = configuration.compose("train", [*overrides(folder, tmp_path), f"embedder.{key}={value}"])
+        attack, model = attack_of(config, tmp_path)
+        with pytest.raises(InputError, match=rf"^embedder\.{key}={value}: .* take embedder\.{key}=(null|1)$"):
+            attack.check_embedder(CachedEmbedder(model, tmp_path / "cache"))
+    with pytest.raises(InputError, match="MiniLM is no language model; take embedder=language_model"):
+        attack.check_embedder(CachedEmbedder(MiniLM(), tmp_path / "cache"))
 
 
 def test_a_run_from_training_to_figures(folder: Path, tmp_path: Path) -> None:

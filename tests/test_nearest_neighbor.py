@@ -7,12 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning import Trainer
+from tiny_models import tiny_language_model
 from torch import Tensor
 
 import attacks.nearest_neighbor
 from attacks.base import Targets
 from attacks.nearest_neighbor import NearestNeighbor, nearest
+from datamodules.inversion import InversionDataModule
+from datamodules.token_inputs import RandomTokens
+from defenses.identity import Identity
 from embedders.cache import CachedEmbedder
+from embedders.language_model import LanguageModel
+from errors import InputError
+from examples import written_ids
 
 
 @pytest.mark.parametrize("block", [1, 7, 50, 1000])
@@ -72,3 +80,34 @@ def test_attack_reads_back_what_it_prepared(tmp_path: Path, monkeypatch: pytest.
     assert [prediction.candidates for prediction in found] == [("0.0",), ("1.0",), ("2.5",), ("0.0",)]
     assert [prediction.kind for prediction in found] == ["sequence"] * 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "neighbors.jsonl", "neighbors.npy"]
+
+
+def of_token_inputs(folder: Path, train: int) -> tuple[NearestNeighbor, InversionDataModule, CachedEmbedder]:
+    cached = CachedEmbedder(LanguageModel(str(tiny_language_model(folder / "model")), device="cpu"), folder / "cache")
+    source = RandomTokens(str(folder / "model"), 2, 2, test_per_length=4, train_per_length=train)
+    data = InversionDataModule(source)
+    data.connect(cached, Identity())
+    attack = NearestNeighbor()
+    attack.connect(folder / "artifacts", cached)
+    return attack, data, cached
+
+
+def test_inputs_of_a_language_model_are_asked_for_by_their_ids(tmp_path: Path) -> None:
+    attack, data, cached = of_token_inputs(tmp_path, train=30)
+    Trainer(logger=False, accelerator="cpu", enable_progress_bar=False).test(attack, data, verbose=False)
+    known = data.examples("train")
+    rows = cached.embed([example.query for example in known])
+    again = NearestNeighbor()
+    again.connect(tmp_path / "artifacts", None)
+    again.restore(None, data.dimension)
+    found = again.invert(Targets(rows[:3], torch.arange(3)), None)
+    assert [one.tokens for one in found] == [example.tokens for example in known[:3]]
+    assert [one.candidates for one in found] == [(example.text,) for example in known[:3]]
+    assert again.query(found[0]) == written_ids(known[0].tokens or ())
+
+
+def test_nothing_to_compare_with_is_found_out_before_anything_is_embedded(tmp_path: Path) -> None:
+    attack, data, cached = of_token_inputs(tmp_path, train=0)
+    with pytest.raises(InputError, match=r"there are 0 .* datamodule\.source\.train_per_length"):
+        Trainer(logger=False, accelerator="cpu", enable_progress_bar=False).test(attack, data, verbose=False)
+    assert not any(cached.queries.sent.values())

@@ -104,8 +104,12 @@ class LanguageModelAttack(Attack):
         """
         return language_model_of(oracle)
 
+    def check_embedder(self, embedder: CachedEmbedder) -> None:
+        """See white_box."""
+        self.white_box(embedder)
+
     def prepare_data(self) -> None:
-        """Before anything is asked: is the embedder a language model, of which enough is seen?"""
+        """Before anything is embedded: is enough seen of the model?"""
         self.check(self.model)
 
     def check(self, model: WhiteBox) -> None:

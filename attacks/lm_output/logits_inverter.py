@@ -21,6 +21,7 @@ from attacks.backbones import Dropout, RandomT5
 from attacks.base import Prediction, Targets
 from attacks.decoders import EncoderDecoder
 from attacks.generative import GenerativeAttack
+from attacks.lm_output.base import language_model_of
 from attacks.tokenizing import token_ids
 from embedders.cache import CachedEmbedder
 from embedders.language_model import LanguageModel
@@ -81,21 +82,22 @@ class LogitsInverter(GenerativeAttack):
         Raises:
             InputError: The embedder is none, or it shows other than all logits of one output token.
         """
-        model = None if oracle is None else oracle.embedder
-        if not isinstance(model, LanguageModel):
-            raise InputError("attack=logits_inverter reads a language model's logits: embedder=language_model")
+        model = language_model_of(oracle)
         seen = model.observation
-        if seen.top_k is not None or seen.output_tokens != 1:
+        if seen.top_k is not None:
             raise InputError(
-                "attack=logits_inverter reads all logits of one output token: embedder.top_k=null "
-                f"embedder.output_tokens=1, not {seen.top_k} and {seen.output_tokens}"
+                f"embedder.top_k={seen.top_k}: attack=logits_inverter reads all logits; take embedder.top_k=null"
+            )
+        if seen.output_tokens != 1:
+            raise InputError(
+                f"embedder.output_tokens={seen.output_tokens}: attack=logits_inverter reads the logits of one output "
+                "token; take embedder.output_tokens=1"
             )
         return model
 
-    def prepare_data(self) -> None:
-        """Before anything is embedded: can the attack read what the embedder gives?"""
-        self.model(self.oracle)
-        super().prepare_data()
+    def check_embedder(self, embedder: CachedEmbedder) -> None:
+        """See model."""
+        self.model(embedder)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids as the model reads them: those written out, or those of a text."""
