@@ -36,7 +36,16 @@ def model(folder: Path) -> LanguageModel:
 def rows_of(model: LanguageModel, iteration: int = 1) -> Rows:
     count, length = INPUTS.shape
     seen = model.observation.parse(model.observe(INPUTS))
-    return Rows(model, seen, length, torch.full((count,), iteration), tuple(range(count)), (0,) * count, seed=4)
+    return Rows(
+        model,
+        seen,
+        length,
+        torch.full((count,), iteration),
+        tuple(range(count)),
+        (0,) * count,
+        4,
+        torch.full((count, length), -1),
+    )
 
 
 def connected(attack: Any, model: LanguageModel, tmp_path: Path) -> Any:

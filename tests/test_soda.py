@@ -94,7 +94,7 @@ def test_the_first_step_is_signs_of_the_gradient(oracle: CachedEmbedder) -> None
     assert isinstance(model, LanguageModel)
     made = attack(oracle, lr=0.01, betas=(0.9, 0.99), temperature=0.5, decay=0.8, reset_moments=1, reset_state=None)
     seen = model.observation.parse(observed(oracle, [(5, 17)]))
-    rows = Rows(model, seen, 2, torch.tensor([1]), (0,), (0,), 0)
+    rows = Rows(model, seen, 2, torch.tensor([1]), (0,), (0,), 0, torch.full((1, 2), -1))
     state = made.begin(rows)
     assert not state["z"].any()
 
@@ -119,7 +119,7 @@ def test_bias_correction_makes_the_first_step_one_learning_rate(oracle: CachedEm
     assert isinstance(model, LanguageModel)
     made = attack(oracle, lr=0.01, decay=1.0, bias_correction=True)
     seen = model.observation.parse(observed(oracle, [(5, 17)]))
-    rows = Rows(model, seen, 2, torch.tensor([1]), (0,), (0,), 0)
+    rows = Rows(model, seen, 2, torch.tensor([1]), (0,), (0,), 0, torch.full((1, 2), -1))
     state = made.begin(rows)
     made.step(state, rows)
     torch.testing.assert_close(state["z"].abs(), torch.full((1, 2, VOCABULARY), 0.01), rtol=1e-3, atol=0)
@@ -133,7 +133,8 @@ def test_resets_draw_from_the_target_alone(oracle: CachedEmbedder) -> None:
 
     def drawn(examples: tuple[int, ...], restarts: tuple[int, ...], iterations: list[int]) -> Tensor:
         seen = model.observation.parse(observed(oracle, [(5, 17)] * len(examples)))
-        rows = Rows(model, seen, 2, torch.tensor(iterations), examples, restarts, 0)
+        best = torch.full((len(examples), 2), -1)
+        rows = Rows(model, seen, 2, torch.tensor(iterations), examples, restarts, 0, best)
         state = made.begin(rows)
         made.step(state, rows)
         return state["z"]
@@ -199,7 +200,7 @@ def test_fluency_draws_to_likelier_inputs(oracle: CachedEmbedder) -> None:
     assert isinstance(model, LanguageModel)
     made = attack(oracle, fluency=1e6, temperature=0.5)
     seen = model.observation.parse(observed(oracle, [(5, 17)]))
-    rows = Rows(model, seen, 2, torch.tensor([1]), (0,), (0,), 0)
+    rows = Rows(model, seen, 2, torch.tensor([1]), (0,), (0,), 0, torch.full((1, 2), -1))
     z = torch.randn(1, 2, VOCABULARY, generator=torch.Generator().manual_seed(1))
 
     def likelihood(z: Tensor) -> float:

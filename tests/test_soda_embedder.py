@@ -78,10 +78,42 @@ def test_a_start_is_what_the_search_begins_with(minilm: MiniLM, tmp_path: Path) 
     assert found[1].candidates == ("I live in Paris now",)  # as the start writes the same pieces
     assert found[1].search is not None
     assert (found[1].search.verified, found[1].search.iterations) == (True, 1)
-    rows = Rows(box, box.observation.parse(vectors[:1]), 2, torch.ones(1).long(), (0,), (0,), 0)
+    seen, none = box.observation.parse(vectors[:1]), torch.full((1, 2), -1)
+    rows = Rows(box, seen, 2, torch.ones(1).long(), (0,), (0,), 0, none)
     weights = (attack.begin(rows)["z"] / attack.temperature).softmax(-1)
     assert float(weights[0, 0, box.ids("dogs")[0]]) == pytest.approx(0.5, abs=1e-4)
     assert float(weights[0, 1].max()) == pytest.approx(1 / 30522, rel=1e-3)  # the start ends before the text
+
+
+def test_exact_steps_repair_a_text_that_is_nearly_right(minilm: MiniLM, tmp_path: Path) -> None:
+    """Two places exchanged, and a wrong piece."""
+    attack = SodaEmbedder(CosineLoss(), iterations=5, exact_steps=5, candidates=32)
+    attack.connect(tmp_path, None)
+    attack._held = {"start": Reads(["bark dogs", "we live in paris now"])}
+    targets = Targets(minilm.embed(TEXTS), torch.arange(2), lengths=(2, 5))
+    found = attack.invert(targets, CachedEmbedder(minilm, tmp_path))
+    assert [one.candidates[0] for one in found] == TEXTS
+    records = [one.search for one in found if one.search is not None]
+    assert [record.verified for record in records] == [True, True]
+    assert [record.iterations for record in records] == [1, 1]  # the first place is the first step's
+    assert 32 < records[1].passes <= 32 + 2 * 5 + 3 * 5 + 1
+
+
+def test_relaxed_steps_come_before_exact_ones(minilm: MiniLM, tmp_path: Path) -> None:
+    attack = SodaEmbedder(CosineLoss(), iterations=3, exact_steps=1, candidates=4)
+    attack.connect(tmp_path, None)
+    box = RelaxedEncoder(minilm)
+    seen = box.observation.parse(minilm.embed(["dogs bark", "cats run"]))
+    best = torch.tensor([box.ids("bark dogs"), box.ids("run cats")])
+    rows = Rows(box, seen, 2, torch.tensor([2, 3]), (0, 1), (0, 0), 0, best)
+    state = attack.begin(rows)
+    found = attack.step(state, rows)
+    assert box.decode(found[1].tolist()) == "cats run"  # an exact step from the best so far
+    assert attack.passes(state)[0] == 3
+    assert state["z"][0].any()  # and a relaxed one
+    assert not state["z"][1].any()
+    with pytest.raises(ValueError, match="exact_steps=4"):
+        SodaEmbedder(CosineLoss(), iterations=3, exact_steps=4)
 
 
 def test_only_encoders_have_gradients(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from attacks.lm_output.base import LanguageModelAttack, Length, Tolerance
 from attacks.lm_output.losses import Loss
 from attacks.lm_output.method import Rows, State
-from attacks.lm_output.swaps import distinct, drawn_swaps, promising_tokens
+from attacks.lm_output.swaps import best_of, distinct, drawn_swaps, promising_tokens
 
 _LOGITS_AT_ONCE = 2**22  # of one forward pass
 _START = 0  # purpose of the random numbers of the first input; a step's are those of its number
@@ -79,12 +79,8 @@ class GCG(LanguageModelAttack):
         together = max(1, _LOGITS_AT_ONCE // (rows.model.observation.vocabulary * rows.seen.ids.shape[1]))
         pieces = zip(torch.split(candidates, together), torch.split(owners, together), strict=True)
         losses = torch.cat([self._losses(part, rows, of) for part, of in pieces])
-        counts = owners.bincount(minlength=len(rows))
-        # Sorted by loss, then by owner without disturbing that: each owner's first is its best.
-        order = losses.argsort(stable=True)
-        order = order[owners[order].argsort(stable=True)]
-        state["ids"] = candidates[order[counts.cumsum(0) - counts]]
-        state["spent"] = counts + 3
+        state["ids"] = best_of(candidates, owners, losses)
+        state["spent"] = owners.bincount(minlength=len(rows)) + 3
         return state["ids"]
 
     def _gradient(self, ids: Tensor, rows: Rows) -> Tensor:

@@ -99,6 +99,11 @@ class LogitsInverter(GenerativeAttack):
         """See model."""
         self.model(embedder)
 
+    def prepare_data(self) -> None:
+        """Before anything is embedded: can the attack read what the embedder gives?"""
+        self.model(self.oracle)
+        super().prepare_data()
+
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids as the model reads them: those written out, or those of a text."""
         written = [read_ids(text) for text in texts]

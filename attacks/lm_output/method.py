@@ -7,7 +7,7 @@ them; it knows nothing of slots, checks, restarts or files (slots.py, search.py)
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -31,6 +31,7 @@ class Rows:
             at different times.
         examples: Index of each one's example.
         restarts: Number of each one's restart, from 0.
+        best: The best candidate of each one's target so far, ids (B, n); -1 before the first.
         seed: Of all random numbers.
     """
 
@@ -41,9 +42,22 @@ class Rows:
     examples: tuple[int, ...]
     restarts: tuple[int, ...]
     seed: int
+    best: Tensor
 
     def __len__(self) -> int:
         return len(self.examples)
+
+    def __getitem__(self, places: Tensor) -> Rows:
+        """Some of the inputs, by their places (k,)."""
+        chosen = places.tolist()
+        return replace(
+            self,
+            seen=self.seen[places],
+            iteration=self.iteration[places],
+            examples=tuple(self.examples[place] for place in chosen),
+            restarts=tuple(self.restarts[place] for place in chosen),
+            best=self.best[places],
+        )
 
     def generator(self, row: int, purpose: int) -> torch.Generator:
         """Random numbers of one input for one purpose (an iteration, say), on the CPU."""

@@ -127,6 +127,7 @@ class Slots:
         if self._rows is None:
             self._rows = self._rows_of(book)
         self._rows.iteration.copy_(book["iteration"].repeat_interleave(settings.restarts))
+        self._rows.best.copy_(book["ids"].repeat_interleave(settings.restarts, dim=0))
         candidates = method.step(self.state, self._rows)
         spent = method.passes(self.state)
         each = spent.view(-1, settings.restarts).sum(1) if isinstance(spent, Tensor) else spent * settings.restarts
@@ -204,6 +205,7 @@ class Slots:
             examples=tuple(self.task.index[place] for place in places.tolist()),
             restarts=tuple(range(restarts)) * len(book["target"]),
             seed=self.task.settings.seed,
+            best=book["ids"].repeat_interleave(restarts, dim=0),
         )
 
 

@@ -75,7 +75,7 @@ class SODA(LanguageModelAttack):
         self.bias_correction, self.reparametrize, self.fluency = bias_correction, reparametrize, fluency
         self.draw_std = draw_std or (WEIGHTS_STD if reparametrize else VECTORS_STD)
 
-    def passes(self, state: State) -> int:
+    def passes(self, state: State) -> int | Tensor:
         """A forward and a backward pass."""
         return 3
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from attacks.base import Attack, Prediction, Targets
 from attacks.from_run import attack_of, keep
 from attacks.lm_output.base import Length, Tolerance
+from attacks.lm_output.coordinates import Coordinates
 from attacks.lm_output.losses import Loss
 from attacks.lm_output.method import Rows, State
 from attacks.lm_output.soda import SODA, Beta
@@ -39,6 +40,9 @@ class SodaEmbedder(SODA):
         start_run: A finished run on vectors of the same embedder; the search begins at what its attack reads. None
             begins from nothing.
         start_weight: Of the tokens that the start says, before the first step, among all tokens.
+        exact_steps: The last so many iterations are exact steps (see coordinates.py), from the best candidate of the
+            others; 0: none, ``iterations``: all, from the start itself.
+        candidates: Tokens that an exact step tries at its place.
     """
 
     def __init__(
@@ -46,6 +50,8 @@ class SodaEmbedder(SODA):
         loss: Loss,
         start_run: str | None = None,
         start_weight: Annotated[float, Field(gt=0, lt=1)] = 0.5,
+        exact_steps: NonNegativeInt = 0,
+        candidates: PositiveInt = 64,
         lr: PositiveFloat = 0.065,
         betas: tuple[Beta, Beta] = (0.9, 0.995),
         temperature: PositiveFloat = 0.05,
@@ -70,7 +76,11 @@ class SodaEmbedder(SODA):
         )  # fmt: skip
         if start_run is not None and not reparametrize:
             raise ValueError("start_run gives weights of tokens to begin with, and reparametrize=false searches none")
+        if exact_steps > iterations:
+            raise ValueError(f"exact_steps={exact_steps}: they are the last of iterations={iterations}")
         self.start_run, self.start_weight = start_run, start_weight
+        self.relaxed_steps = iterations - exact_steps
+        self.coordinates = Coordinates(loss, candidates)
         self._held: dict[str, Attack] = {}  # no submodule: it is not trained, moved or saved
         self._starts: dict[int, list[int]] = {}
 
@@ -142,4 +152,34 @@ class SodaEmbedder(SODA):
         for row, example in enumerate(rows.examples):
             ids = torch.tensor(self._starts.get(example, [])[: rows.length], dtype=torch.long)
             state["z"][row, torch.arange(len(ids)), ids] += self.temperature * float(torch.tensor(odds).log())
-        return state
+        return state | self.coordinates.begin(self._candidates(state["z"], rows))
+
+    def passes(self, state: State) -> Tensor:
+        """Of the last step, (B,)."""
+        return state["spent"]
+
+    def step(self, state: State, rows: Rows) -> Tensor:
+        """A step of SODA for inputs that have some of these left, an exact one for the others."""
+        exact = rows.iteration > self.relaxed_steps
+        found = torch.empty_like(state["ids"])
+        for take, chosen in ((self._relaxed_step, ~exact), (self._exact_step, exact)):
+            places = chosen.nonzero().squeeze(1)
+            if len(places) == len(rows):
+                return take(state, rows)
+            if len(places):
+                part = {name: tensor[places] for name, tensor in state.items()}
+                found[places] = take(part, rows[places])
+                for name, tensor in part.items():
+                    state[name][places] = tensor
+        return found
+
+    def _relaxed_step(self, state: State, rows: Rows) -> Tensor:
+        state["spent"] = torch.zeros_like(state["spent"]) + super().passes(state)
+        return super().step(state, rows)
+
+    def _exact_step(self, state: State, rows: Rows) -> Tensor:
+        """The first begins with the best candidate so far, if there is one."""
+        taken = rows.iteration - self.relaxed_steps
+        fresh = (taken == 1)[:, None] & (rows.best >= 0)
+        state["ids"] = torch.where(fresh, rows.best, state["ids"])
+        return self.coordinates.step(state, rows, (taken - 1) % rows.length)

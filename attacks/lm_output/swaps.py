@@ -40,6 +40,18 @@ def drawn_swaps(ids: Tensor, tokens: Tensor, count: int, generators: Sequence[to
     return candidates.scatter_(2, (pairs // k)[..., None], tokens.flatten(1).gather(1, pairs)[..., None])
 
 
+def best_of(candidates: Tensor, owners: Tensor, losses: Tensor) -> Tensor:
+    """The candidate of each target with the least loss: (M, n), (M,) sorted by target, (M,) -> (B, n).
+
+    Every target has one at least; of equals it is the first.
+    """
+    # Sorted by loss, then by owner without disturbing that: each owner's first is its best.
+    order = losses.argsort(stable=True)
+    order = order[owners[order].argsort(stable=True)]
+    counts = owners.bincount()
+    return candidates[order[counts.cumsum(0) - counts]]
+
+
 def distinct(candidates: Tensor) -> tuple[Tensor, Tensor]:
     """The different candidates of all targets, and whose they are: (B, C, n) -> (M, n), (M,), sorted by target."""
     owners = torch.arange(len(candidates), device=candidates.device)[:, None, None].expand(-1, candidates.shape[1], 1)
