@@ -240,10 +240,7 @@ class Inverter:
     def _batches(self, size: int) -> Iterator[Tensor]:
         """Inputs of one length, (size, n): random ids, or the beginnings of training sentences."""
         model, generator = self.bench.model(), torch.Generator().manual_seed(0)
-        known: list[list[int]] = []
-        if self.data == "text":
-            rows = [json.loads(line) for line in self.bench.sentences.read_text(encoding="utf-8").splitlines()]
-            known = [model.ids(row["text"])[:10] for row in rows if row["split"] == "train"]
+        known = self._beginnings() if self.data == "text" else []
         while True:
             length = int(torch.randint(1, 11, (), generator=generator))
             if self.data == "random":
@@ -251,6 +248,11 @@ class Inverter:
             else:
                 chosen = torch.randint(len(known), (4 * size,), generator=generator).tolist()
                 yield torch.tensor([known[i][:length] for i in chosen if len(known[i]) >= length][:size])
+
+    def _beginnings(self) -> list[list[int]]:
+        """The first ten tokens of each training sentence."""
+        rows = [json.loads(line) for line in self.bench.sentences.read_text(encoding="utf-8").splitlines()]
+        return [self.bench.model().ids(row["text"])[:10] for row in rows if row["split"] == "train"]
 
     def train(self) -> dict[str, Any]:
         torch.manual_seed(0)
@@ -294,10 +296,15 @@ class Inverter:
         attack.eval()
         targets = Targets(model.observe(torch.tensor(ids)), torch.arange(len(ids)), lengths=tuple(map(len, ids)))
         found = attack.invert(targets, attack.oracle)
-        return [
+        rows = [
             {"true": list(true), "found": list(one.tokens), "verified": False, "iterations": 0, "passes": 0}
             for true, one in zip(ids, found, strict=True)
         ]
+        if self.data == "text":  # sentences of a kind begin alike: training may have shown a test input itself
+            known = self._beginnings()
+            for row in rows:
+                row["shown"] = any(begun[: len(row["true"])] == row["true"] for begun in known)
+        return rows
 
 
 # -- the other parts ---------------------------------------------------------------------------------------------------

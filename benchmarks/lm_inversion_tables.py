@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -36,13 +37,14 @@ def read(path: Path) -> dict[str, Record]:
     return found
 
 
-def rows_of(records: Iterable[Record], **name: Any) -> list[Inverted]:
-    """The rows of all cells whose names say so."""
+def rows_of(records: Iterable[Record], *, shown: bool = True, **name: Any) -> list[Inverted]:
+    """The rows of all cells whose names say so; all of them, or those whose input stood in no training text."""
     return [
         Inverted(tuple(row["true"]), tuple(row["found"]), row["verified"], row["passes"])
         for record in records
         if all(record["name"].get(key) == value for key, value in name.items())
         for row in record["rows"]
+        if shown or row.get("shown") is False
     ]
 
 
@@ -178,15 +180,18 @@ def inverter(records: Sequence[Record]) -> str:
 
 def lengths(records: Sequence[Record]) -> str:
     """Exact by attack and length, at one cost; partial, false discovery and the places' own."""
-    limit = max(values(records, "passes"))
+    limit = max(values(records, "passes"), default=0)  # an inverter alone has none
     found = []
     for data in values(records, "data"):
         lines = []
-        for attack in values(records, "attack"):
-            rows = rows_of(records, data=data, attack=attack)
-            cells = [rows_of(records, data=data, attack=attack, length=n) for n in range(1, 11)]
+        for attack, shown in itertools.product(values(records, "attack"), (True, False)):
+            rows = rows_of(records, data=data, attack=attack, shown=shown)
+            if not rows:
+                continue
+            cells = [rows_of(records, data=data, attack=attack, shown=shown, length=n) for n in range(1, 11)]
             lines.append([
-                attack, rate(within(rows, limit), True), rate(partial(rows)), rate(false_discovery(rows)),
+                attack if shown else f"{attack}, inputs that training had not",
+                rate(within(rows, limit), True), rate(partial(rows)), rate(false_discovery(rows)),
                 f"{spent(rows):,.0f}", *(rate(within(cell, limit)) if cell else "-" for cell in cells),
             ])  # fmt: skip
         heads = ["attack", "exact", "partial", "false discovery", "passes", *map(str, range(1, 11))]

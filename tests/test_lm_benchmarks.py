@@ -77,6 +77,16 @@ def test_tables_cut_all_attacks_at_one_cost(tables: Any) -> None:
     assert tables.plot(records).count("<polyline") == 2
 
 
+def test_inputs_of_an_inverters_training_are_told_apart(tables: Any) -> None:
+    name = {"data": "text", "length": 1, "attack": "logits_inverter"}
+    record = cell("lengths", name, ([1], [1], False, 0), ([2], [2], False, 0), ([3], [9], False, 0))
+    for row, shown in zip(record["rows"], (True, False, False), strict=True):
+        row["shown"] = shown
+    every, new = (line for line in tables.everything([record]).splitlines() if line.startswith("| logits_inverter"))
+    assert every.split(" | ")[1:3] == ["66.7 (21-94)", "66.7"]
+    assert new.split(" | ")[1:3] == ["50.0 (9-91)", "50.0"]
+
+
 def test_a_line_that_a_kill_cut_short_is_done_again(tables: Any, tmp_path: Path) -> None:
     whole = cell("slander", {"claim": "true", "logits": 0}, ([1], [1], True, 3))
     (tmp_path / "cells.jsonl").write_text(f'{json.dumps(whole)}\n{{"part": "sl', encoding="utf-8")
