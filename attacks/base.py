@@ -126,7 +126,7 @@ class Attack(LightningModule):
         self.target_device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.strict_loading = False  # on_load_checkpoint has compared every name and shape before
         self._built = False
-        self._random_state: dict[str, Tensor] = {}
+        self._random_states: list[dict[str, Tensor]] = []  # of each rank
 
     def connect(self, artifacts: Path, oracle: CachedEmbedder | None, *, from_checkpoint: bool = False) -> None:
         """Tell the attack where its artifacts lie and which embedder it may ask.
@@ -253,12 +253,13 @@ class Attack(LightningModule):
     def on_train_start(self) -> None:
         """Go on with the random numbers of a checkpoint: a resumed training takes the very steps of an unbroken one.
 
-        Ranks draw different ones and only one of them writes checkpoints, so several ranks start theirs anew.
+        Ranks draw different ones: each has its own back where they are as many as before; else they start anew.
         """
-        if self._random_state and self.trainer.world_size == 1:
-            torch.set_rng_state(self._random_state["cpu"])
-            if self.device.type == "cuda" and "cuda" in self._random_state:
-                torch.cuda.set_rng_state(self._random_state["cuda"], self.device)
+        if len(self._random_states) == self.trainer.world_size:
+            own = self._random_states[self.trainer.global_rank]
+            torch.set_rng_state(own["cpu"].cpu())
+            if self.device.type == "cuda" and "cuda" in own:
+                torch.cuda.set_rng_state(own["cuda"].cpu(), self.device)
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
         """The loss of one batch."""
@@ -336,9 +337,10 @@ class Attack(LightningModule):
             names = self.kept().keys()
             weights = checkpoint["state_dict"].items()
             checkpoint["state_dict"] = {name: tensor for name, tensor in weights if name in names}
-        checkpoint["random_state"] = {"cpu": torch.get_rng_state()}
+        own = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
-            checkpoint["random_state"]["cuda"] = torch.cuda.get_rng_state(self.device)
+            own["cuda"] = torch.cuda.get_rng_state(self.device)
+        checkpoint["random_states"] = of_every_rank(own)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take over the random numbers, and compare the weights with the modules before they are loaded.
@@ -346,7 +348,7 @@ class Attack(LightningModule):
         Raises:
             InputError: See check_weights.
         """
-        self._random_state = {name: state.cpu() for name, state in checkpoint.get("random_state", {}).items()}
+        self._random_states = checkpoint.get("random_states", [])
         self.check_weights(checkpoint)
 
     def check_weights(self, checkpoint: dict[str, Any]) -> None:
@@ -364,3 +366,12 @@ class Attack(LightningModule):
                 f"{name} is {found.get(name, 'missing')} in the file, {wanted.get(name, 'unknown')} here; were the "
                 "attack, the embedder or the defense changed since?"
             )
+
+
+def of_every_rank(value: Any) -> list[Any]:
+    """``value`` of every rank; on one process just this one. All ranks call this together."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return [value]
+    values: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return values

@@ -30,9 +30,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 import runs
-from attacks.base import Attack, Targets
+from attacks.base import Attack, Targets, of_every_rank
 from attacks.vec2text.search import Round
-from callbacks.predictions import Predictions, gather
+from callbacks.predictions import Predictions
 from callbacks.testing import Testing
 from embedders.cache import CachedEmbedder
 from errors import InputError
@@ -111,7 +111,7 @@ class IterativeCorrection(Testing):
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gather, score, write and log."""
         assert isinstance(pl_module, Attack)
-        gathered = gather((self.lines, self.limit))
+        gathered = of_every_rank((self.lines, self.limit))
         lines = {key: line for part, _ in gathered for key, line in part.items()}
         if not trainer.is_global_zero:
             return

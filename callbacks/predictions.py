@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 from numpy.typing import NDArray
 
 import runs
-from attacks.base import Attack, Prediction
+from attacks.base import Attack, Prediction, of_every_rank
 from callbacks.scoring import row_of, score_predictions
 from callbacks.scoring_models import ScoringModels
 from datamodules.inversion import InversionDataModule
@@ -62,7 +61,7 @@ class Predictions(Callback):
         """Gather, write, score."""
         assert isinstance(pl_module, Attack)
         asked = np.unique(np.concatenate([np.empty(0, np.uint64), *self.queries]))
-        gathered = gather((self.predictions, self.seconds, asked, self.limit))
+        gathered = of_every_rank((self.predictions, self.seconds, asked, self.limit))
         if trainer.is_global_zero:
             # A dict keyed by index drops what two ranks may have predicted twice.
             merged = {index: prediction for part, *_ in gathered for index, prediction in part.items()}
@@ -103,12 +102,3 @@ class Predictions(Callback):
                     "test/samples", columns=columns, data=[[row[c] for c in columns] for row in self.rows[:SAMPLES]]
                 )
             logger.save()
-
-
-def gather(value: Any) -> list[Any]:
-    """``value`` of every rank; on one process just this one. Objects, since torchmetrics would not gather strings."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return [value]
-    values: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(values, value)
-    return values

@@ -16,7 +16,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 import runs
-from callbacks.predictions import gather
+from attacks.base import of_every_rank
 from embedders.cache import CachedEmbedder
 
 PACKAGES = ("torch", "lightning", "transformers", "tokenizers", "sentence-transformers", "sacrebleu")
@@ -55,7 +55,7 @@ class RunRecord(Callback):
     def _write(self, trainer: Trainer, pl_module: LightningModule) -> None:
         queries = self.embedder.queries
         keys = {purpose: queries.keys(purpose) for purpose in queries.asked}
-        ranks = gather((keys, queries.sent))
+        ranks = of_every_rank((keys, queries.sent))
         if not trainer.is_global_zero:
             return
         device = trainer.strategy.root_device

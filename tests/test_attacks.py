@@ -28,6 +28,7 @@ from attacks.base import Targets
 from attacks.decoding import BeamSearch
 from attacks.geia import GEIA, GEIAEncoderDecoder
 from attacks.generative import GenerativeAttack
+from attacks.nearest_neighbor import NearestNeighbor
 from attacks.optimizers import AdamW, MuonAdamW
 from attacks.prefix import Prefix
 from attacks.tokenizing import load_tokenizer, train_tokenizer
@@ -405,3 +406,25 @@ def test_noise_is_added_in_training_only() -> None:
     noise = prefix.train()(embeddings) - quiet
     assert float(noise.std()) == pytest.approx(0.5, rel=0.05)
     assert float(noise.mean()) == pytest.approx(0, abs=0.02)
+
+
+class Ranks:
+    """As much of a trainer of two ranks as an attack asks for when training begins."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.global_rank, self.world_size = rank, world_size
+
+
+@pytest.mark.parametrize(("world_size", "kept"), [(2, True), (3, False)])
+def test_each_rank_goes_on_with_its_own_random_numbers(world_size: int, kept: bool) -> None:
+    states = [{"cpu": torch.Generator().manual_seed(seed).get_state()} for seed in (7, 8)]
+    wanted = torch.rand(3, generator=torch.Generator().manual_seed(8))
+    attack, trainer = NearestNeighbor(), Ranks(1, world_size)
+    attack.on_load_checkpoint({"random_states": states, "state_dict": {}})
+    attack.trainer = trainer  # type: ignore[assignment]
+    torch.manual_seed(0)
+    attack.on_train_start()
+    assert torch.equal(torch.rand(3), wanted) == kept
+    saved: dict[str, Any] = {"state_dict": {}}
+    attack.on_save_checkpoint(saved)
+    assert [list(own) for own in saved["random_states"]] == [["cpu"]]  # of the one process that there is
