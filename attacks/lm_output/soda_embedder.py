@@ -77,7 +77,10 @@ class SodaEmbedder(SODA):
         if start_run is not None and not reparametrize:
             raise ValueError("start_run gives weights of tokens to begin with, and reparametrize=false searches none")
         if exact_steps > iterations:
-            raise ValueError(f"exact_steps={exact_steps}: they are the last of iterations={iterations}")
+            raise ValueError(
+                f"exact_steps={exact_steps}: more than iterations={iterations}, of which they are the last; give "
+                "fewer of them, or more iterations"
+            )
         self.start_run, self.start_weight = start_run, start_weight
         self.relaxed_steps = iterations - exact_steps
         self.coordinates = Coordinates(loss, candidates)
