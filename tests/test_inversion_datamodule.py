@@ -271,7 +271,7 @@ def test_evaluation_alone_never_fits_the_defense(tmp_path: Path):
 
 
 def test_too_little_text(tmp_path: Path):
-    with pytest.raises(InputError, match="at least two training texts, there are 1"):
+    with pytest.raises(InputError, match="at least two training texts, there is 1"):
         built(tmp_path, Texts(train=["same", "same"], valid=["other"])).setup("fit")
     with pytest.raises(InputError, match="there is no test text"):
         built(tmp_path, Texts(train=["one", "two"])).setup("test")
