@@ -71,7 +71,7 @@ def test_a_step_takes_the_best_of_the_candidates_and_counts_those_that_differ(
     for row in range(3):
         options = {tuple(ids) for ids in drawn[row].tolist()}
         target = model.observe(INPUTS[row : row + 1])
-        apart = {ids: float(attack.distance(model.observation.parse(target), model.logits(torch.tensor([ids]), torch.empty(1, 0, dtype=torch.long)))) for ids in options}  # fmt: skip # noqa: E501
+        apart = {ids: float(attack.distance(model, model.observation.parse(target), model.logits(torch.tensor([ids]), torch.empty(1, 0, dtype=torch.long)))) for ids in options}  # fmt: skip # noqa: E501
         assert apart[tuple(found[row].tolist())] == pytest.approx(min(apart.values()), rel=1e-5)
         assert int(attack.passes(state)[row]) == 3 + len(options)
 

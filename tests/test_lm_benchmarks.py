@@ -100,3 +100,16 @@ def test_the_oracle_tells_an_ambiguous_output_from_a_wrong_claim(tables: Any) ->
     text = tables.everything([record | {"agreeing": [[[1]], [[2], [3]], [[4, 5]]]}])
     assert "| 1 | 50.0 (9-91) | 2 | 50.0 | 1 | 0 |" in text
     assert "| 2 | 0.0 (0-79) | 1 | 100.0 | 0 | 1 |" in text
+
+
+def test_the_comparison_with_a_loop_over_targets_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
+    small = {"targets": 2, "iterations": 2, "rounds": 1, "vocabulary": 40, "width": 8, "layers": 1}
+    small["threads"] = torch.get_num_threads()
+    monkeypatch.setattr("sys.argv", ["soda.py", *(f"--{name}={value}" for name, value in small.items())])
+    importlib.import_module("soda").main()
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last["targets"] == 2
+    assert last["ratio"] > 0

@@ -23,7 +23,7 @@ from attacks.lm_output.search import Search
 from attacks.lm_output.slots import Found, SearchSettings
 from embedders.cache import CachedEmbedder
 from embedders.language_model import LanguageModel
-from embedders.observation import Observation, Seen
+from embedders.observation import Seen
 from embedders.white_box import WhiteBox
 from errors import InputError
 from examples import written_ids
@@ -67,7 +67,6 @@ class LanguageModelAttack(Attack):
     ) -> None:
         super().__init__()
         self.objective = loss
-        self._observation: Observation | None = None  # of the targets at work
         self.length, self.max_length = length, max_length
         self.settings = SearchSettings(iterations, slots, restarts, seed, atol, rtol, snapshot_every)
 
@@ -85,9 +84,9 @@ class LanguageModelAttack(Attack):
     def step(self, state: State, rows: Rows) -> Tensor:
         """See method.Method."""
 
-    def distance(self, seen: Seen, logits: Tensor) -> Tensor:
+    def distance(self, model: WhiteBox, seen: Seen, logits: Tensor) -> Tensor:
         """Loss of candidates by their logits (B, m, V), (B,)."""
-        return self.objective(self._observation or self.model.observation, seen, logits)
+        return self.objective(model.observation, seen, logits)
 
     # -- the attack -----------------------------------------------------------------------------------------------
 
@@ -156,7 +155,6 @@ class LanguageModelAttack(Attack):
         model = self.white_box(oracle)
         # A test runs in inference mode, whose tensors take no gradients.
         with torch.inference_mode(False), torch.enable_grad():
-            self._observation = model.observation
             vectors = checked(targets.vectors, model).clone()
             stages = self._stages(targets, model)
             part = {"index": targets.index, "vectors": vectors}

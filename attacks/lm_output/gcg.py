@@ -88,10 +88,10 @@ class GCG(LanguageModelAttack):
         relaxed = torch.nn.functional.one_hot(ids, rows.model.inputs).float().requires_grad_()
         seen = rows.seen
         logits = rows.model.relaxed(relaxed @ rows.model.input_vectors, seen.continuation, seen.ids.shape[1])
-        (gradient,) = torch.autograd.grad(self.distance(seen, logits).sum(), relaxed)
+        (gradient,) = torch.autograd.grad(self.distance(rows.model, seen, logits).sum(), relaxed)
         return gradient
 
     @torch.no_grad()
     def _losses(self, candidates: Tensor, rows: Rows, owners: Tensor) -> Tensor:
         seen = rows.seen[owners]
-        return self.distance(seen, rows.model.logits(candidates, seen.continuation))
+        return self.distance(rows.model, seen, rows.model.logits(candidates, seen.continuation))

@@ -81,6 +81,6 @@ class Method(Protocol):
         """Take a step, in place or by new tensors in ``state``; gives each input's candidate, ids (B, n)."""
         ...
 
-    def distance(self, seen: Seen, logits: Tensor) -> Tensor:
+    def distance(self, model: WhiteBox, seen: Seen, logits: Tensor) -> Tensor:
         """Loss of candidates by their logits (B, m, V), (B,): which is the best where none is exact."""
         ...

@@ -151,7 +151,9 @@ class Slots:
         some = seen[chosen]
         logits = self.task.model.logits(candidates.flatten(0, 1)[chosen], some.continuation)
         agrees = self.task.model.observation.agrees(some, logits, settings.atol, settings.rtol)
-        distance = self.task.method.distance(some, logits).float().nan_to_num(nan=_WORST, posinf=_WORST)
+        distance = (
+            self.task.method.distance(self.task.model, some, logits).float().nan_to_num(nan=_WORST, posinf=_WORST)
+        )
         loss = torch.full((slots * restarts,), torch.inf, device=candidates.device)
         # An exact candidate is before all others, whatever the last digits of its loss.
         loss[chosen] = torch.where(agrees, -1.0, distance)
