@@ -19,12 +19,15 @@ import argparse
 import json
 import random
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from datamodules.sources import Fields, folded
 from datamodules.truncation import Truncation
