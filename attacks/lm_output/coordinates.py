@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attacks.lm_output.losses import Loss
 from attacks.lm_output.method import Rows, State
-from attacks.lm_output.swaps import best_of, distinct, promising_tokens
+from attacks.lm_output.swaps import best_of, distinct, losses_of, promising_tokens
 
 _INPUTS_AT_ONCE = 128  # of one pass: gradients keep all that lies between
 
@@ -44,10 +44,7 @@ class Coordinates:
         before = state["ids"]
         tokens = promising_tokens(self._gradient(before, rows, places), self.candidates)
         candidates, owners = distinct(neighbours(before, places, tokens))
-        losses = torch.cat(
-            [self._losses(part, rows, of) for part, of in zip(_pieces(candidates), _pieces(owners), strict=True)]
-        )
-        found = best_of(candidates, owners, losses)
+        found = best_of(candidates, owners, losses_of(candidates, owners, rows, self.loss, _INPUTS_AT_ONCE))
         state["spent"] = owners.bincount(minlength=len(rows)) + 3 * rows.length
         same = (found == before).all(dim=1)
         unchanged = torch.where(same, state["unchanged"] + 1, 0)
@@ -67,7 +64,8 @@ class Coordinates:
         points[every, :, places] = (table[ids] + table.mean(dim=0)) / 2
         owners = every.repeat_interleave(length)
         slopes = []
-        for part, of in zip(_pieces(points.flatten(0, 1)), _pieces(owners), strict=True):
+        pieces = (torch.split(whole, _INPUTS_AT_ONCE) for whole in (points.flatten(0, 1), owners))
+        for part, of in zip(*pieces, strict=True):
             part.requires_grad_()
             seen = rows.seen[of]
             logits = rows.model.relaxed(part, seen.continuation, seen.ids.shape[1])
@@ -75,11 +73,6 @@ class Coordinates:
             (gradient,) = torch.autograd.grad(loss, part)
             slopes.append(gradient[torch.arange(len(of)), places[of]])
         return torch.cat(slopes).view(size, length, -1).mean(dim=1) @ table.T
-
-    @torch.no_grad()
-    def _losses(self, candidates: Tensor, rows: Rows, owners: Tensor) -> Tensor:
-        seen = rows.seen[owners]
-        return self.loss(rows.model.observation, seen, rows.model.logits(candidates, seen.continuation))
 
     def _disturbed(self, rows: Rows, row: int, place: int, tokens: Tensor) -> Tensor:
         """The best input so far with other tokens at a place and at one that is drawn."""
@@ -103,10 +96,6 @@ def neighbours(ids: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
     other[every, :, places] = tokens
     orders = torch.stack([_orders(length, place, ids.device) for place in range(length)])[places]  # (B, 2n, n)
     return torch.cat([other, ids[every[:, None, None], orders]], dim=1)
-
-
-def _pieces(rows: Tensor) -> tuple[Tensor, ...]:
-    return torch.split(rows, _INPUTS_AT_ONCE)
 
 
 def _orders(length: int, place: int, device: torch.device) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from attacks.lm_output.base import LanguageModelAttack, Length, Tolerance
 from attacks.lm_output.losses import Loss
 from attacks.lm_output.method import Rows, State
-from attacks.lm_output.swaps import best_of, distinct, drawn_swaps, promising_tokens
+from attacks.lm_output.swaps import best_of, distinct, drawn_swaps, losses_of, promising_tokens
 
 _LOGITS_AT_ONCE = 2**22  # of one forward pass
 _START = 0  # purpose of the random numbers of the first input; a step's are those of its number
@@ -77,9 +77,7 @@ class GCG(LanguageModelAttack):
         generators = [rows.generator(i, number) for i, number in enumerate(rows.iteration.tolist())]
         candidates, owners = distinct(drawn_swaps(state["ids"], tokens, self.candidates, generators))
         together = max(1, _LOGITS_AT_ONCE // (rows.model.observation.vocabulary * rows.seen.ids.shape[1]))
-        pieces = zip(torch.split(candidates, together), torch.split(owners, together), strict=True)
-        losses = torch.cat([self._losses(part, rows, of) for part, of in pieces])
-        state["ids"] = best_of(candidates, owners, losses)
+        state["ids"] = best_of(candidates, owners, losses_of(candidates, owners, rows, self.objective, together))
         state["spent"] = owners.bincount(minlength=len(rows)) + 3
         return state["ids"]
 
@@ -90,8 +88,3 @@ class GCG(LanguageModelAttack):
         logits = rows.model.relaxed(relaxed @ rows.model.input_vectors, seen.continuation, seen.ids.shape[1])
         (gradient,) = torch.autograd.grad(self.distance(rows.model, seen, logits).sum(), relaxed)
         return gradient
-
-    @torch.no_grad()
-    def _losses(self, candidates: Tensor, rows: Rows, owners: Tensor) -> Tensor:
-        seen = rows.seen[owners]
-        return self.distance(rows.model, seen, rows.model.logits(candidates, seen.continuation))

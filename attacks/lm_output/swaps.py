@@ -14,6 +14,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from attacks.lm_output.losses import Loss
+from attacks.lm_output.method import Rows
+
 
 def promising_tokens(gradient: Tensor, k: int) -> Tensor:
     """The k tokens of each place whose one-hot coordinate has the smallest gradient: (..., n, V) -> (..., n, k).
@@ -38,6 +41,16 @@ def drawn_swaps(ids: Tensor, tokens: Tensor, count: int, generators: Sequence[to
     pairs = torch.stack([torch.randint(length * k, (count,), generator=one) for one in generators]).to(ids.device)
     candidates = ids[:, None].repeat(1, count, 1)
     return candidates.scatter_(2, (pairs // k)[..., None], tokens.flatten(1).gather(1, pairs)[..., None])
+
+
+@torch.no_grad()
+def losses_of(candidates: Tensor, owners: Tensor, rows: Rows, loss: Loss, together: int) -> Tensor:
+    """The loss of each candidate against its owner's target, ``together`` of them run at once: (M, n), (M,) -> (M,)."""
+    found = []
+    for part, of in zip(torch.split(candidates, together), torch.split(owners, together), strict=True):
+        seen = rows.seen[of]
+        found.append(loss(rows.model.observation, seen, rows.model.logits(part, seen.continuation)))
+    return torch.cat(found)
 
 
 def best_of(candidates: Tensor, owners: Tensor, losses: Tensor) -> Tensor:

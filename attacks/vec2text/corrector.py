@@ -151,7 +151,7 @@ class Corrector(IterativeAttack):
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text and the end token, cut to what a correction can be."""
-        return label_ids(token_ids(self.tokenizer, texts), self.tokenizer.eos_token_id, self.max_new_tokens)
+        return label_ids(self.tokens(texts), self.tokenizer.eos_token_id, self.max_new_tokens)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, uncut and without the end token."""
