@@ -19,6 +19,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
 from attacks.backbones import Backbone, Dropout, Pretrained
+from attacks.precision import fast_dtype
 from errors import InputError
 
 ALL_LINEAR: Literal["all-linear"] = "all-linear"
@@ -135,7 +136,7 @@ class LoRA:
 @dataclass
 class QLoRA(LoRA):
     """LoRA over a model whose own linear layers are kept in 4 bits (Dettmers et al. 2023): NF4, with the scales of its
-    blocks quantised as well, multiplied in bfloat16.
+    blocks quantised as well, multiplied in the type that the device multiplies fast.
 
     Without a CUDA device the layers stay as they are, and all the rest is the same: LoRA.
 
@@ -163,7 +164,7 @@ class QLoRA(LoRA):
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=torch.bfloat16,
+            bnb_4bit_compute_dtype=fast_dtype(str(device)),
         )
         model = backbone.pretrained(quantization_config=four_bits, device_map={"": device})
         for layer in layers(model).values():

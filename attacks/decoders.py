@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-IGNORED = -100  # label of a position that is not trained on
+from attacks.cross_entropy import cross_entropy
 
 
 class CausalDecoder(nn.Module):
@@ -169,10 +169,3 @@ def step_decoder(model: Any, tokens: Tensor, state: EncoderDecoderState) -> Tens
     state.cache = output.past_key_values
     logits: Tensor = output.logits[:, -1]
     return logits
-
-
-def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """Mean over the labels (n, T) that are not -100, for logits (n, T, V)."""
-    return nn.functional.cross_entropy(
-        logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, label_smoothing=smoothing
-    )

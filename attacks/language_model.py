@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from attacks.backbones import Backbone
 from attacks.base import Hint, Prediction, Targets
-from attacks.decoders import IGNORED, CausalDecoder
+from attacks.cross_entropy import IGNORED
+from attacks.decoders import CausalDecoder
 from attacks.decoding import Decoding
 from attacks.generative import GenerativeAttack
 from attacks.optimizers import OptimizerSettings

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from attacks.muon import Muon
 from attacks.optimizers import JointOptimizer
 
 
@@ -65,7 +66,7 @@ def _bytes(tensor: Tensor) -> int:
 def _state(optimizer: Optimizer) -> int:
     if isinstance(optimizer, JointOptimizer):
         return sum(map(_state, optimizer.parts))
-    moments = 1 if isinstance(optimizer, torch.optim.Muon) else 2
+    moments = 1 if isinstance(optimizer, Muon) else 2
     return moments * sum(_bytes(parameter) for group in optimizer.param_groups for parameter in group["params"])
 
 

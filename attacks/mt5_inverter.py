@@ -14,11 +14,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attacks.backbones import RandomT5, untied
-from attacks.decoders import IGNORED, EncoderDecoder
+from attacks.cross_entropy import IGNORED, cross_entropy
+from attacks.decoders import EncoderDecoder
 from attacks.generative import GenerativeAttack
 
 LOGITS_AT_ONCE = 2**28  # in one piece of the loss: 1 GB in float32
@@ -58,8 +59,7 @@ class MT5Decoder(EncoderDecoder):
         return total
 
     def _summed(self, hidden: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-        logits = self.model.lm_head(hidden).float()
-        return nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum")
+        return cross_entropy(self.model.lm_head(hidden), labels, smoothing) * len(labels)
 
 
 class RandomMT5(RandomT5):

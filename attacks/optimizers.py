@@ -9,14 +9,17 @@ Lightning gives clipping, accumulation and a right step count to one optimiser o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from attacks.muon import Muon
+from attacks.newton_schulz import MINIMAX, STANDARD
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -65,8 +68,17 @@ class AdamW:
 class MuonAdamW:
     """Muon on the hidden matrices, AdamW on embeddings, output heads, biases and norms.
 
-    Muon (Jordan et al. 2024; torch.optim.Muon) orthogonalises the momentum of a matrix by Newton-Schulz iterations.
-    Made for models that start from random weights.
+    Muon (Jordan et al. 2024) orthogonalises the momentum of a matrix by Newton-Schulz iterations. Made for models that
+    start from random weights.
+
+    Args:
+        muon_lr: Learning rate of the hidden matrices.
+        adamw_lr: Learning rate of all other parameters.
+        momentum: Of Muon.
+        betas: Of AdamW.
+        weight_decay: Of the hidden matrices.
+        newton_schulz: ``minimax``, three iterations, or ``standard``, the five of torch.optim.Muon.
+        warmup_steps: Steps over which the learning rates rise linearly from 0.
     """
 
     def __init__(
@@ -76,12 +88,13 @@ class MuonAdamW:
         momentum: Fraction = 0.95,
         betas: tuple[Fraction, Fraction] = (0.9, 0.95),
         weight_decay: NonNegativeFloat = 0.01,
-        newton_schulz_steps: PositiveInt = 5,
+        newton_schulz: Literal["minimax", "standard"] = "minimax",
         warmup_steps: NonNegativeInt = 100,
     ) -> None:
         self.muon_lr, self.adamw_lr, self.momentum = muon_lr, adamw_lr, momentum
         self.betas = (betas[0], betas[1])  # YAML gives a list
-        self.weight_decay, self.newton_schulz_steps, self.warmup_steps = weight_decay, newton_schulz_steps, warmup_steps
+        self.weight_decay, self.warmup_steps = weight_decay, warmup_steps
+        self.iterations = {"minimax": MINIMAX, "standard": STANDARD}[newton_schulz]
 
     def build(self, module: nn.Module) -> Optimizer:
         """Split the parameters: two-dimensional ones that are no embedding, and the rest."""
@@ -102,12 +115,12 @@ class MuonAdamW:
         parts: list[Optimizer] = []
         if matrices:
             parts.append(
-                torch.optim.Muon(
+                Muon(
                     matrices,
                     lr=self.muon_lr,
                     momentum=self.momentum,
                     weight_decay=self.weight_decay,
-                    ns_steps=self.newton_schulz_steps,
+                    iterations=self.iterations,
                 )
             )
         if others:

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from common import fast_precision
 
-from attacks.decoders import cross_entropy
+from attacks.cross_entropy import IGNORED, cross_entropy
 from attacks.optimizers import MuonAdamW, schedule
 from attacks.tokenizing import train_tokenizer
 from datamodules.batching import LengthBucketBatchSampler
@@ -38,7 +38,6 @@ from metrics.text import bleu_counts, corpus_bleu
 from metrics.translation import Translator
 
 SMOOTHING = 0.1
-IGNORED = -100
 
 
 def read(path: Path, split: str, languages: Sequence[str]) -> list[list[str]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 import time
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 import runs
+from attacks import precision
 from attacks.base import of_every_rank
 from embedders.cache import CachedEmbedder
 
@@ -62,7 +64,11 @@ class RunRecord(Callback):
         self.record |= {
             "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}},
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
-            "threads": torch.get_num_threads(),
+            "processor": {
+                "name": precision.processor_name(),
+                "threads": torch.get_num_threads(),
+                "gflops": {name: round(rate, 1) for name, rate in asdict(precision.measured("cpu")).items()},
+            },
             "world_size": trainer.world_size,
             "parameters": sum(parameter.numel() for parameter in pl_module.parameters()),
             "embedder": {

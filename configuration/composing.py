@@ -6,7 +6,6 @@ compose("train", ["attack=geia", "embedder=simcse", "attack.decoding.beams=1"])
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -32,11 +31,11 @@ def _job_suffix() -> str:
     return f"-{HydraConfig.get().job.num}"
 
 
-def _precision() -> str:
-    """bf16-mixed where the processor multiplies bf16 matrices itself, else 32-true; decoding is never in bf16."""
-    cpu = Path("/proc/cpuinfo")
-    flags = cpu.read_text() if cpu.is_file() else ""
-    return "bf16-mixed" if re.search(r"avx512_bf16|amx_bf16", flags) else "32-true"
+def _precision(accelerator: str) -> str:
+    """Precision of training on an accelerator, by measurement; decoding is always in the weights' own precision."""
+    from attacks.precision import training_precision  # and behind it torch
+
+    return training_precision(accelerator)
 
 
 OmegaConf.register_new_resolver("precision", _precision, replace=True)

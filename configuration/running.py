@@ -68,6 +68,8 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
         given = HydraConfig.get().overrides
         own = [line for line in given.hydra if line.startswith(SEARCH_PATH)]
         own += [line for line in given.task if _root(line) not in ("run_dir", "ckpt_path")]
+        if "trainer" in config and config.trainer.strategy != "auto":  # each rank would measure for itself
+            own.append(f"trainer.precision={config.trainer.precision}")
         resumed = [] if config.ckpt_path is None else [f"ckpt_path={_quoted(config.ckpt_path)}"]
         from attacks.trust import trusting
 

@@ -14,6 +14,8 @@ from lightning.pytorch.callbacks import Timer
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
+from attacks.muon import Muon
+from attacks.newton_schulz import STANDARD
 from attacks.optimizers import AdamW, MuonAdamW, schedule, training_progress
 
 
@@ -73,17 +75,17 @@ def test_frozen_parameters_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("make", [gpt2, t5])
-def test_steps_equal_those_of_torchs_own_optimizers(make: Any) -> None:
+def test_steps_equal_those_of_the_two_optimizers_alone(make: Any) -> None:
     ours, theirs = make(), make()
     optimizer = MuonAdamW(
-        muon_lr=0.02, adamw_lr=0.004, momentum=0.9, betas=(0.8, 0.99), weight_decay=0.1, newton_schulz_steps=4
+        muon_lr=0.02, adamw_lr=0.004, momentum=0.9, betas=(0.8, 0.99), weight_decay=0.1, newton_schulz="standard"
     ).build(ours)
     assert isinstance(optimizer, torch.optim.Optimizer)
     where = {id(parameter): name for name, parameter in ours.named_parameters()}
     named = dict(theirs.named_parameters())
     muon, adamw = ([named[where[id(parameter)]] for parameter in group["params"]] for group in optimizer.param_groups)
     by_hand = [
-        torch.optim.Muon(muon, lr=0.02, momentum=0.9, weight_decay=0.1, ns_steps=4),
+        Muon(muon, lr=0.02, momentum=0.9, weight_decay=0.1, iterations=STANDARD),
         torch.optim.AdamW(adamw, lr=0.004, betas=(0.8, 0.99), weight_decay=0.0, fused=True),
     ]
     before = weights(ours)

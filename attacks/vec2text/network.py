@@ -17,7 +17,8 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from attacks.decoders import IGNORED, cross_entropy, start_decoder, step_decoder
+from attacks.cross_entropy import IGNORED, cross_entropy
+from attacks.decoders import start_decoder, step_decoder
 from attacks.decoding import BeamSearch
 from attacks.prefix import Prefix
 from attacks.tokenizing import token_ids
