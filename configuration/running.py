@@ -48,9 +48,8 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
             overrides.append(f"hydra.searchpath=[file://{Path(arguments.config_dir).absolute()}]")
         with ending():
             configs, errors = survey(arguments.config_name or config_name, overrides, multirun=arguments.multirun)
-            if arguments.cfg is None:  # a configuration that is only shown may have wrong values
-                errors += [message for config in configs for message in check(config)]
-            raise_all(errors)
+            # A configuration that is only shown may have wrong values.
+            _raise_mistakes(errors, configs if arguments.cfg is None else [])
             for directory in (Path(str(config.run_dir)) for config in configs if "run_dir" in config):
                 if (directory / runs.CONFIG).is_file():  # Hydra's log is opened before anything else looks at it
                     runs.check_links(directory)
@@ -116,15 +115,25 @@ def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Dict
     known = own_names(config_name)
     own = [line for line in overrides if _root(line) in known]
     others = [line for line in overrides if _root(line) not in known]
+    from configuration.checking import check_written
+
     composed, errors = survey(config_name, own)
-    errors += [message for found in composed for message in check(found)]
+    errors += [message for found in composed for message in check_written(found)]
     if not composed or OmegaConf.is_missing(composed[0], "run"):
         raise_all(errors)
     settings = composed[0]
     config, misspelt = survey_amended(_read(Path(settings.run).expanduser(), settings.trust), others, known)
-    raise_all([*errors, *misspelt, *check(config)])
+    _raise_mistakes([*errors, *misspelt], [settings, config])
     OmegaConf.resolve(config)
     return settings, config
+
+
+def _raise_mistakes(errors: Sequence[str], configs: Sequence[DictConfig]) -> None:
+    """Raise ``errors`` with what the source files tell about ``configs``, or else what takes the import of torch."""
+    from configuration.checking import check_written  # pydantic
+
+    raise_all([*errors, *(message for config in configs for message in check_written(config))])
+    raise_all([message for config in configs for message in check(config)])
 
 
 def _read(run: Path, trust: str | list[str]) -> DictConfig:
