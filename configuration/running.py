@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
-import logging
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 import runs
+from configuration import console
 from configuration.amending import survey_amended
 from configuration.chains import unrolled
 from configuration.composing import raise_all, survey
@@ -42,6 +42,7 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
     if arguments.help:
         print(_help(task, config_name))
         return
+    held = console.hold()
     if not (arguments.hydra_help or arguments.shell_completion or arguments.info or arguments.experimental_rerun):
         overrides = list(arguments.overrides)
         if arguments.config_dir is not None:
@@ -70,7 +71,7 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
         resumed = [] if config.ckpt_path is None else [f"ckpt_path={_quoted(config.ckpt_path)}"]
         from attacks.trust import trusting
 
-        _join_loggers()
+        console.quieten(held)
         sys.argv = [sys.argv[0], *flags, *own, f"run_dir={_quoted(config.run_dir)}", *resumed]
         with ending(config, training=True), trusting(config.trust):
             task(config)
@@ -90,12 +91,13 @@ def main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str
     if arguments.help:
         print(_help(task, config_name))
         return
+    held = console.hold()
     with ending():
         settings, config = on_run(config_name, arguments.overrides)
     from attacks.trust import trusting
 
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    _join_loggers()
+    console.show_and_log(Path(settings.output_dir) if "output_dir" in settings else None)
+    console.quieten(held)
     # As in main: the ranks that Lightning starts must write where this process does.
     fixed = [key for key in ("output_dir", "output") if key in settings]
     own = [line for line in arguments.overrides if _root(line) not in fixed]
@@ -163,17 +165,6 @@ def _cache(named: str) -> str:
     if named and any(Path(named).glob("*/embedder.json")):
         return named
     return str(OmegaConf.load(CONFIGS / "paths" / "default.yaml").cache_dir)
-
-
-def _join_loggers() -> None:
-    """Lightning's messages, and ours through it, go where all others go, the run's log included.
-
-    It was imported before that was set up, and then prints them by itself.
-    """
-    for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
-        logger = logging.getLogger(name)
-        logger.handlers.clear()
-        logger.propagate = True
 
 
 def _root(line: str) -> str:

@@ -1,6 +1,6 @@
 """Reads Python files without running them: what a module defines at its top level, and where an import leads.
 
-    find("attacks.geia", "GEIA")     # the file's module, and the syntax tree of the class
+find("attacks.geia", "GEIA")     # the file's module, and the syntax tree of the class
 """
 
 from __future__ import annotations
