@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -50,7 +51,11 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
         with ending():
             configs, errors = survey(arguments.config_name or config_name, overrides, multirun=arguments.multirun)
             # A configuration that is only shown may have wrong values.
-            _raise_mistakes(errors, configs if arguments.cfg is None else [])
+            checked = configs if arguments.cfg is None else []
+            _raise_written(errors, checked)
+            if len(checked) == 1 and os.environ.get("LOCAL_RANK", "0") == "0":  # the imports now take seconds
+                print(f"run directory: {checked[0].run_dir}", flush=True)
+            raise_all([message for config in checked for message in check(config)])
             for directory in (Path(str(config.run_dir)) for config in configs if "run_dir" in config):
                 if (directory / runs.CONFIG).is_file():  # Hydra's log is opened before anything else looks at it
                     runs.check_links(directory)
@@ -125,17 +130,17 @@ def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Dict
         raise_all(errors)
     settings = composed[0]
     config, misspelt = survey_amended(_read(Path(settings.run).expanduser(), settings.trust), others, known)
-    _raise_mistakes([*errors, *misspelt], [settings, config])
+    _raise_written([*errors, *misspelt], [config])
+    raise_all([*check(settings), *check(config)])
     OmegaConf.resolve(config)
     return settings, config
 
 
-def _raise_mistakes(errors: Sequence[str], configs: Sequence[DictConfig]) -> None:
-    """Raise ``errors`` with what the source files tell about ``configs``, or else what takes the import of torch."""
+def _raise_written(errors: Sequence[str], configs: Sequence[DictConfig]) -> None:
+    """Raise ``errors`` with what the source files tell about ``configs``, before anything heavy is imported."""
     from configuration.checking import check_written  # pydantic
 
     raise_all([*errors, *(message for config in configs for message in check_written(config))])
-    raise_all([message for config in configs for message in check(config)])
 
 
 def _read(run: Path, trust: str | list[str]) -> DictConfig:

@@ -120,9 +120,10 @@ def _is_argument(field: ast.AnnAssign) -> bool:
 def _of_base(of: Found, base: ast.expr) -> tuple[_Arguments | None, bool]:
     name = base.value if isinstance(base, ast.Subscript) else base
     found = find(of.module, name.id) if isinstance(name, ast.Name) else None
-    if found is None or not isinstance(found.node, ast.ClassDef):
-        return None, False
-    return ({}, False) if found.module in ("typing", "abc") else _of_class(found, found.node)
+    if found is not None and isinstance(found.node, ast.ClassDef):
+        return _of_class(found, found.node)
+    plain = isinstance(name, ast.Name) and name.id in ("Protocol", "Generic", "ABC")
+    return ({} if plain else None), False
 
 
 def _written_hint(annotation: ast.expr | None, module: str) -> Any:

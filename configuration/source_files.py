@@ -9,6 +9,7 @@ import ast
 import functools
 import importlib.machinery
 import importlib.util
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,7 @@ class Found:
 def find(module: str, name: str) -> Found | None:
     """The statement that gives ``module`` its ``name``, imports followed to other files; None where it is not found.
 
-    Of a module that can only be imported, such as NumPy's, the import statement is what is found.
+    Of the standard library, and of what is not written in Python, the import statement is what is found.
     """
     found: Found | None = None
     for _ in range(_FARTHEST):
@@ -35,7 +36,7 @@ def find(module: str, name: str) -> Found | None:
         if statement is None:
             return found
         found = Found(module, name, statement)
-        if not isinstance(statement, ast.ImportFrom):
+        if not isinstance(statement, ast.ImportFrom) or _is_standard(imported_module(module, statement)):
             return found
         name = next(alias.name for alias in statement.names if (alias.asname or alias.name) == name)
         module = imported_module(module, statement)
@@ -68,6 +69,10 @@ def source_path(module: str) -> Path | None:
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
     return Path(spec.origin)
+
+
+def _is_standard(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names
 
 
 @functools.cache
