@@ -37,6 +37,7 @@ log = logging.getLogger("runs")
 
 CONFIG, METRICS, BASELINE = "config.yaml", "metrics.json", "baseline.json"
 ANALYSES = "analyses.json"
+CORRECTIONS, CORRECTION_ROUNDS = "corrections.json", "corrections.jsonl"
 PREDICTIONS, HISTORY, RECORD = "predictions.jsonl", "history.jsonl", "record.json"
 ARTIFACTS, CHECKPOINT = "artifacts", "checkpoints/last.ckpt"
 PREVIOUS = "checkpoints/previous.ckpt"

@@ -20,7 +20,6 @@ from pydantic import BaseModel, Field, ValidationError
 
 import runs
 from callbacks import figures
-from callbacks.iterative_correction import ROUNDS, TABLE
 from callbacks.results import Piece, pieces
 from callbacks.wording import shown
 from errors import InputError
@@ -196,10 +195,10 @@ def corrections(directory: Path) -> tuple[Corrections, list[Corrected]] | None:
     Raises:
         InputError: A file is missing or broken.
     """
-    path = directory / TABLE
+    path = directory / runs.CORRECTIONS
     if not path.exists():
         return None
-    rounds = directory / ROUNDS
+    rounds = directory / runs.CORRECTION_ROUNDS
     if not rounds.exists():
         raise InputError(f"{rounds}: missing, though {path.name} is there")
     lines = [line for line in rounds.read_text(encoding="utf-8").split("\n") if line.strip()]

@@ -39,7 +39,6 @@ from errors import InputError
 from metrics.text import BleuCounts, bleu_counts, corpus_bleu, exact_match
 from metrics.tokens import token_overlap
 
-TABLE, ROUNDS = "corrections.json", "corrections.jsonl"
 FIGURES = ("bleu", "token_f1", "exact_match", "cosine", "queries", "seconds")
 Line = dict[str, Any]  # of corrections.jsonl
 
@@ -122,14 +121,14 @@ class IterativeCorrection(Testing):
             ordered.append({**known, "rounds": lines[beams, index]["rounds"]})
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
         directory = next(one for one in callbacks if isinstance(one, Predictions)).directory
-        runs.write_json_lines(directory / ROUNDS, ordered)
+        runs.write_json_lines(directory / runs.CORRECTION_ROUNDS, ordered)
         table = table_of(ordered, self.steps)
         head: Line = {"steps": self.steps, "beams": self.beams, "examples": len({line["index"] for line in ordered})}
         limits = [limit for _, limit in gathered if limit is not None]
         if limits:
             head["partial"] = limits[0]
             pl_module.finished.keep()
-        runs.write_json(directory / TABLE, {**head, "table": table})
+        runs.write_json(directory / runs.CORRECTIONS, {**head, "table": table})
         self._log(trainer, table)
 
     def _correct(self, attack: Attack, batch: Mapping[str, Tensor], beams: int) -> list[Line]:

@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from configuration.chains import swept_chains, unrolled
 from configuration.overrides import elements, is_group, key_error, one_line, option_errors, parse, search_path
+from configuration.resolving import is_measured
 from configuration.sources import SEARCH_PATH, loading, root_keys
 from errors import InputError, did_you_mean
 
@@ -53,13 +54,15 @@ def compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
     """
     configs, errors = survey(config_name, overrides)
     raise_all(errors)
+    _settle(configs[0], measure=True)
     return configs[0]
 
 
 def survey(config_name: str, overrides: Sequence[str], *, multirun: bool = False) -> tuple[list[DictConfig], list[str]]:
     """Compose as far as possible: the configurations without what is misspelt, and a message for each mistake.
 
-    A multirun gives each choice of groups in full, and in each the values of other sweeps one at a time.
+    Nothing heavy is imported: values that are measured are left as interpolations. A multirun gives each choice of
+    groups in full, and in each the values of other sweeps one at a time.
     """
     configs: list[DictConfig] = []
     if wrong_sweeps := swept_chains(overrides):
@@ -168,7 +171,7 @@ def _load(
     if job is not None:
         config.hydra.job.num = job
     HydraConfig.instance().set_config(config)
-    _settle(config)
+    _settle(config, measure=False)
     present = {str(key) for key in config}
     errors = [f"{key}: unknown key, {did_you_mean(key, known - {'hydra'})}" for key in sorted(present - known)]
     errors += [f"{key}: missing, it cannot be left out" for key in sorted(known - present)]
@@ -178,10 +181,12 @@ def _load(
     return config, errors
 
 
-def _settle(node: DictConfig | ListConfig) -> None:
+def _settle(node: DictConfig | ListConfig, *, measure: bool) -> None:
     """Put values in the place of interpolations, except of those that lead nowhere: checking reports them."""
     names: Any = list(node) if isinstance(node, DictConfig) else range(len(node))
     for name in (name for name in names if name != "hydra" and not OmegaConf.is_missing(node, name)):
+        if not measure and is_measured(node, name):
+            continue
         try:
             child = node[name]
         except OmegaConfBaseException:
@@ -189,4 +194,4 @@ def _settle(node: DictConfig | ListConfig) -> None:
         if OmegaConf.is_interpolation(node, name):
             node[name] = child
         elif isinstance(child, DictConfig | ListConfig):
-            _settle(child)
+            _settle(child, measure=measure)

@@ -18,7 +18,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from configuration.locating import accepted, locate
+from configuration.signatures import imported, written
 from configuration.sources import SEARCH_PATH, options
 from errors import InputError, did_you_mean
 
@@ -112,9 +112,10 @@ def _unknown(siblings: dict[str, Any], name: str, override: Override, groups: Se
 
 def _arguments(target: str) -> list[str]:
     try:
-        return list(accepted(locate(target)) or [])
+        signature = written(target) or imported(target)
     except InputError:
         return []
+    return [] if signature is None else list(signature.required)
 
 
 def _paths(tree: Any, key: str) -> Iterator[str]:

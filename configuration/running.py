@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
-import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 import runs
+from configuration import console
 from configuration.amending import survey_amended
 from configuration.chains import unrolled
 from configuration.composing import raise_all, survey
@@ -42,15 +43,19 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
     if arguments.help:
         print(_help(task, config_name))
         return
+    held = console.hold()
     if not (arguments.hydra_help or arguments.shell_completion or arguments.info or arguments.experimental_rerun):
         overrides = list(arguments.overrides)
         if arguments.config_dir is not None:
             overrides.append(f"hydra.searchpath=[file://{Path(arguments.config_dir).absolute()}]")
         with ending():
             configs, errors = survey(arguments.config_name or config_name, overrides, multirun=arguments.multirun)
-            if arguments.cfg is None:  # a configuration that is only shown may have wrong values
-                errors += [message for config in configs for message in check(config)]
-            raise_all(errors)
+            # A configuration that is only shown may have wrong values.
+            checked = configs if arguments.cfg is None else []
+            _raise_written(errors, checked)
+            if len(checked) == 1 and os.environ.get("LOCAL_RANK", "0") == "0":  # the imports now take seconds
+                print(f"run directory: {checked[0].run_dir}", flush=True)
+            raise_all([message for config in checked for message in check(config)])
             for directory in (Path(str(config.run_dir)) for config in configs if "run_dir" in config):
                 if (directory / runs.CONFIG).is_file():  # Hydra's log is opened before anything else looks at it
                     runs.check_links(directory)
@@ -73,7 +78,7 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
         resumed = [] if config.ckpt_path is None else [f"ckpt_path={_quoted(config.ckpt_path)}"]
         from attacks.trust import trusting
 
-        _join_loggers()
+        console.quieten(held)
         sys.argv = [sys.argv[0], *flags, *own, f"run_dir={_quoted(config.run_dir)}", *resumed]
         with ending(config, training=True), trusting(config.trust):
             task(config)
@@ -93,12 +98,13 @@ def main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str
     if arguments.help:
         print(_help(task, config_name))
         return
+    held = console.hold()
     with ending():
         settings, config = on_run(config_name, arguments.overrides)
     from attacks.trust import trusting
 
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    _join_loggers()
+    console.show_and_log(Path(settings.output_dir) if "output_dir" in settings else None)
+    console.quieten(held)
     # As in main: the ranks that Lightning starts must write where this process does.
     fixed = [key for key in ("output_dir", "output") if key in settings]
     own = [line for line in arguments.overrides if _root(line) not in fixed]
@@ -118,15 +124,25 @@ def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Dict
     known = own_names(config_name)
     own = [line for line in overrides if _root(line) in known]
     others = [line for line in overrides if _root(line) not in known]
+    from configuration.checking import check_written
+
     composed, errors = survey(config_name, own)
-    errors += [message for found in composed for message in check(found)]
+    errors += [message for found in composed for message in check_written(found)]
     if not composed or OmegaConf.is_missing(composed[0], "run"):
         raise_all(errors)
     settings = composed[0]
     config, misspelt = survey_amended(_read(Path(settings.run).expanduser(), settings.trust), others, known)
-    raise_all([*errors, *misspelt, *check(config)])
+    _raise_written([*errors, *misspelt], [config])
+    raise_all([*check(settings), *check(config)])
     OmegaConf.resolve(config)
     return settings, config
+
+
+def _raise_written(errors: Sequence[str], configs: Sequence[DictConfig]) -> None:
+    """Raise ``errors`` with what the source files tell about ``configs``, before anything heavy is imported."""
+    from configuration.checking import check_written  # pydantic
+
+    raise_all([*errors, *(message for config in configs for message in check_written(config))])
 
 
 def _read(run: Path, trust: str | list[str]) -> DictConfig:
@@ -156,17 +172,6 @@ def _cache(named: str) -> str:
     if named and any(Path(named).glob("*/embedder.json")):
         return named
     return str(OmegaConf.load(CONFIGS / "paths" / "default.yaml").cache_dir)
-
-
-def _join_loggers() -> None:
-    """Lightning's messages, and ours through it, go where all others go, the run's log included.
-
-    It was imported before that was set up, and then prints them by itself.
-    """
-    for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
-        logger = logging.getLogger(name)
-        logger.handlers.clear()
-        logger.propagate = True
 
 
 def _root(line: str) -> str:

@@ -1,0 +1,187 @@
+"""The arguments of what a ``_target_`` names, with their type hints: read from its source file, or by importing it.
+
+    written("attacks.geia.GEIA").required        # {"backbone": True, "prefix": True, ..., "label_smoothing": False}
+    written("attacks.geia.GEIA").hint("label_smoothing")     # Annotated[float, Field(ge=0, lt=1)]
+
+A file is read in milliseconds; what it imports (torch, lightning, transformers) takes seconds. So mistakes are looked
+for in the files first, and what no file tells, such as the class of an argument, is left for :func:`imported`.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from configuration.locating import accepted, locate
+from configuration.source_files import Found, find, imported_module
+
+UNKNOWN: Any = object()  # in the place of a hint that only the import tells
+# Packages that type hints name and that cost little to import.
+_LIGHT = {"annotated_types", "collections", "datetime", "enum", "os", "pathlib", "pydantic", "types", "typing"}
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What can be given by name.
+
+    Attributes:
+        required: Of each argument, in order, whether it has no default.
+        open_ended: Whether further names are taken (``**kwargs``).
+        hint: The type hint of an argument: ``Any`` where it has none, ``UNKNOWN`` where only the import tells.
+    """
+
+    required: Mapping[str, bool]
+    open_ended: bool
+    hint: Callable[[str], Any]
+
+
+def imported(target: str) -> Signature | None:
+    """The signature of what ``target`` names; None where it is written in C and does not tell.
+
+    Raises:
+        InputError: There is no such module or name; names the nearest one.
+    """
+    called = locate(target)
+    parameters = accepted(called)
+    if parameters is None:
+        return None
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(called).parameters.values())
+    required = {name: p.default is p.empty for name, p in parameters.items()}
+    return Signature(required, open_ended, lambda name: _imported_hint(called, parameters[name]))
+
+
+def written(target: str) -> Signature | None:
+    """The signature as the source file has it, nothing imported; None where no file tells."""
+    module, _, name = target.rpartition(".")
+    found = find(module, name)
+    if found is None:
+        return None
+    arguments: _Arguments | None
+    if isinstance(found.node, ast.FunctionDef):
+        arguments, open_ended = _of_function(found, found.node, bound=False), found.node.args.kwarg is not None
+    elif isinstance(found.node, ast.ClassDef):
+        arguments, open_ended = _of_class(found, found.node)
+    else:
+        return None
+    if arguments is None:
+        return None
+    required = {name: needed for name, (needed, _, _) in arguments.items()}
+    return Signature(required, open_ended, lambda name: _written_hint(*arguments[name][1:]))
+
+
+# Of each argument: whether it has no default, its annotation, and the module in which that is written.
+_Arguments = dict[str, tuple[bool, ast.expr | None, str]]
+
+
+def _of_function(found: Found, node: ast.FunctionDef, *, bound: bool) -> _Arguments:
+    positional = [*node.args.posonlyargs, *node.args.args]
+    first_default = len(positional) - len(node.args.defaults)
+    needed = {argument.arg: place < first_default for place, argument in enumerate(positional)}
+    needed |= {a.arg: d is None for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)}
+    hidden = {argument.arg for argument in node.args.posonlyargs} | ({positional[0].arg} if bound else set())
+    by_name = (argument for argument in [*positional, *node.args.kwonlyargs] if argument.arg not in hidden)
+    return {argument.arg: (needed[argument.arg], argument.annotation, found.module) for argument in by_name}
+
+
+def _of_class(found: Found, node: ast.ClassDef) -> tuple[_Arguments | None, bool]:
+    """What the constructor of a class takes, and whether it takes further names; None where no file tells."""
+    methods = {statement.name: statement for statement in node.body if isinstance(statement, ast.FunctionDef)}
+    if "__init__" in methods:
+        constructor = methods["__init__"]
+        return _of_function(found, constructor, bound=True), constructor.args.kwarg is not None
+    if "__new__" in methods or node.keywords or len(node.bases) > 1 or len(node.decorator_list) > 1:
+        return None, False
+    inherited, open_ended = _of_base(found, node.bases[0]) if node.bases else ({}, False)
+    if not node.decorator_list or inherited is None:
+        return inherited, open_ended
+    decorator = node.decorator_list[0]
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    if not isinstance(called, ast.Name) or called.id != "dataclass":
+        return None, False
+    fields = [statement for statement in node.body if isinstance(statement, ast.AnnAssign)]
+    if not all(_is_argument(field) for field in fields):
+        return None, False
+    own = {ast.unparse(f.target): (f.value is None, f.annotation, found.module) for f in fields}
+    return inherited | own, open_ended
+
+
+def _is_argument(field: ast.AnnAssign) -> bool:
+    """Whether a dataclass's field is plainly an argument: no class variable, and no ``field(init=False)``."""
+    keywords = [keyword.arg for keyword in field.value.keywords] if isinstance(field.value, ast.Call) else []
+    return "ClassVar" not in ast.unparse(field.annotation) and set(keywords) <= {"default", "default_factory"}
+
+
+def _of_base(of: Found, base: ast.expr) -> tuple[_Arguments | None, bool]:
+    name = base.value if isinstance(base, ast.Subscript) else base
+    found = find(of.module, name.id) if isinstance(name, ast.Name) else None
+    if found is not None and isinstance(found.node, ast.ClassDef):
+        return _of_class(found, found.node)
+    plain = isinstance(name, ast.Name) and name.id in ("Protocol", "Generic", "ABC")
+    return ({} if plain else None), False
+
+
+def _written_hint(annotation: ast.expr | None, module: str) -> Any:
+    if annotation is None:
+        return Any
+    names: dict[str, Any] = {}
+    for name in {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}:
+        value = _light_value(module, name)
+        if value is UNKNOWN:
+            return UNKNOWN
+        if value is not None:
+            names[name] = value
+    return _evaluated(ast.unparse(annotation), names, UNKNOWN)
+
+
+def _light_value(module: str, name: str) -> Any:
+    """What ``name`` stands for in ``module``, if that takes no heavy import; None for what the file does not define."""
+    found = find(module, name)
+    if found is None:
+        return None  # a built-in name; one that is none is found out when the hint is evaluated
+    if isinstance(found.node, ast.Import | ast.ImportFrom):
+        return _light_import(found.module, found.node, found.name)
+    if found.module.partition(".")[0] in _LIGHT:
+        return getattr(importlib.import_module(found.module), found.name, UNKNOWN)
+    if isinstance(found.node, ast.Assign | ast.AnnAssign):
+        return _written_hint(found.node.value, found.module)  # an alias of a type
+    return UNKNOWN
+
+
+def _light_import(module: str, statement: ast.Import | ast.ImportFrom, name: str) -> Any:
+    alias = next((a for a in statement.names if (a.asname or a.name.partition(".")[0]) == name), None)
+    if alias is None:
+        return UNKNOWN
+    if isinstance(statement, ast.Import):
+        imported_name = alias.name if alias.asname else name
+        return importlib.import_module(imported_name) if imported_name.partition(".")[0] in _LIGHT else UNKNOWN
+    origin = imported_module(module, statement)
+    if origin.partition(".")[0] not in _LIGHT:
+        return UNKNOWN
+    return getattr(importlib.import_module(origin), alias.name, UNKNOWN)
+
+
+def _imported_hint(called: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    if parameter.annotation is parameter.empty:
+        return Any
+    # The hints of a class are those of its constructor, to be read among the names of the file that defines that.
+    constructor: Any = called
+    if isinstance(called, type):
+        constructor = called.__init__  # type: ignore[misc]
+    function = inspect.unwrap(constructor)
+    # Imported for type checkers only: the name of the argument is checked, its type is not.
+    return _evaluated(parameter.annotation, getattr(function, "__globals__", {}), Any)
+
+
+def _evaluated(annotation: Any, names: dict[str, Any], otherwise: Any) -> Any:
+    """A type hint among ``names``; ``otherwise`` where it cannot be resolved."""
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return typing.get_type_hints(holder, names, include_extras=True)["it"]
+    except (NameError, AttributeError, TypeError, SyntaxError):
+        return otherwise
