@@ -87,13 +87,13 @@ def warm(view: CachedVectors, batch_size: int) -> float:
     return read / elapsed
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--texts", type=int, default=2000, help="texts to embed (default 2000)")
     parser.add_argument("--rounds", type=int, default=5, help="times that each way is run (default 5)")
     parser.add_argument("--stored", type=int, default=200_000, help="vectors to read from (default 200000)")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
 
     corpus = SyntheticCorpus(sentences=options.texts + 1000, valid=500, test=500)
     texts = [example.text for example in corpus.load()["train"]]

@@ -115,13 +115,13 @@ def measured(work: Any, queue: Any, own_time: bool, arguments: tuple[Any, ...]) 
     queue.put(figures)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="is made, filled and removed")
     parser.add_argument("--texts", type=int, default=5_000_000)
     parser.add_argument("--dimension", type=int, default=384)
     parser.add_argument("--own-time", action="store_true", help="seconds of the processes, not of the clock")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     context = multiprocessing.get_context("spawn")  # a fork would begin with this process's memory
     options.folder.mkdir()
     result: dict[str, float] = {"texts": options.texts}

@@ -81,6 +81,7 @@ def job(options: argparse.Namespace, overrides: Sequence[str], artifacts: Path, 
         f"trainer.accelerator={'gpu' if options.device == 'cuda' else 'cpu'}",
         f"trainer.precision={options.precision or fast_precision(options.device)}",
         "trainer.enable_checkpointing=false", "trainer.enable_progress_bar=false", "trainer.limit_val_batches=0",
+        "trainer.max_steps=-1", "trainer.max_time=null",  # the benchmark says when it has seen enough
         *overrides,
         *options.overrides,
     ])  # fmt: skip
@@ -99,7 +100,7 @@ def texts_of(options: argparse.Namespace, sentences: int, held_out: int) -> list
     """Overrides that choose the texts: ``sentences`` of the built-in corpus for training, or a file."""
     if options.path is not None:
         return ["datamodule=files", f"datamodule.path='{options.path}'", f"datamodule.limit_train={sentences}"]
-    source = "+datamodule.source"
+    source = "++datamodule.source"  # set, whether the option has the key already or not
     total = sentences + 2 * held_out
     return [f"{source}.sentences={total}", f"{source}.valid={held_out}", f"{source}.test={held_out}"]
 

@@ -14,7 +14,7 @@ import argparse
 import json
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -62,13 +62,13 @@ def trained(options: argparse.Namespace, directory: Path) -> Job:
     return work
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
     parser.add_argument("--sentences", type=int, default=6000, help="training texts (default 6000)")
     parser.add_argument("--seconds", type=int, default=75, help="of training (default 75)")
     parser.add_argument("--texts", type=int, default=128, help="decoded at once (default 128)")
     parser.add_argument("--rounds", type=int, default=3, help="batches that each way decodes (default 3)")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     quiet()
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as directory:

@@ -1,6 +1,6 @@
 """Attacks on a language model's output, measured on a model that was trained a minute ago (docs/lm_output.md).
 
-    python benchmarks/train_language_model.py stories.jsonl --output runs/tinylm --minutes 7
+    python benchmarks/train_language_model.py stories.jsonl --output runs/tinylm --steps 8000
     python benchmarks/lm_inversion.py --model runs/tinylm --texts stories.jsonl --output runs/lm_inversion.jsonl
 
 Parts (``--parts``), each a list of cells:
@@ -20,7 +20,7 @@ tables of all cells so far are printed (lm_inversion_tables.py), and the plot is
 SODA's settings are the paper's for TinyStories-33M but for ``--soda``, embedding search's the paper's but for
 ``--embedding-search``; both were chosen on other random inputs of the small model. Cost is counted in forward passes
 of one input, a backward pass as two. The logits inverter's are those of its training pairs; it is trained on fresh
-ones for ``--inverter-minutes``.
+ones for ``--inverter-steps``.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import lm_inversion_tables as tables
+from budget import Budget
 from common import fast_precision, quiet
 from slander import every_input
 
@@ -194,14 +195,14 @@ def length_cells(bench: Bench) -> Iterator[Cell]:
     options = bench.options
     for data in ("random", "text"):
         if "logits_inverter" in options.attacks:
-            settings = {"data": data, "minutes": options.inverter_minutes}
+            settings = {"data": data, "steps": options.inverter_steps}
             inverter = Inverter(bench, data)
             yield Cell("inverter", settings, inverter.train)
     for attack, length, data in itertools.product(options.attacks, range(1, 11), ("random", "text")):
         ids = bench.inputs(data, length, options.count)
         name = {"data": data, "length": length, "attack": attack, "count": options.count}
         if attack == "logits_inverter":
-            name["minutes"] = options.inverter_minutes
+            name["steps"] = options.inverter_steps
             yield Cell("lengths", name, lambda ids=ids, data=data: {"rows": Inverter(bench, data).invert(ids)})
         else:
             chosen, overrides = overrides_of(attack, length, bench.model().inputs, options)
@@ -265,16 +266,13 @@ class Inverter:
         }
         batches = self._batches(INVERTER_BATCH)
         ids = next(batches)  # where it is text, all of it is cut into tokens first
-        begun, pairs, losses = time.monotonic(), 0, []
-        for steps in itertools.count():
-            share = (time.monotonic() - begun) / (60 * self.bench.options.inverter_minutes)
-            if share >= 1:
-                break
+        budget, pairs, losses = Budget(self.bench.options.inverter_steps), 0, []
+        for steps in range(budget.steps):
             kept = [row for row in ids.tolist() if self.data == "text" or len(row) < 3 or tuple(row) not in held_out]
             rows = model.observe(torch.tensor(kept))
             labels = torch.tensor([[*row, attack.tokenizer.eos_token_id] for row in kept])
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * schedule(share, steps, attack.optimizer_settings.warmup_steps)
+                group["lr"] = rate * schedule(budget.share(steps), steps, attack.optimizer_settings.warmup_steps)
             with torch.autocast("cpu", torch.bfloat16, enabled=fast_precision("cpu") == "bf16-mixed"):
                 loss = attack.loss(rows, labels)
             optimizer.zero_grad(set_to_none=True)
@@ -396,7 +394,7 @@ CELLS: dict[str, Callable[[Bench], Iterator[Cell]]] = {
 }  # fmt: skip
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Do the cells that are missing, then show all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="a folder of train_language_model.py")
@@ -410,13 +408,13 @@ def main() -> None:
     parser.add_argument("--small-count", type=int, default=20, help="inputs of each cell in other parts")
     parser.add_argument("--oracle-count", type=int, default=100, help="inputs of each length in part oracle")
     parser.add_argument("--slots", type=int, default=50, help="targets searched at once")
-    parser.add_argument("--inverter-minutes", type=float, default=10.0, help="training of each logits inverter")
+    parser.add_argument("--inverter-steps", type=int, default=3500, help="of the training of each logits inverter")
     attacks = ["soda", "gcg", "embedding_search", "logits_inverter", "gcg_64"]
     parser.add_argument("--attacks", nargs="+", choices=attacks, default=attacks[:-1])
     parser.add_argument("--soda", nargs="*", default=["lr=0.03", "decay=0.98"], help="settings of soda for this model")
     parser.add_argument("--embedding-search", nargs="*", default=["lr=0.02", "draw_std=0.1"], help="the same of it")
     parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     quiet()
     done = tables.read(options.output)

@@ -37,14 +37,14 @@ STORE, HELD_OUT, FILLED, TOKENS = 2_000, 150, 12_000, 32
 SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Read, separate, multiply, embed, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=Path, required=True, help="the file of personal data")
     parser.add_argument("--output", type=Path, required=True, help="the folder to write")
     parser.add_argument("--more", type=Path, help="other text to train on: JSON lines with text and split")
     parser.add_argument("--limit-more", type=int, default=15_000, help="how many of them")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
 
     generator = random.Random(0)
     distinct = list({folded(row["text"]): row for row in rows(arguments.text)}.values())
