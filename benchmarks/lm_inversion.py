@@ -44,7 +44,6 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import lm_inversion_tables as tables
-from budget import Budget
 from common import fast_precision, quiet
 from slander import every_input
 
@@ -167,6 +166,14 @@ class Bench:
             for true, one in zip(ids, predictions, strict=True)
         ]  # fmt: skip
 
+    def lengths(self, most: int) -> range:
+        """Input lengths of a part, 1 to ``most``; fewer with ``--longest``."""
+        return range(1, min(most, self.options.longest) + 1)
+
+    def iterations(self, usual: int) -> int:
+        """Those of a part that has no ``--passes``, cut by ``--iterations-share``."""
+        return max(1, round(usual * self.options.iterations_share))
+
     def soda(self, ids: Sequence[Ids], overrides: Sequence[str], **arguments: Any) -> list[Found]:
         own = [f"attack.{setting}" for setting in self.options.soda]
         return self.search("soda", ids, [f"attack.slots={self.options.slots}", *own, *overrides], **arguments)
@@ -180,7 +187,7 @@ def overrides_of(attack: str, length: int, inputs: int, options: argparse.Namesp
     if not attack.startswith("gcg"):
         chosen = options.soda if attack == "soda" else options.embedding_search
         return attack, [
-            f"attack.iterations={round(options.passes / SODA_PASSES)}",
+            f"attack.iterations={max(1, round(options.passes / SODA_PASSES))}",
             f"attack.slots={options.slots}",
             *(f"attack.{setting}" for setting in chosen),
         ]
@@ -198,7 +205,7 @@ def length_cells(bench: Bench) -> Iterator[Cell]:
             settings = {"data": data, "steps": options.inverter_steps}
             inverter = Inverter(bench, data)
             yield Cell("inverter", settings, inverter.train)
-    for attack, length, data in itertools.product(options.attacks, range(1, 11), ("random", "text")):
+    for attack, length, data in itertools.product(options.attacks, bench.lengths(10), ("random", "text")):
         ids = bench.inputs(data, length, options.count)
         name = {"data": data, "length": length, "attack": attack, "count": options.count}
         if attack == "logits_inverter":
@@ -214,8 +221,8 @@ def length_cells(bench: Bench) -> Iterator[Cell]:
 
 def long_cells(bench: Bench) -> Iterator[Cell]:
     options = bench.options
-    iterations = [f"attack.iterations={round(options.long_passes / SODA_PASSES)}"]
-    for length, data in itertools.product(range(1, 11), ("random", "text")):
+    iterations = [f"attack.iterations={max(1, round(options.long_passes / SODA_PASSES))}"]
+    for length, data in itertools.product(bench.lengths(10), ("random", "text")):
         name = {"data": data, "length": length, "count": options.small_count, "passes": options.long_passes}
         ids = bench.inputs(data, length, options.small_count)
         yield Cell("long", name, lambda i=ids: {"rows": bench.soda(i, iterations)})
@@ -243,7 +250,7 @@ class Inverter:
         model, generator = self.bench.model(), torch.Generator().manual_seed(0)
         known = self._beginnings() if self.data == "text" else []
         while True:
-            length = int(torch.randint(1, 11, (), generator=generator))
+            length = int(torch.randint(1, self.bench.lengths(10).stop, (), generator=generator))
             if self.data == "random":
                 yield torch.randint(model.inputs, (size, length), generator=generator)
             else:
@@ -262,17 +269,19 @@ class Inverter:
         optimizer = attack.optimizer_settings.build(attack)
         rates = [group["lr"] for group in optimizer.param_groups]
         held_out = {
-            tuple(ids) for n in range(1, 11) for ids in self.bench.inputs("random", n, self.bench.options.count)
+            tuple(ids)
+            for n in self.bench.lengths(10)
+            for ids in self.bench.inputs("random", n, self.bench.options.count)
         }
         batches = self._batches(INVERTER_BATCH)
         ids = next(batches)  # where it is text, all of it is cut into tokens first
-        budget, pairs, losses = Budget(self.bench.options.inverter_steps), 0, []
-        for steps in range(budget.steps):
+        total, pairs, losses = self.bench.options.inverter_steps, 0, []
+        for steps in range(total):
             kept = [row for row in ids.tolist() if self.data == "text" or len(row) < 3 or tuple(row) not in held_out]
             rows = model.observe(torch.tensor(kept))
             labels = torch.tensor([[*row, attack.tokenizer.eos_token_id] for row in kept])
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * schedule(budget.share(steps), steps, attack.optimizer_settings.warmup_steps)
+                group["lr"] = rate * schedule(steps / total, steps, attack.optimizer_settings.warmup_steps)
             with torch.autocast("cpu", torch.bfloat16, enabled=fast_precision("cpu") == "bf16-mixed"):
                 loss = attack.loss(rows, labels)
             optimizer.zero_grad(set_to_none=True)
@@ -325,14 +334,15 @@ def _oracle(bench: Bench) -> dict[str, Any]:
             near = torch.isclose(seen[:, :8], row[:8], atol=1e-4, rtol=1e-4).all(1).nonzero()[:, 0]
             exact = torch.isclose(seen[near], row, atol=1e-4, rtol=1e-4).all(1)
             agreeing[target] += block[near[exact]].tolist()
-    overrides = ["attack.iterations=1000", "attack.length=search", "attack.max_length=2"]
+    overrides = [f"attack.iterations={bench.iterations(1000)}", "attack.length=search", "attack.max_length=2"]
     return {"rows": bench.soda(ids, overrides, rows=rows, known=False), "agreeing": agreeing}
 
 
 def wrong_length_cells(bench: Bench) -> Iterator[Cell]:
-    for true, searched in itertools.product(range(1, 5), range(1, 5)):
-        name = {"true": true, "searched": searched, "count": bench.options.small_count, "iterations": 300}
-        overrides = [f"attack.length={searched}", "attack.iterations=300"]
+    iterations = bench.iterations(300)
+    for true, searched in itertools.product(bench.lengths(4), bench.lengths(4)):
+        name = {"true": true, "searched": searched, "count": bench.options.small_count, "iterations": iterations}
+        overrides = [f"attack.length={searched}", f"attack.iterations={iterations}"]
         ids = bench.inputs("random", true, bench.options.small_count)
         yield Cell("wrong_length", name, lambda i=ids, o=overrides: {"rows": bench.soda(i, o, known=False)})
 
@@ -353,7 +363,7 @@ def _slander(bench: Bench, top_k: int | None, claim: str) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(0)
         logits = torch.stack([row[torch.randperm(m, generator=generator)] for row in logits])
     overrides = [
-        "attack.iterations=200", "attack.length=search", "attack.max_length=3",
+        f"attack.iterations={bench.iterations(200)}", "attack.length=search", "attack.max_length=3",
         f"attack/loss={'text' if top_k == 0 else 'logit'}",
     ]  # fmt: skip
     rows = model.observation.pack(logits)
@@ -367,7 +377,7 @@ def output_cells(bench: Bench) -> Iterator[Cell]:
 
 
 def _outputs(bench: Bench, m: int, top_k: int | None) -> dict[str, Any]:
-    overrides = ["attack.iterations=300", f"attack/loss={'text' if top_k == 0 else 'logit'}"]
+    overrides = [f"attack.iterations={bench.iterations(300)}", f"attack/loss={'text' if top_k == 0 else 'logit'}"]
     model, each = bench.model(m, top_k), -(-bench.options.small_count // 3)
     return {
         "rows": [
@@ -378,8 +388,8 @@ def _outputs(bench: Bench, m: int, top_k: int | None) -> dict[str, Any]:
 
 def ablation_cells(bench: Bench) -> Iterator[Cell]:
     options = bench.options
-    iterations = [f"attack.iterations={round(options.passes / SODA_PASSES)}"]
-    for length, (variant, overrides) in itertools.product(range(1, 6), ABLATIONS.items()):
+    iterations = [f"attack.iterations={max(1, round(options.passes / SODA_PASSES))}"]
+    for length, (variant, overrides) in itertools.product(bench.lengths(5), ABLATIONS.items()):
         name = {"variant": variant, "length": length, "count": options.small_count, "passes": options.passes}
         if variant == "embedding search":
             overrides = [*overrides, *(f"attack.{setting}" for setting in options.embedding_search)]
@@ -407,6 +417,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--count", type=int, default=50, help="inputs of each length and kind in part lengths")
     parser.add_argument("--small-count", type=int, default=20, help="inputs of each cell in other parts")
     parser.add_argument("--oracle-count", type=int, default=100, help="inputs of each length in part oracle")
+    parser.add_argument("--longest", type=int, default=10, help="tokens of the longest inputs, of all parts")
+    parser.add_argument("--iterations-share", type=float, default=1.0, help="of the iterations of the other parts")
     parser.add_argument("--slots", type=int, default=50, help="targets searched at once")
     parser.add_argument("--inverter-steps", type=int, default=3500, help="of the training of each logits inverter")
     attacks = ["soda", "gcg", "embedding_search", "logits_inverter", "gcg_64"]

@@ -105,7 +105,10 @@ def fit(model: Any, training: Stream, held_out: Stream, options: argparse.Namesp
         steps += 1
         if steps % 500 == 0:
             known = validation_loss(model, held_out, options.window)
-            print(f"  {100 * budget.share(steps):3.0f} %  step {steps:,}  loss {loss.item():.3f}  held out {known:.3f}", flush=True)
+            print(
+                f"  {100 * budget.share(steps):3.0f} %  step {steps:,}  loss {loss.item():.3f}  held out {known:.3f}",
+                flush=True,
+            )
     return steps
 
 

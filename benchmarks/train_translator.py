@@ -103,7 +103,10 @@ def fit(model: Any, sources: list[list[int]], targets: list[list[int]], options:
             optimizer.step()
             steps += 1
             if steps % 100 == 0:
-                print(f"  {100 * budget.share(steps):3.0f} %  epoch {epoch}  step {steps:,}  loss {float(loss):.3f}", flush=True)
+                print(
+                    f"  {100 * budget.share(steps):3.0f} %  epoch {epoch}  step {steps:,}  loss {float(loss):.3f}",
+                    flush=True,
+                )
     raise AssertionError("unreachable: epochs do not end")
 
 

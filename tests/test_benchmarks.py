@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
-import torch
 
 import configuration
 
