@@ -135,7 +135,7 @@ def pooled(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
 
 
 def distil(model: Any, encoded: Sequence[list[int]], vectors: Tensor, padding: int, options: argparse.Namespace) -> int:
-    """Train for ``options.steps``; ``vectors`` (n, d) are the targets of ``encoded``. Gives the steps that were made."""
+    """Train for ``options.steps``; ``vectors`` (n, d) are the targets of ``encoded``. Gives the steps made."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, weight_decay=0.01, fused=True)
     lengths = np.array([len(ids) for ids in encoded])
