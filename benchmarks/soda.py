@@ -24,11 +24,12 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from common import Clock, spread
+
 from attacks.finished import Unfinished
 from attacks.lm_output.losses import LogitLoss
 from attacks.lm_output.search import Search
 from attacks.lm_output.soda import SODA
-from benchmarks.common import Clock, spread
 from embedders.language_model import LanguageModel
 
 
