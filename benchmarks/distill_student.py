@@ -32,8 +32,8 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from budget import Budget, add_budget
-from common import fast_precision
 
+from attacks.precision import training_precision
 from embedders.minilm import MiniLM
 from embedders.transformer import TransformerEmbedder
 
@@ -149,7 +149,7 @@ def distil(model: Any, encoded: Sequence[list[int]], vectors: Tensor, padding: i
         ids = torch.full((len(batch), int(lengths[batch].max())), padding)
         for row, place in enumerate(batch):
             ids[row, : lengths[place]] = torch.tensor(encoded[place])
-        with torch.autocast("cpu", torch.bfloat16, enabled=fast_precision("cpu") == "bf16-mixed"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=training_precision("cpu") == "bf16-mixed"):
             found = pooled(model, ids, ids != padding)
         loss = (found - vectors[batch]).square().sum(1).mean()
         optimizer.zero_grad(set_to_none=True)

@@ -44,12 +44,13 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import lm_inversion_tables as tables
-from common import fast_precision, quiet
+from common import quiet
 from slander import every_input
 
 import configuration
 from attacks.base import Targets
 from attacks.optimizers import schedule
+from attacks.precision import training_precision
 from embedders.cache import CachedEmbedder
 from embedders.language_model import LanguageModel
 from examples import Example
@@ -286,7 +287,7 @@ class Inverter:
             labels = torch.tensor([[*row, attack.tokenizer.eos_token_id] for row in kept])
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * schedule(steps / total, steps, attack.optimizer_settings.warmup_steps)
-            with torch.autocast("cpu", torch.bfloat16, enabled=fast_precision("cpu") == "bf16-mixed"):
+            with torch.autocast("cpu", torch.bfloat16, enabled=training_precision("cpu") == "bf16-mixed"):
                 loss = attack.loss(rows, labels)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()

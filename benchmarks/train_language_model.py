@@ -26,9 +26,9 @@ from train_translator import saved
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from budget import Budget, add_budget
-from common import fast_precision
 
 from attacks.optimizers import MuonAdamW, schedule
+from attacks.precision import training_precision
 from attacks.tokenizing import token_ids, train_tokenizer
 
 
@@ -96,7 +96,7 @@ def fit(model: Any, training: Stream, held_out: Stream, options: argparse.Namesp
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * schedule(budget.share(steps), steps, settings.warmup_steps)
         batch = training.windows(options.batch_size, options.window, generator)
-        with torch.autocast("cpu", torch.bfloat16, enabled=fast_precision("cpu") == "bf16-mixed"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=training_precision("cpu") == "bf16-mixed"):
             loss = loss_of(model, batch)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

@@ -29,10 +29,10 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from budget import Budget, add_budget
-from common import fast_precision
 
 from attacks.cross_entropy import IGNORED, cross_entropy
 from attacks.optimizers import MuonAdamW, schedule
+from attacks.precision import training_precision
 from attacks.tokenizing import train_tokenizer
 from datamodules.batching import LengthBucketBatchSampler
 from metrics.text import bleu_counts, corpus_bleu
@@ -93,7 +93,7 @@ def fit(model: Any, sources: list[list[int]], targets: list[list[int]], options:
                 group["lr"] = rate * schedule(budget.share(steps), steps, settings.warmup_steps)
             ids, labels = padded([sources[i] for i in batch], pad), padded([targets[i] for i in batch], IGNORED)
             begin = torch.full((len(labels), 1), pad)
-            with torch.autocast("cpu", torch.bfloat16, enabled=fast_precision("cpu") == "bf16-mixed"):
+            with torch.autocast("cpu", torch.bfloat16, enabled=training_precision("cpu") == "bf16-mixed"):
                 inputs = torch.cat([begin, labels[:, :-1].clamp_min(0)], 1)
                 found = model(input_ids=ids, attention_mask=ids != pad, decoder_input_ids=inputs, use_cache=False)
                 loss = cross_entropy(found.logits, labels, SMOOTHING)
