@@ -1,6 +1,6 @@
 """Make an attacker's text and somebody else's vector store from one file of synthetic personal data, to audit it.
 
-    python benchmarks/prepare_audit.py --text presidio_synth_pii.jsonl --output audit_data [--more personachat.jsonl]
+    python benchmarks/prepare_audit.py --text presidio_synth_pii.jsonl --output audit_data
 
 The file holds JSON lines with ``text``, ``masked`` (the text with its entities as {{LABEL}}), ``spans`` (label, text,
 start, end) and ``split``. The store is 2,000 distinct texts: all of the splits test and valid, whose templates occur

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,54 @@ def test_classifiers_against_geia(benchmarks: Benchmarks) -> None:
     found = benchmarks.figures("classifiers", *DEVICE, "--sentences=20", "--rounds=1", "--vocabulary=300")
     assert set(found["sentences_per_second"]) == {"geia", "multiset", "bag_of_words"}
     assert found["ratio"] == pytest.approx(min(found["ratio_bag_of_words"] / 20, found["ratio_multiset"] / 3), abs=0.01)
+
+
+def test_the_share_of_newton_schulz(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in benchmarks.load("slow_processor").EMULATION:
+        monkeypatch.delenv(name, raising=False)
+    small = ["--sentences=64", "--steps=2", "--precision=32-true"]
+    found = benchmarks.figures("newton_schulz", *DEVICE, *small, *TINY)
+    assert (found["mode"], found["steps"]) == ("native", 2)
+    assert found["processor"]
+    for name in ("torch.optim.Muon", "ours"):
+        assert 0 < found[name]["ms_newton_schulz"] < found[name]["ms_step"]
+        assert 0 < found[name]["share"] < 1
+        assert found[name]["precision"] == "32-true"
+
+
+# -- training without bfloat16 -----------------------------------------------------------------------------------------
+
+
+def test_a_short_training_gives_its_rate(benchmarks: Benchmarks, tmp_path: Path) -> None:
+    small = ["--sentences=64", "--steps=2", "--precision=32-true"]
+    found = benchmarks.figures("slow_processor", f"--child={tmp_path}", *small, *TINY)
+    assert found["steps_per_second"] > 0
+    assert (found["steps"], found["precision"]) == (2, "32-true")
+
+
+def test_a_slow_mode_that_is_too_slow_fails(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = benchmarks.load("slow_processor")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")  # which the native training must not inherit
+    rates: dict[str, float] = {}
+
+    def process(command: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
+        kind = "slow" if set(module.EMULATION.items()) <= set(env.items()) else "native"
+        assert kind == "slow" or not set(module.EMULATION) & set(env)
+        assert ("--precision=32-true" in command) == (kind == "native")
+        assert command[-1] == "seed=1"
+        found = {"steps_per_second": rates[kind], "steps": 3, "precision": "32-true"}
+        return subprocess.CompletedProcess(command, 0, json.dumps(found), "")
+
+    monkeypatch.setattr(module.subprocess, "run", process)
+    rates |= {"native": 8.0, "slow": 2.0}
+    assert benchmarks.figures("slow_processor", "--least=0.25", "seed=1")["ratio"] == 0.25
+    rates["slow"] = 1.0
+    with pytest.raises(SystemExit, match=r"only 1\.00 steps/s, 0\.12 of the 8\.00 of native float32"):
+        benchmarks.run("slow_processor", "--least=0.25", "seed=1")
+    assert json.loads(benchmarks.capsys.readouterr().out.splitlines()[-1])["ratio"] == 0.125
+
+
+# -- the search of Vec2Text --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
