@@ -44,6 +44,7 @@ open(given["--out"], "w").write(json.dumps(figures))
 """
 
 
+@pytest.mark.slow
 def test_training_against_a_plain_loop(benchmarks: Benchmarks) -> None:
     small = ["--sentences=130", "--rounds=1", "--steps=1", "--epochs=2"]
     found = benchmarks.figures("training", *DEVICE, *small, "--precision=32-true", *TINY)

@@ -151,6 +151,7 @@ def test_a_claim_is_looked_into(benchmarks: Benchmarks, model: Path) -> None:
     assert (second["length"], second["settled"], second["trials"]) == (2, False, 2)
 
 
+@pytest.mark.slow
 def test_every_part_of_the_comparison_of_attacks(
     benchmarks: Benchmarks, tables: Any, model: Path, stories: Path, tmp_path: Path
 ) -> None:
