@@ -1,6 +1,6 @@
 """A multilingual student of an English embedder, distilled on translations (Reimers and Gurevych 2020).
 
-    python benchmarks/distill_student.py multi30k.jsonl --output runs/student --steps 4000
+    python benchmarks/distill_student.py multi30k.jsonl --output runs/student --steps 1600
     python train.py embedder=transformer embedder.model=runs/student datamodule=files ...
 
 A line of the file holds a text in several languages:
@@ -202,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--languages", nargs="+", default=["de", "fr"], help="besides English")
     parser.add_argument("--pieces", type=int, default=12_000, help="of the new languages, at most")
-    add_budget(parser, steps=4000)
+    add_budget(parser, steps=1600)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,6 +1,6 @@
 """Attacks on a language model's output, measured on a model that was trained a minute ago (docs/lm_output.md).
 
-    python benchmarks/train_language_model.py stories.jsonl --output runs/tinylm --steps 8000
+    python benchmarks/train_language_model.py stories.jsonl --output runs/tinylm --steps 2500
     python benchmarks/lm_inversion.py --model runs/tinylm --texts stories.jsonl --output runs/lm_inversion.jsonl
 
 Parts (``--parts``), each a list of cells:

@@ -1,6 +1,6 @@
 """A small causal language model, so that inversion of a trained one is measured without a network (docs/lm_output.md).
 
-    python benchmarks/train_language_model.py stories.jsonl --output runs/tinylm --steps 6000
+    python benchmarks/train_language_model.py stories.jsonl --output runs/tinylm --steps 2500
     python train.py attack=soda embedder=language_model embedder.model=runs/tinylm
 
 A line of the file holds a text: ``{"split": "train", "text": "One day, a little girl ..."}``. The model is a GPT-2 of
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=Path)
     parser.add_argument("--output", type=Path, required=True)
-    add_budget(parser, steps=6000)
+    add_budget(parser, steps=2500)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=128, help="a multiple of --heads")
     parser.add_argument("--heads", type=int, default=4)

@@ -1,6 +1,6 @@
 """A small translation model for ad hoc translation without a network (docs/multilingual.md).
 
-    python benchmarks/train_translator.py multi30k.jsonl --source de --target en --output runs/de-en --steps 1000
+    python benchmarks/train_translator.py multi30k.jsonl --source de --target en --output runs/de-en --steps 800
     python evaluate.py run=<dir> scoring/translation=encoder_decoder scoring.translation.written=de \
         'scoring.translation.models={en: runs/de-en}'
 
@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--source", required=True, help="language of the texts to translate")
     parser.add_argument("--target", required=True, help="language of the translations")
     parser.add_argument("--output", type=Path, required=True)
-    add_budget(parser, steps=1000)
+    add_budget(parser, steps=800)
     parser.add_argument("--layers", type=int, default=3, help="of encoder and decoder each")
     parser.add_argument("--width", type=int, default=256, help="a multiple of 64")
     parser.add_argument("--vocabulary", type=int, default=8000, help="of both languages together")
