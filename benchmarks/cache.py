@@ -28,8 +28,6 @@ from datamodules.synthetic import SyntheticCorpus
 from embedders.cache import CachedEmbedder, CachedVectors
 from embedders.minilm import MiniLM
 
-WARM_SECONDS = 3.0
-
 
 class Generated:
     """Vectors from nowhere, so that reading can be measured without a model."""
@@ -77,23 +75,24 @@ def cold(texts: list[str], device: str, rounds: int) -> tuple[float, float]:
     return statistics.median(timed[0]), statistics.median(timed[1])
 
 
-def warm(view: CachedVectors, batch_size: int) -> float:
-    """Vectors a second in random batches."""
+def warm(view: CachedVectors, batch_size: int, limit: float) -> float:
+    """Vectors a second in random batches, read for ``limit`` seconds."""
     generator = np.random.default_rng(0)
     view[:]  # the first read compares checksums
     read, started = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - started) < WARM_SECONDS:
+    while (elapsed := time.perf_counter() - started) < limit:
         read += len(view[generator.integers(0, len(view), batch_size)])
     return read / elapsed
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--texts", type=int, default=2000, help="texts to embed (default 2000)")
     parser.add_argument("--rounds", type=int, default=5, help="times that each way is run (default 5)")
     parser.add_argument("--stored", type=int, default=200_000, help="vectors to read from (default 200000)")
-    options = parser.parse_args()
+    parser.add_argument("--warm-seconds", type=float, default=3.0, help="of reading, for each size (default 3)")
+    options = parser.parse_args(argv)
 
     corpus = SyntheticCorpus(sentences=options.texts + 1000, valid=500, test=500)
     texts = [example.text for example in corpus.load()["train"]]
@@ -109,7 +108,7 @@ def main() -> None:
         fresh = CachedEmbedder(Generated(384), Path(directory))
         opened = seconds(lambda: fresh.embed([]))
         view = fresh.view(names)
-        rates = {size: warm(view, size) for size in (64, 256, 4096)}
+        rates = {size: warm(view, size, options.warm_seconds) for size in (64, 256, 4096)}
         print(f"{f'warm, {options.stored:,} x 384 (opened in {opened:.2f} s)':<40}{'vectors/s':>26}")
         for size, rate in rates.items():
             print(f"{f'random batches of {size}':<40}{rate:>26,.0f}")

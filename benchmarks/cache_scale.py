@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from embedders.cache import CachedEmbedder
 
 BLOCK = 100_000
-READ_SECONDS = 10.0
+START = "spawn"  # a fork would begin with this process's memory
 clock = time.perf_counter
 
 
@@ -61,7 +61,7 @@ def names(numbers: Sequence[int]) -> list[str]:
     return [f"the short text of number {number}" for number in numbers]
 
 
-def build(folder: Path, texts: int, dimension: int) -> dict[str, float]:
+def build(folder: Path, texts: int, dimension: int, seconds: float) -> dict[str, float]:
     started = clock()
     cached = CachedEmbedder(Generated(dimension), folder, batch_size=4096)
     for begin in range(0, texts, BLOCK):
@@ -69,7 +69,7 @@ def build(folder: Path, texts: int, dimension: int) -> dict[str, float]:
     return {"build_seconds": clock() - started}
 
 
-def read(folder: Path, texts: int, dimension: int) -> dict[str, float]:
+def read(folder: Path, texts: int, dimension: int, seconds: float) -> dict[str, float]:
     cached = CachedEmbedder(Silent(dimension), folder)
     started = clock()
     cached.embed([])
@@ -82,7 +82,7 @@ def read(folder: Path, texts: int, dimension: int) -> dict[str, float]:
     generator = np.random.default_rng(1)
     for size in (64, 256, 4096):
         done, started = 0, clock()
-        while (elapsed := clock() - started) < READ_SECONDS:
+        while (elapsed := clock() - started) < seconds:
             chosen = generator.integers(0, texts, size).tolist()
             assert cached.embed(names(chosen))[:, 0].tolist() == [float(np.float32(n)) for n in chosen]
             done += size
@@ -90,7 +90,7 @@ def read(folder: Path, texts: int, dimension: int) -> dict[str, float]:
     return figures
 
 
-def view(folder: Path, texts: int, dimension: int) -> dict[str, float]:
+def view(folder: Path, texts: int, dimension: int, seconds: float) -> dict[str, float]:
     everything = names(range(texts))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     cached = CachedEmbedder(Silent(dimension), folder)
@@ -99,7 +99,7 @@ def view(folder: Path, texts: int, dimension: int) -> dict[str, float]:
     figures = {"view_seconds": clock() - started, "texts_gb": before}
     generator = np.random.default_rng(2)
     done, started = 0, clock()
-    while (elapsed := clock() - started) < READ_SECONDS:
+    while (elapsed := clock() - started) < seconds:
         chosen = generator.integers(0, texts, 256)
         assert (rows[chosen][:, 0].numpy() == chosen.astype(np.float32)).all()
         done += 256
@@ -115,14 +115,15 @@ def measured(work: Any, queue: Any, own_time: bool, arguments: tuple[Any, ...]) 
     queue.put(figures)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="is made, filled and removed")
     parser.add_argument("--texts", type=int, default=5_000_000)
     parser.add_argument("--dimension", type=int, default=384)
+    parser.add_argument("--read-seconds", type=float, default=10.0, help="of each kind of reading (default 10)")
     parser.add_argument("--own-time", action="store_true", help="seconds of the processes, not of the clock")
-    options = parser.parse_args()
-    context = multiprocessing.get_context("spawn")  # a fork would begin with this process's memory
+    options = parser.parse_args(argv)
+    context = multiprocessing.get_context(START)
     options.folder.mkdir()
     result: dict[str, float] = {"texts": options.texts}
     try:
@@ -130,7 +131,12 @@ def main() -> None:
             queue = context.Queue()
             process = context.Process(
                 target=measured,
-                args=(work, queue, options.own_time, (options.folder, options.texts, options.dimension)),
+                args=(
+                    work,
+                    queue,
+                    options.own_time,
+                    (options.folder, options.texts, options.dimension, options.read_seconds),
+                ),
             )
             process.start()
             process.join()

@@ -16,6 +16,7 @@ import argparse
 import json
 import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +54,17 @@ def rate(attack: str, options: argparse.Namespace, given: list[str], directory: 
     return sentences / (epochs.ends[-1] - epochs.ends[0])
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
     parser.add_argument("--sentences", type=int, default=3000, help="training texts (default 3000)")
     parser.add_argument("--vocabulary", type=int, default=4096, help="entries of the BPE (default 4096)")
     parser.add_argument("--batch", type=int, default=None, help="texts in a batch, for all three alike")
     parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     quiet()
     torch.set_num_threads(options.threads)
     clock = Clock(options.device, options.own_time)
-    given = [*texts_of(options, options.sentences, 100), "trainer.max_time=null"]
+    given = [*texts_of(options, options.sentences, 100)]
     rates: dict[str, list[float]] = {attack: [] for attack in EPOCHS}
     with tempfile.TemporaryDirectory() as directory:
         for _ in range(options.rounds):

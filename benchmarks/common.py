@@ -61,7 +61,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the CPU (default: all cores)")
-    parser.add_argument("--precision", default=None, help="of our training (default: bf16-mixed where it helps)")
+    parser.add_argument("--precision", default=None, help="of our training (default: what the device is fast in)")
     parser.add_argument("--path", default=None, help="texts of your own (.jsonl, .csv, .txt ...)")
     parser.add_argument("overrides", nargs="*", help="of the configuration, as for train.py")
     parser.add_argument(
@@ -79,8 +79,9 @@ def job(options: argparse.Namespace, overrides: Sequence[str], artifacts: Path, 
     config = configuration.compose("train", [
         "attack=geia", "embedder=minilm", f"embedder.device={options.device}", "logger=none",
         f"trainer.accelerator={'gpu' if options.device == 'cuda' else 'cpu'}",
-        f"trainer.precision={options.precision or fast_precision(options.device)}",
+        *([] if options.precision is None else [f"trainer.precision={options.precision}"]),
         "trainer.enable_checkpointing=false", "trainer.enable_progress_bar=false", "trainer.limit_val_batches=0",
+        "trainer.max_steps=-1", "trainer.max_time=null",  # the benchmark says when it has seen enough
         *overrides,
         *options.overrides,
     ])  # fmt: skip
@@ -99,15 +100,9 @@ def texts_of(options: argparse.Namespace, sentences: int, held_out: int) -> list
     """Overrides that choose the texts: ``sentences`` of the built-in corpus for training, or a file."""
     if options.path is not None:
         return ["datamodule=files", f"datamodule.path='{options.path}'", f"datamodule.limit_train={sentences}"]
-    source = "+datamodule.source"
+    source = "++datamodule.source"  # set, whether the option has the key already or not
     total = sentences + 2 * held_out
     return [f"{source}.sentences={total}", f"{source}.valid={held_out}", f"{source}.test={held_out}"]
-
-
-def fast_precision(device: str) -> str:
-    """bf16-mixed where the device multiplies bfloat16 matrices faster than float32 ones."""
-    helps = torch.cuda.is_bf16_supported() if device == "cuda" else torch.cpu.get_capabilities().get("avx512_bf16")
-    return "bf16-mixed" if helps else "32-true"
 
 
 def quiet() -> None:

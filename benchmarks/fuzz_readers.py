@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -245,11 +245,11 @@ def fuzz(name: str, count: int) -> dict[str, Any]:
     return seen
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=2000, help="for each reader (default 2000)")
     parser.add_argument("--readers", nargs="*", default=list(readers()), help="only these")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     total = 0
     print(f"{'reader':<24}{'inputs':>10}{'refused':>10}{'slowest s':>12}")
     for name in options.readers:

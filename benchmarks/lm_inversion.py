@@ -1,6 +1,6 @@
 """Attacks on a language model's output, measured on a model that was trained a minute ago (docs/lm_output.md).
 
-    python benchmarks/train_language_model.py stories.jsonl --output runs/tinylm --minutes 7
+    python benchmarks/train_language_model.py stories.jsonl --output runs/tinylm --steps 2500
     python benchmarks/lm_inversion.py --model runs/tinylm --texts stories.jsonl --output runs/lm_inversion.jsonl
 
 Parts (``--parts``), each a list of cells:
@@ -20,7 +20,7 @@ tables of all cells so far are printed (lm_inversion_tables.py), and the plot is
 SODA's settings are the paper's for TinyStories-33M but for ``--soda``, embedding search's the paper's but for
 ``--embedding-search``; both were chosen on other random inputs of the small model. Cost is counted in forward passes
 of one input, a backward pass as two. The logits inverter's are those of its training pairs; it is trained on fresh
-ones for ``--inverter-minutes``.
+ones for ``--inverter-steps``.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import lm_inversion_tables as tables
-from common import fast_precision, quiet
+from common import quiet
 from slander import every_input
 
 import configuration
 from attacks.base import Targets
 from attacks.optimizers import schedule
+from attacks.precision import training_precision
 from embedders.cache import CachedEmbedder
 from embedders.language_model import LanguageModel
 from examples import Example
@@ -113,7 +114,11 @@ class Bench:
                 yield json.dumps({"split": row["split"], "text": text})
 
     def config(self, overrides: Sequence[str]) -> Any:
-        """What train.py would make of the overrides."""
+        """What train.py would make of the overrides; composed once, since composing takes a tenth of a second."""
+        return self._composed(tuple(overrides))
+
+    @lru_cache  # noqa: B019  (one bench a process)
+    def _composed(self, overrides: tuple[str, ...]) -> Any:
         config = configuration.compose(
             "train", ["embedder=language_model", f"embedder.model={self.options.model}", *overrides]
         )
@@ -166,6 +171,14 @@ class Bench:
             for true, one in zip(ids, predictions, strict=True)
         ]  # fmt: skip
 
+    def lengths(self, most: int) -> range:
+        """Input lengths of a part, 1 to ``most``; fewer with ``--longest``."""
+        return range(1, min(most, self.options.longest) + 1)
+
+    def iterations(self, usual: int) -> int:
+        """Those of a part that has no ``--passes``, cut by ``--iterations-share``."""
+        return max(1, round(usual * self.options.iterations_share))
+
     def soda(self, ids: Sequence[Ids], overrides: Sequence[str], **arguments: Any) -> list[Found]:
         own = [f"attack.{setting}" for setting in self.options.soda]
         return self.search("soda", ids, [f"attack.slots={self.options.slots}", *own, *overrides], **arguments)
@@ -179,7 +192,7 @@ def overrides_of(attack: str, length: int, inputs: int, options: argparse.Namesp
     if not attack.startswith("gcg"):
         chosen = options.soda if attack == "soda" else options.embedding_search
         return attack, [
-            f"attack.iterations={round(options.passes / SODA_PASSES)}",
+            f"attack.iterations={max(1, round(options.passes / SODA_PASSES))}",
             f"attack.slots={options.slots}",
             *(f"attack.{setting}" for setting in chosen),
         ]
@@ -194,14 +207,14 @@ def length_cells(bench: Bench) -> Iterator[Cell]:
     options = bench.options
     for data in ("random", "text"):
         if "logits_inverter" in options.attacks:
-            settings = {"data": data, "minutes": options.inverter_minutes}
+            settings = {"data": data, "steps": options.inverter_steps}
             inverter = Inverter(bench, data)
             yield Cell("inverter", settings, inverter.train)
-    for attack, length, data in itertools.product(options.attacks, range(1, 11), ("random", "text")):
+    for attack, length, data in itertools.product(options.attacks, bench.lengths(10), ("random", "text")):
         ids = bench.inputs(data, length, options.count)
         name = {"data": data, "length": length, "attack": attack, "count": options.count}
         if attack == "logits_inverter":
-            name["minutes"] = options.inverter_minutes
+            name["steps"] = options.inverter_steps
             yield Cell("lengths", name, lambda ids=ids, data=data: {"rows": Inverter(bench, data).invert(ids)})
         else:
             chosen, overrides = overrides_of(attack, length, bench.model().inputs, options)
@@ -213,8 +226,8 @@ def length_cells(bench: Bench) -> Iterator[Cell]:
 
 def long_cells(bench: Bench) -> Iterator[Cell]:
     options = bench.options
-    iterations = [f"attack.iterations={round(options.long_passes / SODA_PASSES)}"]
-    for length, data in itertools.product(range(1, 11), ("random", "text")):
+    iterations = [f"attack.iterations={max(1, round(options.long_passes / SODA_PASSES))}"]
+    for length, data in itertools.product(bench.lengths(10), ("random", "text")):
         name = {"data": data, "length": length, "count": options.small_count, "passes": options.long_passes}
         ids = bench.inputs(data, length, options.small_count)
         yield Cell("long", name, lambda i=ids: {"rows": bench.soda(i, iterations)})
@@ -242,7 +255,7 @@ class Inverter:
         model, generator = self.bench.model(), torch.Generator().manual_seed(0)
         known = self._beginnings() if self.data == "text" else []
         while True:
-            length = int(torch.randint(1, 11, (), generator=generator))
+            length = int(torch.randint(1, self.bench.lengths(10).stop, (), generator=generator))
             if self.data == "random":
                 yield torch.randint(model.inputs, (size, length), generator=generator)
             else:
@@ -261,21 +274,20 @@ class Inverter:
         optimizer = attack.optimizer_settings.build(attack)
         rates = [group["lr"] for group in optimizer.param_groups]
         held_out = {
-            tuple(ids) for n in range(1, 11) for ids in self.bench.inputs("random", n, self.bench.options.count)
+            tuple(ids)
+            for n in self.bench.lengths(10)
+            for ids in self.bench.inputs("random", n, self.bench.options.count)
         }
         batches = self._batches(INVERTER_BATCH)
         ids = next(batches)  # where it is text, all of it is cut into tokens first
-        begun, pairs, losses = time.monotonic(), 0, []
-        for steps in itertools.count():
-            share = (time.monotonic() - begun) / (60 * self.bench.options.inverter_minutes)
-            if share >= 1:
-                break
+        total, pairs, losses = self.bench.options.inverter_steps, 0, []
+        for steps in range(total):
             kept = [row for row in ids.tolist() if self.data == "text" or len(row) < 3 or tuple(row) not in held_out]
             rows = model.observe(torch.tensor(kept))
             labels = torch.tensor([[*row, attack.tokenizer.eos_token_id] for row in kept])
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * schedule(share, steps, attack.optimizer_settings.warmup_steps)
-            with torch.autocast("cpu", torch.bfloat16, enabled=fast_precision("cpu") == "bf16-mixed"):
+                group["lr"] = rate * schedule(steps / total, steps, attack.optimizer_settings.warmup_steps)
+            with torch.autocast("cpu", torch.bfloat16, enabled=training_precision("cpu") == "bf16-mixed"):
                 loss = attack.loss(rows, labels)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -327,14 +339,15 @@ def _oracle(bench: Bench) -> dict[str, Any]:
             near = torch.isclose(seen[:, :8], row[:8], atol=1e-4, rtol=1e-4).all(1).nonzero()[:, 0]
             exact = torch.isclose(seen[near], row, atol=1e-4, rtol=1e-4).all(1)
             agreeing[target] += block[near[exact]].tolist()
-    overrides = ["attack.iterations=1000", "attack.length=search", "attack.max_length=2"]
+    overrides = [f"attack.iterations={bench.iterations(1000)}", "attack.length=search", "attack.max_length=2"]
     return {"rows": bench.soda(ids, overrides, rows=rows, known=False), "agreeing": agreeing}
 
 
 def wrong_length_cells(bench: Bench) -> Iterator[Cell]:
-    for true, searched in itertools.product(range(1, 5), range(1, 5)):
-        name = {"true": true, "searched": searched, "count": bench.options.small_count, "iterations": 300}
-        overrides = [f"attack.length={searched}", "attack.iterations=300"]
+    iterations = bench.iterations(300)
+    for true, searched in itertools.product(bench.lengths(4), bench.lengths(4)):
+        name = {"true": true, "searched": searched, "count": bench.options.small_count, "iterations": iterations}
+        overrides = [f"attack.length={searched}", f"attack.iterations={iterations}"]
         ids = bench.inputs("random", true, bench.options.small_count)
         yield Cell("wrong_length", name, lambda i=ids, o=overrides: {"rows": bench.soda(i, o, known=False)})
 
@@ -355,7 +368,7 @@ def _slander(bench: Bench, top_k: int | None, claim: str) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(0)
         logits = torch.stack([row[torch.randperm(m, generator=generator)] for row in logits])
     overrides = [
-        "attack.iterations=200", "attack.length=search", "attack.max_length=3",
+        f"attack.iterations={bench.iterations(200)}", "attack.length=search", "attack.max_length=3",
         f"attack/loss={'text' if top_k == 0 else 'logit'}",
     ]  # fmt: skip
     rows = model.observation.pack(logits)
@@ -369,7 +382,7 @@ def output_cells(bench: Bench) -> Iterator[Cell]:
 
 
 def _outputs(bench: Bench, m: int, top_k: int | None) -> dict[str, Any]:
-    overrides = ["attack.iterations=300", f"attack/loss={'text' if top_k == 0 else 'logit'}"]
+    overrides = [f"attack.iterations={bench.iterations(300)}", f"attack/loss={'text' if top_k == 0 else 'logit'}"]
     model, each = bench.model(m, top_k), -(-bench.options.small_count // 3)
     return {
         "rows": [
@@ -380,8 +393,8 @@ def _outputs(bench: Bench, m: int, top_k: int | None) -> dict[str, Any]:
 
 def ablation_cells(bench: Bench) -> Iterator[Cell]:
     options = bench.options
-    iterations = [f"attack.iterations={round(options.passes / SODA_PASSES)}"]
-    for length, (variant, overrides) in itertools.product(range(1, 6), ABLATIONS.items()):
+    iterations = [f"attack.iterations={max(1, round(options.passes / SODA_PASSES))}"]
+    for length, (variant, overrides) in itertools.product(bench.lengths(5), ABLATIONS.items()):
         name = {"variant": variant, "length": length, "count": options.small_count, "passes": options.passes}
         if variant == "embedding search":
             overrides = [*overrides, *(f"attack.{setting}" for setting in options.embedding_search)]
@@ -396,7 +409,7 @@ CELLS: dict[str, Callable[[Bench], Iterator[Cell]]] = {
 }  # fmt: skip
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Do the cells that are missing, then show all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="a folder of train_language_model.py")
@@ -409,14 +422,16 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=50, help="inputs of each length and kind in part lengths")
     parser.add_argument("--small-count", type=int, default=20, help="inputs of each cell in other parts")
     parser.add_argument("--oracle-count", type=int, default=100, help="inputs of each length in part oracle")
+    parser.add_argument("--longest", type=int, default=10, help="tokens of the longest inputs, of all parts")
+    parser.add_argument("--iterations-share", type=float, default=1.0, help="of the iterations of the other parts")
     parser.add_argument("--slots", type=int, default=50, help="targets searched at once")
-    parser.add_argument("--inverter-minutes", type=float, default=10.0, help="training of each logits inverter")
+    parser.add_argument("--inverter-steps", type=int, default=3500, help="of the training of each logits inverter")
     attacks = ["soda", "gcg", "embedding_search", "logits_inverter", "gcg_64"]
     parser.add_argument("--attacks", nargs="+", choices=attacks, default=attacks[:-1])
     parser.add_argument("--soda", nargs="*", default=["lr=0.03", "decay=0.98"], help="settings of soda for this model")
     parser.add_argument("--embedding-search", nargs="*", default=["lr=0.02", "draw_std=0.1"], help="the same of it")
     parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     quiet()
     done = tables.read(options.output)

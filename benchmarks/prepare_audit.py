@@ -1,6 +1,6 @@
 """Make an attacker's text and somebody else's vector store from one file of synthetic personal data, to audit it.
 
-    python benchmarks/prepare_audit.py --text presidio_synth_pii.jsonl --output audit_data [--more personachat.jsonl]
+    python benchmarks/prepare_audit.py --text presidio_synth_pii.jsonl --output audit_data
 
 The file holds JSON lines with ``text``, ``masked`` (the text with its entities as {{LABEL}}), ``spans`` (label, text,
 start, end) and ``split``. The store is 2,000 distinct texts: all of the splits test and valid, whose templates occur
@@ -37,14 +37,14 @@ STORE, HELD_OUT, FILLED, TOKENS = 2_000, 150, 12_000, 32
 SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Read, separate, multiply, embed, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=Path, required=True, help="the file of personal data")
     parser.add_argument("--output", type=Path, required=True, help="the folder to write")
     parser.add_argument("--more", type=Path, help="other text to train on: JSON lines with text and split")
     parser.add_argument("--limit-more", type=int, default=15_000, help="how many of them")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
 
     generator = random.Random(0)
     distinct = list({folded(row["text"]): row for row in rows(arguments.text)}.values())

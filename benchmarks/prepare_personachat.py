@@ -19,20 +19,20 @@ import argparse
 import json
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 VALID, TEST, LONGEST = 1_500, 2_000, 22
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Read, separate, add, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=Path, required=True, help="the folder of public text")
     parser.add_argument("--output", type=Path, required=True, help="the file to write")
     parser.add_argument("--more", type=int, default=0, metavar="N", help="add other text and N recombined texts")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
 
     conversation = arguments.text / "conversation"
     utterances = list(rows(conversation / "personachat_utterances.jsonl"))

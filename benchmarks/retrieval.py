@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def one(way: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", type=int, default=200_000)
     parser.add_argument("--queries", type=int, default=200)
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--own-time", action="store_true", help="count processor time instead of the time that passes")
     parser.add_argument("--way", choices=list(WAYS), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     if options.way is not None:
         result = WAYS[options.way](
             options.folder, options.k, time.process_time if options.own_time else time.perf_counter

@@ -20,6 +20,7 @@ import json
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ def settings(given: str) -> list[tuple[int, int]]:
     return found
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, required=True, help="a finished run of attack=vec2text_corrector")
     parser.add_argument("--peer-python", required=True, help="of the environment with vec2text 0.0.13")
@@ -109,7 +110,7 @@ def main() -> None:
         "--own-time", action="store_true",
         help="compare processor time, for a machine shared with other work, with --threads 1",
     )  # fmt: skip
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     quiet()
     torch.set_num_threads(options.threads)
     try:

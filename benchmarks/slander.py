@@ -20,7 +20,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ def searched(model: LanguageModel, claims: Tensor, length: int, options: argpars
     return [list(one.tokens or ()) if one.search is not None and one.search.verified else None for one in found]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Try or search length after length, until an input is found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="a folder, or a name on the hub")
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--decay", type=float, default=0.9)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     cut = LanguageModel(options.model, device=options.device).ids(options.claim)
     model = LanguageModel(options.model, len(cut), top_k=0, device=options.device)
     claim = torch.tensor(cut, device=model.device)

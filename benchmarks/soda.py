@@ -15,7 +15,7 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,12 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from common import Clock, spread
+
 from attacks.finished import Unfinished
 from attacks.lm_output.losses import LogitLoss
 from attacks.lm_output.search import Search
 from attacks.lm_output.soda import SODA
-from benchmarks.common import Clock, spread
 from embedders.language_model import LanguageModel
 
 
@@ -96,7 +97,7 @@ def loop(soda: SODA, model: LanguageModel, rows: Tensor, length: int, run_all: b
                 optimizer.state.clear()
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--targets", type=int, default=32)
     parser.add_argument("--length", type=int, default=5, help="tokens of an input")
@@ -110,7 +111,7 @@ def main() -> None:
         "--own-time", action="store_true",
         help="count this process's processor time: for a machine shared with other work, with --threads 1",
     )  # fmt: skip
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     soda = SODA(LogitLoss(), iterations=options.iterations, slots=options.targets)

@@ -1,6 +1,6 @@
 """A small causal language model, so that inversion of a trained one is measured without a network (docs/lm_output.md).
 
-    python benchmarks/train_language_model.py stories.jsonl --output runs/tinylm --minutes 5
+    python benchmarks/train_language_model.py stories.jsonl --output runs/tinylm --steps 2500
     python train.py attack=soda embedder=language_model embedder.model=runs/tinylm
 
 A line of the file holds a text: ``{"split": "train", "text": "One day, a little girl ..."}``. The model is a GPT-2 of
@@ -15,7 +15,6 @@ import argparse
 import json
 import math
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,10 @@ from train_translator import saved
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from common import fast_precision
+from budget import Budget, add_budget
 
 from attacks.optimizers import MuonAdamW, schedule
+from attacks.precision import training_precision
 from attacks.tokenizing import token_ids, train_tokenizer
 
 
@@ -86,17 +86,17 @@ def validation_loss(model: Any, stream: Stream, width: int) -> float:
 
 
 def fit(model: Any, training: Stream, held_out: Stream, options: argparse.Namespace) -> int:
-    """Train for ``options.minutes``; gives the number of steps."""
+    """Train for ``options.steps``; gives the number of steps that were made."""
     settings = MuonAdamW(muon_lr=options.muon_lr, adamw_lr=options.adamw_lr, weight_decay=0.1, warmup_steps=50)
     optimizer = settings.build(model)
     rates = [group["lr"] for group in optimizer.param_groups]
     generator = torch.Generator().manual_seed(options.seed)
-    begun, steps = time.monotonic(), 0
-    while (share := (time.monotonic() - begun) / (60 * options.minutes)) < 1:
+    budget, steps = Budget(options.steps, options.minutes), 0
+    while not budget.over(steps):
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * schedule(share, steps, settings.warmup_steps)
+            group["lr"] = rate * schedule(budget.share(steps), steps, settings.warmup_steps)
         batch = training.windows(options.batch_size, options.window, generator)
-        with torch.autocast("cpu", torch.bfloat16, enabled=fast_precision("cpu") == "bf16-mixed"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=training_precision("cpu") == "bf16-mixed"):
             loss = loss_of(model, batch)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -105,16 +105,19 @@ def fit(model: Any, training: Stream, held_out: Stream, options: argparse.Namesp
         steps += 1
         if steps % 500 == 0:
             known = validation_loss(model, held_out, options.window)
-            print(f"  {100 * share:3.0f} %  step {steps:,}  loss {loss.item():.3f}  held out {known:.3f}", flush=True)
+            print(
+                f"  {100 * budget.share(steps):3.0f} %  step {steps:,}  loss {loss.item():.3f}  held out {known:.3f}",
+                flush=True,
+            )
     return steps
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Read, train, save, continue a text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=Path)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=5.0, help="of training alone")
+    add_budget(parser, steps=2500)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=128, help="a multiple of --heads")
     parser.add_argument("--heads", type=int, default=4)
@@ -125,7 +128,7 @@ def main() -> None:
     parser.add_argument("--muon-lr", type=float, default=1.2e-2)
     parser.add_argument("--adamw-lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     torch.manual_seed(options.seed)
     texts = read(options.texts, "train")
     tokenizer = train_tokenizer(texts, options.vocabulary)

@@ -1,6 +1,6 @@
 """A small translation model for ad hoc translation without a network (docs/multilingual.md).
 
-    python benchmarks/train_translator.py multi30k.jsonl --source de --target en --output runs/de-en --minutes 5
+    python benchmarks/train_translator.py multi30k.jsonl --source de --target en --output runs/de-en --steps 800
     python evaluate.py run=<dir> scoring/translation=encoder_decoder scoring.translation.written=de \
         'scoring.translation.models={en: runs/de-en}'
 
@@ -28,10 +28,11 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from common import fast_precision
+from budget import Budget, add_budget
 
 from attacks.cross_entropy import IGNORED, cross_entropy
 from attacks.optimizers import MuonAdamW, schedule
+from attacks.precision import training_precision
 from attacks.tokenizing import train_tokenizer
 from datamodules.batching import LengthBucketBatchSampler
 from metrics.text import bleu_counts, corpus_bleu
@@ -75,25 +76,24 @@ def new_model(tokenizer: Any, options: argparse.Namespace) -> Any:
 
 
 def fit(model: Any, sources: list[list[int]], targets: list[list[int]], options: argparse.Namespace) -> int:
-    """Train for ``options.minutes``; gives the number of steps."""
+    """Train for ``options.steps``; gives the number of steps that were made."""
     model.train()
     settings = MuonAdamW(muon_lr=options.muon_lr, adamw_lr=options.adamw_lr, weight_decay=0.1, warmup_steps=100)
     optimizer = settings.build(model)
     lengths = np.array([len(source) + len(target) for source, target in zip(sources, targets, strict=True)])
     sampler = LengthBucketBatchSampler(lengths, options.batch_size, options.seed)
     rates = [group["lr"] for group in optimizer.param_groups]
-    begun, pad, steps = time.monotonic(), model.config.pad_token_id, 0
+    budget, pad, steps = Budget(options.steps, options.minutes), model.config.pad_token_id, 0
     for epoch in itertools.count():
         sampler.set_epoch(epoch)
         for batch in sampler:
-            share = (time.monotonic() - begun) / (60 * options.minutes)
-            if share >= 1:
+            if budget.over(steps):
                 return steps
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * schedule(share, steps, settings.warmup_steps)
+                group["lr"] = rate * schedule(budget.share(steps), steps, settings.warmup_steps)
             ids, labels = padded([sources[i] for i in batch], pad), padded([targets[i] for i in batch], IGNORED)
             begin = torch.full((len(labels), 1), pad)
-            with torch.autocast("cpu", torch.bfloat16, enabled=fast_precision("cpu") == "bf16-mixed"):
+            with torch.autocast("cpu", torch.bfloat16, enabled=training_precision("cpu") == "bf16-mixed"):
                 inputs = torch.cat([begin, labels[:, :-1].clamp_min(0)], 1)
                 found = model(input_ids=ids, attention_mask=ids != pad, decoder_input_ids=inputs, use_cache=False)
                 loss = cross_entropy(found.logits, labels, SMOOTHING)
@@ -103,7 +103,10 @@ def fit(model: Any, sources: list[list[int]], targets: list[list[int]], options:
             optimizer.step()
             steps += 1
             if steps % 100 == 0:
-                print(f"  {100 * share:3.0f} %  epoch {epoch}  step {steps:,}  loss {float(loss):.3f}", flush=True)
+                print(
+                    f"  {100 * budget.share(steps):3.0f} %  epoch {epoch}  step {steps:,}  loss {float(loss):.3f}",
+                    flush=True,
+                )
     raise AssertionError("unreachable: epochs do not end")
 
 
@@ -118,14 +121,14 @@ def saved(model: Any, tokenizer: Any, output: Path) -> None:
     part.rename(output)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Read, train, save, translate the test split."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=Path)
     parser.add_argument("--source", required=True, help="language of the texts to translate")
     parser.add_argument("--target", required=True, help="language of the translations")
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=5.0, help="of training alone")
+    add_budget(parser, steps=800)
     parser.add_argument("--layers", type=int, default=3, help="of encoder and decoder each")
     parser.add_argument("--width", type=int, default=256, help="a multiple of 64")
     parser.add_argument("--vocabulary", type=int, default=8000, help="of both languages together")
@@ -135,7 +138,7 @@ def main() -> None:
     parser.add_argument("--beams", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--test-texts", type=int, default=500, help="translated at the end, at most")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     torch.manual_seed(options.seed)
     pair = (options.source, options.target)
     training = read(options.texts, "train", pair)

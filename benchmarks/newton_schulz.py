@@ -1,0 +1,123 @@
+"""Share of Newton-Schulz in a training step of the default attack: torch.optim.Muon as it is, and ours.
+
+    python benchmarks/newton_schulz.py --threads 2
+    ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2 python benchmarks/newton_schulz.py
+
+Both train attack=geia on the same batches of the built-in corpus. What is timed is the whole of Muon's ``step``, which
+is Newton-Schulz, the momentum and the addition to the weights, and the whole training step, from the end of a batch to
+the end of the next. The first steps are left out; medians over the others are given. With the three variables a newer
+processor works like one without bfloat16. Ends with one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import Clock, arguments, job, quiet, texts_of
+from lightning import Callback
+from slow_processor import WARM_UP, emulated
+from torch import nn
+from torch.optim import Optimizer
+
+from attacks.optimizers import JointOptimizer, MuonAdamW
+from attacks.precision import processor_name
+
+
+class Timed:
+    """Settings of an optimiser whose Muon is timed, or replaced by torch's and timed.
+
+    Args:
+        settings: Those of the attack.
+        clock: Seconds.
+        theirs: Put torch.optim.Muon in the place of ours.
+    """
+
+    def __init__(self, settings: MuonAdamW, clock: Clock, theirs: bool) -> None:
+        self.settings, self.clock, self.theirs = settings, clock, theirs
+        self.warmup_steps = settings.warmup_steps
+        self.seconds: list[float] = []  # of Muon, in each step
+
+    def build(self, module: nn.Module) -> Optimizer:
+        """Muon is the first of the two parts."""
+        muon, *others = self.settings.build(module).parts  # type: ignore[attr-defined]
+        if self.theirs:
+            group = muon.param_groups[0]
+            chosen = {name: group[name] for name in ("lr", "momentum", "weight_decay")}
+            muon = torch.optim.Muon(group["params"], **chosen)
+        muon.step = self._timed(muon.step)
+        return JointOptimizer([muon, *others])
+
+    def _timed(self, step: Callable[[], Any]) -> Callable[[], Any]:
+        def timed() -> Any:
+            began = self.clock()
+            result = step()
+            self.seconds.append(self.clock() - began)
+            return result
+
+        return timed
+
+
+class Ends(Callback):
+    """The clock at the end of every batch."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.times: list[float] = []
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.times.append(self.clock())
+
+
+def measured(options: argparse.Namespace, theirs: bool, clock: Clock, folder: Path) -> dict[str, Any]:
+    """Milliseconds of a step and of Muon in it, and its share of the step."""
+    work = job(options, texts_of(options, options.sentences, 100), folder / f"artifacts{theirs}", folder / "cache")
+    if not isinstance(work.attack.optimizer_settings, MuonAdamW):
+        raise SystemExit("attack/optimizer: nothing to measure, only muon has Newton-Schulz iterations")
+    timed = Timed(work.attack.optimizer_settings, clock, theirs)
+    work.attack.optimizer_settings = timed
+    ends = Ends(clock)
+    work.trainer(callbacks=[ends], max_steps=WARM_UP + 1 + options.steps).fit(work.attack, work.datamodule)
+    steps = [after - before for before, after in zip(ends.times[WARM_UP:], ends.times[WARM_UP + 1 :], strict=False)]
+    own = timed.seconds[WARM_UP + 1 :]
+    return {
+        "ms_step": round(1000 * statistics.median(steps), 2),
+        "ms_newton_schulz": round(1000 * statistics.median(own), 2),
+        "share": round(statistics.median(part / step for part, step in zip(own, steps, strict=True)), 4),
+        "precision": str(work.config.trainer.precision),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--sentences", type=int, default=1500, help="training texts (default 1500)")
+    parser.add_argument("--steps", type=int, default=60, help="measured, after a few that warm up (default 60)")
+    options = parser.parse_args(argv)
+    quiet()
+    torch.set_num_threads(options.threads)
+    clock = Clock(options.device, options.own_time)
+    with tempfile.TemporaryDirectory() as directory:
+        ways = {
+            name: measured(options, theirs, clock, Path(directory))
+            for name, theirs in (("torch.optim.Muon", True), ("ours", False))
+        }
+    mode = "emulated: nothing beyond AVX2" if emulated() else "native"
+    print(f"{processor_name()} ({mode}), {options.threads} threads, {options.steps} steps\n")
+    print(f"{'':<20}{'precision':>12}{'step, ms':>12}{'Newton-Schulz, ms':>20}{'share':>10}")
+    for name, row in ways.items():
+        print(
+            f"{name:<20}{row['precision']:>12}{row['ms_step']:>12.1f}{row['ms_newton_schulz']:>20.1f}"
+            f"{row['share']:>10.1%}"
+        )
+    shared = {"processor": processor_name(), "mode": mode, "threads": options.threads, "steps": options.steps}
+    print(json.dumps({**shared, **ways}))
+
+
+if __name__ == "__main__":
+    main()
