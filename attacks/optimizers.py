@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
-from lightning import LightningModule, Trainer
-from lightning.pytorch.callbacks import Timer
+from lightning import LightningModule
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from attacks.budget import training_progress
 from attacks.muon import Muon
 from attacks.newton_schulz import MINIMAX, STANDARD
 
@@ -196,26 +196,3 @@ def scheduled(settings: OptimizerSettings, module: LightningModule) -> Any:
         optimizer, lambda step: schedule(training_progress(module.trainer), step, settings.warmup_steps)
     )
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
-
-
-def training_progress(trainer: Trainer) -> float:
-    """Share of the training budget that is used, 0 to 1: the furthest of steps, epochs and time; 0 without a budget.
-
-    Ranks read their own clocks, so the time is averaged over them: one learning rate for all.
-    """
-    shares = [0.0]
-    if trainer.max_steps > 0:
-        shares.append(trainer.global_step / trainer.max_steps)
-    elif trainer.max_epochs is not None and trainer.max_epochs > 0:
-        total = trainer.max_epochs * trainer.num_training_batches / trainer.accumulate_grad_batches
-        shares.append(trainer.global_step / max(total, 1))
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, Timer):
-            elapsed, remaining = callback.time_elapsed(), callback.time_remaining()
-            if remaining is not None:
-                share = elapsed / max(elapsed + remaining, 1e-9)
-                if trainer.world_size > 1:  # on the device: nccl reduces nothing else
-                    local = torch.tensor(share, device=trainer.strategy.root_device)
-                    share = float(trainer.strategy.reduce(local, reduce_op="mean"))
-                shares.append(share)
-    return min(1.0, max(shares))

@@ -1,7 +1,7 @@
-"""How fast a long run goes and when it will end: a bar where somebody watches, and a line a minute in the log.
+"""How fast a long run goes and when it will end: a bar on a terminal, and lines in the log.
 
-training: step 1,840 (epoch 12), 812 texts a second, loss 2.314, about 3 min 20 s left, 3.1 GB of GPU memory
-testing: 96 of 500 batches, 41 texts a second, about 12 min 05 s left
+training: 46 %, step 1,840 of 4,000 (epoch 12), 812 texts a second, loss 2.314, about 3 min 20 s left, 3 GB GPU memory
+testing: 19 %, 96 of 500 batches, 41 texts a second, about 12 min 05 s left
 """
 
 from __future__ import annotations
@@ -13,33 +13,58 @@ from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import Timer, TQDMProgressBar
+from lightning.pytorch.callbacks import TQDMProgressBar
 from pydantic import NonNegativeInt, PositiveFloat
 
+from attacks.budget import planned_steps, timer, training_progress
 from embedders.progress import duration
 
 log = logging.getLogger("train")
 
 
 class TerminalBar(TQDMProgressBar):
-    """Lightning's bar, where there is a terminal; in a file it would be thousands of lines."""
+    """Lightning's bar where there is a terminal, over all planned steps instead of one epoch.
+
+    In a file it would be thousands of lines.
+    """
 
     def __init__(self, refresh_rate: NonNegativeInt = 10) -> None:
         super().__init__(refresh_rate=refresh_rate)
         if not sys.stdout.isatty():
             self.disable()
 
+    def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
+        """Go on with the bar of the epochs before."""
+        steps = planned_steps(trainer)
+        self.train_progress_bar.total = steps
+        self.train_progress_bar.initial = 0
+        self.train_progress_bar.set_description("training")
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Move the bar to the present step."""
+        if self.is_enabled and trainer.global_step % max(self.refresh_rate, 1) == 0:
+            self.train_progress_bar.set_postfix(self.get_metrics(trainer, pl_module), refresh=False)
+            self.train_progress_bar.n = trainer.global_step
+            self.train_progress_bar.refresh()
+
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+        """The losses, without the number that loggers give a run."""
+        return {name: value for name, value in super().get_metrics(trainer, pl_module).items() if name != "v_num"}
+
 
 class Pace(Callback):
-    """Logs the pace of training and testing every ``every_seconds``.
+    """Logs the pace of training and testing: after ``first_seconds``, then ever less often, down to ``every_seconds``.
 
     The time left is what the past pace makes of the work to come: of the steps, epochs or minutes that end a training,
     whichever comes first, and of the batches of a test, whose texts come in no order of length. Batches that a killed
     test had finished count as done, not as fast.
     """
 
-    def __init__(self, every_seconds: PositiveFloat = 60.0) -> None:
-        self.every_seconds = every_seconds
+    def __init__(self, every_seconds: PositiveFloat = 60.0, first_seconds: PositiveFloat = 5.0) -> None:
+        self.every_seconds, self.first_seconds = every_seconds, first_seconds
+        self.wait = 0.0
         self.began = self.told = 0.0
         self.texts = self.steps_before = self.worked = 0
         self.spent = 0.0
@@ -58,8 +83,10 @@ class Pace(Callback):
         if not self._is_time():
             return
         loss = trainer.callback_metrics.get("train/loss")
+        steps, progress = planned_steps(trainer), training_progress(trainer)
         parts = [
-            f"step {trainer.global_step:,} (epoch {trainer.current_epoch})",
+            *([f"{progress:.0%}".replace("%", " %")] if progress else []),
+            f"step {trainer.global_step:,}{f' of {steps:,}' if steps else ''} (epoch {trainer.current_epoch})",
             _rate(self.texts, elapsed),
             *([] if loss is None else [f"loss {loss.item():.3f}"]),
             *self._left(self._training_left(trainer, elapsed)),
@@ -93,6 +120,7 @@ class Pace(Callback):
         total = int(trainer.num_test_batches[dataloader_idx])
         left = self.spent / self.worked * (total - batch_idx - 1)
         parts = [
+            f"{(batch_idx + 1) / total:.0%}".replace("%", " %"),
             f"{batch_idx + 1:,} of {total:,} batches",
             _rate(self.texts, self.spent),
             *self._left(left),
@@ -103,26 +131,24 @@ class Pace(Callback):
 
     def _start(self) -> None:
         self.began = self.told = time.monotonic()
+        self.wait = min(self.first_seconds, self.every_seconds)
         self.texts = 0
 
     def _is_time(self) -> bool:
-        if time.monotonic() - self.told < self.every_seconds:
+        if time.monotonic() - self.told < self.wait:
             return False
         self.told = time.monotonic()
+        self.wait = min(2 * self.wait, self.every_seconds)
         return True
 
     def _training_left(self, trainer: Trainer, elapsed: float) -> float | None:
         """Seconds until the first limit is reached; None without one."""
-        steps = trainer.global_step - self.steps_before
-        limits = []
-        if trainer.max_steps > 0:
-            limits.append(trainer.max_steps - trainer.global_step)
-        if trainer.max_epochs is not None and trainer.max_epochs > 0:
-            a_pass = trainer.num_training_batches / trainer.accumulate_grad_batches
-            limits.append(int(trainer.max_epochs * a_pass) - trainer.global_step)
-        left = [elapsed / steps * max(limit, 0) for limit in limits if steps]
-        timers = (callback for callback in trainer.callbacks if isinstance(callback, Timer))  # type: ignore[attr-defined]
-        left += [remaining for timer in timers if (remaining := timer.time_remaining()) is not None]
+        taken, steps, clock = trainer.global_step - self.steps_before, planned_steps(trainer), timer(trainer)
+        left = []
+        if steps is not None and taken:
+            left.append(elapsed / taken * max(steps - trainer.global_step, 0))
+        if clock is not None:
+            left.append(clock.time_remaining() or 0.0)
         return min(left, default=None)
 
     def _left(self, seconds: float | None) -> list[str]:

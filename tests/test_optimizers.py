@@ -14,9 +14,10 @@ from lightning.pytorch.callbacks import Timer
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
+from attacks.budget import cut_short, planned_steps, training_progress
 from attacks.muon import Muon
 from attacks.newton_schulz import STANDARD
-from attacks.optimizers import AdamW, MuonAdamW, schedule, training_progress
+from attacks.optimizers import AdamW, MuonAdamW, schedule
 
 
 def gpt2() -> nn.Module:
@@ -261,9 +262,9 @@ def timer(elapsed: float, limit: float | None) -> Timer:
 
 @pytest.mark.parametrize(
     ("steps", "elapsed", "limit", "expected"),
-    [(-1, 30, 120, 0.25), (-1, 130, 120, 1.0), (-1, 30, None, 0.0), (100, 30, 120, 0.25), (10, 30, 120, 0.5)],
+    [(-1, 30, 120, 0.25), (-1, 130, 120, 1.0), (-1, 30, None, 0.0), (100, 30, 120, 0.05), (10, 30, 120, 0.5)],
 )
-def test_progress_over_time_is_the_furthest_of_both(
+def test_time_counts_where_no_steps_are_planned(
     steps: int, elapsed: float, limit: float | None, expected: float
 ) -> None:
     trainer: Any = SimpleNamespace(
@@ -275,3 +276,26 @@ def test_progress_over_time_is_the_furthest_of_both(
 def test_without_a_budget_there_is_no_progress() -> None:
     trainer: Any = SimpleNamespace(max_steps=-1, global_step=5, max_epochs=-1, callbacks=[], world_size=1)
     assert training_progress(trainer) == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "epochs", "planned"), [(-1, -1, None), (100, -1, 100), (-1, 3, 60), (100, 3, 60), (30, 3, 30)]
+)
+def test_planned_steps(steps: int, epochs: int, planned: int | None) -> None:
+    trainer: Any = SimpleNamespace(
+        max_steps=steps, max_epochs=epochs, num_training_batches=40, accumulate_grad_batches=2
+    )
+    assert planned_steps(trainer) == planned
+
+
+@pytest.mark.parametrize(
+    ("steps", "elapsed", "limit", "expected"),
+    [(10, 120, 120, True), (10, 30, 120, False), (5, 120, 120, False), (10, 120, None, False), (-1, 120, 120, False)],
+)
+def test_a_training_is_cut_short_by_its_time_limit(
+    steps: int, elapsed: float, limit: float | None, expected: bool
+) -> None:
+    trainer: Any = SimpleNamespace(
+        max_steps=steps, global_step=5, max_epochs=-1, callbacks=[timer(elapsed, limit)], world_size=1
+    )
+    assert cut_short(trainer) is expected

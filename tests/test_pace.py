@@ -48,40 +48,51 @@ def trained(callback: Pace, clock: Clock, trainer: Any, steps: int, seconds: flo
 
 
 @pytest.mark.parametrize(
-    ("limits", "left"),
+    ("limits", "done", "left"),
     [
-        ({"max_steps": 400}, "about 11 min 30 s left"),  # (400 - 170) steps of 3 s
-        ({"max_epochs": 10}, "about 1 min 30 s left"),  # 10 x 40 / 2 = 200 steps
-        ({"max_steps": 400, "max_epochs": 10}, "about 1 min 30 s left"),
-        ({"max_steps": 400, "callbacks": [Timer(timedelta(seconds=75))]}, "about 1 min 15 s left"),
-        ({}, None),
+        ({"max_steps": 400}, "42 %, step 170 of 400", "about 11 min 30 s left"),  # (400 - 170) steps of 3 s
+        ({"max_epochs": 10}, "85 %, step 170 of 200", "about 1 min 30 s left"),  # 10 x 40 / 2 = 200 steps
+        ({"max_steps": 400, "max_epochs": 10}, "85 %, step 170 of 200", "about 1 min 30 s left"),
+        (
+            {"max_steps": 400, "callbacks": [Timer(timedelta(seconds=75))]},
+            "42 %, step 170 of 400",
+            "about 1 min 15 s left",
+        ),
+        ({}, "step 170", None),
     ],
 )
 def test_a_line_a_minute_of_training(
-    clock: Clock, caplog: pytest.LogCaptureFixture, limits: dict[str, Any], left: str | None
+    clock: Clock, caplog: pytest.LogCaptureFixture, limits: dict[str, Any], done: str, left: str | None
 ) -> None:
     caplog.set_level(logging.INFO)
-    trained(Pace(60), clock, trainer(global_step=150, **limits), steps=21, seconds=3)
-    expected = "training: step 170 (epoch 2), 11 texts a second, loss 2.346"  # 20 x 16 x 2 texts in 60 s
+    trained(Pace(60, first_seconds=60), clock, trainer(global_step=150, **limits), steps=21, seconds=3)
+    expected = f"training: {done} (epoch 2), 11 texts a second, loss 2.346"  # 20 x 16 x 2 texts in 60 s
     assert caplog.messages == [expected + (f", {left}" if left else "")]
+
+
+def test_lines_come_early_and_then_ever_less_often(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    trained(Pace(every_seconds=60, first_seconds=5), clock, trainer(max_steps=400), steps=400, seconds=1)
+    steps = [int(message.partition("step ")[2].partition(" ")[0]) for message in caplog.messages]
+    assert steps == [5, 15, 35, 75, 135, 195, 255, 315, 375]
 
 
 def test_only_the_first_process_speaks(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    trained(Pace(60), clock, trainer(is_global_zero=False), steps=50, seconds=3)
+    trained(Pace(60, first_seconds=60), clock, trainer(is_global_zero=False), steps=50, seconds=3)
     assert caplog.messages == []
 
 
 def test_batches_of_an_earlier_session_do_not_hasten_the_end(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    callback, running = Pace(60), trainer(world_size=1)
+    callback, running = Pace(60, first_seconds=60), trainer(world_size=1)
     callback.on_test_start(running, MODULE)
     for number in range(6):
         callback.on_test_batch_start(running, MODULE, BATCH, number)
         clock.now += 0.01 if number < 3 else 32.0  # three had been finished before a kill
         callback.on_test_batch_end(running, MODULE, {"seconds": 32.0}, BATCH, number)
     # Of 10 batches 5 are done; 2 took 32 s each.
-    assert caplog.messages == ["testing: 5 of 10 batches, 0.5 texts a second, about 2 min 40 s left"]
+    assert caplog.messages == ["testing: 50 %, 5 of 10 batches, 0.5 texts a second, about 2 min 40 s left"]
 
 
 def test_no_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,11 +21,12 @@ from torch import Tensor
 
 import runs
 from attacks.base import Targets
+from attacks.budget import training_progress
 from attacks.decoders import EncoderDecoder
 from attacks.finished import weights_key
 from attacks.from_run import attack_of, identity, keep
 from attacks.generative import GenerativeAttack
-from attacks.optimizers import OptimizerSettings, scheduled, training_progress
+from attacks.optimizers import OptimizerSettings, scheduled
 from attacks.run_checks import check_embedder
 from attacks.tokenizing import label_ids, load_tokenizer, token_ids
 from attacks.vec2text.hypothesis_plan import HypothesisPlan, Recipe, matched_noise, write_hypotheses

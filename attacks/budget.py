@@ -1,0 +1,59 @@
+"""How long a training is: the steps or the time that it was given, and the share of them that is used.
+
+planned_steps(trainer)       # 1800; None where only the time is limited
+training_progress(trainer)   # 0.25 after 450 of 1,800 steps
+"""
+
+from __future__ import annotations
+
+import torch
+from lightning import Trainer
+from lightning.pytorch.callbacks import Timer
+
+
+def planned_steps(trainer: Trainer) -> int | None:
+    """Optimiser steps after which ``max_steps`` or ``max_epochs`` ends the training, whichever comes first."""
+    limits = []
+    if trainer.max_steps > 0:
+        limits.append(trainer.max_steps)
+    if trainer.max_epochs is not None and trainer.max_epochs > 0:
+        batches = trainer.max_epochs * trainer.num_training_batches
+        limits.append(max(1, int(batches / trainer.accumulate_grad_batches)))
+    return min(limits, default=None)
+
+
+def timer(trainer: Trainer) -> Timer | None:
+    """What ends the training after ``max_time``; None without such a limit."""
+    timers = (callback for callback in trainer.callbacks if isinstance(callback, Timer))  # type: ignore[attr-defined]
+    return next((found for found in timers if found.time_remaining() is not None), None)
+
+
+def training_progress(trainer: Trainer) -> float:
+    """Share of the training budget that is used, 0 to 1; 0 without a budget.
+
+    Steps count where they are planned, so that the learning rate does not depend on the speed of the machine; a time
+    limit beside them only cuts the training short. Without steps it is the time that counts. Ranks read their own
+    clocks, so the time is averaged over them: one learning rate for all.
+    """
+    steps = planned_steps(trainer)
+    if steps is not None:
+        return min(1.0, trainer.global_step / steps)
+    clock = timer(trainer)
+    if clock is None:
+        return 0.0
+    elapsed, remaining = clock.time_elapsed(), clock.time_remaining()
+    assert remaining is not None
+    share = elapsed / max(elapsed + remaining, 1e-9)
+    if trainer.world_size > 1:  # on the device: nccl reduces nothing else
+        local = torch.tensor(share, device=trainer.strategy.root_device)
+        share = float(trainer.strategy.reduce(local, reduce_op="mean"))
+    return min(1.0, share)
+
+
+def cut_short(trainer: Trainer) -> bool:
+    """Whether ``max_time`` ended the training before its planned steps."""
+    steps, clock = planned_steps(trainer), timer(trainer)
+    if steps is None or clock is None or trainer.global_step >= steps:
+        return False
+    remaining = clock.time_remaining()
+    return remaining is not None and remaining <= 0
