@@ -27,7 +27,7 @@ class Decoder(Protocol):
         ...
 
     def step(self, tokens: Tensor, state: object) -> Tensor:
-        """One token a beam, (n, b) -> logits (n, b, V); the state is extended in place."""
+        """One token a beam, (n, b) -> logits (n, b, V), which may be written over; the state is extended in place."""
         ...
 
     def select(self, rows: Tensor, state: object) -> None:
@@ -100,7 +100,7 @@ class BeamSearch:
         running = torch.empty((n, 1, 0), dtype=torch.long, device=device)
         scores = torch.zeros((n, 1), device=device)  # of running beams; a single one before the first token
         for length in range(1, limit + 1):
-            a, width, vocabulary = logits.shape
+            width, vocabulary = logits.shape[1:]
             # In place where the type allows: on a CPU, fresh memory of this size costs more than the arithmetic.
             log_p = logits.float()
             torch.log_softmax(log_p, -1, out=log_p)
@@ -230,7 +230,7 @@ def _largest(log_p: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor]
     if b * blocks <= count:
         return (log_p + scores[..., None]).view(n, -1).topk(count, dim=1)
     end = blocks * BLOCK
-    largest = log_p[..., :end].unflatten(-1, (blocks, BLOCK)).amax(-1) + scores[..., None]
+    largest = log_p[..., :end].view(n, b, blocks, BLOCK).amax(-1) + scores[..., None]
     found = largest.view(n, -1).topk(count, dim=1, sorted=False).indices
     first = found // blocks * vocabulary + found % blocks * BLOCK
     places = (first[..., None] + torch.arange(BLOCK, device=log_p.device)).flatten(1)

@@ -4,10 +4,10 @@
     beam 0 looks at:        x    x         x
     beam 1 looks at:        x    x            x
 
-Beam search reorders its beams after every token, and with them, in transformers, all keys and values. Here a token stays
-where it was written, and each beam knows which of its target's slots are its own past: a mask. The beams of a target
-are the queries of one attention, so what they share stands there once. Layers are those of the model, called as they
-are: only attention, its memory and the activation are ours.
+Beam search reorders its beams after every token, and with them, in transformers, all keys and values. Here a token
+stays where it was written, and each beam knows which of its target's slots are its own past: a mask. The beams of a
+target are the queries of one attention, so what they share stands there once. Layers are those of the model, called as
+they are: only attention, its memory and the activation are ours.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ GELU_CUBIC = GELU_LINEAR * 0.044715
 
 
 def runs(model: Any) -> bool:
-    """Whether ``model`` is a GPT-2 whose steps these are."""
+    """Whether ``model`` is a GPT-2 whose steps these are, in eval mode, its layers neither wrapped nor sharded."""
     config = model.config
     return (
         type(model).__name__ == "GPT2LMHeadModel"
+        and all(type(block).__name__ == "GPT2Block" for block in model.transformer.h)
+        and all(parameter.numel() for parameter in model.parameters())
         and not model.training
         and not config.add_cross_attention
         and not config.reorder_and_upcast_attn
@@ -91,8 +93,8 @@ class GPT2Beams:
         width, heads = hidden.shape[-1], attention.num_heads
         made = attention.c_attn(hidden).view(n, b, 3 * width)
         memory[:n, slots - b : slots] = made[..., width:]
-        query = made[..., :width].unflatten(-1, (heads, -1)).transpose(1, 2)
-        keys, values = memory[:n, :slots].unflatten(-1, (2, heads, -1)).permute(2, 0, 3, 1, 4)
+        query = made[..., :width].view(n, b, heads, -1).transpose(1, 2)
+        keys, values = memory[:n, :slots].view(n, slots, 2, heads, -1).permute(2, 0, 3, 1, 4)
         read = nn.functional.scaled_dot_product_attention(
             query, keys, values, attn_mask=self.bias[:, None], scale=attention.scaling
         )
