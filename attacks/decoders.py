@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.cross_entropy import cross_entropy
+from attacks.gpt2_beams import GPT2Beams, runs
 
 
 class CausalDecoder(nn.Module):
@@ -49,18 +50,40 @@ class CausalDecoder(nn.Module):
     def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
         """See decoding.Decoder."""
         prefix = prefix.to(self.model.get_input_embeddings().weight.dtype)
-        output = self.model(inputs_embeds=prefix, use_cache=True, logits_to_keep=1)
-        return output.logits[:, -1], output.past_key_values
+        state = GPT2Beams(self.model, prefix) if runs(self.model) else BeamRows(self.model, prefix)
+        return state.logits, state
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
         """See decoding.Decoder."""
-        output = self.model(input_ids=tokens[:, None], past_key_values=state, use_cache=True, logits_to_keep=1)
-        logits: Tensor = output.logits[:, -1]
+        logits: Tensor = state.step(tokens)
         return logits
 
     def select(self, rows: Tensor, state: Any) -> None:
         """See decoding.Decoder."""
-        state.reorder_cache(rows)
+        state.select(rows)
+
+
+class BeamRows:
+    """What any causal language model goes on from: each beam is a row of the batch, with a past of its own."""
+
+    def __init__(self, model: Any, prefix: Tensor) -> None:
+        """Read prefix vectors (n, k, width)."""
+        self.model = model
+        output = model(inputs_embeds=prefix, use_cache=True, logits_to_keep=1)
+        self.logits: Tensor = output.logits[:, -1]
+        self.cache = output.past_key_values
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """One token a beam, (n, b) -> logits (n, b, V)."""
+        output = self.model(
+            input_ids=tokens.reshape(-1, 1), past_key_values=self.cache, use_cache=True, logits_to_keep=1
+        )
+        logits: Tensor = output.logits
+        return logits.view(*tokens.shape, -1)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep ``rows`` (m, b)."""
+        self.cache.reorder_cache(rows.flatten())
 
 
 class ClosedPrefixDecoder(CausalDecoder):
@@ -135,11 +158,12 @@ class EncoderDecoderState:
         self.sources = torch.arange(len(encoded), device=encoded.device)
 
     def select(self, rows: Tensor) -> None:
-        """Keep ``rows``, in that order.
+        """Keep ``rows`` (m, b), in that order.
 
         Beams mostly change places among those of one source, and what was encoded is the same for all of them: then
         only the keys and values of the text so far move. Those of the source are ten times as many.
         """
+        rows = rows.flatten()
         self.cache.self_attention_cache.reorder_cache(rows)
         sources = self.sources[rows]
         if not torch.equal(sources, self.sources):
@@ -154,18 +178,18 @@ def start_decoder(model: Any, inputs: Tensor, mask: Tensor | None = None) -> tup
     encoded = model.get_encoder()(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
     state = EncoderDecoderState(encoded, mask)
     start = torch.full((len(inputs),), model.config.decoder_start_token_id, dtype=torch.long, device=inputs.device)
-    return step_decoder(model, start, state), state
+    return step_decoder(model, start[:, None], state)[:, 0], state
 
 
 def step_decoder(model: Any, tokens: Tensor, state: EncoderDecoderState) -> Tensor:
-    """One token a row, (n,) -> logits (n, V); the state is extended in place."""
+    """One token a beam, (n, b) -> logits (n, b, V); the state is extended in place."""
     output = model(
         encoder_outputs=(state.encoded,),
         attention_mask=state.mask,
-        decoder_input_ids=tokens[:, None],
+        decoder_input_ids=tokens.reshape(-1, 1),
         past_key_values=state.cache,
         use_cache=True,
     )
     state.cache = output.past_key_values
-    logits: Tensor = output.logits[:, -1]
-    return logits
+    logits: Tensor = output.logits
+    return logits.view(*tokens.shape, -1)

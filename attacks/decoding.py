@@ -16,6 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 State = TypeVar("State")
+BLOCK = 64  # elements of the vocabulary whose largest is looked at first
 
 
 class Decoder(Protocol):
@@ -26,11 +27,15 @@ class Decoder(Protocol):
         ...
 
     def step(self, tokens: Tensor, state: object) -> Tensor:
-        """One token a row, (n,) -> logits (n, V); the state is extended in place."""
+        """One token a beam, (n, b) -> logits (n, b, V), which may be written over; the state is extended in place."""
         ...
 
     def select(self, rows: Tensor, state: object) -> None:
-        """Keep ``rows`` of the state, in that order, repeats allowed."""
+        """Keep these ``rows`` (m, b) of the state, in that order, repeats allowed.
+
+        Before the first step there are n rows, then n * b, the beams of a target one after the other; what stands in
+        one line of ``rows`` belongs to one target.
+        """
         ...
 
 
@@ -90,20 +95,17 @@ class BeamSearch:
         ended_scores = torch.full((n, b), -torch.inf, device=device)
 
         logits, state = decoder.start(prefix)
+        logits = logits[:, None]
         active = torch.arange(n, device=device)  # targets that are still searched
         running = torch.empty((n, 1, 0), dtype=torch.long, device=device)
         scores = torch.zeros((n, 1), device=device)  # of running beams; a single one before the first token
-        # Written over at every step: on a CPU, fresh memory of this size costs more than the arithmetic.
-        space = torch.empty((n * b, logits.shape[-1]), device=device)
         for length in range(1, limit + 1):
-            a, width = scores.shape
-            vocabulary = logits.shape[-1]
-            totals = space[: a * width]
-            torch.log_softmax(logits, -1, dtype=torch.float32, out=totals)
-            totals = totals.view(a, width, vocabulary)
-            totals += scores[:, :, None]
+            width, vocabulary = logits.shape[1:]
+            # In place where the type allows: on a CPU, fresh memory of this size costs more than the arithmetic.
+            log_p = logits.float()
+            torch.log_softmax(log_p, -1, out=log_p)
             # 2b candidates: even if b of them end here, b are left to run on.
-            top, flat = totals.view(a, -1).topk(min(2 * b, width * vocabulary), dim=1)
+            top, flat = _largest(log_p, scores, min(2 * b, width * vocabulary))
             parents, tokens = flat // vocabulary, flat % vocabulary
             parents_of = parents[..., None].expand(-1, -1, length - 1)
             texts = (
@@ -123,12 +125,12 @@ class BeamSearch:
             keep = scores[:, 0] / length**self.length_penalty > best[:, -1]
             if length == limit or not bool(keep.any()):
                 break
-            kept = keep.nonzero()[:, 0]
+            kept = _packed(keep)
             active, scores, order = active[kept], scores[kept], order[kept]
             running = texts[kept].gather(1, order[..., None].expand(-1, -1, length))
             rows = kept[:, None] * width + parents[kept].gather(1, order)
-            decoder.select(rows.flatten(), state)
-            logits = decoder.step(running[:, :, -1].flatten(), state)
+            decoder.select(rows, state)
+            logits = decoder.step(running[:, :, -1], state)
 
         results = []
         for texts_of, scores_of in zip(ended.tolist(), ended_scores.tolist(), strict=True):
@@ -177,19 +179,19 @@ class NucleusSampling:
         uniforms = torch.stack([self._uniforms(i) for i in index.tolist()]).flatten(0, 1).to(device)
         logits, state = decoder.start(prefix)
         rows = torch.arange(n, device=device).repeat_interleave(self.proposals)
-        decoder.select(rows, state)
+        decoder.select(rows[:, None], state)
         logits = logits[rows]
         active = torch.arange(len(rows), device=device)
         texts = torch.full((len(rows), self.max_new_tokens), eos, dtype=torch.long, device=device)
         for position in range(self.max_new_tokens):
             tokens = self._draw(logits.float() / self.temperature, uniforms[active, position])
             texts[active, position] = tokens
-            kept = (tokens != eos).nonzero()[:, 0]
+            kept = _packed(tokens != eos)
             if position + 1 == self.max_new_tokens or not len(kept):
                 break
             active = active[kept]
-            decoder.select(kept, state)
-            logits = decoder.step(tokens[kept], state)
+            decoder.select(kept[:, None], state)
+            logits = decoder.step(tokens[kept, None], state)[:, 0]
         flat = [_until(ids, eos) for ids in texts.tolist()]
         return [flat[i * self.proposals : (i + 1) * self.proposals] for i in range(n)]
 
@@ -210,6 +212,46 @@ class NucleusSampling:
         # Rounding may carry a draw past the last kept token.
         picked = torch.minimum(picked, ((nucleus > 0).sum(-1) - 1)[:, None])
         return order.gather(1, picked)[:, 0]
+
+
+def _largest(log_p: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The ``count`` largest scores of each target's continuations, best first, and their places among b * V.
+
+    ``topk`` takes longer over all of them than the model's arithmetic over most of its layers. They lie in the
+    ``count`` blocks whose largest elements are the largest, so only those are searched.
+
+    Args:
+        log_p: (n, b, V), of the next token.
+        scores: (n, b), of the beams.
+        count: At most b * V.
+    """
+    n, b, vocabulary = log_p.shape
+    blocks = vocabulary // BLOCK
+    if b * blocks <= count:
+        return (log_p + scores[..., None]).view(n, -1).topk(count, dim=1)
+    end = blocks * BLOCK
+    largest = log_p[..., :end].view(n, b, blocks, BLOCK).amax(-1) + scores[..., None]
+    found = largest.view(n, -1).topk(count, dim=1, sorted=False).indices
+    first = found // blocks * vocabulary + found % blocks * BLOCK
+    places = (first[..., None] + torch.arange(BLOCK, device=log_p.device)).flatten(1)
+    if end < vocabulary:  # what no block holds is searched in any case
+        beams = torch.arange(b, device=log_p.device)[:, None] * vocabulary
+        rest = (beams + torch.arange(end, vocabulary, device=log_p.device)).flatten()
+        places = torch.cat([places, rest.expand(n, -1)], 1)
+    values = log_p.view(n, -1).gather(1, places) + scores.gather(1, places // vocabulary)
+    top, order = values.topk(count, dim=1)
+    return top, places.gather(1, order)
+
+
+def _packed(keep: Tensor) -> Tensor:
+    """Numbers of the elements that are true, such that as many as possible stay at their places.
+
+    Those behind fill the holes before them: a state that is held in place moves the least.
+    """
+    kept = keep.nonzero()[:, 0]
+    packed = torch.arange(len(kept), device=keep.device)
+    packed[~keep[: len(kept)]] = kept[kept >= len(kept)]
+    return packed
 
 
 def _until(ids: list[int], eos: int) -> list[int]:

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
-from attacks.decoders import CausalDecoder, EncoderDecoder
-from attacks.decoding import BeamSearch, NucleusSampling
+from attacks.decoders import BeamRows, CausalDecoder, EncoderDecoder
+from attacks.decoding import BLOCK, BeamSearch, NucleusSampling, _largest, _packed
+from attacks.gpt2_beams import GPT2Beams, runs
 
 EOS, VOCABULARY, WIDTH = 1, 23, 16
 
@@ -85,6 +86,69 @@ def test_result_of_a_target_does_not_depend_on_its_neighbours(make: object, deco
     together = decoding(decoder, prefix, eos=EOS, index=index)
     alone = [decoding(decoder, prefix[i : i + 1], eos=EOS, index=index[i : i + 1])[0] for i in range(9)]
     assert [texts[0] for texts in together] == [texts[0] for texts in alone]
+
+
+@pytest.mark.parametrize("activation", ["gelu_new", "gelu_pytorch_tanh", "relu"])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@torch.no_grad()
+def test_steps_of_gpt2_are_those_of_the_model(activation: str, attention: str) -> None:
+    """Over many steps, with beams that change places, targets that leave, and slots that are given back."""
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=VOCABULARY, n_positions=40, n_embd=WIDTH, n_layer=2, n_head=2, initializer_range=0.4,
+        activation_function=activation, attn_implementation=attention, scale_attn_by_inverse_layer_idx=True,
+        bos_token_id=EOS, eos_token_id=EOS,
+    )  # fmt: skip
+    model = GPT2LMHeadModel(config).eval()
+    assert runs(model)
+    generator = torch.Generator().manual_seed(2)
+    states = [GPT2Beams(model, prefixes(9, 3)), BeamRows(model, prefixes(9, 3))]
+    assert torch.equal(states[0].logits, states[1].logits)
+    n, width, beams = 9, 1, 4
+    most = 0
+    for step in range(30):
+        targets = torch.randperm(n, generator=generator)[: n if step % 6 else n - 1]
+        n = len(targets)
+        rows = targets[:, None] * width + torch.randint(width, (n, beams), generator=generator)
+        width = beams
+        tokens = torch.randint(VOCABULARY, (n, beams), generator=generator)
+        for state in states:
+            state.select(rows)
+        ours, expected = (state.step(tokens) for state in states)
+        assert ours.shape == (n, beams, VOCABULARY)
+        assert torch.allclose(ours, expected, atol=1e-5, rtol=1e-5)
+        most = max(most, states[0].memory[0].shape[1])
+    assert most < 3 + 30 * beams  # some were given back
+
+
+def test_other_models_step_by_rows() -> None:
+    decoder = causal()
+    assert isinstance(decoder.start(prefixes(2, 1))[1], GPT2Beams)
+    decoder.model.train()  # dropout is the model's own
+    assert isinstance(decoder.start(prefixes(2, 1))[1], BeamRows)
+    model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, reorder_and_upcast_attn=True)).eval()
+    assert not runs(model)
+
+
+@pytest.mark.parametrize("vocabulary", [7, BLOCK, BLOCK * 40, BLOCK * 40 + 11])
+@pytest.mark.parametrize("beams", [1, 5])
+def test_largest_scores_are_those_of_a_search_over_all(vocabulary: int, beams: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    log_p = torch.randn(6, beams, vocabulary, generator=generator).log_softmax(-1)
+    log_p[0, 0, -1] = 0.0  # the best may be the last
+    scores = -torch.rand(6, beams, generator=generator)
+    count = min(2 * beams, beams * vocabulary)
+    top, places = _largest(log_p, scores, count)
+    expected = (log_p + scores[..., None]).view(6, -1).topk(count, dim=1)
+    assert torch.equal(top, expected.values)
+    assert torch.equal(places, expected.indices)
+
+
+def test_few_rows_move_where_some_leave() -> None:
+    keep = torch.tensor([True, False, True, True, False, True, True])
+    assert _packed(keep).tolist() == [0, 5, 2, 3, 6]
+    assert _packed(torch.ones(3, dtype=torch.bool)).tolist() == [0, 1, 2]
+    assert _packed(torch.zeros(3, dtype=torch.bool)).tolist() == []
 
 
 def test_nucleus_draws_follow_the_renormalised_nucleus() -> None:
