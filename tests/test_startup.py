@@ -50,10 +50,9 @@ def answer(script: str, *arguments: str, folder: Path) -> list[str]:
     [
         (["embedder=minilmm"], ["embedder=minilmm: did you mean minilm?"]),
         (
-            ["attack.learning_rat=1", "cache_dir=7", "attack.label_smoothing=2"],
+            ["attack.learning_rat=1", "attack.label_smoothing=2"],
             [
                 "attack.learning_rat: unknown key, valid: backbone, decoding, label_smoothing, optimizer, prefix",
-                "cache_dir=7: must be a text",
                 "attack.label_smoothing=2: must be less than 1.0",
             ],
         ),
