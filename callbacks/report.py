@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import runs
+from callbacks.caveats import below_baseline, partial, undertrained
 from callbacks.results import Results, by_quality, evenly, pieces, read_results
 from callbacks.sections import SECTIONS, comparison, macro
 from callbacks.terminal import plain
-from callbacks.wording import shortcoming, verdict
+from callbacks.wording import verdict
 from errors import printable
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def write_report(run_dir: Path) -> Path:
         heading=_heading(results),
         run=str(results.config.get("name") or run_dir.resolve().name),
         facts=_facts(results),
-        lead=verdict(results.metrics, results.baseline, len(results.recovered)),
-        warning=shortcoming(results.metrics),
+        lead=_lead(results),
+        warnings=_warnings(results),
         sections=[(section.anchor, section.title, html) for section, html in sections if html is not None],
     )
     path = run_dir / "report.html"
@@ -67,9 +68,8 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
         table.add_row(plain(line.title), *cells[: len(columns)])
     console.print(table)
     console.print(plain(f"More figures: {run_dir / runs.METRICS}", style="dim"), soft_wrap=True)
-    console.print(plain(verdict(results.metrics, results.baseline, len(results.recovered))))
-    warning = shortcoming(results.metrics)
-    if warning is not None:
+    console.print(plain(_lead(results)))
+    for warning in _warnings(results):
         console.print(plain(f"\n{warning}", style="bold red"))
     console.print(plain("\nFive of them, evenly from the best to the worst; recovered words in green:"))
     pairs = Table.grid(padding=(0, 2))
@@ -82,6 +82,18 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
     report = run_dir / "report.html"
     if report.exists():
         console.print(plain(f"Report: {report}"), soft_wrap=True)
+
+
+def _lead(results: Results) -> str:
+    """The first sentences: that the attack is below its baseline, where it is, and what was read."""
+    said = verdict(results.metrics, results.baseline, len(results.recovered))
+    below = below_baseline(results.metrics, results.baseline)
+    return said if below is None else f"{below} {said}"
+
+
+def _warnings(results: Results) -> list[str]:
+    found = (undertrained(results.training), partial(results.metrics))
+    return [warning for warning in found if warning is not None]
 
 
 def _heading(results: Results) -> str:

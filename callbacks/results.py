@@ -5,6 +5,7 @@
     baseline.json      the nearest neighbour's, same keys; absent where none was computed
     analyses.json      what callbacks.analyses counted; absent where it did not
     predictions.jsonl  {"index": 3, "reference": "...", "prediction": "...", "kind": "sequence", "cosine": 0.93, ...}
+    record.json        {"training": {"steps": 1800, "planned_steps": 1800, "cut_short": false}, ...}; may be absent
     history.jsonl      {"step": 120, "train_loss": 3.1, "val_loss": null, ...}; absent where nothing was trained
 
 Keys that are not named here are left alone, apart from those of metrics.json, which are all shown.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -91,7 +92,10 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All that a report shows. ``baseline`` and ``analyses`` are None, ``history`` is empty where the run has none."""
+    """All that a report shows.
+
+    ``baseline`` and ``analyses`` are None, ``history`` and ``training`` (of record.json) are empty where there is none.
+    """
 
     directory: Path
     config: dict[str, Any]
@@ -101,6 +105,7 @@ class Results:
     recovered: list[Recovered]
     history: list[Moment]
     analyses: dict[str, Any] | None = None
+    training: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ordered_words(self) -> bool:
@@ -141,7 +146,13 @@ def read_results(run_dir: Path) -> Results:
         recovered=_score(rows),
         history=_lines(history, Moment) if history.exists() else [],
         analyses=_object(analyses) if analyses.exists() else None,
+        training=_training(run_dir / runs.RECORD),
     )
+
+
+def _training(record: Path) -> dict[str, Any]:
+    training = _object(record).get("training") if record.exists() else None
+    return training if isinstance(training, dict) else {}
 
 
 def read_rows(path: Path) -> list[Row]:

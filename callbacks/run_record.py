@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import time
 from dataclasses import asdict
@@ -19,7 +20,11 @@ from lightning import Callback, LightningModule, Trainer
 import runs
 from attacks import precision
 from attacks.base import of_every_rank
+from attacks.budget import cut_short, planned_steps
+from callbacks.caveats import undertrained
 from embedders.cache import CachedEmbedder
+
+log = logging.getLogger("train")
 
 PACKAGES = ("torch", "lightning", "transformers", "tokenizers", "sentence-transformers", "sacrebleu")
 
@@ -47,7 +52,12 @@ class RunRecord(Callback):
             "seconds": round(time.perf_counter() - self.started, 3),
             "steps": trainer.global_step,
             "epochs": trainer.current_epoch,
+            "planned_steps": planned_steps(trainer),
+            "cut_short": cut_short(trainer),
         }
+        warning = undertrained(self.record["training"])
+        if warning is not None and trainer.is_global_zero:
+            log.warning(warning)
         self._write(trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

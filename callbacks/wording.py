@@ -245,18 +245,6 @@ def verdict(metrics: Mapping[str, object], baseline: Mapping[str, object] | None
     return f"Of {count}, {first}{last}.{_neighbour(baseline, exact, recall)}"
 
 
-def shortcoming(metrics: Mapping[str, object]) -> str | None:
-    """That a limit of queries cut the test short, and how it is gone on with; None where it did not."""
-    reason, count = metrics.get("partial_reason"), number(metrics, "partial")
-    if reason is None or count is None:
-        return None
-    return (
-        f"CUT SHORT: the search for {count:,.0f} of the texts ended early, and their best until then counts. {reason}. "
-        "The same command with the directory of these results (evaluate.py output_dir=<dir>, or train.py run_dir=<dir> "
-        "ckpt_path=last) and a higher limit goes on with it."
-    )
-
-
 def _neighbour(baseline: Mapping[str, object] | None, exact: float | None, recall: float | None) -> str:
     """The neighbour's figures, for those that the run itself has."""
     parts = []

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from callbacks import sections
+from callbacks.caveats import below_baseline, undertrained
 from callbacks.figures import nice_ticks, thin
 from callbacks.report import print_summary, write_report
 from callbacks.results import by_quality, evenly, pieces, read_results
@@ -470,3 +471,42 @@ def test_secondary_figures_are_folded_in_the_page_and_left_out_of_the_terminal(t
 def test_every_figure_has_a_title_and_an_explanation() -> None:
     row = Scored("Ada left", "Ada left", (Span(0, 3, "first_name"),))
     assert [key for key in score([row]) if not measure(key).explanation] == []
+
+
+def test_a_training_that_was_cut_short_is_told() -> None:
+    planned = {"steps": 460, "planned_steps": 1800}
+    assert "460 of 1,800 steps" in (undertrained({**planned, "cut_short": True}) or "")
+    assert undertrained({**planned, "cut_short": False}) is None
+    assert undertrained({"steps": 460, "planned_steps": None, "cut_short": True}) is None
+    assert undertrained({}) is None
+
+
+@pytest.mark.parametrize(
+    ("metrics", "baseline", "below"),
+    [
+        ({"bleu": 0.2}, {"bleu": 54.8}, "BLEU 0.2 against 54.8"),
+        ({"bleu": 54.8}, {"bleu": 54.8}, None),
+        ({"bleu": 87.0, "token_f1": 10.0}, {"bleu": 54.8, "token_f1": 70.0}, None),
+        ({"bleu": None, "token_f1": 10.0}, {"bleu": 54.8, "token_f1": 70.0}, "token F1 10.0 against 70.0"),
+        ({"bleu": 0.2}, None, None),
+        ({}, {"bleu": 54.8}, None),
+    ],
+)
+def test_an_attack_below_its_baseline(
+    metrics: dict[str, Any], baseline: dict[str, Any] | None, below: str | None
+) -> None:
+    said = below_baseline(metrics, baseline)
+    assert said is None if below is None else below in (said or "")
+
+
+def test_caveats_stand_first_on_page_and_terminal(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    training = {"steps": 460, "planned_steps": 1800, "cut_short": True}
+    (run / "record.json").write_text(json.dumps({"training": training}))
+    for name, value in (("metrics.json", 0.2), ("baseline.json", 54.8)):
+        (run / name).write_text(json.dumps({**json.loads((run / name).read_text()), "bleu": value}))
+    page = write_report(run).read_text()
+    assert '<p class="lead">This attack reads less than a lookup' in page
+    assert page.index("This attack reads less") < page.index("460 of 1,800 steps")
+    shown = summary(run)
+    assert shown.index("This attack reads less") < shown.index("460 of 1,800 steps")
