@@ -500,7 +500,7 @@ def test_an_attack_below_its_baseline(
 
 
 def test_caveats_stand_first_on_page_and_terminal(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
+    run = make_run(tmp_path)
     training = {"steps": 460, "planned_steps": 1800, "cut_short": True}
     (run / "record.json").write_text(json.dumps({"training": training}))
     for name, value in (("metrics.json", 0.2), ("baseline.json", 54.8)):
