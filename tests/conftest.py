@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from collections.abc import Iterator
+
+import pytest
+
+from support.processes import Warm
 
 # Before torch is imported: the tests may run side by side, and sums over more threads differ in their last bits.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -13,3 +19,15 @@ os.environ.setdefault("WANDB_MODE", "offline")
 
 # A shell starts jobs in the background with Ctrl-C switched off, and their children inherit that; the tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """All modules are imported now, and stay: the collector need not walk through the libraries again and again."""
+    gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """Starts scripts in processes of their own; the first start takes as long as any, the others hardly anything."""
+    with Warm() as started:
+        yield started
