@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from compare import read_settings
 from errors import InputError
 from metrics.scored import Scored
 from metrics.scoring import score
+from support.processes import Warm
 
 ROOT = Path(__file__).parent.parent
 METRICS = ["bleu", "token_f1", "exact_match", "cosine"]
@@ -314,16 +313,12 @@ def test_short_forms() -> None:
     assert [p_value(p, 2000) for p in (2 / 2001, 0.008, 0.25, 1.0)] == ["p < .001", "p = .008", "p = .25", "p = 1"]
 
 
-def script(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "compare.py"), *arguments], cwd=cwd, capture_output=True, text=True, check=False
-    )
-
-
-def test_the_script_prints_and_writes_the_tables(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_script_prints_and_writes_the_tables(tmp_path: Path, warm: Warm) -> None:
     write_run(tmp_path / "a", analyses={"training_texts": 10})
     write_run(tmp_path / "b", improved(9), attack="<b>|x", analyses={"training_texts": 100})
-    done = script("b", "reference=a", "output=out/words", "metrics=token_f1,bleu", cwd=tmp_path)
+    arguments = ["b", "reference=a", "output=out/words", "metrics=token_f1,bleu"]
+    done = warm.run([str(ROOT / "compare.py"), *arguments], cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Difference to a" in done.stdout
     text = (tmp_path / "out" / "words.md").read_text()
@@ -370,8 +365,9 @@ def test_bad_input_is_one_message_before_any_resampling(
     assert not list(tmp_path.glob("comparison.*"))
 
 
-def test_the_script_ends_with_code_2_and_one_line(tmp_path: Path) -> None:
-    done = script("nosuch", cwd=tmp_path)
+@pytest.mark.slow
+def test_the_script_ends_with_code_2_and_one_line(tmp_path: Path, warm: Warm) -> None:
+    done = warm.run([str(ROOT / "compare.py"), "nosuch"], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
 

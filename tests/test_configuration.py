@@ -26,6 +26,7 @@ from configuration.ending import ending
 from configuration.sources import groups
 from datamodules.batching import LengthBucketBatchSampler
 from errors import InputError
+from support.processes import Warm
 
 ROOT = Path(configuration.__file__).resolve().parent.parent
 CHOICES = [(group, option) for group, names in groups().items() if group not in ("paths", "hydra") for option in names]
@@ -461,12 +462,17 @@ if __name__ == "__main__":
 '''
 
 
-def _run(folder: Path, name: str, *arguments: str, task: str = "") -> subprocess.CompletedProcess[str]:
+def _run(
+    folder: Path, name: str, *arguments: str, task: str = "", warm: Warm | None = None
+) -> subprocess.CompletedProcess[str]:
     script = folder / f"{name}.py"
     script.write_text(SCRIPT.format(name=name, entry="main" if name == "train" else "main_on_run"))
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TASK": task}
-    command = [sys.executable, str(script), *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    command = [str(script), *arguments]
+    if warm is not None:
+        return warm.run(command, cwd=folder, environment=environment)
+    started = [sys.executable, *command]
+    return subprocess.run(started, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("name", ["train", "evaluate", "invert", "audit"])
@@ -483,8 +489,8 @@ def test_help_lists_groups_and_keys_without_torch(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.slow
-def test_mistakes_on_the_command_line_end_with_code_2_and_no_directory(tmp_path: Path) -> None:
-    done = _run(tmp_path, "train", "embedder=minlim", "attack.decoding.beams=0", "attack.decodng=1")
+def test_mistakes_on_the_command_line_end_with_code_2_and_no_directory(tmp_path: Path, warm: Warm) -> None:
+    done = _run(tmp_path, "train", "embedder=minlim", "attack.decoding.beams=0", "attack.decodng=1", warm=warm)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         "embedder=minlim: did you mean minilm?",
@@ -495,22 +501,22 @@ def test_mistakes_on_the_command_line_end_with_code_2_and_no_directory(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_job_that_complains_and_one_that_is_interrupted(tmp_path: Path) -> None:
-    complained = _run(tmp_path, "train", "run_dir=here", task="complain")
+def test_a_job_that_complains_and_one_that_is_interrupted(tmp_path: Path, warm: Warm) -> None:
+    complained = _run(tmp_path, "train", "run_dir=here", task="complain", warm=warm)
     assert (complained.returncode, complained.stderr) == (2, "data.txt: empty\n")
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["log"]
-    interrupted = _run(tmp_path, "train", "run_dir=there", "seed=3", task="interrupt")
+    interrupted = _run(tmp_path, "train", "run_dir=there", "seed=3", task="interrupt", warm=warm)
     assert interrupted.returncode == 130
     assert interrupted.stderr.splitlines()[-1].endswith("train.py seed=3 run_dir=there ckpt_path=last")
     assert "Traceback" not in interrupted.stderr
 
 
 @pytest.mark.slow
-def test_a_multirun_gives_each_job_its_directory(tmp_path: Path) -> None:
-    done = _run(tmp_path, "train", "-m", "attack=geia,nearest_neighbor", "seed=1,2")
+def test_a_multirun_gives_each_job_its_directory(tmp_path: Path, warm: Warm) -> None:
+    done = _run(tmp_path, "train", "-m", "attack=geia,nearest_neighbor", "seed=1,2", warm=warm)
     assert done.returncode == 0, done.stderr
     directories = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("run ")]
     assert len(set(directories)) == 4
     assert all((tmp_path / directory / "log").is_file() for directory in directories)
-    shown = _run(tmp_path, "train", "-c", "job", "seed=5")
+    shown = _run(tmp_path, "train", "-c", "job", "seed=5", warm=warm)
     assert (shown.returncode, "seed: 5" in shown.stdout) == (0, True)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +27,7 @@ from attacks.trust import trusting
 from attacks.vec2text import corrector
 from datamodules.hypotheses import HypothesisStore
 from embedders.base import fingerprint_of
+from support.processes import Warm
 
 ROOT = Path(__file__).parent.parent
 LETTERS = "abcdefghijklmnopqrstuvwxyz ."
@@ -88,13 +87,10 @@ def evaluated(base: Path, run: str, name: str) -> Path:
     return base / name
 
 
-def killed_when(due: Callable[[], bool], *arguments: str, seconds: float = 300) -> None:
+def killed_when(warm: Warm, due: Callable[[], bool], *arguments: str, seconds: float = 300) -> None:
     """Start this file, and kill -9 it and its children once something is due."""
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    process = subprocess.Popen(
-        [sys.executable, __file__, *arguments], cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    process = warm.start([__file__, *arguments], environment={**os.environ, "PYTHONPATH": paths})
     end = time.monotonic() + seconds
     try:
         while not due():
@@ -102,9 +98,7 @@ def killed_when(due: Callable[[], bool], *arguments: str, seconds: float = 300) 
             assert time.monotonic() < end
             time.sleep(0.005)
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.kill()
 
 
 def outcome(run: Path) -> dict[str, Any]:
@@ -118,7 +112,7 @@ def outcome(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_killed_corrector_goes_on(tmp_path: Path) -> None:
+def test_a_killed_corrector_goes_on(tmp_path: Path, warm: Warm) -> None:
     splits = ["test" if n % 73 == 0 else "valid" if n % 50 == 1 else "train" for n in range(len(TEXTS))]
     rows = [{"text": text, "split": split} for text, split in zip(TEXTS, splits, strict=True)]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -128,7 +122,7 @@ def test_a_killed_corrector_goes_on(tmp_path: Path) -> None:
         found = (tmp_path / "cache" / "hypotheses").glob("*/[0-9]*.jsonl")
         return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in found}
 
-    killed_when(lambda: len(parts()) >= 8, "train", str(tmp_path))
+    killed_when(warm, lambda: len(parts()) >= 8, "train", str(tmp_path))
     stood = parts()
     whole = 2 * -(-splits.count("train") // 8) + -(-splits.count("valid") // 8)  # two sets, and one of validation texts
     assert 8 <= len(stood) < whole
@@ -138,7 +132,7 @@ def test_a_killed_corrector_goes_on(tmp_path: Path) -> None:
     assert outcome(run) == outcome(corrected(tmp_path, "unbroken", "other_cache"))
 
     out = tmp_path / "out"
-    killed_when(lambda: len(list((out / runs.FINISHED).glob("*.json"))) >= 3, "evaluate", str(tmp_path))
+    killed_when(warm, lambda: len(list((out / runs.FINISHED).glob("*.json"))) >= 3, "evaluate", str(tmp_path))
     assert not (out / runs.METRICS).exists()
     assert 3 <= len(list((out / runs.FINISHED).glob("*.json"))) < 2 * splits.count("test")
     again = outcome(evaluated(tmp_path, "corrector", "out"))

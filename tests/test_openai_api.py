@@ -9,7 +9,6 @@ import logging
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -31,6 +30,7 @@ from embedders.cache import CachedEmbedder
 from embedders.embedding_server import EmbeddingServer
 from embedders.openai_api import OpenAIEmbedder
 from errors import InputError
+from support.processes import Warm
 
 ROOT = Path(__file__).resolve().parent.parent
 KEY = "sk-planted-1f2e3d4c5b6a7988"
@@ -585,17 +585,18 @@ def test_the_option_gives_every_argument_its_default() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_goes_through_and_leaves_no_key_behind(server: Server, tmp_path: Path) -> None:
+def test_a_run_goes_through_and_leaves_no_key_behind(server: Server, tmp_path: Path, warm: Warm) -> None:
     server.script = [refusal(429, f"slow down, {KEY}"), good, refusal(500)]
     environment = {**os.environ, "OPENAI_API_KEY": KEY, "OMP_NUM_THREADS": "1"}
 
     def run(*overrides: str) -> subprocess.CompletedProcess[str]:
         command = [
-            *(sys.executable, "train.py", "embedder=openai", f"embedder.base_url={server.url}", "embedder.model=m"),
+            *(str(ROOT / "train.py"), "embedder=openai", f"embedder.base_url={server.url}", "embedder.model=m"),
             *("debug=smoke", "trainer=cpu", "embedder.backoff=0.001", "hydra.verbose=true"),
+            *("attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2"),
             *(f"cache_dir={tmp_path / 'cache'}", *overrides),
         ]
-        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        return warm.run(command, environment=environment)
 
     done = run(f"run_dir={tmp_path / 'limited'}", "embedder.max_queries=100")
     assert done.returncode == 2

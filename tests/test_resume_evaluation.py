@@ -6,10 +6,7 @@ This file is also the program that is killed: ``python tests/test_resume_evaluat
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +35,7 @@ from embedders.base import fingerprint_of
 from embedders.cache import CachedEmbedder
 from errors import InputError
 from examples import Example, Split
+from support.processes import Script, Warm
 
 ROOT = Path(__file__).parent.parent
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -123,12 +121,7 @@ def files(directory: Path) -> list[Path]:
     return sorted((directory / "out" / runs.FINISHED).glob("*.json"))
 
 
-def start(*command: str) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, *command], env=environment, cwd=ROOT, start_new_session=True)
-
-
-def kill_when(process: subprocess.Popen[bytes], due: Callable[[], bool], seconds: float = 120) -> None:
+def kill_when(process: Script, due: Callable[[], bool], seconds: float = 120) -> None:
     """kill -9 for the process and its children, once something is due."""
     end = time.monotonic() + seconds
     try:
@@ -137,9 +130,7 @@ def kill_when(process: subprocess.Popen[bytes], due: Callable[[], bool], seconds
             assert time.monotonic() < end
             time.sleep(0.01)
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.kill()
 
 
 def contents(output: Path) -> dict[str, Any]:
@@ -155,9 +146,9 @@ def contents(output: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_killed_test_goes_on_and_ends_alike(tmp_path: Path) -> None:
+def test_a_killed_test_goes_on_and_ends_alike(tmp_path: Path, warm: Warm) -> None:
     killed, unbroken = tmp_path / "killed", tmp_path / "unbroken"
-    kill_when(start(__file__, str(killed), "0.03"), lambda: len(files(killed)) >= 8)
+    kill_when(warm.start([__file__, str(killed), "0.03"]), lambda: len(files(killed)) >= 8)
     stood = {path: path.read_bytes() for path in files(killed)}
     assert 8 <= len(stood) < 30
     firsts = [int(path.stem[-9:]) for path in stood if "predictions" in path.name]
@@ -249,21 +240,22 @@ def again(*lines: str) -> None:
 
 
 @pytest.mark.slow
-def test_evaluate_goes_on_after_kill_9(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluate_goes_on_after_kill_9(tmp_path: Path, warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real command line is killed, with eight queries a text."""
     monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
     run, out, unbroken = (tmp_path / name for name in ("run", "out", "unbroken"))
     tiny = ["attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2", "trainer=cpu",
             "attack.decoding.max_new_tokens=12", "trainer.max_steps=2", "trainer.max_time=null", "~callbacks.progress",
-            "datamodule.source.sentences=3200", "datamodule.limit_train=100", "datamodule.limit_valid=2",
-            "datamodule.limit_test=40", "logger=none", f"run_dir={run}"]  # fmt: skip
+            "datamodule.source.sentences=200", "+datamodule.source.valid=20", "+datamodule.source.test=60",
+            "datamodule.limit_train=100", "datamodule.limit_valid=2", "datamodule.limit_test=40", "logger=none",
+            f"run_dir={run}"]  # fmt: skip
     train.train(configuration.compose("train", tiny))
     command = [f"run={run}", "attack.decoding.rerank=8", "datamodule.eval_batch_size=4"]
 
     def done() -> int:
         return len(list((out / runs.FINISHED).glob("*.json")))
 
-    kill_when(start("evaluate.py", *command, f"output_dir={out}"), lambda: done() >= 3)
+    kill_when(warm.start([str(ROOT / "evaluate.py"), *command, f"output_dir={out}"]), lambda: done() >= 3)
     assert 3 <= done() < 10
     shutil.copytree(out, tmp_path / "other")
     again(*command, f"output_dir={out}")
