@@ -21,8 +21,13 @@ os.environ.setdefault("WANDB_MODE", "offline")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# What is imported stays: the collector need not walk through the libraries again and again, now or later.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """All modules are imported now, and stay: the collector need not walk through the libraries again and again."""
+    """All modules are imported now."""
+    gc.enable()
     gc.freeze()
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from running_benchmarks import Benchmarks, benchmarks
 
-from places import Place
+from support.places import Place
 
 __all__ = ["benchmarks"]  # a fixture
 

@@ -37,21 +37,11 @@ from defenses.identity import Identity
 from embedders.cache import CachedEmbedder
 from errors import InputError
 from examples import Example, Split
+from support.letters import FewLetters
 
 DIMENSION = 12
 NAMES, CITIES = ["ada", "bob", "cleo", "dan"], ["paris", "rome", "oslo", "lima"]
 TEXTS = [f"{name} lives in {city} ." for name in NAMES for city in CITIES]
-
-
-class Letters:
-    """Counts of letters, which name and city can be read from."""
-
-    dimension = DIMENSION
-    max_tokens = 64
-    fingerprint = "01" * 32
-
-    def embed(self, texts: Sequence[str]) -> Tensor:
-        return torch.tensor([[float(text.count(letter)) for letter in "abcdelmnoprs"] for text in texts])
 
 
 class Source:
@@ -119,7 +109,7 @@ def built(attack: GenerativeAttack, artifacts: Path) -> GenerativeAttack:
 
 def datamodule(tmp_path: Path) -> InversionDataModule:
     made = InversionDataModule(Source(), batch_size=8, drop_repeated=False)
-    made.connect(CachedEmbedder(Letters(), tmp_path / "cache"), Identity())
+    made.connect(CachedEmbedder(FewLetters(), tmp_path / "cache"), Identity())
     return made
 
 
@@ -183,7 +173,7 @@ def test_training_lowers_the_loss_and_a_restored_attack_predicts_the_same(
     fitting.test(attack, data, verbose=False)
     assert watch.modes == {"train": {True}, "test": {False}}
 
-    targets = Targets(Letters().embed(TEXTS[:6]), torch.arange(6))
+    targets = Targets(FewLetters().embed(TEXTS[:6]), torch.arange(6))
     expected = attack.eval().invert(targets, None)
     again = geia(model)
     again.connect(tmp_path / "artifacts", None, from_checkpoint=True)
@@ -225,7 +215,7 @@ def test_random_weights_keep_the_architecture_only(tmp_path: Path, kind: str) ->
 @pytest.mark.parametrize(("kind", "random_weights"), KINDS[:3] + KINDS[4:5] + KINDS[6:7])
 def test_padding_is_never_trained_on(tmp_path: Path, kind: str, random_weights: bool) -> None:
     attack = built(geia(backbone(tmp_path, kind)), tmp_path / "artifacts")
-    vectors = Letters().embed(TEXTS[:4])
+    vectors = FewLetters().embed(TEXTS[:4])
     ids = attack.encode([TEXTS[0], "ada", "bob lives", TEXTS[5] + " and so on"])
     width = max(map(len, ids))
 
@@ -288,7 +278,7 @@ def test_own_bpe_reads_back_every_character(own_tokenizer: Any, text: str) -> No
 
 def test_dropout_is_active_in_training_only(tmp_path: Path) -> None:
     attack = built(geia(RandomGPT2(1, 32, 2, 300, dropout=0.5)), tmp_path)
-    vectors, labels = Letters().embed(TEXTS[:2]), torch.tensor(attack.encode(["ada", "dan"]))
+    vectors, labels = FewLetters().embed(TEXTS[:2]), torch.tensor(attack.encode(["ada", "dan"]))
     assert attack.loss(vectors, labels) == attack.loss(vectors, labels)
     attack.train()
     assert attack.loss(vectors, labels) != attack.loss(vectors, labels)
@@ -298,7 +288,7 @@ def test_dropout_is_active_in_training_only(tmp_path: Path) -> None:
 def test_label_smoothing_spreads_the_targets_of_training_only(tmp_path: Path, model: Backbone) -> None:
     attack = built(geia(model), tmp_path)
     assert attack.label_smoothing == 0
-    vectors, labels = Letters().embed(TEXTS[:1]), torch.tensor(attack.encode(["ada"]))
+    vectors, labels = FewLetters().embed(TEXTS[:1]), torch.tensor(attack.encode(["ada"]))
     attack.train()
     plain = attack.loss(vectors, labels)
     logits: list[Tensor] = []

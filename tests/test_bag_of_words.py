@@ -22,21 +22,11 @@ from defenses.identity import Identity
 from embedders.cache import CachedEmbedder
 from errors import InputError
 from examples import Example, Split
+from support.letters import FewLetters
 
 NAMES, CITIES = ["ada", "bob", "cleo", "dan"], ["paris", "rome", "oslo", "lima"]
 TEXTS = [f"{name} lives in {city} ." for name in NAMES for city in CITIES]
 VALID, TEST = ["dan lives in oslo", "ada saw rome"], ["bob lives in lima ."]
-
-
-class Letters:
-    """Counts of letters, which name and city can be read from."""
-
-    dimension = 12
-    max_tokens = 64
-    fingerprint = "02" * 32
-
-    def embed(self, texts: Sequence[str]) -> Tensor:
-        return torch.tensor([[float(text.count(letter)) for letter in "abcdelmnoprs"] for text in texts])
 
 
 class Source:
@@ -55,13 +45,13 @@ def bag(vocabulary: Vocabulary | None = None, **options: float | int | None) -> 
 def built(attack: BagOfWords, artifacts: Path, texts: Sequence[str] = TEXTS) -> BagOfWords:
     attack.connect(artifacts, None)
     attack.prepare(texts, artifacts)
-    attack.restore(None, Letters.dimension)
+    attack.restore(None, FewLetters.dimension)
     return attack
 
 
 def data(directory: Path, valid: Sequence[str] = VALID) -> InversionDataModule:
     made = InversionDataModule(Source(valid), batch_size=8, drop_repeated=False)
-    made.connect(CachedEmbedder(Letters(), directory / "cache"), Identity())
+    made.connect(CachedEmbedder(FewLetters(), directory / "cache"), Identity())
     return made
 
 
@@ -180,7 +170,7 @@ def test_threshold_has_the_best_micro_f1_on_validation_and_the_curve_is_written(
     trainer(tmp_path, steps=12).fit(attack, datamodule)
 
     attack.eval()
-    probabilities = attack(Letters().embed(VALID)).sigmoid().detach()
+    probabilities = attack(FewLetters().embed(VALID)).sigmoid().detach()
     # "saw" was never seen in training: a column of its own, which no threshold names.
     probabilities = torch.cat([probabilities, torch.zeros(2, 1)], 1).numpy()
     ids = [set(row) for row in attack.tokens(VALID)]
@@ -238,9 +228,9 @@ def test_a_checkpoint_of_any_moment_holds_the_threshold_of_its_weights(tmp_path:
 
     again = bag(dropout=0.1)
     again.connect(tmp_path / "artifacts", None, from_checkpoint=True)
-    again.restore(tmp_path / "last.ckpt", Letters.dimension)
+    again.restore(tmp_path / "last.ckpt", FewLetters.dimension)
     assert again.threshold.item() == pytest.approx(chosen)
-    targets = Targets(Letters().embed(TEXTS), torch.arange(len(TEXTS)))
+    targets = Targets(FewLetters().embed(TEXTS), torch.arange(len(TEXTS)))
     attack.eval()
     assert again.invert(targets, None) == attack.invert(targets, None)
 
@@ -271,7 +261,7 @@ def test_it_learns_to_read_names_and_cities(tmp_path: Path) -> None:
     trainer(tmp_path, steps=150).fit(attack, data(tmp_path))
     attack.eval()
     attack.threshold.fill_(0.5)  # two validation texts are too few to choose it well
-    found = attack.invert(Targets(Letters().embed(TEXTS), torch.arange(len(TEXTS))), None)
+    found = attack.invert(Targets(FewLetters().embed(TEXTS), torch.arange(len(TEXTS))), None)
     right = [
         set(prediction.candidates[0].split()) == set(text[:-2].split())
         for prediction, text in zip(found, TEXTS, strict=True)

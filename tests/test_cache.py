@@ -159,6 +159,7 @@ def run_script(script: str, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_what_waits_is_written_when_the_program_ends(tmp_path: Path) -> None:
     process = run_script("CachedEmbedder(Counting(), Path(sys.argv[1])).embed(TEXTS)", tmp_path)
     process.communicate()
@@ -168,6 +169,7 @@ def test_what_waits_is_written_when_the_program_ends(tmp_path: Path) -> None:
     assert again.sent == []
 
 
+@pytest.mark.slow
 def test_after_kill_9_no_text_of_a_finished_shard_is_sent_again(tmp_path: Path) -> None:
     record = tmp_path / "sent.txt"
     script = """
@@ -494,6 +496,7 @@ def test_a_full_disk_is_named_and_leaves_what_was_finished(
     assert torch.equal(cached.view(TEXTS)[:], vectors_of(TEXTS))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
 def test_a_really_full_disk(tmp_path: Path) -> None:
     script = """

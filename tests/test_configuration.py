@@ -192,6 +192,7 @@ def test_a_group_cannot_be_left_out() -> None:
         configuration.compose("train", ["~attack"])
 
 
+@pytest.mark.slow
 def test_a_multirun_is_checked_in_every_element() -> None:
     configs, errors = survey(
         "train", ["attack=geia,nearest_neighbor", "seed=1,-1,2", "trainer.max_steps=range(1,3)"], multirun=True

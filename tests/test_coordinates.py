@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 import torch
-from tiny_models import VOCABULARY, tiny_language_model
 
 from attacks.lm_output.coordinates import Coordinates, neighbours
 from attacks.lm_output.losses import LogitLoss
 from attacks.lm_output.method import Rows
 from embedders.language_model import LanguageModel
+from support.tiny_models import VOCABULARY, tiny_language_model
 
 TRUE = torch.tensor([[5, 17, 3], [12, 30, 8]])
 

@@ -30,6 +30,7 @@ from embedders.base import fingerprint_of
 from embedders.cache import CachedEmbedder
 from errors import InputError
 from examples import Example
+from support import tiny_vec2text
 
 KEY = "a key that nobody guesses"
 
@@ -358,12 +359,10 @@ def test_narrower_vectors_are_compared_with_hypotheses_where_these_are_defended(
 
 
 INVERTER = [
-    "attack=vec2text_inverter", "attack.backbone.width=32", "attack.backbone.heads=2", "attack.backbone.vocabulary=300",
-    "attack.backbone.encoder_layers=1", "attack.backbone.decoder_layers=1", "attack.prefix.vectors=2",
-    "attack.decoding.max_new_tokens=16", "trainer.max_steps=20", "trainer.max_time=null",
+    *tiny_vec2text.INVERTER, "attack.decoding.max_new_tokens=16", "trainer.max_steps=20", "trainer.max_time=null",
 ]  # fmt: skip
 CORRECTOR = [
-    "attack=vec2text_corrector", "attack.layout.vectors=2", "attack.max_new_tokens=16", "attack.search.steps=1",
+    *tiny_vec2text.CORRECTOR, "attack.max_new_tokens=16", "attack.search.steps=1",
     "attack.search.beams=1", "attack.hypotheses.later_rounds=0", "attack.hypotheses.noise=[0]", "trainer.max_steps=2",
     "trainer.max_time=null",
 ]  # fmt: skip

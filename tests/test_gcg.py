@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from hydra.utils import instantiate
-from tiny_models import VOCABULARY, tiny_language_model
 
 import configuration
 from attacks.base import Targets
@@ -19,6 +18,7 @@ from attacks.lm_output.soda import SODA
 from attacks.lm_output.swaps import drawn_swaps, promising_tokens
 from embedders.cache import CachedEmbedder
 from embedders.language_model import LanguageModel
+from support.tiny_models import VOCABULARY, tiny_language_model
 
 INPUTS = torch.tensor([[5, 17, 3], [12, 30, 8], [59, 3, 41]])
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from lightning import Trainer
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
-from torch import Tensor
 
 import configuration
 import evaluate
@@ -29,12 +28,12 @@ from callbacks.sections import correction, hypotheses
 from callbacks.testing import of_the_test
 from datamodules.inversion import InversionDataModule
 from defenses.identity import Identity
-from embedders.base import fingerprint_of
 from embedders.cache import CachedEmbedder
 from errors import InputError
 from examples import Example, Split
+from support import tiny_vec2text
+from support.letters import Letters
 
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TEXTS = ["the cat sat on the mat", "a dog ran in the park", "we sing all day long"]
 # What is found for each text, a round after another; the last stays.
 WAYS = [
@@ -42,17 +41,6 @@ WAYS = [
     ["a dog ran in a park"],
     ["<b>we</b> all day long", "we sing all day long"],
 ]
-
-
-class Letters:
-    """Counts of letters."""
-
-    dimension = len(LETTERS)
-    max_tokens = 64
-    fingerprint = fingerprint_of(kind="letters", used="test_iterative_correction")
-
-    def embed(self, texts: Sequence[str]) -> Tensor:
-        return torch.tensor([[0.1 + text.count(letter) for letter in LETTERS] for text in texts])
 
 
 class Source:
@@ -273,17 +261,10 @@ def test_one_override_turns_it_on_and_its_values_are_checked() -> None:
 # -- the scripts ------------------------------------------------------------------------------------------------------
 
 WHO = ["ada", "bob", "cleo", "dan", "eve", "fay"]
-SHORT = [
-    "datamodule=files", "datamodule.split_field=split", "datamodule.batch_size=6", "datamodule.drop_repeated=false",
-    "trainer=cpu", "trainer.max_time=null", "trainer.precision=32-true", "logger=none", "~callbacks.progress",
-]  # fmt: skip
-INVERTER = [
-    "attack=vec2text_inverter", "attack.backbone.width=32", "attack.backbone.heads=2", "attack.backbone.vocabulary=300",
-    "attack.backbone.encoder_layers=1", "attack.backbone.decoder_layers=1", "attack.prefix.vectors=2",
-    "attack.decoding.max_new_tokens=16", "trainer.max_steps=60",
-]  # fmt: skip
+SHORT = [*tiny_vec2text.FILES, "datamodule.batch_size=6"]
+INVERTER = [*tiny_vec2text.INVERTER, "attack.decoding.max_new_tokens=16", "trainer.max_steps=60"]
 CORRECTOR = [
-    "attack=vec2text_corrector", "attack.layout.vectors=2", "attack.max_new_tokens=16", "attack.search.steps=2",
+    *tiny_vec2text.CORRECTOR, "attack.max_new_tokens=16", "attack.search.steps=2",
     "attack.search.beams=2", "attack.hypotheses.later_rounds=0", "trainer.max_steps=5",
 ]  # fmt: skip
 

@@ -27,23 +27,19 @@ from attacks.trust import trusting
 from attacks.vec2text import corrector
 from datamodules.hypotheses import HypothesisStore
 from embedders.base import fingerprint_of
+from support import tiny_vec2text
 from support.processes import Warm
 
 ROOT = Path(__file__).parent.parent
 LETTERS = "abcdefghijklmnopqrstuvwxyz ."
 WHO, PLACES = ("ada", "bob", "cleo", "dan", "eve", "fay"), ("paris", "rome", "oslo")
 TEXTS = [f"{a} {does} {b} in {place} ." for a in WHO for does in ("met", "saw") for b in WHO for place in PLACES]
-SHORT = [
-    "datamodule=files", "datamodule.split_field=split", "datamodule.drop_repeated=false", "datamodule.batch_size=16",
-    "trainer=cpu", "trainer.max_time=null", "trainer.precision=32-true", "logger=none", "~callbacks.progress",
-]  # fmt: skip
+SHORT = [*tiny_vec2text.FILES, "datamodule.batch_size=16"]
 INVERTER = [
-    "attack=vec2text_inverter", "attack.backbone.width=32", "attack.backbone.heads=2", "attack.backbone.vocabulary=300",
-    "attack.backbone.encoder_layers=1", "attack.backbone.decoder_layers=1", "attack.prefix.vectors=2",
-    "attack.decoding.max_new_tokens=8", "attack.decoding.beams=1", "trainer.max_steps=20",
+    *tiny_vec2text.INVERTER, "attack.decoding.max_new_tokens=8", "attack.decoding.beams=1", "trainer.max_steps=20",
 ]  # fmt: skip
 CORRECTOR = [
-    "attack=vec2text_corrector", "attack.layout.vectors=2", "attack.max_new_tokens=8", "attack.search.steps=1",
+    *tiny_vec2text.CORRECTOR, "attack.max_new_tokens=8", "attack.search.steps=1",
     "attack.hypotheses.noise=[0.0,0.2]", "trainer.max_steps=5",
 ]  # fmt: skip
 FIFTY = [

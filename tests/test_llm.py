@@ -46,7 +46,7 @@ from callbacks.trials import differences, find, summary
 from embedders.cache import CachedEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
-from places import Place, figures, predictions, read
+from support.places import Place, figures, predictions, read
 
 DIMENSION = 12
 NAMES, CITIES = ["ada", "bob", "cleo", "dan", "eve"], ["paris", "rome", "oslo", "lima"]

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 from running_benchmarks import Benchmarks, benchmarks
-from tiny_models import VOCABULARY, tiny_language_model
 
 from embedders.language_model import LanguageModel
+from support.tiny_models import VOCABULARY, tiny_language_model
 
 __all__ = ["benchmarks"]  # a fixture
 

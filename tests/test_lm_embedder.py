@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import POSITIONS, VOCABULARY, tiny_language_model
 from transformers import GPT2LMHeadModel
 
 from datamodules.inversion import InversionDataModule
@@ -19,6 +18,7 @@ from embedders.language_model import LanguageModel
 from embedders.observation import Observation
 from errors import InputError
 from examples import Example, Span, read_ids, written_ids
+from support.tiny_models import POSITIONS, VOCABULARY, tiny_language_model
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from hydra.utils import instantiate
-from tiny_models import VOCABULARY, tiny_language_model
 
 import configuration
 from attacks.base import Targets
@@ -19,6 +18,7 @@ from embedders.language_model import LanguageModel
 from embedders.minilm import MiniLM
 from errors import InputError
 from examples import written_ids
+from support.tiny_models import VOCABULARY, tiny_language_model
 from train import train
 
 

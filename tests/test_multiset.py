@@ -23,20 +23,10 @@ from datamodules.inversion import InversionDataModule
 from defenses.identity import Identity
 from embedders.cache import CachedEmbedder
 from examples import Example, Split
+from support.letters import FewLetters
 
 NAMES, CITIES = ["ada", "bob", "cleo", "dan"], ["paris", "rome", "oslo", "lima"]
 TEXTS = [f"{name} lives in {city} ." for name in NAMES for city in CITIES]
-
-
-class Letters:
-    """Counts of letters, which name and city can be read from."""
-
-    dimension = 12
-    max_tokens = 64
-    fingerprint = "03" * 32
-
-    def embed(self, texts: Sequence[str]) -> Tensor:
-        return torch.tensor([[float(text.count(letter)) for letter in "abcdelmnoprs"] for text in texts])
 
 
 class Source:
@@ -52,7 +42,7 @@ def multiset(vocabulary: Vocabulary | None = None, **options: int | bool) -> Mul
 def built(attack: Multiset, artifacts: Path, texts: Sequence[str] = TEXTS) -> Multiset:
     attack.connect(artifacts, None)
     attack.prepare(texts, artifacts)
-    attack.restore(None, Letters.dimension)
+    attack.restore(None, FewLetters.dimension)
     return attack
 
 
@@ -196,7 +186,7 @@ def test_it_learns_and_a_restored_one_predicts_the_same(
     seed_everything(0)
     attack = multiset(vocabulary, steps=6, **options)
     datamodule = InversionDataModule(Source(), batch_size=8, drop_repeated=False)
-    datamodule.connect(CachedEmbedder(Letters(), tmp_path / "cache"), Identity())
+    datamodule.connect(CachedEmbedder(FewLetters(), tmp_path / "cache"), Identity())
     attack.connect(tmp_path / "artifacts", None)
     fit = Trainer(
         max_steps=200, accelerator="cpu", logger=False, default_root_dir=tmp_path, enable_progress_bar=False,
@@ -205,7 +195,7 @@ def test_it_learns_and_a_restored_one_predicts_the_same(
     fit.fit(attack, datamodule)
     fit.save_checkpoint(tmp_path / "last.ckpt")
     attack.eval()
-    targets = Targets(Letters().embed(TEXTS), torch.arange(len(TEXTS)))
+    targets = Targets(FewLetters().embed(TEXTS), torch.arange(len(TEXTS)))
     found = attack.invert(targets, None)
     own = attack.tokens(TEXTS)
     shared = sum(
@@ -215,7 +205,7 @@ def test_it_learns_and_a_restored_one_predicts_the_same(
 
     again = multiset(type(vocabulary)(vocabulary.limit), steps=6, **options)  # type: ignore[attr-defined, call-arg]
     again.connect(tmp_path / "artifacts", None, from_checkpoint=True)
-    again.restore(tmp_path / "last.ckpt", Letters.dimension)
+    again.restore(tmp_path / "last.ckpt", FewLetters.dimension)
     assert again.invert(targets, None) == found
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from lightning import Trainer
-from tiny_models import tiny_language_model
 from torch import Tensor
 
 import attacks.nearest_neighbor
@@ -21,6 +20,7 @@ from embedders.cache import CachedEmbedder
 from embedders.language_model import LanguageModel
 from errors import InputError
 from examples import written_ids
+from support.tiny_models import tiny_language_model
 
 
 @pytest.mark.parametrize("block", [1, 7, 50, 1000])

@@ -27,8 +27,9 @@ ROOT = Path(__file__).parent.parent
 TINY = ["trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_steps=8", "trainer.max_time=null",
         "~callbacks.progress", "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2",
         "attack.decoding.beams=2", "attack.decoding.max_new_tokens=24", "datamodule.limit_train=200",
-        "datamodule.source.sentences=3300", "datamodule.limit_valid=10", "datamodule.limit_test=19",
-        "datamodule.batch_size=16", "datamodule.eval_batch_size=4"]  # fmt: skip
+        "datamodule.source.sentences=300", "+datamodule.source.valid=20", "+datamodule.source.test=30",
+        "datamodule.limit_valid=10", "datamodule.limit_test=19", "datamodule.batch_size=16",
+        "datamodule.eval_batch_size=4"]  # fmt: skip
 
 
 def environment(cache: Path) -> dict[str, str]:

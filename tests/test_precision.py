@@ -14,7 +14,7 @@ import configuration
 import runs
 from attacks import precision
 from attacks.precision import Rates, fast_dtype, measured, processor_name, training_precision
-from places import Place
+from support.places import Place
 
 SLOW, FAST = Rates(float32=134.0, bfloat16=1.1), Rates(float32=180.0, bfloat16=430.0)
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "dot", "linear", "matmul", "convolution"}

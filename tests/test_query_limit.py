@@ -26,23 +26,18 @@ from attacks.trust import trusting
 from attacks.vec2text.search import CorrectionSearch, Proposal
 from embedders.base import QueryLimitError, fingerprint_of
 from embedders.cache import CachedEmbedder
+from support import tiny_vec2text
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz ."
 TEXTS = [
     f"{who} lives in {city} ." for who in ("ada", "bob", "cleo", "dan") for city in ("paris", "rome", "oslo", "lima")
 ]
-SHORT = [
-    "datamodule=files", "datamodule.split_field=split", "datamodule.batch_size=6", "datamodule.drop_repeated=false",
-    "datamodule.eval_batch_size=3", "trainer=cpu", "trainer.max_time=null", "trainer.precision=32-true", "logger=none",
-    "~callbacks.progress",
-]  # fmt: skip
+SHORT = [*tiny_vec2text.FILES, "datamodule.batch_size=6", "datamodule.eval_batch_size=3"]
 INVERTER = [
-    "attack=vec2text_inverter", "attack.backbone.width=32", "attack.backbone.heads=2", "attack.backbone.vocabulary=300",
-    "attack.backbone.encoder_layers=1", "attack.backbone.decoder_layers=1", "attack.prefix.vectors=2",
-    "attack.decoding.max_new_tokens=12", "attack.decoding.beams=1", "trainer.max_steps=20",
+    *tiny_vec2text.INVERTER, "attack.decoding.max_new_tokens=12", "attack.decoding.beams=1", "trainer.max_steps=20",
 ]  # fmt: skip
 CORRECTOR = [
-    "attack=vec2text_corrector", "attack.layout.vectors=2", "attack.max_new_tokens=12", "attack.search.steps=3",
+    *tiny_vec2text.CORRECTOR, "attack.max_new_tokens=12", "attack.search.steps=3",
     "attack.search.beams=3", "attack.hypotheses.noise=[0.0]", "trainer.max_steps=2",
 ]  # fmt: skip
 

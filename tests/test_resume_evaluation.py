@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import torch
 from lightning import Trainer
-from torch import Tensor
 
 import configuration
 import evaluate as evaluate_script
@@ -35,24 +34,13 @@ from embedders.base import fingerprint_of
 from embedders.cache import CachedEmbedder
 from errors import InputError
 from examples import Example, Split
+from support.letters import Letters
 from support.processes import Script, Warm
 
 ROOT = Path(__file__).parent.parent
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 NAMES = ["ada", "bob", "cleo", "dan", "eve", "finn", "gus", "hal", "ida", "jon", "kit", "lea"]
 TEXTS = [f"{name} met {other} in rome" for name in NAMES for other in NAMES if name != other][:40]
 BATCH = 4
-
-
-class Letters:
-    """Counts of letters."""
-
-    dimension = len(LETTERS)
-    max_tokens = 64
-    fingerprint = fingerprint_of(kind="letters", used="test_resume_evaluation")
-
-    def embed(self, texts: Sequence[str]) -> Tensor:
-        return torch.tensor([[0.1 + text.count(letter) for letter in LETTERS] for text in texts])
 
 
 class Source:
@@ -189,7 +177,7 @@ def test_what_changed_is_inverted_again(tmp_path: Path, changed: str, monkeypatc
     finished(tmp_path)
     if changed == "vectors":
         monkeypatch.setattr(Letters, "fingerprint", fingerprint_of(kind="letters", used="again"))
-        monkeypatch.setattr(Letters, "embed", lambda self, texts: torch.ones(len(texts), len(LETTERS)))
+        monkeypatch.setattr(Letters, "embed", lambda self, texts: torch.ones(len(texts), Letters.dimension))
     attack = Slow(weight=2.0 if changed == "weights" else 1.0)
     evaluate(
         tmp_path, attack, settings="others" if changed == "settings" else "plain", batch=5 if changed == "batch" else 4

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import POSITIONS, VOCABULARY, tiny_language_model
 from torch import Tensor
 
 from attacks.base import Prediction, Targets
@@ -22,6 +21,7 @@ from embedders.language_model import LanguageModel
 from embedders.minilm import MiniLM
 from embedders.observation import Observation
 from errors import InputError
+from support.tiny_models import POSITIONS, VOCABULARY, tiny_language_model
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,7 @@ def commands(sweep: dict[str, Any], *, few: bool = False) -> list[list[str]]:
     return issued
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_every_command_of_a_sweep_composes(path: Path) -> None:
     sweep = yaml.safe_load(path.read_text(encoding="utf-8"))

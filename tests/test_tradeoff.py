@@ -214,6 +214,7 @@ def kept(output: Path) -> Mapping[str, float]:
     return {path.name: path.stat().st_mtime_ns for path in sorted((output / "points").iterdir())}
 
 
+@pytest.mark.slow
 def test_a_sweep_from_end_to_end_and_again_after_a_kill(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

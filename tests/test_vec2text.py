@@ -31,23 +31,18 @@ from datamodules.hypotheses import HypothesisStore
 from embedders.cache import CachedEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
-from places import Place, figures, predictions
+from support import tiny_vec2text
+from support.places import Place, figures, predictions
 
 NAMES, CITIES = ["ada", "bob", "cleo", "dan", "eve", "fay"], ["paris", "rome", "oslo", "lima", "cairo"]
 TEXTS = [f"{name} lives in {city} ." for name in NAMES for city in CITIES]
 SHORT = [
-    "datamodule=files", "datamodule.split_field=split", "datamodule.batch_size=6", "datamodule.drop_repeated=false",
-    "trainer.max_time=null", "trainer.accelerator=cpu", "trainer.precision=32-true", "logger=none",
-    "~callbacks.progress",
-    "+callbacks.checkpoint.every_n_train_steps=5", "callbacks.checkpoint.train_time_interval=null",
+    *tiny_vec2text.FILES, "datamodule.batch_size=6", "+callbacks.checkpoint.every_n_train_steps=5",
+    "callbacks.checkpoint.train_time_interval=null",
 ]  # fmt: skip
-INVERTER = [
-    "attack=vec2text_inverter", "attack.backbone.width=32", "attack.backbone.heads=2", "attack.backbone.vocabulary=300",
-    "attack.backbone.encoder_layers=1", "attack.backbone.decoder_layers=1", "attack.prefix.vectors=2",
-    "attack.decoding.max_new_tokens=16", "attack.decoding.beams=2",
-]  # fmt: skip
+INVERTER = [*tiny_vec2text.INVERTER, "attack.decoding.max_new_tokens=16", "attack.decoding.beams=2"]
 CORRECTOR = [
-    "attack=vec2text_corrector", "attack.layout.vectors=2", "attack.max_new_tokens=16", "attack.search.steps=2",
+    *tiny_vec2text.CORRECTOR, "attack.max_new_tokens=16", "attack.search.steps=2",
     "attack.search.beams=2", "attack.hypotheses.noise=[0.0,0.3]", "attack.hypotheses.sampled=1",
     "attack.hypotheses.later_rounds=1",
 ]  # fmt: skip
@@ -215,6 +210,7 @@ def test_a_corrector_run_is_a_whole_attack_without_its_inverter_run(
     assert set(kept) == {"state_dict"}
 
 
+@pytest.mark.slow
 def test_zero_steps_are_the_inverter_and_more_never_lie_farther(place: Place, inverter: Path, corrector: Path) -> None:
     none = place.evaluate(corrector, "none", "attack.search.steps=0")
     assert predictions(none) == predictions(inverter)
@@ -442,6 +438,7 @@ def test_options_are_checked_before_anything_is_built(override: str, message: st
     assert any(message in error for error in map(str, configuration.check(config)))
 
 
+@pytest.mark.slow
 def test_without_an_embedder(corrector: Path) -> None:
     attack = attack_of(corrector, 384)
     with pytest.raises(InputError, match="needs the embedder"):
