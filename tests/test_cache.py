@@ -264,6 +264,7 @@ def fill_in_process(directory: Path) -> None:
     CachedEmbedder(Counting(), directory, batch_size=4, shard_size=10).fill(TEXTS, "training")
 
 
+@pytest.mark.slow
 def test_processes_may_fill_one_directory_at_a_time(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=fill_in_process, args=(tmp_path,)) for _ in range(2)]

@@ -293,6 +293,7 @@ def test_a_fitted_defense_goes_from_training_to_evaluation(place: Place, monkeyp
     assert metrics(other)["cosine_clean"] > first["cosine_clean"]
 
 
+@pytest.mark.slow
 def test_an_evaluation_fits_its_defense_to_the_training_text_of_the_run(place: Place, tmp_path: Path) -> None:
     run = place.train("run")
     assert metrics(run)["cosine_clean"] is None
@@ -344,6 +345,7 @@ GENERATIVE = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_narrower_vectors_are_compared_with_hypotheses_where_these_are_defended(place: Place) -> None:
     with pytest.raises(InputError, match=r"rerank=2: the attacked vectors have width 8.*defense\.hypotheses=defended"):
         place.train("clean", *GENERATIVE)

@@ -600,6 +600,7 @@ def test_training_begins_from_a_run(place: Hub, adapter: list[str], tmp_path: Pa
     assert predictions(place.evaluate(further, f"evaluated{len(adapter)}")) == predictions(further)
 
 
+@pytest.mark.slow
 def test_small_models_begin_from_a_run_with_its_tokenizer(place: Hub) -> None:
     small = ["attack=geia", "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2",
              "attack.backbone.vocabulary=300", "attack/optimizer=adamw"]  # fmt: skip
@@ -610,6 +611,7 @@ def test_small_models_begin_from_a_run_with_its_tokenizer(place: Hub) -> None:
     assert tokenizers[0] == tokenizers[1]
 
 
+@pytest.mark.slow
 def test_what_cannot_begin_from_a_run(lora_run: Path, place: Hub, tmp_path: Path) -> None:
     begin = [*ADAPTERS, f"init_from={lora_run}"]
     with pytest.raises(InputError, match=r"another attack: attack.adapter.rank=8, 4 there$"):

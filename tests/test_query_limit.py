@@ -139,7 +139,8 @@ def without_seconds(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
-@pytest.mark.parametrize("share", [pytest.param(0.0, marks=pytest.mark.slow), 0.6])
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.0, 0.6])
 def test_a_limit_in_the_middle_of_correction(
     place: Place, whole: Path, share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

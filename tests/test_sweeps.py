@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
 import configuration
 
@@ -27,6 +26,8 @@ def values(parameter: dict[str, Any]) -> list[Any]:
 
 def commands(sweep: dict[str, Any], *, few: bool = False) -> list[list[str]]:
     """The argument lists that ``wandb agent`` would run, made by its own functions; ``few`` has each value once."""
+    from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
+
     issued = []
     offered = [values(parameter) for parameter in sweep["parameters"].values()]
     combinations = list(itertools.product(*offered))

@@ -255,9 +255,10 @@ def test_a_checkpoint_of_the_published_layout_is_a_whole_attack(place: Place, co
     assert predictions(place.evaluate(run, "released_again")) == predictions(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part",
-    ["inverter", pytest.param("corrector", marks=pytest.mark.slow), pytest.param("pretrained", marks=pytest.mark.slow)],
+    ["inverter", "corrector", "pretrained"],
 )
 def test_a_killed_test_goes_on_only_with_the_weights_that_it_began_with(
     place: Place, inverter: Path, corrector: Path, tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
@@ -308,6 +309,7 @@ def test_a_run_or_a_checkpoint_and_not_both() -> None:
             Vec2Text(CorrectionSearch(), **given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("initial", ["random", "constant"])
 def test_other_first_hypotheses(place: Place, corrector: Path, initial: str) -> None:
     found = place.evaluate(
@@ -321,6 +323,7 @@ def test_other_first_hypotheses(place: Place, corrector: Path, initial: str) -> 
                                           "datamodule.eval_batch_size=1")) == predictions(found)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_hypotheses_are_written_once_and_described(
     place: Place, inverter: Path, corrector: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
