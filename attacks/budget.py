@@ -6,6 +6,8 @@ training_progress(trainer)   # 0.25 after 450 of 1,800 steps
 
 from __future__ import annotations
 
+import math
+
 import torch
 from lightning import Trainer
 from lightning.pytorch.callbacks import Timer
@@ -17,8 +19,9 @@ def planned_steps(trainer: Trainer) -> int | None:
     if trainer.max_steps > 0:
         limits.append(trainer.max_steps)
     if trainer.max_epochs is not None and trainer.max_epochs > 0:
-        batches = trainer.max_epochs * trainer.num_training_batches
-        limits.append(max(1, int(batches / trainer.accumulate_grad_batches)))
+        batches = trainer.max_epochs * trainer.num_training_batches  # infinite before the data are there
+        if math.isfinite(batches):
+            limits.append(max(1, int(batches / trainer.accumulate_grad_batches)))
     return min(limits, default=None)
 
 

@@ -286,6 +286,8 @@ def test_planned_steps(steps: int, epochs: int, planned: int | None) -> None:
         max_steps=steps, max_epochs=epochs, num_training_batches=40, accumulate_grad_batches=2
     )
     assert planned_steps(trainer) == planned
+    trainer.num_training_batches = float("inf")  # before the data module is set up
+    assert planned_steps(trainer) == (steps if steps > 0 else None)
 
 
 @pytest.mark.parametrize(

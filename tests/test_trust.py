@@ -132,9 +132,15 @@ def test_a_class_that_is_not_ours_is_named_and_not_imported(run: Path, module: P
 def test_trust_names_a_module(run: Path, module: Path) -> None:
     change(run, "attack._target_", "hostile_module.Evil")
     assert "hostile_module.Evil" in refused(run, "trust=hostile")  # not the beginning of a name
-    with pytest.raises(InputError, match="unknown key"):  # it is imported, and takes other arguments
+    with pytest.raises(InputError, match="unknown key"):  # its file is read, and takes other arguments
         configuration.on_run("evaluate", [f"run={run}", "trust=hostile_module"])
-    assert module.exists()
+    assert not module.exists()
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    fitting = {**configuration.plain(configuration.compose("train", ["attack=bag_of_words"]))["attack"]}
+    changed = {**config, "attack": {**fitting, "_target_": "hostile_module.Evil"}}
+    (run / "config.yaml").write_text(yaml.safe_dump(changed))
+    configuration.on_run("evaluate", [f"run={run}", "trust=hostile_module"])
+    assert module.exists()  # it is imported
     change(run, "trust", ["os"])  # the run's own word does not count
     change(run, "attack._target_", "os.system")
     assert "os.system" in refused(run)
