@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import subprocess
@@ -10,6 +11,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+import tqdm
 
 from configuration import console
 
@@ -132,3 +134,20 @@ def test_a_log_waits_for_its_directory(tmp_path: Path) -> None:
         log.handle(logging.LogRecord("ours", logging.INFO, __file__, 1, "line %d", (number,), None))
     lines = (tmp_path / "out" / "log").read_text(encoding="utf-8").splitlines()
     assert [line.split(": ", 1)[1] for line in lines] == ["line 0", "line 1", "line 2"]
+
+
+def test_a_line_does_not_break_into_a_bar() -> None:
+    terminal = io.StringIO()
+    handler = console.Terminal(logging.StreamHandler(terminal))
+    bar = tqdm.tqdm(total=4, desc="training", file=terminal, ncols=40)
+    for number, named in enumerate((dict[str, bool](), {"for_log_alone": True})):
+        record = logging.LogRecord("ours", logging.INFO, str(ROOT / "train.py"), 1, "line %d", (number,), None)
+        record.__dict__.update(named)
+        handler.handle(record)
+    bar.close()
+    written = terminal.getvalue()
+    assert "line 1" not in written
+    before, after = written.split("line 0\n")
+    assert before.endswith("\r")  # the bar was wiped out
+    assert before.rstrip("\r ").startswith("\rtraining:")
+    assert after.lstrip("\r").startswith("training:")
