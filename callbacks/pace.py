@@ -40,7 +40,7 @@ class TerminalBar(TQDMProgressBar):
         if not sys.stdout.isatty():
             self.disable()
 
-    def on_train_start(self, trainer: Trainer, *_: Any) -> None:  # type: ignore[override]
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Begin at the step of the checkpoint: the steps before it were not taken at today's rate."""
         super().on_train_start(trainer, *_)
         bar = self.train_progress_bar
@@ -60,7 +60,7 @@ class TerminalBar(TQDMProgressBar):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go on with the bar in the next epoch."""
 
-    def on_train_end(self, trainer: Trainer, *_: Any) -> None:  # type: ignore[override]
+    def on_train_end(self, trainer: Trainer, *_: Any) -> None:
         """Leave the bar where training ended."""
         self._draw(trainer, "trained")
         super().on_train_end(trainer, *_)
@@ -207,7 +207,7 @@ class Pace(Callback):
 def _beside_bar(trainer: Trainer) -> dict[str, bool]:
     """Of a line: on a terminal with a bar, which says the same, it is for the log alone."""
     bar = trainer.progress_bar_callback
-    return {"for_log_alone": bar is not None and bar.is_enabled}
+    return {"for_log_alone": isinstance(bar, TerminalBar) and bar.is_enabled}
 
 
 def _rate(texts: int, seconds: float) -> str:

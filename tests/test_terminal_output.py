@@ -10,10 +10,12 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tqdm
 
 from configuration import console
+from support.tiny_models import tiny_language_model
 
 ROOT = Path(console.__file__).resolve().parent.parent
 SITE = Path(sysconfig.get_path("purelib"))
@@ -91,6 +93,29 @@ def test_two_processes_are_as_quiet_as_one(folder: Path) -> None:
     assert foreign(terminal) == []
     assert terminal.count("run directory: two\n") == 1
     assert "distributed_backend=gloo" in (folder / "two" / "log").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("first_run")
+def test_reading_vectors_back_and_an_audit_are_quiet(folder: Path) -> None:
+    vectors = np.random.default_rng(0).standard_normal((6, 384)).astype(np.float32)
+    np.save(folder / "mine.npy", vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    read = script("invert", "run=run", "vectors=mine.npy", folder=folder)
+    assert foreign(read) == []
+    assert read.endswith("6 texts written to mine.npy.texts.jsonl\n")
+    audited = script("audit", "run=run", "vectors=mine.npy", "output_dir=audit", "defenses=[]", folder=folder)
+    assert foreign(audited) == []
+    assert audited.endswith("Report: audit/audit.html\n")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("first_run")  # which has embedded the texts
+def test_a_pretrained_model_is_read_quietly(folder: Path) -> None:
+    model = tiny_language_model(folder / "model")
+    llm = ["attack=llm", f"attack.backbone.name={model}", "datamodule.max_tokens=8", "attack.decoding.max_new_tokens=4"]
+    terminal = script("train", *SMALL, *llm, "run_dir=llm", folder=folder)
+    assert foreign(terminal) == []
+    assert terminal.startswith("run directory: llm\ntexts: 128 train, 16 valid, 16 test")
 
 
 def test_imports_are_held_until_there_is_a_log(tmp_path: Path) -> None:
