@@ -66,11 +66,14 @@ class TerminalBar(TQDMProgressBar):
         super().on_train_end(trainer, *_)
 
     def init_validation_tqdm(self) -> Tqdm:
-        """No bar: the one of training says what is done."""
-        if self.trainer.state.fn != "fit":
-            return super().init_validation_tqdm()
-        self._draw(self.trainer, "validating")
-        return Tqdm(disable=True)
+        """None within training, whose bar says what is done."""
+        return Tqdm(disable=True) if self.trainer.state.fn == "fit" else super().init_validation_tqdm()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say so in the bar of training."""
+        super().on_validation_start(trainer, pl_module)
+        if trainer.state.fn == "fit":
+            self._draw(trainer, "validating")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the new loss."""
@@ -88,6 +91,16 @@ class TerminalBar(TQDMProgressBar):
         """Name the bar as the log does."""
         super().on_test_batch_start(*arguments, **named)
         self.test_progress_bar.set_description("testing")
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Close the bar before the texts are scored, which may have bars of its own."""
+        self.test_progress_bar.close()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave the line of the bar, for a message."""
+        for bar in (self._train_progress_bar, self._test_progress_bar):
+            if bar is not None:
+                bar.close()
 
     def _draw(self, trainer: Trainer, what: str) -> None:
         if self.is_enabled:
