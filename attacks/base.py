@@ -267,11 +267,16 @@ class Attack(LightningModule):
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["index"]))
         return loss
 
+    def validation_weight(self, batch: dict[str, Tensor]) -> int:
+        """What the loss of a batch is a mean of, counted: label ids."""
+        return int((batch["labels"] != -100).sum())
+
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
-        """Loss on validation texts, averaged over label ids, so that it does not depend on how batches were cut."""
-        count = (batch["labels"] != -100).sum()
-        loss = self.batch_loss(batch)
-        self.log("valid/loss", loss, prog_bar=True, batch_size=int(count), sync_dist=True)
+        """Loss on validation texts, a mean that does not depend on how batches were cut and dealt to ranks."""
+        weight = self.validation_weight(batch)
+        # An empty batch has no loss, but its rank takes part in the mean of all.
+        loss = self.batch_loss(batch) if weight else torch.zeros((), device=batch["vectors"].device)
+        self.log("valid/loss", loss, prog_bar=True, batch_size=weight, sync_dist=True)
 
     def on_test_start(self) -> None:
         """What was finished with other weights is none of this test's."""

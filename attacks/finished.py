@@ -137,12 +137,14 @@ class FinishedBatches:
 
         Args:
             part: Name of the work; a batch may have several.
-            batch: ``index`` (n,) and ``vectors`` (n, d).
+            batch: ``index`` (n,) and ``vectors`` (n, d); for an empty one there is no work.
             oracle: Counts its queries.
-            work: Gives a JSON value.
+            work: Gives a JSON list.
             settings: What else the result depends on.
         """
-        first = int(batch["index"][0]) if len(batch["index"]) else 0
+        if len(batch["index"]) == 0:
+            return Done([], np.empty(0, np.uint64), 0.0)
+        first = int(batch["index"][0])
         path = None if self.folder is None else self.folder / f"{part}-{first:09d}.json"
         key = self._key(part, batch, settings)
         done = None if path is None else _read(path, key)

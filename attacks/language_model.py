@@ -151,7 +151,7 @@ class LanguageModel(GenerativeAttack):
 
     def _with_context(self, batch: dict[str, Tensor], split: Split) -> dict[str, Tensor]:
         """The batch with the context's ids before each row of labels."""
-        if not self.context_tokens:
+        if not self.context_tokens or len(batch["index"]) == 0:
             return batch
         labels, examples = batch["labels"], self.data.examples(split)
         contexts = self._context_ids([examples[i].context for i in batch["index"].tolist()])

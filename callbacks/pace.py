@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from pydantic import NonNegativeInt, PositiveFloat
 
 from attacks.budget import planned_steps, timer, training_progress
@@ -23,31 +24,92 @@ log = logging.getLogger("train")
 
 
 class TerminalBar(TQDMProgressBar):
-    """Lightning's bar where there is a terminal, over all planned steps instead of one epoch.
+    """Lightning's bar where there is a terminal: one over all planned steps instead of one an epoch, one for the test.
 
-    In a file it would be thousands of lines.
+    In a file it would be thousands of lines. Validation has no bar of its own.
+
+    Args:
+        refresh_rate: Test batches between two drawings.
+        seconds: Between two drawings in training.
     """
 
-    def __init__(self, refresh_rate: NonNegativeInt = 10) -> None:
+    def __init__(self, refresh_rate: NonNegativeInt = 1, seconds: PositiveFloat = 0.5) -> None:
         super().__init__(refresh_rate=refresh_rate)
+        self.seconds = seconds
+        self.drawn = 0.0
         if not sys.stdout.isatty():
             self.disable()
 
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
+        """Begin at the step of the checkpoint: the steps before it were not taken at today's rate."""
+        super().on_train_start(trainer, *_)
+        bar = self.train_progress_bar
+        bar.unit, bar.total, bar.initial = " steps", planned_steps(trainer), trainer.global_step
+        self._draw(trainer, "training")
+
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         """Go on with the bar of the epochs before."""
-        steps = planned_steps(trainer)
-        self.train_progress_bar.total = steps
-        self.train_progress_bar.initial = 0
-        self.train_progress_bar.set_description("training")
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Move the bar to the present step."""
-        if self.is_enabled and trainer.global_step % max(self.refresh_rate, 1) == 0:
-            self.train_progress_bar.set_postfix(self.get_metrics(trainer, pl_module), refresh=False)
-            self.train_progress_bar.n = trainer.global_step
-            self.train_progress_bar.refresh()
+        if self.is_enabled and time.monotonic() - self.drawn >= self.seconds:
+            self._draw(trainer, "training")
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Go on with the bar in the next epoch."""
+
+    def on_train_end(self, trainer: Trainer, *_: Any) -> None:
+        """Leave the bar where training ended."""
+        self._draw(trainer, "trained")
+        super().on_train_end(trainer, *_)
+
+    def init_validation_tqdm(self) -> Tqdm:
+        """None within training, whose bar says what is done."""
+        return Tqdm(disable=True) if self.trainer.state.fn == "fit" else super().init_validation_tqdm()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say so in the bar of training."""
+        super().on_validation_start(trainer, pl_module)
+        if trainer.state.fn == "fit":
+            self._draw(trainer, "validating")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the new loss."""
+        super().on_validation_end(trainer, pl_module)
+        if trainer.state.fn == "fit":
+            self._draw(trainer, "training")
+
+    def init_test_tqdm(self) -> Tqdm:
+        """The bar of the test, in batches."""
+        bar = super().init_test_tqdm()
+        bar.unit = " batches"
+        return bar
+
+    def on_test_batch_start(self, *arguments: Any, **named: Any) -> None:
+        """Name the bar as the log does."""
+        super().on_test_batch_start(*arguments, **named)
+        self.test_progress_bar.set_description("testing")
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Close the bar before the texts are scored, which may have bars of its own."""
+        self.test_progress_bar.close()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave the line of the bar, for a message."""
+        for bar in (self._train_progress_bar, self._test_progress_bar):
+            if bar is not None:
+                bar.close()
+
+    def _draw(self, trainer: Trainer, what: str) -> None:
+        if self.is_enabled:
+            bar = self.train_progress_bar
+            bar.n = trainer.global_step
+            bar.set_description(what, refresh=False)
+            bar.set_postfix(self.get_metrics(trainer, trainer.lightning_module), refresh=False)
+            bar.refresh()
+            self.drawn = time.monotonic()
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         """The losses, without the number that loggers give a run."""
@@ -93,7 +155,7 @@ class Pace(Callback):
             *_memory(pl_module.device),
         ]
         if trainer.is_global_zero:
-            log.info("training: %s", ", ".join(parts))
+            log.info("training: %s", ", ".join(parts), extra=_beside_bar(trainer))
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock."""
@@ -127,7 +189,7 @@ class Pace(Callback):
             *_memory(pl_module.device),
         ]
         if trainer.is_global_zero:
-            log.info("testing: %s", ", ".join(parts))
+            log.info("testing: %s", ", ".join(parts), extra=_beside_bar(trainer))
 
     def _start(self) -> None:
         self.began = self.told = time.monotonic()
@@ -153,6 +215,12 @@ class Pace(Callback):
 
     def _left(self, seconds: float | None) -> list[str]:
         return [] if seconds is None else [f"about {duration(seconds)} left"]
+
+
+def _beside_bar(trainer: Trainer) -> dict[str, bool]:
+    """Of a line: on a terminal with a bar, which says the same, it is for the log alone."""
+    bar = trainer.progress_bar_callback
+    return {"for_log_alone": isinstance(bar, TerminalBar) and bar.is_enabled}
 
 
 def _rate(texts: int, seconds: float) -> str:

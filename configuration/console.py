@@ -10,8 +10,10 @@ advertisements and deprecation warnings of installed packages are in the log alo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
 import sysconfig
 import warnings
 from pathlib import Path
@@ -62,6 +64,25 @@ class LaterFile(Held):
             self.records.clear()
 
 
+class Terminal(logging.StreamHandler[TextIO]):
+    """Shows what belongs on the terminal (:func:`is_shown`), above a progress bar that is drawn there.
+
+    Args:
+        other: Whose stream and format it takes over.
+    """
+
+    def __init__(self, other: logging.StreamHandler[TextIO]) -> None:
+        super().__init__(other.stream)
+        self.setFormatter(other.formatter)
+        self.addFilter(is_shown)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record where a bar stood, and the bar below it."""
+        drawn = sys.modules.get("tqdm")  # what has a bar has imported it
+        with drawn.tqdm.external_write_mode(self.stream) if drawn is not None else contextlib.nullcontext():
+            super().emit(record)
+
+
 def hold() -> Held:
     """Take all warnings and log records from here on, those of imports too; pass them to :func:`quieten` later."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what C++ prints passes no logger
@@ -92,9 +113,11 @@ def quieten(held: Held) -> None:
         logger.propagate = True
     root = logging.getLogger()
     root.removeHandler(held)
-    for handler in root.handlers:
+    for handler in list(root.handlers):
         if type(handler) is logging.StreamHandler:
-            handler.addFilter(is_shown)
+            root.removeHandler(handler)
+            root.addHandler(Terminal(handler))
+    for handler in root.handlers:
         held.pass_on(handler)
     held.records.clear()
 
@@ -103,7 +126,9 @@ def is_shown(record: logging.LogRecord) -> bool:
     """Whether a record belongs on the terminal."""
     if record.levelno >= logging.ERROR or record.name.partition(".")[0] == "hydra":  # which names a multirun's jobs
         return True
-    return not getattr(record, "of_developers", False) and not _is_installed(record.pathname)
+    if getattr(record, "of_developers", False) or getattr(record, "for_log_alone", False):
+        return False
+    return not _is_installed(record.pathname)
 
 
 def _is_installed(file: str) -> bool:

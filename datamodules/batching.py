@@ -113,11 +113,14 @@ class LengthBucketBatchSampler:
 class EvaluationBatchSampler:
     """Every example exactly once over all ranks, in batches that do not depend on the number of ranks.
 
+    All ranks get the same number of batches, since they wait for each other within a validation and at the end of a
+    test: the last batch of a rank that would get one less than the others is empty.
+
     Args:
         count: Number of examples.
         batch_size: Examples in a batch.
         rank: This rank.
-        world_size: Number of ranks; batches are dealt to them in turn, so their counts may differ by one.
+        world_size: Number of ranks; batches are dealt to them in turn.
         lengths: (count,); where given, examples are sorted by length before they are cut.
     """
 
@@ -125,7 +128,9 @@ class EvaluationBatchSampler:
         self, count: int, batch_size: int, rank: int = 0, world_size: int = 1, lengths: Indices | None = None
     ) -> None:
         order = np.arange(count) if lengths is None else np.argsort(lengths, kind="stable")
-        self._batches = [order[begin : begin + batch_size] for begin in range(0, count, batch_size)][rank::world_size]
+        rounds = -(-count // (batch_size * world_size))
+        begins = range(rank * batch_size, rounds * world_size * batch_size, world_size * batch_size)
+        self._batches = [order[begin : begin + batch_size] for begin in begins]
 
     def __len__(self) -> int:
         return len(self._batches)

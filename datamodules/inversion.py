@@ -112,7 +112,6 @@ class InversionDataModule(LightningDataModule):
         self.attributes = tuple(attributes)
         self.encode: Encode | None = None
         self.encodes_ids = False  # whether it is given written-out ids where an example is ids
-        self.allow_zero_length_dataloader_with_multiple_devices = True  # fewer test batches than ranks
         self._examples: Mapping[Split, Sequence[Example]] | None = None
         self._views: dict[Split, CachedVectors] = {}
         self._embedder: CachedEmbedder | None = None
@@ -246,6 +245,8 @@ class InversionDataModule(LightningDataModule):
 
         Test vectors are defended; training and validation vectors are where the attacker is adaptive.
         """
+        if len(indices) == 0:  # of a rank with one batch less than the others
+            return torch.empty(0, self.dimension)
         clean = self.clean_vectors(split, indices)
         if split != "test" and not self.adaptive:
             return clean

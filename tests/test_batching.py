@@ -72,14 +72,15 @@ def test_few_examples_still_give_every_rank_a_batch():
 
 
 @pytest.mark.parametrize("sort", [False, True])
-@pytest.mark.parametrize(("count", "world_size"), [(5, 2), (17, 4), (3, 8), (64, 2)])
+@pytest.mark.parametrize(("count", "world_size"), [(5, 2), (17, 4), (3, 8), (64, 2), (0, 2)])
 def test_evaluation_deals_the_batches_of_one_rank(count: int, world_size: int, sort: bool):
     sizes = lengths(count) if sort else None
     alone = [list(b) for b in EvaluationBatchSampler(count, 4, lengths=sizes)]
     dealt = [[list(b) for b in EvaluationBatchSampler(count, 4, r, world_size, sizes)] for r in range(world_size)]
     assert sorted(i for b in alone for i in b) == list(range(count))
-    assert sorted(b for batches in dealt for b in batches) == sorted(alone)
-    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+    assert sorted(b for batches in dealt for b in batches if b) == sorted(alone)
+    assert {len(batches) for batches in dealt} == {-(-len(alone) // world_size)}
+    assert all(len(batches[:-1]) == len([b for b in batches[:-1] if b]) for batches in dealt)
     if sizes is not None:
         assert [sizes[i] for b in alone for i in b] == sorted(sizes)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import re
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def trainer(**values: Any) -> Any:
     usual = {"global_step": 0, "current_epoch": 2, "world_size": 2, "is_global_zero": True, "max_steps": -1,
              "max_epochs": -1, "num_training_batches": 40, "accumulate_grad_batches": 2, "callbacks": [],
-             "num_test_batches": [10],
+             "num_test_batches": [10], "progress_bar_callback": None,
              "callback_metrics": {"train/loss": torch.tensor(2.3456)}}  # fmt: skip
     return SimpleNamespace(**{**usual, **values})
 
@@ -99,3 +101,36 @@ def test_no_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for terminal in (True, False):
         monkeypatch.setattr("sys.stdout.isatty", lambda terminal=terminal: terminal)
         assert TerminalBar().is_enabled is terminal
+
+
+def test_the_bar_counts_all_steps_and_the_log_alone_has_the_lines(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A resumed training: the bar begins at its step, and goes on over the epochs."""
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdout", screen)
+    caplog.set_level(logging.INFO)
+    bar = TerminalBar(seconds=1)
+    running = trainer(max_steps=400, global_step=100, progress_bar_callback=bar, progress_bar_metrics={},
+                      lightning_module=MODULE, loggers=[])  # fmt: skip
+    running.state = SimpleNamespace(fn="fit")
+    bar.setup(running, MODULE, "fit")
+    bar.on_train_start(running)
+    assert screen.getvalue().rstrip().rpartition("\r")[2].startswith("training:  25%|")
+    lines = Pace(every_seconds=60, first_seconds=60)
+    lines.on_train_start(running, MODULE)
+    for number in range(300):
+        if number % 40 == 0:
+            bar.on_train_epoch_start(running)
+        clock.now += 0.4
+        running.global_step += 1
+        bar.on_train_batch_end(running, MODULE, None, BATCH, number)
+        lines.on_train_batch_end(running, MODULE, None, BATCH, number)
+    bar.on_train_end(running)
+    drawn = [part for part in re.split(r"[\r\n]", screen.getvalue()) if part.strip()]
+    assert 100 < len(drawn) < 110  # every third step
+    assert drawn[-1].startswith("trained: 100%|")
+    assert "400/400" in drawn[-1]
+    assert screen.getvalue().count("\n") == 1
+    assert [record.__dict__["for_log_alone"] for record in caplog.records] == [True] * len(caplog.records) != []

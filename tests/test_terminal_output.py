@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import subprocess
@@ -9,9 +10,12 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tqdm
 
 from configuration import console
+from support.tiny_models import tiny_language_model
 
 ROOT = Path(console.__file__).resolve().parent.parent
 SITE = Path(sysconfig.get_path("purelib"))
@@ -91,6 +95,29 @@ def test_two_processes_are_as_quiet_as_one(folder: Path) -> None:
     assert "distributed_backend=gloo" in (folder / "two" / "log").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("first_run")
+def test_reading_vectors_back_and_an_audit_are_quiet(folder: Path) -> None:
+    vectors = np.random.default_rng(0).standard_normal((6, 384)).astype(np.float32)
+    np.save(folder / "mine.npy", vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    read = script("invert", "run=run", "vectors=mine.npy", folder=folder)
+    assert foreign(read) == []
+    assert read.endswith("6 texts written to mine.npy.texts.jsonl\n")
+    audited = script("audit", "run=run", "vectors=mine.npy", "output_dir=audit", "defenses=[]", folder=folder)
+    assert foreign(audited) == []
+    assert audited.endswith("Report: audit/audit.html\n")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("first_run")  # which has embedded the texts
+def test_a_pretrained_model_is_read_quietly(folder: Path) -> None:
+    model = tiny_language_model(folder / "model")
+    llm = ["attack=llm", f"attack.backbone.name={model}", "datamodule.max_tokens=8", "attack.decoding.max_new_tokens=4"]
+    terminal = script("train", *SMALL, *llm, "run_dir=llm", folder=folder)
+    assert foreign(terminal) == []
+    assert terminal.startswith("run directory: llm\ntexts: 128 train, 16 valid, 16 test")
+
+
 def test_imports_are_held_until_there_is_a_log(tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
     file = tmp_path / "said.py"
@@ -132,3 +159,20 @@ def test_a_log_waits_for_its_directory(tmp_path: Path) -> None:
         log.handle(logging.LogRecord("ours", logging.INFO, __file__, 1, "line %d", (number,), None))
     lines = (tmp_path / "out" / "log").read_text(encoding="utf-8").splitlines()
     assert [line.split(": ", 1)[1] for line in lines] == ["line 0", "line 1", "line 2"]
+
+
+def test_a_line_does_not_break_into_a_bar() -> None:
+    terminal = io.StringIO()
+    handler = console.Terminal(logging.StreamHandler(terminal))
+    bar = tqdm.tqdm(total=4, desc="training", file=terminal, ncols=40)
+    for number, named in enumerate((dict[str, bool](), {"for_log_alone": True})):
+        record = logging.LogRecord("ours", logging.INFO, str(ROOT / "train.py"), 1, "line %d", (number,), None)
+        record.__dict__.update(named)
+        handler.handle(record)
+    bar.close()
+    written = terminal.getvalue()
+    assert "line 1" not in written
+    before, after = written.split("line 0\n")
+    assert before.endswith("\r")  # the bar was wiped out
+    assert before.rstrip("\r ").startswith("\rtraining:")
+    assert after.lstrip("\r").startswith("training:")

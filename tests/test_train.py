@@ -430,6 +430,21 @@ def test_two_ranks_train_into_one_directory(trained: Path, scripts: Scripts, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
+def test_fewer_evaluation_batches_than_ranks(scripts: Scripts, tmp_path: Path) -> None:
+    """One batch of 16 validation texts, one of 37 test texts: the second rank has none, and waits for the first."""
+    run = tmp_path / "run"
+    tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
+    large = ["trainer.max_steps=6", "datamodule.eval_batch_size=64"]
+    scripts.succeed("train", *TWO_RANKS, *tiny, *large, f"run_dir={run}")
+    assert_complete(run)
+    assert [row["step"] for row in lines(run / runs.HISTORY) if row["val_loss"] is not None] == [3, 6]
+    for name, ranks in {"one": ["trainer=cpu"], "two": TWO_RANKS}.items():
+        scripts.succeed("evaluate", f"run={run}", f"output_dir={tmp_path / name}", *ranks)
+        assert (tmp_path / name / runs.PREDICTIONS).read_bytes() == (run / runs.PREDICTIONS).read_bytes()
+        assert figures(tmp_path / name) == figures(run)
+    assert load(tmp_path / "two" / runs.RECORD)["world_size"] == 2
+
+
 # -- invert.py --------------------------------------------------------------------------------------------------------
 
 
