@@ -3,10 +3,10 @@
     python benchmarks/newton_schulz.py --threads 2
     ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2 python benchmarks/newton_schulz.py
 
-Both train attack=geia on the same batches of the built-in corpus. What is timed is the whole of Muon's ``step``, which
-is Newton-Schulz, the momentum and the addition to the weights, and the whole training step, from the end of a batch to
-the end of the next. The first steps are left out; medians over the others are given. With the three variables a newer
-processor works like one without bfloat16. Ends with one JSON line.
+Both train attack=geia on the same batches of the built-in corpus. Three things are timed: the Newton-Schulz iterations;
+the whole of Muon's ``step``, with the momentum and the addition to the weights; and the training step, from the end of
+a batch to the end of the next. The first steps are left out; medians over the others are given. With the three
+variables a newer processor works like one without bfloat16. Ends with one JSON line.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ import argparse
 import json
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.optim._muon
 from common import Clock, arguments, job, quiet, texts_of
 from lightning import Callback
 from slow_processor import WARM_UP, emulated
 from torch import nn
 from torch.optim import Optimizer
 
+from attacks import muon
 from attacks.optimizers import JointOptimizer, MuonAdamW
 from attacks.precision import processor_name
 
@@ -43,19 +46,39 @@ class Timed:
         self.settings, self.clock, self.theirs = settings, clock, theirs
         self.warmup_steps = settings.warmup_steps
         self.seconds: list[float] = []  # of Muon, in each step
+        self.iterations: list[float] = []  # of Newton-Schulz, in each step
 
     def build(self, module: nn.Module) -> Optimizer:
         """Muon is the first of the two parts."""
-        muon, *others = self.settings.build(module).parts  # type: ignore[attr-defined]
+        matrices, *others = self.settings.build(module).parts  # type: ignore[attr-defined]
         if self.theirs:
-            group = muon.param_groups[0]
+            group = matrices.param_groups[0]
             chosen = {name: group[name] for name in ("lr", "momentum", "weight_decay")}
-            muon = torch.optim.Muon(group["params"], **chosen)
-        muon.step = self._timed(muon.step)
-        return JointOptimizer([muon, *others])
+            matrices = torch.optim.Muon(group["params"], **chosen)
+        matrices.step = self._timed(matrices.step)
+        return JointOptimizer([matrices, *others])
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within it, the time of each call of the Newton-Schulz function is added to that of its step."""
+        module, name = (torch.optim._muon, "_zeropower_via_newtonschulz") if self.theirs else (muon, "orthogonalized")
+        original = getattr(module, name)
+
+        def timed(*values: Any) -> Any:
+            began = self.clock()
+            result = original(*values)
+            self.iterations[-1] += self.clock() - began
+            return result
+
+        setattr(module, name, timed)
+        try:
+            yield
+        finally:
+            setattr(module, name, original)
 
     def _timed(self, step: Callable[[], Any]) -> Callable[[], Any]:
         def timed() -> Any:
+            self.iterations.append(0.0)
             began = self.clock()
             result = step()
             self.seconds.append(self.clock() - began)
@@ -83,13 +106,20 @@ def measured(options: argparse.Namespace, theirs: bool, clock: Clock, folder: Pa
     timed = Timed(work.attack.optimizer_settings, clock, theirs)
     work.attack.optimizer_settings = timed
     ends = Ends(clock)
-    work.trainer(callbacks=[ends], max_steps=WARM_UP + 1 + options.steps).fit(work.attack, work.datamodule)
+    with timed.watching():
+        work.trainer(callbacks=[ends], max_steps=WARM_UP + 1 + options.steps).fit(work.attack, work.datamodule)
     steps = [after - before for before, after in zip(ends.times[WARM_UP:], ends.times[WARM_UP + 1 :], strict=False)]
-    own = timed.seconds[WARM_UP + 1 :]
+    in_muon, iterations = timed.seconds[WARM_UP + 1 :], timed.iterations[WARM_UP + 1 :]
+
+    def share(parts: Sequence[float]) -> float:
+        return round(statistics.median(part / step for part, step in zip(parts, steps, strict=True)), 4)
+
     return {
         "ms_step": round(1000 * statistics.median(steps), 2),
-        "ms_newton_schulz": round(1000 * statistics.median(own), 2),
-        "share": round(statistics.median(part / step for part, step in zip(own, steps, strict=True)), 4),
+        "ms_newton_schulz": round(1000 * statistics.median(iterations), 2),
+        "ms_muon": round(1000 * statistics.median(in_muon), 2),
+        "share": share(iterations),
+        "share_of_muon": share(in_muon),
         "precision": str(work.config.trainer.precision),
     }
 
@@ -109,11 +139,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         }
     mode = "emulated: nothing beyond AVX2" if emulated() else "native"
     print(f"{processor_name()} ({mode}), {options.threads} threads, {options.steps} steps\n")
-    print(f"{'':<20}{'precision':>12}{'step, ms':>12}{'Newton-Schulz, ms':>20}{'share':>10}")
+    titles = f"{'Newton-Schulz, ms':>20}{'share':>9}{'all of Muon, ms':>18}{'share':>9}"
+    print(f"{'':<20}{'precision':>12}{'step, ms':>12}{titles}")
     for name, row in ways.items():
         print(
-            f"{name:<20}{row['precision']:>12}{row['ms_step']:>12.1f}{row['ms_newton_schulz']:>20.1f}"
-            f"{row['share']:>10.1%}"
+            f"{name:<20}{row['precision']:>12}{row['ms_step']:>12.1f}{row['ms_newton_schulz']:>20.1f}{row['share']:>9.1%}"
+            f"{row['ms_muon']:>18.1f}{row['share_of_muon']:>9.1%}"
         )
     shared = {"processor": processor_name(), "mode": mode, "threads": options.threads, "steps": options.steps}
     print(json.dumps({**shared, **ways}))
