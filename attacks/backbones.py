@@ -214,12 +214,18 @@ class Pretrained:
 
     def pretrained(self, **options: Any) -> Any:
         """The model with its published weights, in train mode; ``options`` are those of ``from_pretrained``."""
+        from transformers.utils.logging import set_tqdm_hook
+
+        # Without the bar of reading weights; that of a download, which takes long, is another's.
+        before = set_tqdm_hook(lambda factory, given, named: factory(*given, **{**named, "disable": True}))
         try:
             return self._loader().from_pretrained(
                 self.name, revision=self.revision, **self._options(), **options
             ).train()  # fmt: skip
         except OSError as error:
             raise self._not_found() from error
+        finally:
+            set_tqdm_hook(before)
 
     def skeleton(self) -> Any:
         """The model on the meta device: names and shapes of its parts, no memory for weights."""

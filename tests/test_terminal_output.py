@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import subprocess
@@ -28,6 +29,7 @@ NOT_OURS = [
     "litlogger", "was configured so", "GPU available", "TPU available", "Mixed Precision", "`Trainer.fit` stopped",
     "weights_only", "deprecated", "Warning", "site-packages", "GLOBAL_RANK", "distributed_backend",
     "distributed processes", "[Gloo]", "c10d", "socket.cpp", "gemm_4bit", "Restoring states", "Loaded model weights",
+    "it/s", "Loading weights", "Materializing", "PyTorch was not found", "max_length", "generation flags",
 ]  # fmt: skip
 CODE = """
 import logging, sys, warnings
@@ -112,6 +114,8 @@ def test_reading_vectors_back_and_an_audit_are_quiet(folder: Path) -> None:
 @pytest.mark.usefixtures("first_run")  # which has embedded the texts
 def test_a_pretrained_model_is_read_quietly(folder: Path) -> None:
     model = tiny_language_model(folder / "model")
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": "w58"}))
     llm = ["attack=llm", f"attack.backbone.name={model}", "datamodule.max_tokens=8", "attack.decoding.max_new_tokens=4"]
     terminal = script("train", *SMALL, *llm, "run_dir=llm", folder=folder)
     assert foreign(terminal) == []
