@@ -107,7 +107,12 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
         runs.start(output, resuming=finished[0].begun() and not (output / runs.ARTIFACTS).exists())
         finished[0].begin()
         runs.write_config(output, configuration.plain(config))
-    own = [Predictions(output, embedder, known, models), *testing, *knew, RunRecord(output, embedder)]
+    own = [
+        Predictions(output, embedder, known, models),
+        *testing,
+        *knew,
+        RunRecord(output, embedder, runs.training(run)),
+    ]
     trainer = instantiate(
         config.trainer,
         _convert_="all",

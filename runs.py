@@ -99,6 +99,13 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def training(directory: Path) -> dict[str, Any] | None:
+    """How a run was trained, from its record.json: steps, planned steps; None where nothing tells."""
+    record = directory / RECORD
+    found = read_json(record).get("training") if record.is_file() else None
+    return found if isinstance(found, dict) else None
+
+
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write one JSON object a line."""
 

@@ -216,7 +216,7 @@ class Pretrained:
         """The model with its published weights, in train mode; ``options`` are those of ``from_pretrained``."""
         from transformers.utils.logging import set_tqdm_hook
 
-        # Without the bar of reading weights; that of a download, which takes long, is another's.
+        # No bar while weights are read from the disk; downloads keep theirs.
         before = set_tqdm_hook(lambda factory, given, named: factory(*given, **{**named, "disable": True}))
         try:
             return self._loader().from_pretrained(

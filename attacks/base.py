@@ -268,7 +268,7 @@ class Attack(LightningModule):
         return loss
 
     def validation_weight(self, batch: dict[str, Tensor]) -> int:
-        """What the loss of a batch is a mean of, counted: label ids."""
+        """Number of label ids in a batch: the weight of its mean loss."""
         return int((batch["labels"] != -100).sum())
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:

@@ -19,9 +19,9 @@ def planned_steps(trainer: Trainer) -> int | None:
     if trainer.max_steps > 0:
         limits.append(trainer.max_steps)
     if trainer.max_epochs is not None and trainer.max_epochs > 0:
-        batches = trainer.max_epochs * trainer.num_training_batches  # infinite before the data are there
-        if math.isfinite(batches):
-            limits.append(max(1, int(batches / trainer.accumulate_grad_batches)))
+        batches = trainer.num_training_batches  # infinite before the data are there
+        if math.isfinite(batches):  # the last batches of an epoch make a step, however few they are
+            limits.append(max(1, trainer.max_epochs * math.ceil(batches / trainer.accumulate_grad_batches)))
     return min(limits, default=None)
 
 
@@ -32,25 +32,29 @@ def timer(trainer: Trainer) -> Timer | None:
 
 
 def training_progress(trainer: Trainer) -> float:
-    """Share of the training budget that is used, 0 to 1; 0 without a budget.
+    """Share of the training budget that is used, 0 to 1; 0 without a budget. All ranks call this together.
 
     Steps count where they are planned, so that the learning rate does not depend on the speed of the machine; a time
     limit beside them only cuts the training short. Without steps it is the time that counts. Ranks read their own
     clocks, so the time is averaged over them: one learning rate for all.
     """
-    steps = planned_steps(trainer)
+    share = own_progress(trainer)
+    if trainer.world_size > 1 and planned_steps(trainer) is None:  # on the device: nccl reduces nothing else
+        local = torch.tensor(share, device=trainer.strategy.root_device)
+        share = float(trainer.strategy.reduce(local, reduce_op="mean"))
+    return share
+
+
+def own_progress(trainer: Trainer) -> float:
+    """The share that is used by this rank's own clock, where time counts; asks no other rank."""
+    steps, clock = planned_steps(trainer), timer(trainer)
     if steps is not None:
         return min(1.0, trainer.global_step / steps)
-    clock = timer(trainer)
     if clock is None:
         return 0.0
     elapsed, remaining = clock.time_elapsed(), clock.time_remaining()
     assert remaining is not None
-    share = elapsed / max(elapsed + remaining, 1e-9)
-    if trainer.world_size > 1:  # on the device: nccl reduces nothing else
-        local = torch.tensor(share, device=trainer.strategy.root_device)
-        share = float(trainer.strategy.reduce(local, reduce_op="mean"))
-    return min(1.0, share)
+    return min(1.0, elapsed / max(elapsed + remaining, 1e-9))
 
 
 def cut_short(trainer: Trainer) -> bool:

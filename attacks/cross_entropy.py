@@ -37,7 +37,9 @@ class _CrossEntropy(torch.autograd.Function):
         vocabulary = logits.shape[1]
         block = max(1, _BLOCK_BYTES.get(logits.device.type, _BLOCK_BYTES_ELSEWHERE) // (4 * vocabulary))
         wanted = ctx.needs_input_grad[0]
-        gradient = torch.empty_like(logits) if wanted else None
+        # In float16, small gradients are 0 until the loss scale multiplies them.
+        dtype = torch.float32 if logits.dtype is torch.float16 else logits.dtype
+        gradient = torch.empty_like(logits, dtype=dtype) if wanted else None
         total = torch.zeros((), device=logits.device)
         for begin in range(0, len(logits), block):
             rows = slice(begin, begin + block)
@@ -53,6 +55,7 @@ class _CrossEntropy(torch.autograd.Function):
                 block_gradient.scatter_add_(1, target, (smoothing - 1) * weight)
                 gradient[rows] = block_gradient
         ctx.save_for_backward(gradient)
+        ctx.dtype = logits.dtype
         return total
 
     @staticmethod
@@ -60,5 +63,5 @@ class _CrossEntropy(torch.autograd.Function):
         (gradient,) = ctx.saved_tensors
         # Above the loss there is mostly nothing, and a pass over this much memory takes a tenth of the whole function.
         if above[0].device.type == "cpu" and above[0].item() == 1:
-            return gradient, None, None
-        return gradient * above[0].to(gradient.dtype), None, None
+            return gradient.to(ctx.dtype), None, None
+        return (gradient * above[0]).to(ctx.dtype), None, None

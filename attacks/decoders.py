@@ -64,7 +64,7 @@ class CausalDecoder(nn.Module):
 
 
 class BeamRows:
-    """What any causal language model goes on from: each beam is a row of the batch, with a past of its own."""
+    """The state from which any causal language model decodes: each beam is a row of the batch, with its own cache."""
 
     def __init__(self, model: Any, prefix: Tensor) -> None:
         """Read prefix vectors (n, k, width)."""

@@ -17,6 +17,8 @@ from torch.optim import Optimizer
 from attacks.newton_schulz import MINIMAX, Iterations, orthogonalized
 from attacks.precision import fast_dtype
 
+_LARGEST = 2**25  # numbers that are stacked at once: more takes memory, and large products gain nothing from it
+
 
 class Muon(Optimizer):
     """Muon (Jordan et al. 2024) on matrices: Nesterov momentum, orthogonalised, with decoupled weight decay.
@@ -30,6 +32,10 @@ class Muon(Optimizer):
         momentum: Share of the momentum that is kept at each step.
         weight_decay: Decoupled weight decay.
         iterations: Of Newton-Schulz.
+
+    Attributes:
+        dtype: In which matrices are multiplied; None: the one that their device multiplies fast. Processes that train
+            one model together must agree on it.
     """
 
     def __init__(
@@ -42,6 +48,7 @@ class Muon(Optimizer):
     ) -> None:
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         self.iterations = iterations
+        self.dtype: torch.dtype | None = None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -56,7 +63,9 @@ class Muon(Optimizer):
                 if parameter.grad is not None:
                     alike[parameter.device, parameter.dtype, *sorted(parameter.shape)].append(parameter)
             for parameters in alike.values():
-                self._step(parameters, group)
+                size = max(1, _LARGEST // parameters[0].numel())
+                for begin in range(0, len(parameters), size):
+                    self._step(parameters[begin : begin + size], group)
         return loss
 
     def _step(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
@@ -66,7 +75,7 @@ class Muon(Optimizer):
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])
         first = _wide(ahead[0])
-        stacked = first.new_empty(len(ahead), *first.shape, dtype=fast_dtype(str(first.device)))
+        stacked = first.new_empty(len(ahead), *first.shape, dtype=self.dtype or fast_dtype(str(first.device)))
         torch._foreach_copy_(list(stacked.unbind()), [_wide(update) for update in ahead])
         directions = orthogonalized(stacked, self.iterations)
         for parameter, direction in zip(parameters, directions, strict=True):

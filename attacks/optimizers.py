@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from attacks.budget import training_progress
 from attacks.muon import Muon
 from attacks.newton_schulz import MINIMAX, STANDARD
+from attacks.precision import fast_dtype
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -192,6 +193,10 @@ def scheduled(settings: OptimizerSettings, module: LightningModule) -> Any:
     """What ``configure_optimizers`` returns: one optimiser, its learning rate set every step from the share of the
     training budget that is used."""
     optimizer = settings.build(module)
+    for part in optimizer.parts if isinstance(optimizer, JointOptimizer) else []:
+        if isinstance(part, Muon):  # measured by each process: near the threshold they could differ
+            strategy = module.trainer.strategy
+            part.dtype = strategy.broadcast(fast_dtype(str(strategy.root_device)))
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: schedule(training_progress(module.trainer), step, settings.warmup_steps)
     )

@@ -12,7 +12,6 @@ matrices a hundred times slower than float32 ones.
 from __future__ import annotations
 
 import functools
-import os
 import platform
 import time
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+
+from ranks import local_rank
 
 Precision = Literal["bf16-mixed", "32-true"]
 
@@ -80,8 +81,7 @@ def _device(accelerator: str) -> str | None:
     if accelerator not in ("auto", "gpu", found.type):
         return None
     # Under torchrun or srun each rank has its own device: not all of them should use the first one's memory.
-    rank = int(os.environ.get("LOCAL_RANK", "0"))
-    return f"{found.type}:{min(rank, torch.accelerator.device_count() - 1)}"
+    return f"{found.type}:{min(local_rank(), torch.accelerator.device_count() - 1)}"
 
 
 def _rate(device: str, dtype: torch.dtype, size: int, repeats: int) -> float:

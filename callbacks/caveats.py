@@ -36,23 +36,30 @@ def partial(metrics: Mapping[str, Any]) -> str | None:
     return (
         f"CUT SHORT: the search for {count:,.0f} of the texts ended early, and their best until then counts. {reason}. "
         "The same command with the directory of these results (evaluate.py output_dir=<dir>, or train.py run_dir=<dir> "
-        "ckpt_path=last) and a higher limit goes on with it."
+        "ckpt_path=last) and a higher limit resumes it."
     )
 
 
-def below_baseline(metrics: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> str | None:
+def below_baseline(
+    metrics: Mapping[str, Any], baseline: Mapping[str, Any] | None, *, trained: bool = True
+) -> str | None:
     """That looking up the nearest training text reads more than the attack; None where it does not.
 
-    Compared by BLEU, or by token F1 where the attack predicts no sequence of words.
+    Compared by BLEU, or by token F1 where the attack predicts no sequence of words. What to do is said of an attack
+    that was ``trained``.
     """
     for key, name in (("bleu", "BLEU"), ("token_f1", "token F1")):
         ours, theirs = number(metrics, key), number(baseline, key)
         if ours is not None and theirs is not None:
             if ours >= theirs:
                 return None
+            advice = (
+                ": train it longer (trainer.max_steps), on more text, or on text more like the test texts"
+                if trained
+                else ""
+            )
             return (
                 f"This attack reads less than a lookup of the nearest training text ({name} {ours:.1f} against "
-                f"{theirs:.1f}), so its metrics say little about what the vectors disclose: train it longer "
-                "(trainer.max_steps), on more text, or on text more like the test texts."
+                f"{theirs:.1f}), so its metrics say little about what the vectors disclose{advice}."
             )
     return None

@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from pydantic import NonNegativeInt, PositiveFloat
 
-from attacks.budget import planned_steps, timer, training_progress
+from attacks.budget import own_progress, planned_steps, timer
 from embedders.progress import duration
 
 log = logging.getLogger("train")
@@ -48,7 +48,7 @@ class TerminalBar(TQDMProgressBar):
         self._draw(trainer, "training")
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Go on with the bar of the epochs before."""
+        """Keep the bar of the epochs before."""
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -58,7 +58,7 @@ class TerminalBar(TQDMProgressBar):
             self._draw(trainer, "training")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Go on with the bar in the next epoch."""
+        """Keep the bar for the next epoch."""
 
     def on_train_end(self, trainer: Trainer, *_: Any) -> None:
         """Leave the bar where training ended."""
@@ -145,7 +145,7 @@ class Pace(Callback):
         if not self._is_time():
             return
         loss = trainer.callback_metrics.get("train/loss")
-        steps, progress = planned_steps(trainer), training_progress(trainer)
+        steps, progress = planned_steps(trainer), own_progress(trainer)
         parts = [
             *([f"{progress:.0%}".replace("%", " %")] if progress else []),
             f"step {trainer.global_step:,}{f' of {steps:,}' if steps else ''} (epoch {trainer.current_epoch})",

@@ -87,7 +87,7 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
 def _lead(results: Results) -> str:
     """The first sentences: that the attack is below its baseline, where it is, and what was read."""
     said = verdict(results.metrics, results.baseline, len(results.recovered))
-    below = below_baseline(results.metrics, results.baseline)
+    below = below_baseline(results.metrics, results.baseline, trained=bool(results.training))
     return said if below is None else f"{below} {said}"
 
 

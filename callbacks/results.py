@@ -146,13 +146,8 @@ def read_results(run_dir: Path) -> Results:
         recovered=_score(rows),
         history=_lines(history, Moment) if history.exists() else [],
         analyses=_object(analyses) if analyses.exists() else None,
-        training=_training(run_dir / runs.RECORD),
+        training=runs.training(run_dir) or {},
     )
-
-
-def _training(record: Path) -> dict[str, Any]:
-    training = _object(record).get("training") if record.exists() else None
-    return training if isinstance(training, dict) else {}
 
 
 def read_rows(path: Path) -> list[Row]:

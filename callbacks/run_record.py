@@ -35,11 +35,12 @@ class RunRecord(Callback):
     Args:
         directory: The run directory.
         embedder: Its fingerprint and queries are recorded.
+        training: Of the run that is evaluated, where this is an evaluation.
     """
 
-    def __init__(self, directory: Path, embedder: CachedEmbedder) -> None:
+    def __init__(self, directory: Path, embedder: CachedEmbedder, training: dict[str, Any] | None = None) -> None:
         self.directory, self.embedder = directory, embedder
-        self.record: dict[str, Any] = {}
+        self.record: dict[str, Any] = {} if training is None else {"training": training}
         self.started = time.perf_counter()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

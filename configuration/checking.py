@@ -94,6 +94,13 @@ def check_written(config: DictConfig) -> list[str]:
     return _check(_resolve(config, "", messages, measure=False), messages, written)
 
 
+def _endless(trainer: Any) -> Iterator[str]:
+    """Whether nothing ends a training: its learning rate would never fall."""
+    limits = ("max_steps", "max_epochs", "max_time")
+    if _is_node(trainer) and all(trainer.get(name, -1) in (-1, None) for name in limits):
+        yield "trainer.max_steps=-1: nothing ends the training; give trainer.max_steps, max_epochs or max_time"
+
+
 def _check(values: Any, messages: list[str], signature_of: Callable[[str], Signature | None]) -> list[str]:
     messages += _missing(values, "")
     messages += _secrets(values, "")
@@ -105,6 +112,7 @@ def _check(values: Any, messages: list[str], signature_of: Callable[[str], Signa
         for name in hints if _is_node(node) else ():
             messages += _value_errors(f"{group}.{name}", node[name], hints[name]) if name in node else []
     messages += _nodes(values, "", signature_of)
+    messages += _endless(values.get("trainer"))
     return list(dict.fromkeys(messages))
 
 

@@ -19,6 +19,8 @@ import warnings
 from pathlib import Path
 from typing import TextIO
 
+from ranks import local_rank
+
 _ROOT = Path(__file__).resolve().parent.parent
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -100,7 +102,7 @@ def show_and_log(directory: Path | None) -> None:
     terminal = logging.StreamHandler()
     terminal.setFormatter(logging.Formatter("%(message)s"))
     handlers: list[logging.Handler] = [terminal]
-    if directory is not None and os.environ.get("LOCAL_RANK", "0") == "0":
+    if directory is not None and local_rank() == 0:
         handlers.append(LaterFile(directory / "log"))
     logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 import shlex
 import shutil
@@ -16,6 +15,7 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig
 
 from errors import InputError
+from ranks import local_rank
 
 FAILED, INTERRUPTED = 2, 130
 
@@ -92,6 +92,6 @@ def _command(training: bool) -> str:
 
 
 def _end(message: str, code: int) -> None:
-    if os.environ.get("LOCAL_RANK", "0") == "0":  # the ranks of one machine would all say the same
+    if local_rank() == 0:  # the ranks of one machine would all say the same
         print(message, file=sys.stderr)
     raise SystemExit(code)

@@ -1,6 +1,6 @@
 """Which values of a configuration take a measurement of this machine, and so wait until the rest is known to be right.
 
-trainer.precision: ${precision:}      # imports torch, and times two products
+trainer.precision: ${precision:${.accelerator}}      # imports torch, and times two products
 """
 
 from __future__ import annotations

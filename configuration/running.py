@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from configuration.composing import raise_all, survey
 from configuration.ending import ending
 from configuration.sources import CONFIGS, SEARCH_PATH, groups, own_names, parts
 from errors import InputError
+from ranks import local_rank
 
 
 def check(config: DictConfig) -> list[str]:
@@ -43,7 +43,7 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
     if arguments.help:
         print(_help(task, config_name))
         return
-    held = console.hold()
+    held, directory = console.hold(), None
     if not (arguments.hydra_help or arguments.shell_completion or arguments.info or arguments.experimental_rerun):
         overrides = list(arguments.overrides)
         if arguments.config_dir is not None:
@@ -53,14 +53,18 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
             # A configuration that is only shown may have wrong values.
             checked = configs if arguments.cfg is None else []
             _raise_written(errors, checked)
-            if len(checked) == 1 and os.environ.get("LOCAL_RANK", "0") == "0":  # the imports now take seconds
-                print(f"run directory: {checked[0].run_dir}", flush=True)
+            if len(checked) == 1 and not arguments.multirun:
+                directory = str(checked[0].run_dir)
+                if local_rank() == 0:  # the imports now take seconds
+                    print(f"run directory: {directory}", flush=True)
             raise_all([message for config in checked for message in check(config)])
-            for directory in (Path(str(config.run_dir)) for config in configs if "run_dir" in config):
-                if (directory / runs.CONFIG).is_file():  # Hydra's log is opened before anything else looks at it
-                    runs.check_links(directory)
+            for folder in (Path(str(config.run_dir)) for config in configs if "run_dir" in config):
+                if (folder / runs.CONFIG).is_file():  # Hydra's log is opened before anything else looks at it
+                    runs.check_links(folder)
     lists = {line: unrolled([line]) for line in arguments.overrides}
     sys.argv = [new for word in sys.argv for new in lists.get(word, [word])]
+    if directory is not None:  # Hydra composes again, and reads the clock anew
+        sys.argv.append(f"run_dir={_quoted(directory)}")
 
     chosen = {"--config-name": arguments.config_name, "--config-dir": arguments.config_dir}
     flags = [f"{flag}={value}" for flag, value in chosen.items() if value is not None]
@@ -73,7 +77,8 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
         given = HydraConfig.get().overrides
         own = [line for line in given.hydra if line.startswith(SEARCH_PATH)]
         own += [line for line in given.task if _root(line) not in ("run_dir", "ckpt_path")]
-        if "trainer" in config and config.trainer.strategy != "auto":  # each rank would measure for itself
+        if "trainer" in config and "precision" in config.trainer:  # each rank would measure for itself
+            own = [line for line in own if not line.startswith("trainer.precision=")]
             own.append(f"trainer.precision={config.trainer.precision}")
         resumed = [] if config.ckpt_path is None else [f"ckpt_path={_quoted(config.ckpt_path)}"]
         from attacks.trust import trusting

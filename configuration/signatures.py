@@ -105,7 +105,10 @@ def _of_class(found: Found, node: ast.ClassDef) -> tuple[_Arguments | None, bool
     if not isinstance(called, ast.Name) or called.id != "dataclass":
         return None, False
     fields = [statement for statement in node.body if isinstance(statement, ast.AnnAssign)]
-    if not all(_is_argument(field) for field in fields):
+    chosen = [keyword.arg for keyword in decorator.keywords] if isinstance(decorator, ast.Call) else []
+    if "init" in chosen or not all(_is_argument(field) for field in fields):
+        return None, False
+    if inherited and not _is_dataclass(found, node.bases[0]):  # whose constructor a dataclass does not take over
         return None, False
     own = {ast.unparse(f.target): (f.value is None, f.annotation, found.module) for f in fields}
     return inherited | own, open_ended
@@ -114,7 +117,17 @@ def _of_class(found: Found, node: ast.ClassDef) -> tuple[_Arguments | None, bool
 def _is_argument(field: ast.AnnAssign) -> bool:
     """Whether a dataclass's field is plainly an argument: no class variable, and no ``field(init=False)``."""
     keywords = [keyword.arg for keyword in field.value.keywords] if isinstance(field.value, ast.Call) else []
-    return "ClassVar" not in ast.unparse(field.annotation) and set(keywords) <= {"default", "default_factory"}
+    annotation = ast.unparse(field.annotation)
+    plain = "ClassVar" not in annotation and "KW_ONLY" not in annotation
+    return plain and set(keywords) <= {"default", "default_factory"}
+
+
+def _is_dataclass(of: Found, base: ast.expr) -> bool:
+    name = base.value if isinstance(base, ast.Subscript) else base
+    found = find(of.module, name.id) if isinstance(name, ast.Name) else None
+    decorators = found.node.decorator_list if found is not None and isinstance(found.node, ast.ClassDef) else []
+    called = [one.func if isinstance(one, ast.Call) else one for one in decorators]
+    return any(isinstance(one, ast.Name) and one.id == "dataclass" for one in called)
 
 
 def _of_base(of: Found, base: ast.expr) -> tuple[_Arguments | None, bool]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from errors import InputError
+from ranks import local_rank
 
 DType = Literal["float32", "bfloat16", "float16"]
 
@@ -91,4 +91,4 @@ def resolve_device(device: str) -> torch.device:
         return torch.device(device)
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    return torch.device("cuda", local_rank() % torch.cuda.device_count())

@@ -36,6 +36,8 @@ def test_a_training_that_is_cut_short_says_so_everywhere(
     assert any("of 100,000 (epoch" in message and "left" in message for message in caplog.messages)
     assert said in (run / "report.html").read_text()
     assert said in " ".join(capsys.readouterr().out.split())
+    evaluation = place.evaluate(run, "again")
+    assert said in (evaluation / "report.html").read_text()
     # The learning rate follows the planned steps, not the time: it is still near its height.
     rows = [json.loads(line) for line in (run / runs.HISTORY).read_text().splitlines()]
     rates = [row["learning_rate"] for row in rows]

@@ -37,6 +37,19 @@ def test_value_and_gradient_are_torchs(
     assert not ours.grad[1, 3:].any()
 
 
+def test_a_loss_scale_keeps_small_gradients_in_float16() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = (torch.randn(300, 400, generator=generator)).half()
+    labels = torch.randint(0, 400, (300,), generator=generator)
+    ours, theirs = values.clone().requires_grad_(), values.float().requires_grad_()
+    (65536 * cross_entropy(ours, labels, 0.0)).backward()
+    (65536 * torch.nn.functional.cross_entropy(theirs, labels)).backward()
+    assert ours.grad is not None
+    assert theirs.grad is not None
+    assert ours.grad.dtype is torch.float16
+    torch.testing.assert_close(ours.grad.float(), theirs.grad, rtol=2e-3, atol=1e-3)
+
+
 def test_the_value_alone_needs_no_gradient() -> None:
     logits, labels = torch.randn(3, 5), torch.tensor([0, IGNORED, 4])
     expected = torch.nn.functional.cross_entropy(logits, labels)

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ORDER = [
     "errors",
     "examples",
+    "ranks",
     "runs",
     "metrics",
     "embedders",

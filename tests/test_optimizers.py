@@ -286,6 +286,9 @@ def test_planned_steps(steps: int, epochs: int, planned: int | None) -> None:
         max_steps=steps, max_epochs=epochs, num_training_batches=40, accumulate_grad_batches=2
     )
     assert planned_steps(trainer) == planned
+    if epochs > 0 and steps < 0:
+        trainer.num_training_batches, trainer.accumulate_grad_batches = 10, 4
+        assert planned_steps(trainer) == epochs * 3  # the last two batches of an epoch make a step
     trainer.num_training_batches = float("inf")  # before the data module is set up
     assert planned_steps(trainer) == (steps if steps > 0 else None)
 

@@ -72,6 +72,14 @@ def test_a_line_a_minute_of_training(
     assert caplog.messages == [expected + (f", {left}" if left else "")]
 
 
+def test_no_other_process_is_asked_for_a_line(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """Each has its own clock, so they do not come to their lines together."""
+    caplog.set_level(logging.INFO)
+    limited = trainer(callbacks=[Timer(timedelta(seconds=75))], strategy=None)  # anything that is asked of it fails
+    trained(Pace(60, first_seconds=60), clock, limited, steps=21, seconds=3)
+    assert len(caplog.messages) == 1
+
+
 def test_lines_come_early_and_then_ever_less_often(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     trained(Pace(every_seconds=60, first_seconds=5), clock, trainer(max_steps=400), steps=400, seconds=1)
