@@ -119,7 +119,8 @@ def test_a_pretrained_model_is_read_quietly(folder: Path) -> None:
     llm = ["attack=llm", f"attack.backbone.name={model}", "datamodule.max_tokens=8", "attack.decoding.max_new_tokens=4"]
     terminal = script("train", *SMALL, *llm, "run_dir=llm", folder=folder)
     assert foreign(terminal) == []
-    assert terminal.startswith("run directory: llm\ntexts: 128 train, 16 valid, 16 test")
+    assert terminal.startswith("run directory: llm\n")
+    assert "\ntexts: 128 train, 16 valid, 16 test" in terminal
 
 
 def test_imports_are_held_until_there_is_a_log(tmp_path: Path) -> None:
