@@ -112,6 +112,14 @@ def test_reading_vectors_back_and_an_audit_are_quiet(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("first_run")  # which has embedded the texts
+def test_the_directory_that_is_named_is_the_runs_own(folder: Path) -> None:
+    """Its name has the time in it, which is read once."""
+    named = script("train", *SMALL, folder=folder).splitlines()[0].removeprefix("run directory: ")
+    assert (folder / named / "report.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("first_run")  # which has embedded the texts
 def test_a_pretrained_model_is_read_quietly(folder: Path) -> None:
     model = tiny_language_model(folder / "model")
     settings = json.loads((model / "tokenizer_config.json").read_text())
