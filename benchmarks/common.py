@@ -81,7 +81,8 @@ def job(options: argparse.Namespace, overrides: Sequence[str], artifacts: Path, 
         f"trainer.accelerator={'gpu' if options.device == 'cuda' else 'cpu'}",
         *([] if options.precision is None else [f"trainer.precision={options.precision}"]),
         "trainer.enable_checkpointing=false", "trainer.enable_progress_bar=false", "trainer.limit_val_batches=0",
-        "trainer.max_steps=-1", "trainer.max_time=null",  # the benchmark says when it has seen enough
+        # Each benchmark gives the trainer a limit of its own.
+        "trainer.max_steps=-1", "trainer.max_epochs=100000", "trainer.max_time=null",
         *overrides,
         *options.overrides,
     ])  # fmt: skip

@@ -77,7 +77,7 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
         given = HydraConfig.get().overrides
         own = [line for line in given.hydra if line.startswith(SEARCH_PATH)]
         own += [line for line in given.task if _root(line) not in ("run_dir", "ckpt_path")]
-        if "trainer" in config and "precision" in config.trainer:  # each rank would measure for itself
+        if _is_parallel(config) and "precision" in config.trainer:  # each rank would measure for itself
             own = [line for line in own if not line.startswith("trainer.precision=")]
             own.append(f"trainer.precision={config.trainer.precision}")
         resumed = [] if config.ckpt_path is None else [f"ckpt_path={_quoted(config.ckpt_path)}"]
@@ -89,6 +89,13 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
             task(config)
 
     hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(job)()
+
+
+def _is_parallel(config: DictConfig) -> bool:
+    """Whether several processes may train."""
+    trainer = config.get("trainer") or {}
+    usual = {"strategy": "auto", "devices": 1, "num_nodes": 1}
+    return any(trainer.get(name, value) != value for name, value in usual.items())
 
 
 def main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str) -> None:
