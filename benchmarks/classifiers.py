@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     quiet()
     torch.set_num_threads(options.threads)
     clock = Clock(options.device, options.own_time)
-    given = [*texts_of(options, options.sentences, 100)]
+    given = texts_of(options, options.sentences, 100)
     rates: dict[str, list[float]] = {attack: [] for attack in EPOCHS}
     with tempfile.TemporaryDirectory() as directory:
         for _ in range(options.rounds):
