@@ -121,7 +121,7 @@ class Tidied:
         return self
 
     def expect(self, directory: Path) -> None:
-        """Take note of a directory that is made later, and of those above it that are missing; one that stands stays."""
+        """Take note of a directory that is made later, and of missing ones above it; one that stands stays."""
         missing = _missing(directory)
         if missing and missing[0] == directory.absolute():
             self._places.append((directory.absolute(), missing))

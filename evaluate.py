@@ -127,12 +127,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
         plugins=[WholeCheckpoints()],
         enable_checkpointing=False,
         default_root_dir=output,  # nothing is written elsewhere, whatever the run says
-        callbacks=[
-            *([TerminalBar()] if config.trainer.get("enable_progress_bar", True) else []),
-            Pace(),
-            *own,
-            Termination(),
-        ],
+        callbacks=[*progress, Pace(), *own, Termination()],
     )
     for logger in trainer.loggers:
         logger.log_hyperparams(configuration.plain(config))

@@ -7,10 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,15 +15,9 @@ import yaml
 import claims
 import runs
 from errors import InputError
-from support.processes import ROOT, Script, Warm
+from support.processes import ROOT, Warm
+from support.small_scripts import TINY, Scripts, wait_for
 
-TINY = [
-    "trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_steps=4", "~callbacks.progress",
-    "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2", "attack.decoding.beams=1",
-    "attack.decoding.max_new_tokens=8", "datamodule.limit_train=64", "datamodule.limit_valid=8",
-    "datamodule.limit_test=8", "datamodule.batch_size=16", "++datamodule.source.sentences=300",
-    "++datamodule.source.valid=20", "++datamodule.source.test=60",
-]  # fmt: skip
 SECOND = "2026-01-02_03-04-05"
 # A script on whose machine it is always the same second.
 CLOCK = f"""
@@ -44,43 +35,6 @@ with claims.held(Path(sys.argv[1]), "run_dir"):
     print("held", flush=True)
     time.sleep(600)
 """
-
-
-class Scripts:
-    """Runs the scripts in a folder, with a cache there."""
-
-    def __init__(self, folder: Path, warm: Warm) -> None:
-        self.folder, self.warm = folder, warm
-
-    def start(self, script: str, *overrides: str, code: str | None = None) -> Script:
-        path = str(ROOT / f"{script}.py")
-        kept = {name: value for name, value in os.environ.items() if name != "RUN_ID"}
-        environment = {**kept, "OMP_NUM_THREADS": "1", "UNEMBED_CACHE": str(self.folder / "cache"),
-                       "PYTHONPATH": str(ROOT)}  # fmt: skip
-        command = [path, *overrides] if code is None else ["-c", code, path, *overrides]
-        return self.warm.start(command, cwd=self.folder, environment=environment)
-
-    def end(self, script: Script) -> tuple[int | None, str]:
-        """Exit code and standard error."""
-        try:
-            _, errors = script.communicate()
-        finally:
-            script.kill()
-        return script.returncode, errors
-
-    def refuse(self, script: str, *overrides: str) -> str:
-        """The one line that a mistake gives."""
-        code, errors = self.end(self.start(script, *overrides))
-        assert (code, len(errors.splitlines())) == (2, 1), errors[-3000:]
-        return errors.strip()
-
-
-def wait_for(script: Script, what: Callable[[], Any]) -> None:
-    end = time.monotonic() + 300
-    while not what():
-        assert script.poll() is None, script.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +64,9 @@ def test_evaluations_of_one_second_have_a_directory_each(scripts: Scripts) -> No
     assert [script.returncode for script in started.values()] == [0, 0, 0]
     places = sorted((scripts.folder / "run" / "evaluations").iterdir())
     assert [place.name for place in places] == [SECOND, f"{SECOND}-2", f"{SECOND}-3"]
-    found = {yaml.safe_load((place / runs.CONFIG).read_text())["attack"]["decoding"]["max_new_tokens"] for place in places}
+    found = {
+        yaml.safe_load((place / runs.CONFIG).read_text())["attack"]["decoding"]["max_new_tokens"] for place in places
+    }
     assert found == {2, 4, 6}
     assert all((place / runs.METRICS).is_file() and not (place / claims.LOCK).exists() for place in places)
 
