@@ -21,9 +21,13 @@ from support.small_scripts import TINY, Scripts, wait_for
 SECOND = "2026-01-02_03-04-05"
 # A script on whose machine it is always the same second.
 CLOCK = f"""
-import runpy, sys
+import datetime, runpy, sys, time
 import hydra.core.utils
-hydra.core.utils.strftime = lambda *_: {SECOND!r}
+class Clock:
+    def now(*_):
+        return datetime.datetime(2026, 1, 2, 3, 4, 5)
+hydra.core.utils.datetime = Clock
+time.strftime = lambda *_: {SECOND!r}
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
@@ -74,11 +78,12 @@ def test_evaluations_of_one_second_have_a_directory_each(scripts: Scripts) -> No
 @pytest.mark.slow
 def test_trainings_of_one_second_have_a_directory_each(scripts: Scripts) -> None:
     first, second = (scripts.start("train", *TINY, f"seed={seed}", code=CLOCK) for seed in (1, 2))
-    sweep = scripts.start("train", "-m", *TINY, "seed=3,4", code=CLOCK)
-    assert [scripts.end(script)[0] for script in (first, second, sweep)] == [0, 0, 0]
+    several = scripts.start("train", "-m", *TINY, "seed=3,4", code=CLOCK)
+    assert [scripts.end(script)[0] for script in (first, second, several)] == [0, 0, 0]
+    (sweep,) = (scripts.folder / "runs" / "multirun").iterdir()
     places = list((scripts.folder / "runs" / "geia-minilm-synthetic").iterdir())
     assert {yaml.safe_load((place / runs.CONFIG).read_text())["seed"] for place in places} == {1, 2, 3, 4}
-    assert {place.name for place in places} >= {SECOND, f"{SECOND}-2"}
+    assert {place.name for place in places} == {SECOND, f"{SECOND}-2", *(f"{sweep.name}-{n}" for n in range(2))}
 
 
 def test_ranks_from_outside_must_agree(scripts: Scripts, tmp_path: Path) -> None:
