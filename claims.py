@@ -111,7 +111,7 @@ class Tidied:
 
     After a mistake of the user a directory goes that holds no more than every start writes, its configuration and its
     log; after a signal only where nothing had begun, since the configuration is what a run is resumed with; after
-    anything else only an empty one.
+    anything else only one that holds nothing.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class Tidied:
             disposable = (LOG,)
         if is_first():
             for directory, missing in reversed(self._places):
-                _remove(directory, missing, disposable)
+                _remove(directory, missing, disposable, failed=error is not None)
 
 
 def _missing(directory: Path) -> list[Path]:
@@ -154,12 +154,18 @@ def _missing(directory: Path) -> list[Path]:
     return [path for path in (directory, *directory.parents) if not path.exists()]
 
 
-def _remove(directory: Path, missing: list[Path], disposable: tuple[str, ...]) -> None:
+def _remove(directory: Path, missing: list[Path], disposable: tuple[str, ...], *, failed: bool) -> None:
     """Remove a directory whose files all have ``disposable`` names, and parents that are empty then."""
+
+    def is_disposable(path: Path) -> bool:
+        if path.name == LOG and failed and path.stat().st_size == 0:
+            return True
+        return any(path.match(name) for name in (*disposable, LOCK))
+
     # Another process that writes there keeps it, and so does one that puts something there just now.
     with contextlib.suppress(OSError, InputError):
         files = [path for path in directory.rglob("*") if not path.is_dir() or path.is_symlink()]
-        if directory.is_dir() and all(any(path.match(name) for name in (*disposable, LOCK)) for path in files):
+        if directory.is_dir() and all(map(is_disposable, files)):
             with held(directory, "directory"):
                 for path in files:
                     if path.name != LOCK:

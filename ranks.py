@@ -15,12 +15,6 @@ def is_first() -> bool:
     return not any(int(os.environ.get(name) or 0) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "NODE_RANK"))
 
 
-def is_spawned() -> bool:
-    """Whether another process of ours started this one: Lightning does, with the command line of the first."""
-    outside = os.environ.get("RANK") or int(os.environ.get("SLURM_NTASKS") or 1) > 1
-    return not outside and bool(int(os.environ.get("LOCAL_RANK") or 0))
-
-
 def started_outside() -> bool:
     """Whether torchrun or srun started this process and others, which share no command line that we could change."""
     torchrun = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE") or 1) > 1

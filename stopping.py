@@ -21,10 +21,9 @@ import sys
 from collections.abc import Iterator
 from types import FrameType
 
-from ranks import is_spawned
-
 FAILED, INTERRUPTED, TERMINATED = 2, 130, 143
 WORDS = {INTERRUPTED: "interrupted", TERMINATED: "stopped by SIGTERM"}
+_STARTER = "UNEMBED_STARTER"  # environment variable: the script that started this one, as Lightning does with ranks
 
 
 class Terminated(SystemExit):
@@ -44,12 +43,14 @@ class _State:
 
     said = "nothing had begun"  # by a process that a signal ends at once
     received = False
-    parent = 0
+    starter = 0  # process id
 
 
 def begin() -> None:
     """From here on SIGTERM and Ctrl-C end this process with one line; one that is ignored (nohup) stays ignored."""
-    _State.parent = os.getppid()
+    if os.environ.get(_STARTER) == str(os.getppid()):
+        _State.starter = os.getppid()
+    os.environ[_STARTER] = str(os.getpid())
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
         if signal.getsignal(number) is usual:
             signal.signal(number, _leave)
@@ -76,14 +77,19 @@ def receive() -> bool:
     """Take note of a SIGTERM; whether it is the first: a scheduler, torchrun and the first rank may each send one."""
     first, _State.received = not _State.received, True
     # A signal to one rank is one to all: the process that started this one tells the others.
-    if first and is_spawned() and os.getppid() == _State.parent:
-        os.kill(_State.parent, signal.SIGTERM)
+    if first and _State.starter and os.getppid() == _State.starter:
+        os.kill(_State.starter, signal.SIGTERM)
     return first
 
 
 def received() -> bool:
     """Whether a SIGTERM has come."""
     return _State.received
+
+
+def is_spawned() -> bool:
+    """Whether one of our scripts started this one, with its own command line: a rank."""
+    return bool(_State.starter)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:

@@ -15,8 +15,8 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig
 
 from errors import InputError
-from ranks import is_spawned, local_rank
-from stopping import FAILED, INTERRUPTED, TERMINATED, WORDS, Terminated, raising, received
+from ranks import local_rank
+from stopping import FAILED, INTERRUPTED, TERMINATED, WORDS, Terminated, is_spawned, raising, received
 
 
 class Ended(SystemExit):

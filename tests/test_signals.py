@@ -168,6 +168,32 @@ def test_all_ranks_end_after_one_step(scripts: Scripts, whom: str) -> None:
     assert not alive(other)
 
 
+@pytest.mark.slow
+def test_slurm_requeues_as_before(scripts: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGUSR1 is Lightning's: it saves, and asks SLURM for another start; then SLURM sends SIGTERM."""
+    asked, control = tmp_path / "asked", tmp_path / "scontrol"
+    control.write_text(f'#!/bin/sh\necho "$@" > {asked}\n')
+    control.chmod(0o755)
+    job = {"JOB_ID": "7", "JOB_NAME": "paper", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}
+    for name, value in job.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    run = scripts.folder / "queued"
+    settings = [*TINY, STEPS, "callbacks.history.every_n_steps=1", "run_dir=queued"]
+    training = scripts.start("train", *settings, code=SLOW)
+    wait_for(training, lambda: steps(run) >= 3)
+    training.send_signal(signal.SIGUSR1)
+    wait_for(training, asked.exists)
+    training.send_signal(signal.SIGTERM)
+    code, errors = scripts.end(training)
+    assert code == 143, errors[-3000:]
+    assert asked.read_text() == "requeue 7\n"
+    assert (run / "hpc_ckpt_1.ckpt").is_file()
+    assert "stopped by SIGTERM: step " in errors
+    assert scripts.end(scripts.start("train", *settings, "ckpt_path=last"))[0] == 0
+    assert (run / runs.PREDICTIONS).read_bytes() == (scripts.folder / "run" / runs.PREDICTIONS).read_bytes()
+
+
 def children(pid: int) -> list[int]:
     """The processes that ``pid`` started and that run Python."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
