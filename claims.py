@@ -16,6 +16,7 @@ import fcntl
 import logging
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,8 @@ def held(directory: Path, key: str) -> Iterator[None]:
 
 def _locked(path: Path, named: str) -> int:
     while True:
+        if path.is_symlink() or (path.exists() and not _is_own(path.stat())):  # it will be written
+            raise InputError(f"{path}: a link or no file, where a process leaves a note that it writes; remove it")
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,6 +103,11 @@ def _locked(path: Path, named: str) -> int:
     os.ftruncate(file, 0)
     os.write(file, f"process {os.getpid()} on {socket.gethostname()}, started {since},\n".encode())
     return file
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """Whether a file has one name only: another one may stand outside of somebody else's run."""
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
 class Tidied:
