@@ -14,6 +14,7 @@ callbacks/termination.py answers it: a checkpoint first. Nothing heavy is import
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -54,6 +55,8 @@ def begin() -> None:
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
         if signal.getsignal(number) is usual:
             signal.signal(number, _leave)
+            # At last Python takes its handlers away, and a signal would end it without a line: all is done by then.
+            atexit.register(signal.signal, number, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
