@@ -120,9 +120,13 @@ class Tidied:
     After a mistake of the user a directory goes that holds no more than every start writes, its configuration and its
     log; after a signal only where nothing had begun, since the configuration is what a run is resumed with; after
     anything else only one that holds nothing.
+
+    Args:
+        keeps_log: Whether a log by itself is kept where all went well.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_log: bool = True) -> None:
+        self.keeps_log = keeps_log
         self._places: list[tuple[Path, list[Path]]] = []
 
     def __enter__(self) -> Tidied:
@@ -151,6 +155,8 @@ class Tidied:
         if isinstance(error, InputError) or getattr(error, "mistake", False):
             disposable = (LOG, runs.CONFIG, *_OF_LOGGERS)
         elif isinstance(error, KeyboardInterrupt) or getattr(error, "code", None) in stopping.WORDS:
+            disposable = (LOG,)
+        elif error is None and not self.keeps_log:
             disposable = (LOG,)
         if is_first():
             for directory, missing in reversed(self._places):

@@ -19,7 +19,6 @@ import warnings
 from pathlib import Path
 from typing import TextIO
 
-from claims import LOCK
 from ranks import local_rank
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -59,17 +58,12 @@ class LaterFile(Held):
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, or keep it."""
         super().emit(record)
-        if self.file is None and self._begun():
+        if self.file is None and self.path.parent.is_dir():
             self.file = logging.FileHandler(self.path, encoding="utf-8")
             self.file.setFormatter(logging.Formatter(_DATED))
         if self.file is not None:
             self.pass_on(self.file)
             self.records.clear()
-
-    def _begun(self) -> bool:
-        """Whether the script has written something: a directory that is only claimed or locked stays without a log."""
-        folder = self.path.parent
-        return folder.is_dir() and any(path.name != LOCK for path in folder.iterdir())
 
 
 class Terminal(logging.StreamHandler[TextIO]):

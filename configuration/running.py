@@ -118,7 +118,7 @@ def main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str
 
     Overrides of keys in configs/<config_name>.yaml make the settings; the others amend the run's config.yaml.
     """
-    with ending(), claims.Tidied() as made:
+    with ending(), claims.Tidied(keeps_log=False) as made:  # evaluate.py compare= may write nothing
         _main_on_run(task, config_name, made)
 
 

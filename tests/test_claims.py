@@ -189,6 +189,16 @@ def test_a_failed_evaluation_or_audit_leaves_nothing(scripts: Scripts, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("keeps_log", "left"), [(True, ["log"]), (False, [])])
+def test_a_log_alone_is_kept_of_a_training(tmp_path: Path, keeps_log: bool, left: list[str]) -> None:
+    """``evaluate.py compare=<dir>`` may have nothing to write."""
+    with claims.Tidied(keeps_log=keeps_log) as made:
+        claimed = made.claim(tmp_path / "above" / "place")
+        (claimed / "log").write_text("said")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == left
+    assert (tmp_path / "above").exists() == bool(left)
+
+
 def test_a_directory_in_use_is_not_tidied(tmp_path: Path) -> None:
     place = tmp_path / "place"
     made = claims.Tidied()
