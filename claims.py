@@ -151,12 +151,11 @@ class Tidied:
             self._places.append((directory.absolute(), [directory.absolute()]))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        stopped = isinstance(error, KeyboardInterrupt) or getattr(error, "code", None) in stopping.WORDS
         disposable: tuple[str, ...] = ()
         if isinstance(error, InputError) or getattr(error, "mistake", False):
             disposable = (LOG, runs.CONFIG, *_OF_LOGGERS)
-        elif isinstance(error, KeyboardInterrupt) or getattr(error, "code", None) in stopping.WORDS:
-            disposable = (LOG,)
-        elif error is None and not self.keeps_log:
+        elif stopped or (error is None and not self.keeps_log):
             disposable = (LOG,)
         if is_first():
             for directory, missing in reversed(self._places):
