@@ -11,6 +11,11 @@ audit that was killed goes on with it. docs/audit.md says how the figures are ma
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import stopping
+
+    stopping.begin()
+
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -19,6 +19,11 @@ Any directories that hold metrics.json and predictions.jsonl: a run, or one of i
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import stopping
+
+    stopping.begin()
+
 import re
 import sys
 from collections.abc import Sequence

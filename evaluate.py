@@ -14,6 +14,11 @@ same command with the directory of an evaluation that was killed goes on with it
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import stopping
+
+    stopping.begin()
+
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,6 +54,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     from callbacks.report import print_summary, write_report
     from callbacks.run_record import RunRecord
     from callbacks.scoring_models import scoring_models
+    from callbacks.termination import Termination
     from callbacks.testing import of_the_test
     from callbacks.trials import compare, find, folder, write_trials
     from datamodules.defended import FittedDefense
@@ -113,6 +119,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
         *knew,
         RunRecord(output, embedder, runs.training(run)),
     ]
+    progress = [TerminalBar()] if config.trainer.get("enable_progress_bar", True) else []
     trainer = instantiate(
         config.trainer,
         _convert_="all",
@@ -120,7 +127,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
         plugins=[WholeCheckpoints()],
         enable_checkpointing=False,
         default_root_dir=output,  # nothing is written elsewhere, whatever the run says
-        callbacks=[*([TerminalBar()] if config.trainer.get("enable_progress_bar", True) else []), Pace(), *own],
+        callbacks=[*progress, Pace(), *own, Termination()],
     )
     for logger in trainer.loggers:
         logger.log_hyperparams(configuration.plain(config))

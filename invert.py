@@ -7,6 +7,11 @@ The cosine is that of the text, embedded again, with the vector: close to 1 says
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import stopping
+
+    stopping.begin()
+
 from pathlib import Path
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Which of a machine's processes this one is, as the launcher has it: torchrun, Lightning or SLURM."""
+"""Which of several processes this one is, as the launcher has it: torchrun, Lightning or SLURM."""
 
 from __future__ import annotations
 
@@ -8,3 +8,14 @@ import os
 def local_rank() -> int:
     """Number of this process on its machine; 0 where there is one only."""
     return int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
+
+
+def is_first() -> bool:
+    """Whether this is the process that writes a run's files: the only one, or the first of all machines."""
+    return not any(int(os.environ.get(name) or 0) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "NODE_RANK"))
+
+
+def started_outside() -> bool:
+    """Whether torchrun or srun started this process and others, which share no command line that we could change."""
+    torchrun = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE") or 1) > 1
+    return torchrun or ("SLURM_PROCID" in os.environ and int(os.environ.get("SLURM_NTASKS") or 1) > 1)

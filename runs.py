@@ -9,6 +9,7 @@
     finished_batches/  of a test that goes on, or was killed; gone once the figures stand
     history.jsonl      the training curve
     report.html, log
+    .lock              of the process that writes there (claims.py)
 
 Everything is written to a temporary name in the same directory and renamed.
 """

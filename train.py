@@ -10,6 +10,11 @@ Everything the run leaves is in its directory (runs.py says what); `python train
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import stopping
+
+    stopping.begin()
+
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +44,7 @@ def train(cfg: DictConfig) -> None:
     from callbacks.report import print_summary, write_report
     from callbacks.run_record import RunRecord
     from callbacks.scoring_models import scoring_models
+    from callbacks.termination import Termination
     from callbacks.testing import Testing
     from datamodules.defended import FittedDefense
     from defenses.threat import threat_of
@@ -86,6 +92,7 @@ def train(cfg: DictConfig) -> None:
             NearestNeighborBaseline(run_dir, embedder, datamodule, models),
             Analyses(run_dir, datamodule),
             record,
+            Termination(run_dir / runs.CHECKPOINT),
         ],
     )
     check_sharding(trainer.strategy, attack)

@@ -3,8 +3,8 @@
     python train.py attack=geia embedder=simcse         # a configuration from configs/, checked before it is built
     python evaluate.py run=runs/x datamodule=files      # a run's own configuration, amended
 
-Exit codes: 0, 2 for something that the user gave (a line for each mistake), 130 for Ctrl-C, 1 and a traceback for the
-rest. Nothing here imports torch before the configuration is checked, so that --help answers at once.
+Exit codes: 0, 2 for something that the user gave (a line for each mistake), 130 for Ctrl-C, 143 for SIGTERM, 1 and a
+traceback for the rest. Nothing here imports torch before the configuration is checked, so that --help answers at once.
 """
 
 from configuration.amending import amend

@@ -16,32 +16,50 @@ from omegaconf import DictConfig
 
 from errors import InputError
 from ranks import local_rank
+from stopping import FAILED, INTERRUPTED, TERMINATED, WORDS, Terminated, is_spawned, raising, received
 
-FAILED, INTERRUPTED = 2, 130
+
+class Ended(SystemExit):
+    """The user has been told why the process ends.
+
+    Attributes:
+        mistake: Whether it is one of the user's, who will start again.
+    """
+
+    def __init__(self, code: int, *, mistake: bool = False) -> None:
+        super().__init__(code)
+        self.mistake = mistake
 
 
 @contextmanager
 def ending(config: DictConfig | None = None, *, training: bool = False) -> Iterator[None]:
-    """Within it, mistakes of the user and a full disk end the process with code 2, and Ctrl-C with 130.
+    """Within it, mistakes of the user and a full disk end the process with code 2, Ctrl-C with 130, SIGTERM with 143.
 
     Args:
         config: What is running, to name its directories.
         training: Whether the run can be resumed from a checkpoint.
     """
     try:
-        yield
+        with raising():
+            yield
     except KeyboardInterrupt:
         _end(_interrupted(config, training), INTERRUPTED)
+    except Ended:
+        raise
+    except Terminated as error:
+        _end(_interrupted(config, training, TERMINATED, error.saved), TERMINATED)
     except SystemExit as error:
         # Lightning tidies up after Ctrl-C and then leaves with exit code 1, the interrupt as context.
         if not isinstance(error.__context__, KeyboardInterrupt):
             raise
         _end(_interrupted(config, training), INTERRUPTED)
     except (InputError, InstantiationException, OSError, RuntimeError) as error:
+        if received():  # other ranks are gone, and what waited for them has failed
+            _end(_interrupted(config, training, TERMINATED), TERMINATED)
         message = _message(error, config, training)
         if message is None:
             raise
-        _end(message, FAILED)
+        _end(message, FAILED, mistake=any(isinstance(cause, InputError) for cause in _chain(error)))
 
 
 def _message(error: BaseException, config: DictConfig | None, training: bool) -> str | None:
@@ -75,14 +93,18 @@ def _fullest(config: DictConfig | None) -> str:
     return min([p for p in (*named, ".") if Path(p).exists()], key=lambda path: shutil.disk_usage(path).free)
 
 
-def _interrupted(config: DictConfig | None, training: bool) -> str:
+def _interrupted(config: DictConfig | None, training: bool, code: int = INTERRUPTED, saved: int | None = None) -> str:
+    why = WORDS[code]
     if config is None:
-        return "interrupted: nothing had begun"
+        return f"{why}: nothing had begun"
     command = _command(training)
     checkpoints = Path(config.run_dir) / "checkpoints"
+    if saved is not None:
+        return f"{why}: step {saved:,} is saved in {checkpoints}; resume with: {command}"
     if training and any(checkpoints.glob("*.ckpt")):
-        return f"interrupted: {checkpoints} is kept; go on with: {command}"
-    return f"interrupted: vectors that were embedded are kept; start again with: {command}"
+        return f"{why}: {checkpoints} is kept; go on with: {command}"
+    none = " and there is no checkpoint yet" if training and code == TERMINATED else ""
+    return f"{why}: vectors that were embedded are kept{none}; start again with: {command}"
 
 
 def _command(training: bool) -> str:
@@ -91,7 +113,8 @@ def _command(training: bool) -> str:
     return f"python {shlex.join([Path(sys.argv[0]).name, *words, *(['ckpt_path=last'] if training else [])])}"
 
 
-def _end(message: str, code: int) -> None:
+def _end(message: str, code: int, *, mistake: bool = False) -> None:
     if local_rank() == 0:  # the ranks of one machine would all say the same
         print(message, file=sys.stderr)
-    raise SystemExit(code)
+    # Lightning kills the first rank when another ends with an error, and that one may still be writing.
+    raise Ended(0 if code == TERMINATED and is_spawned() else code, mistake=mistake)

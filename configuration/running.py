@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import inspect
+import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import hydra
@@ -15,6 +18,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+import claims
 import runs
 from configuration import console
 from configuration.amending import survey_amended
@@ -23,7 +27,9 @@ from configuration.composing import raise_all, survey
 from configuration.ending import ending
 from configuration.sources import CONFIGS, SEARCH_PATH, groups, own_names, parts
 from errors import InputError
-from ranks import local_rank
+from ranks import is_first, local_rank, started_outside
+
+_SWEEPS, _TIME = Path("runs/multirun"), "%Y-%m-%d_%H-%M-%S"  # as configs/hydra/default.yaml has them
 
 
 def check(config: DictConfig) -> list[str]:
@@ -39,6 +45,11 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
     All of Hydra's flags work. Mistakes in overrides and values end the process with code 2 before a run directory is
     made; the configuration that ``task`` gets has no interpolations left.
     """
+    with ending(), claims.Tidied() as made:
+        _main(task, config_name, made)
+
+
+def _main(task: Callable[[DictConfig], None], config_name: str, made: claims.Tidied) -> None:
     arguments = get_args_parser().parse_args()
     if arguments.help:
         print(_help(task, config_name))
@@ -54,9 +65,11 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
             checked = configs if arguments.cfg is None else []
             _raise_written(errors, checked)
             if len(checked) == 1 and not arguments.multirun:
-                directory = str(checked[0].run_dir)
+                directory = _own(str(checked[0].run_dir), "run_dir", overrides, checked[0], made)
                 if local_rank() == 0:  # the imports now take seconds
                     print(f"run directory: {directory}", flush=True)
+            elif checked:
+                _own_sweep(overrides, checked, made)
             raise_all([message for config in checked for message in check(config)])
             for folder in (Path(str(config.run_dir)) for config in configs if "run_dir" in config):
                 if (folder / runs.CONFIG).is_file():  # Hydra's log is opened before anything else looks at it
@@ -85,7 +98,9 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
 
         console.quieten(held)
         sys.argv = [sys.argv[0], *flags, *own, f"run_dir={_quoted(config.run_dir)}", *resumed]
-        with ending(config, training=True), trusting(config.trust):
+        if directory is None:  # of a multirun
+            made.adopt(Path(config.run_dir))
+        with ending(config, training=True), trusting(config.trust), _held(config.run_dir, "run_dir"):
             task(config)
 
     hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(job)()
@@ -103,6 +118,11 @@ def main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str
 
     Overrides of keys in configs/<config_name>.yaml make the settings; the others amend the run's config.yaml.
     """
+    with ending(), claims.Tidied(keeps_log=False) as made:  # evaluate.py compare= may write nothing
+        _main_on_run(task, config_name, made)
+
+
+def _main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str, made: claims.Tidied) -> None:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("overrides", nargs="*")
@@ -113,6 +133,8 @@ def main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str
     held = console.hold()
     with ending():
         settings, config = on_run(config_name, arguments.overrides)
+        if "output_dir" in settings:
+            settings.output_dir = _own(settings.output_dir, "output_dir", arguments.overrides, config, made)
     from attacks.trust import trusting
 
     console.show_and_log(Path(settings.output_dir) if "output_dir" in settings else None)
@@ -121,8 +143,37 @@ def main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str
     fixed = [key for key in ("output_dir", "output") if key in settings]
     own = [line for line in arguments.overrides if _root(line) not in fixed]
     sys.argv = [sys.argv[0], *own, *(f"{key}={_quoted(settings[key])}" for key in fixed)]
-    with ending(config), trusting(settings.trust):
+    with ending(config), trusting(settings.trust), _held(settings.get("output_dir"), "output_dir"):
         task(settings, config)
+
+
+def _own(directory: str, key: str, overrides: Sequence[str], config: DictConfig, made: claims.Tidied) -> str:
+    """The directory that this process writes: one that the clock names is claimed here, before anybody else takes it.
+
+    Raises:
+        InputError: Several processes were started from outside, and each would claim one.
+    """
+    if "RUN_ID" in os.environ or any(_root(line) == key for line in overrides):
+        made.expect(Path(directory))
+        return directory
+    if started_outside() and _is_parallel(config):
+        raise InputError(f"{key}: torchrun and srun start processes that must agree on it: set RUN_ID, or {key}=<dir>")
+    return str(made.claim(Path(directory)))
+
+
+def _own_sweep(overrides: Sequence[str], configs: Sequence[DictConfig], made: claims.Tidied) -> None:
+    """Claim a multirun's own directory, by whose name and their numbers its jobs' directories are called."""
+    for directory in {Path(str(config.run_dir)).parent for config in configs}:
+        made.expect(directory)
+    if "RUN_ID" not in os.environ and not any(line.startswith("hydra.sweep.") for line in overrides):
+        os.environ["RUN_ID"] = made.claim(_SWEEPS / time.strftime(_TIME)).name
+
+
+@contextlib.contextmanager
+def _held(directory: str | None, key: str) -> Iterator[None]:
+    """The lock of ``directory``, for the one process that writes it."""
+    with claims.held(Path(directory), key) if directory is not None and is_first() else contextlib.nullcontext():
+        yield
 
 
 def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, DictConfig]:

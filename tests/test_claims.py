@@ -1,0 +1,218 @@
+"""A directory belongs to one process: claimed by making it, locked while it is written, gone when a start failed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import claims
+import runs
+from errors import InputError
+from support.processes import ROOT, Warm
+from support.small_scripts import TINY, Scripts, wait_for
+
+SECOND = "2026-01-02_03-04-05"
+# A script on whose machine it is always the same second.
+CLOCK = f"""
+import datetime, runpy, sys, time
+import hydra.core.utils
+class Clock:
+    def now(*_):
+        return datetime.datetime(2026, 1, 2, 3, 4, 5)
+hydra.core.utils.datetime = Clock
+time.strftime = lambda *_: {SECOND!r}
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+HOLDER = """
+import sys, time
+from pathlib import Path
+import claims
+with claims.held(Path(sys.argv[1]), "run_dir"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Scripts:
+    """In their folder, ``run`` is a trained run."""
+    made = Scripts(tmp_path_factory.mktemp("claims"), warm)
+    assert made.end(made.start("train", *TINY, "run_dir=run"))[0] == 0
+    assert not (made.folder / "run" / claims.LOCK).exists()
+    return made
+
+
+# -- claims ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_next_free_name_is_claimed(tmp_path: Path) -> None:
+    wanted = tmp_path / "above" / "name"
+    assert [claims.claim(wanted).name for _ in range(3)] == ["name", "name-2", "name-3"]
+
+
+@pytest.mark.slow
+def test_evaluations_of_one_second_have_a_directory_each(scripts: Scripts) -> None:
+    started = {
+        length: scripts.start("evaluate", "run=run", f"attack.decoding.max_new_tokens={length}", code=CLOCK)
+        for length in (2, 4, 6)
+    }
+    assert [scripts.end(script) for script in started.values()]
+    assert [script.returncode for script in started.values()] == [0, 0, 0]
+    places = sorted((scripts.folder / "run" / "evaluations").iterdir())
+    assert [place.name for place in places] == [SECOND, f"{SECOND}-2", f"{SECOND}-3"]
+    found = {
+        yaml.safe_load((place / runs.CONFIG).read_text())["attack"]["decoding"]["max_new_tokens"] for place in places
+    }
+    assert found == {2, 4, 6}
+    assert all((place / runs.METRICS).is_file() and not (place / claims.LOCK).exists() for place in places)
+
+
+@pytest.mark.slow
+def test_trainings_of_one_second_have_a_directory_each(scripts: Scripts) -> None:
+    first, second = (scripts.start("train", *TINY, f"seed={seed}", code=CLOCK) for seed in (1, 2))
+    several = scripts.start("train", "-m", *TINY, "seed=3,4", code=CLOCK)
+    assert [scripts.end(script)[0] for script in (first, second, several)] == [0, 0, 0]
+    (sweep,) = (scripts.folder / "runs" / "multirun").iterdir()
+    places = list((scripts.folder / "runs" / "geia-minilm-synthetic").iterdir())
+    assert {yaml.safe_load((place / runs.CONFIG).read_text())["seed"] for place in places} == {1, 2, 3, 4}
+    assert {place.name for place in places} == {SECOND, f"{SECOND}-2", *(f"{sweep.name}-{n}" for n in range(2))}
+
+
+def test_ranks_from_outside_must_agree(scripts: Scripts, tmp_path: Path) -> None:
+    """torchrun's processes cannot tell each other what they claimed."""
+    environment = {**os.environ, "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "PYTHONPATH": str(ROOT)}
+    done = scripts.warm.run([str(ROOT / "train.py"), "trainer=ddp"], cwd=tmp_path, environment=environment)
+    message = "run_dir: torchrun and srun start processes that must agree on it: set RUN_ID, or run_dir=<dir>\n"
+    assert (done.returncode, done.stderr) == (2, message)
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- the lock -------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_process_keeps_no_lock(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(InputError) as refused, claims.held(tmp_path, "run_dir"):
+            pass
+        pattern = rf"run_dir={tmp_path}: process {holder.pid} on \S+, started [\d-]+ [\d:]+, is writing there; wait .*"
+        assert re.fullmatch(pattern, str(refused.value))
+        runs.check_links(tmp_path)
+        holder.kill()
+    assert (tmp_path / claims.LOCK).exists()
+    with claims.held(tmp_path, "run_dir"):
+        assert str(os.getpid()) in (tmp_path / claims.LOCK).read_text()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_of_somebody_elses_run_writes_nothing_else(tmp_path: Path) -> None:
+    victim, run = tmp_path / "victim", tmp_path / "run"
+    victim.write_text("mine")
+    run.mkdir()
+    for make in (os.link, os.symlink):
+        make(victim, run / claims.LOCK)
+        with pytest.raises(InputError, match=r"\.lock: a link or no file"), claims.held(run, "run_dir"):
+            pass
+        (run / claims.LOCK).unlink()
+    (run / claims.LOCK).mkdir()
+    with pytest.raises(InputError, match="remove it"), claims.held(run, "run_dir"):
+        pass
+    assert victim.read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_a_run_is_trained_by_one_process_at_a_time(scripts: Scripts) -> None:
+    training = scripts.start("train", *TINY, "trainer.max_steps=1000000", "run_dir=twice")
+    try:
+        wait_for(training, (scripts.folder / "twice" / runs.HISTORY).exists)
+        before = (scripts.folder / "twice" / runs.CONFIG).read_bytes()
+        for more in ([], ["ckpt_path=last"]):
+            message = scripts.refuse("train", *TINY, "seed=7", "run_dir=twice", *more)
+            assert message.startswith(f"run_dir=twice: process {training.pid} on ")
+        assert (scripts.folder / "twice" / runs.CONFIG).read_bytes() == before
+        assert training.poll() is None
+    finally:
+        training.kill()
+    assert scripts.end(scripts.start("train", *TINY, "run_dir=twice", "ckpt_path=last"))[0] == 0
+
+
+@pytest.mark.slow
+def test_an_evaluation_is_written_by_one_process_at_a_time(scripts: Scripts) -> None:
+    output = scripts.folder / "same"
+    with claims.held(output, "output_dir"):
+        message = scripts.refuse("evaluate", "run=run", "output_dir=same")
+    assert message.startswith(f"output_dir=same: process {os.getpid()} on ")
+
+
+# -- failed starts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_failed_training_leaves_nothing(scripts: Scripts, tmp_path: Path) -> None:
+    own = Scripts(tmp_path, scripts.warm)
+    own.refuse("train", *TINY[:4], "datamodule=files", "datamodule.path=nothere.jsonl")
+    own.refuse("train", *TINY[:4], "embedder=gtr", "run_dir=above/named")
+    own.refuse("train", *TINY[:4], "attack=vec2text_corrector", "attack.inverter_run=nothing", "logger=tensorboard")
+    own.refuse("train", "-m", *TINY[:4], "embedder=gtr", "seed=1,2")
+    assert {path.name for path in tmp_path.iterdir()} <= {"cache", "runs"}
+    assert {path.name for path in tmp_path.glob("runs/*")} <= {"multirun"}
+
+
+@pytest.mark.slow
+def test_what_stood_there_before_stays(scripts: Scripts, tmp_path: Path) -> None:
+    """A run that was killed before its first checkpoint holds no more than a failed start does."""
+    own = Scripts(tmp_path, scripts.warm)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / runs.CONFIG).write_bytes((scripts.folder / "run" / runs.CONFIG).read_bytes())
+    own.refuse("train", *TINY[:4], "datamodule=files", "datamodule.path=nothere.jsonl", "run_dir=run", "ckpt_path=last")
+    assert (run / runs.CONFIG).is_file()
+
+
+@pytest.mark.slow
+def test_a_failed_evaluation_or_audit_leaves_nothing(scripts: Scripts, tmp_path: Path) -> None:
+    before = sorted((scripts.folder / "run").rglob("*"))
+    scripts.refuse("evaluate", "run=run", "datamodule=files", "datamodule.test=nothere.jsonl")
+    scripts.refuse("evaluate", "run=run", "embedder=gtr", f"output_dir={tmp_path / 'above' / 'out'}")
+    scripts.refuse("audit", "run=run", "vectors=nothere.npy")
+    assert sorted((scripts.folder / "run").rglob("*")) == before
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("keeps_log", "left"), [(True, ["log"]), (False, [])])
+def test_a_log_alone_is_kept_of_a_training(tmp_path: Path, keeps_log: bool, left: list[str]) -> None:
+    """``evaluate.py compare=<dir>`` may have nothing to write."""
+    with claims.Tidied(keeps_log=keeps_log) as made:
+        claimed = made.claim(tmp_path / "above" / "place")
+        (claimed / "log").write_text("said")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == left
+    assert (tmp_path / "above").exists() == bool(left)
+
+
+def test_a_directory_in_use_is_not_tidied(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    made = claims.Tidied()
+    made.expect(place)
+    place.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(place)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(InputError), made:
+            raise InputError("a mistake")
+        assert (place / claims.LOCK).exists()
+        holder.send_signal(signal.SIGKILL)
+    with pytest.raises(InputError), made:
+        raise InputError("a mistake")
+    assert list(tmp_path.iterdir()) == []
