@@ -21,6 +21,7 @@ from configuration.amending import survey_amended
 from configuration.chains import unrolled
 from configuration.composing import raise_all, survey
 from configuration.ending import ending
+from configuration.overrides import refuse_secrets
 from configuration.sources import CONFIGS, SEARCH_PATH, groups, own_names, parts
 from errors import InputError
 from ranks import local_rank
@@ -39,6 +40,8 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
     All of Hydra's flags work. Mistakes in overrides and values end the process with code 2 before a run directory is
     made; the configuration that ``task`` gets has no interpolations left.
     """
+    with ending():
+        refuse_secrets(sys.argv[1:])
     arguments = get_args_parser().parse_args()
     if arguments.help:
         print(_help(task, config_name))
@@ -103,6 +106,8 @@ def main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str
 
     Overrides of keys in configs/<config_name>.yaml make the settings; the others amend the run's config.yaml.
     """
+    with ending():
+        refuse_secrets(sys.argv[1:])
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("overrides", nargs="*")
