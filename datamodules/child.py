@@ -4,9 +4,9 @@
     child.opened                   # what open_index("mine.index") said first, a JSON value
     child.ask([0, 5])              # (2, d) float32: what it answers since then
 
-The child is a fresh interpreter with limits on memory, processor time and time, which writes no file of any size and
-sees no secret of the environment. It hands over JSON and plain numbers; no object of its making is built here. It ends when
-this side closes it, lets go of it, or is killed. It is no sandbox: code that ran there could do what its user can.
+The child is a fresh interpreter with limits on memory, processor time and time. It writes no file above 64 kB and
+sees no secret of the environment. It hands over JSON and plain numbers; no object of its making is built here. It ends
+when this side closes it, lets go of it, or is killed. It is no sandbox: code that ran there could do what its user can.
 """
 
 from __future__ import annotations
@@ -39,16 +39,9 @@ _CODE = "import sys; sys.path.insert(0, sys.argv[1]); from datamodules.child imp
 _FRAME = struct.Struct(">QQ")  # bytes of JSON, bytes of numbers
 # All of the environment that an interpreter and its libraries need, so that no key or password is in it.
 _KEPT = (
-    "PATH",
-    "HOME",
-    "TMPDIR",
-    "LANG",
-    "LC_ALL",
-    "VIRTUAL_ENV",
-    "PYTHONPATH",
-    "LD_LIBRARY_PATH",
-    "DYLD_LIBRARY_PATH",
-)
+    "PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
+)  # fmt: skip
+_LARGEST_FILE = 1 << 16  # bytes that it may write: its last words are a file
 # One thread each, and one heap: every thread would take address space.
 _SMALL = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS", "TOKIO_WORKER_THREADS",
