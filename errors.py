@@ -24,13 +24,14 @@ SECRET_VARIABLES = (
 _SHORTEST = 8  # characters of a variable's value: a shorter one would blot out ordinary words
 _LONG = 16  # from here on also where it stands within a word
 _NAMES = r"(?:pgpassword|(?:ssl)?password|passwd|pwd|(?:api|access|private|secret)[_-]?key|rotation_key|token|secret)"
-_VALUE = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s&;])+"""
+_QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_VALUE = rf"(?:{_QUOTED}|[^\s&;])+"
 _PATTERNS = (
     # user:password@ of an address, whatever the password is made of: to the last @ that no space parts from it
     (re.compile(r"(?<=//)[^\s/@:]*:\S*@"), f"{BLOTTED}@"),
     (re.compile(r"(?<=http://)[^\s/]+@|(?<=https://)[^\s/]+@", re.IGNORECASE), f"{BLOTTED}@"),
     (re.compile(rf"(?<![a-z])({_NAMES}\s*=\s*){_VALUE}", re.IGNORECASE), rf"\1{BLOTTED}"),
-    (re.compile(rf"""(["']{_NAMES}["']\s*:\s*){_VALUE}""", re.IGNORECASE), rf'\1"{BLOTTED}"'),
+    (re.compile(rf"""(["']{_NAMES}["']\s*:\s*){_QUOTED}""", re.IGNORECASE), rf'\1"{BLOTTED}"'),
     (re.compile(r"(\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{BLOTTED}"),
 )
 # What gives a value away as one with a secret in it; percent signs are decoded first.
