@@ -65,9 +65,9 @@ class Limits:
     writes: bool = False
 
 
-def limits_for(size: int, seconds: float = 2.0) -> Limits:
+def limits_for(size: int) -> Limits:
     """For reading a file of ``size`` bytes: an honest one stays far below them."""
-    return Limits(seconds + size / 5e6, (512 << 20) + 4 * size)
+    return Limits(2 + size / 1e6, (512 << 20) + 4 * size)
 
 
 class Child:

@@ -3,17 +3,14 @@
     folder/meta.json                            {"collections": {"docs": {"vectors": {"size": 4, "distance": "Dot"}}}}
     folder/collection/docs/storage.sqlite       table points: id, point (a pickled PointStruct: id, vector, payload)
 
-The pickles are read by an unpickler that builds lists, numbers, texts and empty stand-ins for the classes that Qdrant
-stores, and nothing else: it imports nothing and calls nothing of what a row names. The database is opened for reading,
-and may do no more than list that one table. Both are done in a child process (child.py).
+The pickles are read as data (pickled_data.py): nothing that a row names is imported or called. The database is opened
+for reading, and may do no more than list that one table. Both are done in a child process (child.py).
 """
 
 from __future__ import annotations
 
 import fcntl
-import io
 import json
-import pickle
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,25 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.child import Answer
+from datamodules.pickled_data import PickledDataError, Stored, pickled_data
 from errors import InputError
 
 META, STORAGE = "meta.json", "storage.sqlite"
 _LARGEST_META = 64 << 20  # bytes
 _LARGEST_ROW = 64 << 20
-_POINT = "qdrant_client.http.models.models"  # its classes: PointStruct, SparseVector
+_MODELS = "qdrant_client.http.models.models"
 # Classes of values that a payload may hold; they are not needed, and none is made.
 _PAYLOAD = {
-    ("datetime", "date"), ("datetime", "datetime"), ("datetime", "time"), ("datetime", "timedelta"),
-    ("datetime", "timezone"), ("decimal", "Decimal"), ("uuid", "SafeUUID"), ("uuid", "UUID"),
-    ("numpy", "dtype"), ("numpy", "ndarray"), ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "scalar"),
+    "datetime.date", "datetime.datetime", "datetime.time", "datetime.timedelta", "datetime.timezone", "decimal.Decimal",
+    "uuid.SafeUUID", "uuid.UUID", "numpy.dtype", "numpy.ndarray", "numpy.core.multiarray._reconstruct",
+    "numpy.core.multiarray.scalar", "numpy._core.multiarray._reconstruct", "numpy._core.multiarray.scalar",
 }  # fmt: skip
-# Damaged bytes break an unpickler in all these ways.
-_BROKEN = (
-    pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError, OverflowError,
-    ImportError, UnicodeDecodeError, RecursionError,
-)  # fmt: skip
 
 
 def collections_of(folder: Path, place: str) -> dict[str, list[str] | None]:
@@ -159,43 +150,28 @@ def _authorized(action: int, table: str | None, *_: object) -> int:
     return sqlite3.SQLITE_OK if action == sqlite3.SQLITE_SELECT or reads else sqlite3.SQLITE_DENY
 
 
-class _StandIn:
-    """In the place of an object: keeps the state that it was given, and does nothing."""
-
-    __slots__ = ("state",)
-
-    def __new__(cls, *_: Any, **__: Any) -> _StandIn:
-        return super().__new__(cls)
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        """A stand-in for a class that Qdrant stores; nothing is imported.
-
-        Raises:
-            UnpicklingError: Any other name.
-        """
-        if module == _POINT or (module, name) in _PAYLOAD:
-            return _StandIn
-        raise pickle.UnpicklingError(f"names {module}.{name}, which no point of Qdrant needs; nothing of it was run")
+def _is_stored(module: str, name: str) -> bool:
+    """Whether a client of Qdrant writes points with this class in them."""
+    return module == _MODELS or f"{module}.{name}" in _PAYLOAD
 
 
 def _point(content: bytes, where: str, vector: str | None) -> tuple[int | str, NDArray[np.float32] | None]:
     """Id and vector of a pickled point; None where it lacks that one of several."""
     try:
-        fields = _Unpickler(io.BytesIO(content)).load().state["__dict__"]
+        point = pickled_data(content, _is_stored)
+        if not isinstance(point, Stored) or point.name != f"{_MODELS}.PointStruct":
+            raise InputError(f"{where}: holds no point")
+        fields = point.state["__dict__"]
         one, values = fields["id"], fields["vector"]
-    except _BROKEN as error:
+    except (PickledDataError, TypeError, KeyError) as error:
         raise InputError(f"{where}: holds no point: {error}") from error
+    if type(one) not in (int, str):
+        raise InputError(f"{where}: its id is neither a number nor text")
     if isinstance(values, dict):
         values = values.get(vector or "")
         if values is None:
             return one, None
-    numbers = isinstance(values, list) and all(type(value) in (float, int) for value in values)
-    if type(one) not in (int, str) or not numbers:
+    if not isinstance(values, list) or not all(type(value) in (float, int) for value in values):
         raise InputError(f"{where}: its vector is no list of numbers")
     try:
         return one, np.array(values, np.float32)

@@ -70,7 +70,7 @@ def open_chroma(place: str, collection: str | None) -> ChromaStore | ChromaFolde
     if not (folder / "chroma.sqlite3").is_file():  # the library would make an empty store here
         raise InputError(f"vectors=chroma:{place}: no Chroma folder (chroma.sqlite3 is missing)")
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    limits = Limits(seconds=10 + size / 5e6, memory=(2 << 30) + 4 * size, writes=True)  # it marks the folder as opened
+    limits = Limits(seconds=10 + size / 1e6, memory=(2 << 30) + 4 * size, writes=True)  # it marks the folder as opened
     return ChromaFolder(Child(f"vectors=chroma:{place}", read_folder, [place, collection], ["chromadb"], limits))
 
 

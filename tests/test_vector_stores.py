@@ -323,10 +323,13 @@ def stored(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (None, "names posix.system, which no point of Qdrant needs; nothing of it was run"),
-        (b"cbuiltins\neval\n(S'1'\ntR.", "names builtins.eval"),
+        (None, "holds no point: it names posix.system; nothing of it was run"),
+        (b"cbuiltins\neval\n(S'1'\ntR.", "it names builtins.eval"),
         (b"cqdrant_client.http.models.models\nos.system\n(S'touch x'\ntR.", "holds no point"),
-        (b"\x80\x04Nr\xff\xff\xff\xff.", "of memory, too much for its size"),
+        (b"\x80\x04Nr\xff\xff\xff\xff.", "holds no point"),
+        (b"\x80\x04]" + b"2" * 1000 + b".", "DUP, which makes no plain data"),
+        (b"\x80\x04NNa.", "no list where one is changed"),
+        (b"\x80\x04e.", "damaged"),
         (b"\x80\x04.", "holds no point"),
         ("text", "holds no point"),
         (pickle.dumps([[1.0]]), "holds no point"),
