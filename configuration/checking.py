@@ -113,6 +113,8 @@ def _check(values: Any, messages: list[str], signature_of: Callable[[str], Signa
             messages += _value_errors(f"{group}.{name}", node[name], hints[name]) if name in node else []
     messages += _nodes(values, "", signature_of)
     messages += _endless(values.get("trainer"))
+    refused = {message.partition("=")[0] for message in messages}
+    messages += [secret_refused(key) for key in _secret_values(values, "") if key not in refused]
     return list(dict.fromkeys(messages))
 
 
@@ -157,9 +159,15 @@ def _secrets(value: Any, key: str) -> Iterator[str]:
                 f"{_join(key, name)}: a secret does not belong into a configuration, which is written down; export it "
                 "(OPENAI_API_KEY, WANDB_API_KEY, HF_TOKEN, UNEMBED_ROTATION_KEY) and leave this out"
             )
-        elif isinstance(child, str) and holds_secret(child):
-            yield secret_refused(_join(key, name))
         yield from _secrets(child, _join(key, name))
+
+
+def _secret_values(value: Any, key: str) -> Iterator[str]:
+    """Keys of the values that are addresses with a password in them, or name one."""
+    for name, child in _children(value):
+        if isinstance(child, str) and holds_secret(child):
+            yield _join(key, name)
+        yield from _secret_values(child, _join(key, name))
 
 
 def _nodes(value: Any, key: str, signature_of: Callable[[str], Signature | None]) -> Iterator[str]:

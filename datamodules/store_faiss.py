@@ -100,10 +100,15 @@ def read_index(path: str, place: str) -> tuple[dict[str, Any], Answer]:
     rows = index.ntotal
     if not 0 <= rows <= size or (ids is not None and len(ids) != rows):
         raise InputError(f"vectors={place}: a damaged FAISS index: {rows} vectors in {size} bytes")
-    if isinstance(index, faiss.IndexIVF):  # its vectors lie in lists; this notes which row lies where
-        if isinstance(faiss.downcast_InvertedLists(index.invlists), faiss.OnDiskInvertedLists):
+    lists = faiss.try_extract_index_ivf(index)  # within a transformation of the vectors too
+    if isinstance(lists, faiss.IndexIVFFastScan):  # reconstruct() crashes
+        raise InputError(f"vectors={place}: FAISS does not give the vectors of fast-scan lists (PQ4x4fs) back")
+    if lists is not None:
+        if lists.invlists is None or isinstance(
+            faiss.downcast_InvertedLists(lists.invlists), faiss.OnDiskInvertedLists
+        ):
             raise InputError(f"vectors={place}: its vectors lie in another file, which is not read; merge them into it")
-        index.make_direct_map()
+        lists.make_direct_map()  # its vectors lie in lists; this notes which row lies where
 
     def answer(positions: list[int], _owner: Any = owner) -> NDArray[np.float32]:  # which frees the index within it
         try:

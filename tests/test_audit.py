@@ -346,8 +346,7 @@ def test_a_password_in_a_configuration_is_refused_and_not_repeated(place: Place)
     assert "w0rd" not in str(raised.value)
     config = configuration.compose("train", ["embedder=openai", "embedder.base_url='https://ada:a w0rd@host/v1'"])
     messages = configuration.check(config)
-    assert any(line.startswith("embedder.base_url: a password or key") for line in messages)
-    assert "w0rd" not in "".join(messages)
+    assert messages == ["embedder.base_url=***: must be an http or https address without user name, query or fragment"]
 
 
 def test_ctrl_c_prints_the_command_without_what_is_secret(

@@ -268,6 +268,30 @@ def test_a_faiss_file_with_changed_bytes_is_read_or_refused(kind: str, tmp_path:
     assert refused
 
 
+@pytest.mark.parametrize("kind", ["PCA4,IVF2,Flat", "IVF2,PQ2x4", "IDMap2,SQ8", "Flat,RFlat"])
+def test_faiss_gives_back_what_it_stored(kind: str, tmp_path: Path) -> None:
+    import faiss
+
+    index = faiss.index_factory(WIDTH, kind)
+    index.train(VECTORS)
+    index.add_with_ids(VECTORS, np.arange(7, 37)) if "IDMap" in kind else index.add(VECTORS)
+    faiss.write_index(index, str(tmp_path / "mine.faiss"))
+    sample = draw(open_store(str(tmp_path / "mine.faiss"), WIDTH), WIDTH)
+    assert sample.ids[0] == ("7" if "IDMap" in kind else "0")
+    cosines = torch.nn.functional.cosine_similarity(sample.vectors, torch.from_numpy(VECTORS))
+    assert cosines.median() > 0.7
+
+
+def test_faiss_lists_that_cannot_be_read_back(tmp_path: Path) -> None:
+    import faiss
+
+    index = faiss.index_factory(WIDTH, "IVF2,PQ2x4fs")
+    index.train(VECTORS)
+    index.add(VECTORS)
+    faiss.write_index(index, str(tmp_path / "mine.faiss"))
+    assert "does not give the vectors of fast-scan lists" in refusal(str(tmp_path / "mine.faiss"))
+
+
 def test_a_faiss_header_is_compared_with_the_size_of_the_file(tmp_path: Path) -> None:
     path = Path(faiss_index(tmp_path))
     whole = path.read_bytes()
