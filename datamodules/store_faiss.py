@@ -101,9 +101,9 @@ def read_index(path: str, place: str) -> tuple[dict[str, Any], Answer]:
     if not 0 <= rows <= size or (ids is not None and len(ids) != rows):
         raise InputError(f"vectors={place}: a damaged FAISS index: {rows} vectors in {size} bytes")
     lists = faiss.try_extract_index_ivf(index)  # within a transformation of the vectors too
-    if isinstance(lists, faiss.IndexIVFFastScan):  # reconstruct() crashes
-        raise InputError(f"vectors={place}: FAISS does not give the vectors of fast-scan lists (PQ4x4fs) back")
     if lists is not None:
+        if isinstance(faiss.downcast_index(lists), faiss.IndexIVFFastScan):  # its reconstruct_batch crashes
+            raise InputError(f"vectors={place}: FAISS does not give the vectors of fast-scan lists (PQ4x4fs) back")
         if lists.invlists is None or isinstance(
             faiss.downcast_InvertedLists(lists.invlists), faiss.OnDiskInvertedLists
         ):
