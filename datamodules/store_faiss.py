@@ -87,7 +87,7 @@ def read_index(path: str, place: str) -> tuple[dict[str, Any], Answer]:
 
     size = Path(path).stat().st_size
     for limit in ("set_deserialization_vector_byte_limit", "set_deserialization_loop_limit"):
-        if hasattr(faiss, limit):  # from 1.13 on
+        if hasattr(faiss, limit):  # newer versions have them
             getattr(faiss, limit)(size)
     try:
         owner = index = faiss.read_index(path, faiss.IO_FLAG_READ_ONLY)
