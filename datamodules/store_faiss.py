@@ -108,7 +108,10 @@ def read_index(path: str, place: str) -> tuple[dict[str, Any], Answer]:
             faiss.downcast_InvertedLists(lists.invlists), faiss.OnDiskInvertedLists
         ):
             raise InputError(f"vectors={place}: its vectors lie in another file, which is not read; merge them into it")
-        lists.make_direct_map()  # its vectors lie in lists; this notes which row lies where
+        try:
+            lists.make_direct_map()  # its vectors lie in lists; this notes which row lies where
+        except RuntimeError as error:
+            raise InputError(f"vectors={place}: a damaged FAISS index: {_last_line(error)}") from error
 
     def answer(positions: list[int], _owner: Any = owner) -> NDArray[np.float32]:  # which frees the index within it
         try:
