@@ -61,6 +61,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     truths = {} if settings.texts is None else read_truths(settings.texts, store)
     models = scoring_models(config)
     sample = draw(store, width, settings.limit, config.seed, truths)
+    del store  # and with it the process that read it
     rows = known_rows(run)
     warnings = check_space(sample, [row.reference for row in rows], service, settings.trust_vectors)
     if truths:

@@ -1,23 +1,54 @@
-"""The one exception whose message is written for the user and printed without a traceback."""
+"""The one exception whose message is written for the user and printed without a traceback, and what no message shows.
+
+InputError("vectors=postgresql://ada:secret@host/mail: ...")   # postgresql://***@host/mail
+redacted("python audit.py vectors=... api_key=abc")            # api_key=***
+"""
 
 from __future__ import annotations
 
 import difflib
+import os
+import re
 import unicodedata
 from collections.abc import Iterable
+from urllib.parse import quote, unquote
 
 _TURNS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # the direction of writing
+
+BLOTTED = "***"
+# Environment variables that hold secrets: what they hold is shown nowhere.
+SECRET_VARIABLES = (
+    "PGPASSWORD", "QDRANT_API_KEY", "CHROMA_CLIENT_AUTH_CREDENTIALS", "OPENAI_API_KEY", "WANDB_API_KEY", "HF_TOKEN",
+    "UNEMBED_ROTATION_KEY",
+)  # fmt: skip
+_SHORTEST = 8  # characters of a variable's value: a shorter one would blot out ordinary words
+_LONG = 16  # from here on also where it stands within a word
+_NAMES = r"(?:pgpassword|(?:ssl)?password|passwd|pwd|(?:api|access|private|secret)[_-]?key|rotation_key|token|secret)"
+_QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_VALUE = rf"(?:{_QUOTED}|[^\s&;])+"
+_PATTERNS = (
+    # user:password@ of an address, whatever the password is made of: to the last @ that no space parts from it
+    (re.compile(r"(?<=//)[^\s/@:]*:\S*@"), f"{BLOTTED}@"),
+    (re.compile(r"(?<=http://)[^\s/]+@|(?<=https://)[^\s/]+@", re.IGNORECASE), f"{BLOTTED}@"),
+    (re.compile(rf"(?<![a-z])({_NAMES}\s*=\s*){_VALUE}", re.IGNORECASE), rf"\1{BLOTTED}"),
+    (re.compile(rf"""(["']{_NAMES}["']\s*:\s*){_QUOTED}""", re.IGNORECASE), rf'\1"{BLOTTED}"'),
+    (re.compile(r"(\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{BLOTTED}"),
+)
+# What gives a value away as one with a secret in it; percent signs are decoded first.
+_USER = re.compile(r"//[^@]*:.*@|^https?:/*[^/?#]*@|^\w+:https?:/*[^/?#]*@", re.DOTALL | re.IGNORECASE)
+_GIVEN = re.compile(rf"(?:^|[?&;,\s'\"])\s*\w*?{_NAMES}\s*=\s*\S", re.IGNORECASE)
 
 
 class InputError(Exception):
     """Something the user gave is wrong: a config value, a file, a run directory.
 
     The message names the key or the file and line, the value, and the nearest valid one where there is one. Scripts
-    print it alone and end with exit code 2. What a file of somebody else's says is quoted as ``printable`` has it.
+    print it alone and end with exit code 2. What a file of somebody else's says is quoted as ``printable`` has it, and
+    passwords as ``redacted`` has them.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
+        super().__init__(printable(redacted(message)))
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
@@ -35,6 +66,41 @@ def printable(text: str) -> str:
     Tabs and line feeds stay.
     """
     return "".join("\ufffd" if _is_obeyed(character) else character for character in text)
+
+
+def redacted(text: str) -> str:
+    """``text`` with ``***`` for passwords and keys: those of addresses, after ``password=`` and the like, and the
+    values of ``SECRET_VARIABLES``.
+
+    It is the second line: a value that holds a secret (``holds_secret``) is refused before anything else reads it.
+    """
+    for name in SECRET_VARIABLES:
+        value = os.environ.get(name, "").strip()
+        if len(value) >= _SHORTEST:
+            for spelling in {value, quote(value, safe="")}:
+                word = re.escape(spelling)
+                text = re.sub(word if len(value) >= _LONG else rf"(?<!\w){word}(?!\w)", BLOTTED, text)
+    for pattern, shown in _PATTERNS:
+        text = pattern.sub(shown, text)
+    return text
+
+
+def holds_secret(value: str) -> bool:
+    """Whether a value is an address with a password in it, or names one: ``//user:word@host``, ``password=word``.
+
+    Nothing is parsed: in a spelling that no parser takes, a password is a password still.
+    """
+    plain = unquote(value)
+    return any(pattern.search(spelling) for pattern in (_USER, _GIVEN) for spelling in (value, plain, unquote(plain)))
+
+
+def secret_refused(key: str) -> str:
+    """The message about a value that ``holds_secret``, which it does not repeat."""
+    return (
+        f"{key}: a password or key has no place on a command line or in a configuration, which are written down (it is "
+        "not repeated here); leave it out and give it in the environment: PGPASSWORD (or ~/.pgpass), QDRANT_API_KEY, "
+        "CHROMA_CLIENT_AUTH_CREDENTIALS, or the variable that embedder.api_key_env names"
+    )
 
 
 def _is_obeyed(character: str) -> bool:

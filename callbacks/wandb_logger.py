@@ -13,7 +13,7 @@ from typing import Any
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from errors import InputError
+from errors import InputError, redacted
 
 log = logging.getLogger("train")
 
@@ -74,5 +74,5 @@ def _unreachable() -> str | None:
     try:
         httpx.get(address, timeout=_PATIENCE_SECONDS)
     except (httpx.TransportError, httpx.InvalidURL) as error:
-        return f"the W&B server {address} cannot be reached ({error})"
+        return redacted(f"the W&B server {address} cannot be reached ({error})")
     return None

@@ -26,7 +26,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from configuration.locating import locate
 from configuration.resolving import is_measured
 from configuration.signatures import UNKNOWN, Signature, imported, written
-from errors import InputError, did_you_mean
+from errors import BLOTTED, InputError, did_you_mean, holds_secret, secret_refused
 
 _MISSING = "???"
 # Names of settings that would hold a secret: a configuration is written down, and sent to loggers.
@@ -113,6 +113,8 @@ def _check(values: Any, messages: list[str], signature_of: Callable[[str], Signa
             messages += _value_errors(f"{group}.{name}", node[name], hints[name]) if name in node else []
     messages += _nodes(values, "", signature_of)
     messages += _endless(values.get("trainer"))
+    refused = {message.partition("=")[0] for message in messages}
+    messages += [secret_refused(key) for key in _secret_values(values, "") if key not in refused]
     return list(dict.fromkeys(messages))
 
 
@@ -158,6 +160,14 @@ def _secrets(value: Any, key: str) -> Iterator[str]:
                 "(OPENAI_API_KEY, WANDB_API_KEY, HF_TOKEN, UNEMBED_ROTATION_KEY) and leave this out"
             )
         yield from _secrets(child, _join(key, name))
+
+
+def _secret_values(value: Any, key: str) -> Iterator[str]:
+    """Keys of the values that are addresses with a password in them, or name one."""
+    for name, child in _children(value):
+        if isinstance(child, str) and holds_secret(child):
+            yield _join(key, name)
+        yield from _secret_values(child, _join(key, name))
 
 
 def _nodes(value: Any, key: str, signature_of: Callable[[str], Signature | None]) -> Iterator[str]:
@@ -207,7 +217,7 @@ def _value_errors(key: str, value: Any, hint: Any) -> list[str]:
         # number for a float, which is what the constructor will be handed.
         adapter.validate_json(json.dumps(value, default=str), strict=True)
     except ValidationError as error:
-        return [f"{key}={'***' if key.endswith('key_env') else _written(value)}: {_reason(error, value, hint)}"]
+        return [f"{key}={BLOTTED if _is_secret(key, value) else _written(value)}: {_reason(error, value, hint)}"]
     return []
 
 
@@ -285,6 +295,10 @@ def _join(key: str, name: str | int) -> str:
     if isinstance(name, int):
         return f"{key}[{name}]"
     return f"{key}.{name}" if key else name
+
+
+def _is_secret(key: str, value: Any) -> bool:
+    return key.endswith("key_env") or (isinstance(value, str) and holds_secret(value))
 
 
 def _written(value: Any) -> str:

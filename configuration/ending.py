@@ -14,7 +14,7 @@ from pathlib import Path
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig
 
-from errors import InputError
+from errors import BLOTTED, InputError, holds_secret, redacted
 from ranks import local_rank
 from stopping import FAILED, INTERRUPTED, TERMINATED, WORDS, Terminated, is_spawned, raising, received
 
@@ -69,7 +69,7 @@ def _message(error: BaseException, config: DictConfig | None, training: bool) ->
             return str(cause)
         again = "run the same command again" if config is None else f"go on with: {_command(training)}"
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            where = cause.filename or _fullest(config)
+            where = redacted(str(cause.filename or _fullest(config)))
             return f"{where}: no space left on the disk; make room and {again}"
         if isinstance(cause, OSError) and cause.errno == errno.EFBIG:
             where = cause.filename or (config.get("run_dir") if config is not None else None) or "a file"
@@ -77,7 +77,7 @@ def _message(error: BaseException, config: DictConfig | None, training: bool) ->
         if isinstance(cause, ValueError) and isinstance(error, InstantiationException):
             # Constraints between values, such as width and heads, are the constructor's to find.
             key = re.search(r"full_key: (\S+)", str(error))
-            return f"{key.group(1)}: {cause}" if key else str(cause)
+            return redacted(f"{key.group(1)}: {cause}" if key else str(cause))
     return None
 
 
@@ -108,9 +108,17 @@ def _interrupted(config: DictConfig | None, training: bool, code: int = INTERRUP
 
 
 def _command(training: bool) -> str:
-    """This process's command line; a training goes on from its last checkpoint, or from the start where it has none."""
-    words = [word for word in sys.argv[1:] if not (training and word.startswith("ckpt_path="))]
+    """This process's command line; a training goes on from its last checkpoint, or from the start where it has none.
+
+    Secrets in it are blotted out: it is printed, and terminals are logged.
+    """
+    words = [_shown(word) for word in sys.argv[1:] if not (training and word.startswith("ckpt_path="))]
     return f"python {shlex.join([Path(sys.argv[0]).name, *words, *(['ckpt_path=last'] if training else [])])}"
+
+
+def _shown(word: str) -> str:
+    key, equals, value = word.partition("=")
+    return f"{key}{equals}{BLOTTED}" if holds_secret(value) else redacted(word)
 
 
 def _end(message: str, code: int, *, mistake: bool = False) -> None:

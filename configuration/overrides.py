@@ -20,7 +20,27 @@ from omegaconf.errors import OmegaConfBaseException
 
 from configuration.signatures import imported, written
 from configuration.sources import SEARCH_PATH, options
-from errors import InputError, did_you_mean
+from datamodules.store_address import address_error
+from errors import InputError, did_you_mean, holds_secret, secret_refused
+
+
+def refuse_secrets(words: Sequence[str]) -> None:
+    """Refuse a command line with a password in it, before any parser could quote it.
+
+    Raises:
+        InputError: A line for each word that holds one, with its key alone.
+    """
+    messages = []
+    for word in words:
+        key, _, value = word.lstrip("-+~").partition("=")
+        if not re.fullmatch(r"[\w.@/]+", key) or "//" in key:
+            key, value = "an argument", word
+        if holds_secret(value):
+            messages.append(secret_refused(key))
+        elif key == "vectors" and (reason := address_error(value)) is not None:
+            messages.append(reason)
+    if messages:
+        raise InputError("\n".join(messages))
 
 
 def parse(loader: ConfigLoader, lines: Sequence[str]) -> tuple[list[Override], list[str]]:

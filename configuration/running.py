@@ -25,6 +25,7 @@ from configuration.amending import survey_amended
 from configuration.chains import unrolled
 from configuration.composing import raise_all, survey
 from configuration.ending import ending
+from configuration.overrides import refuse_secrets
 from configuration.sources import CONFIGS, SEARCH_PATH, groups, own_names, parts
 from errors import InputError
 from ranks import is_first, local_rank, started_outside
@@ -46,6 +47,7 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
     made; the configuration that ``task`` gets has no interpolations left.
     """
     with ending(), claims.Tidied() as made:
+        refuse_secrets(sys.argv[1:])
         _main(task, config_name, made)
 
 
@@ -119,6 +121,7 @@ def main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str
     Overrides of keys in configs/<config_name>.yaml make the settings; the others amend the run's config.yaml.
     """
     with ending(), claims.Tidied(keeps_log=False) as made:  # evaluate.py compare= may write nothing
+        refuse_secrets(sys.argv[1:])
         _main_on_run(task, config_name, made)
 
 

@@ -1,4 +1,5 @@
-"""Vectors of a PostgreSQL table with pgvector: ``postgresql://user@host/database`` (password in PGPASSWORD).
+"""Vectors of a PostgreSQL table with pgvector: ``postgresql://user@host/database`` (password in PGPASSWORD or
+~/.pgpass).
 
 ``collection=<table>.<column>``, or <schema>.<table>.<column>, chooses where there are several columns of vectors. Ids
 are those of the table's primary key; a table without one has PostgreSQL's own places of rows instead. Everything is
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,12 +50,13 @@ class PgvectorStore:
 
 
 def open_pgvector(place: str, collection: str | None) -> PgvectorStore:
-    """Open a column of a database; ``place`` is its address without ``postgresql:``.
+    """Open a column of a database; ``place`` is its address without ``postgresql:``, and holds no password.
 
     Raises:
         InputError: psycopg is not installed; no connection, no such column, or a choice of several.
     """
-    address, shown = f"postgresql:{place}", without_password(f"postgresql:{place}")
+    address = f"postgresql:{place}"
+    shown = address.partition("?")[0]
     try:
         import psycopg
     except ModuleNotFoundError as error:
@@ -75,11 +76,3 @@ def open_pgvector(place: str, collection: str | None) -> PgvectorStore:
         return PgvectorStore(f"{shown} ({chosen[0]})", connection, schema, table, column)
     except psycopg.Error as error:
         raise InputError(f"vectors={shown}: cannot be read: {' '.join(str(error).split())}") from error
-
-
-def without_password(address: str) -> str:
-    """An address as it may be shown; what stands after a question mark, which may hold a password, is left out too."""
-    parts = urlsplit(address)
-    host = parts.netloc.rpartition("@")[2]
-    user = (parts.username or "") + "@" if "@" in parts.netloc else ""
-    return urlunsplit((parts.scheme, user + host, parts.path, "", ""))

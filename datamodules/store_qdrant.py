@@ -1,13 +1,13 @@
 """Vectors of a Qdrant collection: ``qdrant:folder`` or ``qdrant:http://host:6333`` (key in QDRANT_API_KEY).
 
-A collection with several vectors a point needs ``collection=<name>/<vector>``. Qdrant normalises the vectors of a
-collection whose distance is the cosine when they are stored: their lengths are gone.
+A collection with several vectors a point needs ``collection=<name>/<vector>``. A server normalises the vectors of a
+collection whose distance is the cosine when they are stored: their lengths are gone. A folder holds them as they were.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.child import Child, limits_for
+from datamodules.qdrant_folder import collections_of, read_points, storage_of
 from errors import InputError, did_you_mean
 
 LISTED_TOGETHER = 10_000  # ids asked for at once
@@ -45,12 +47,38 @@ class QdrantStore:
         return np.stack([np.asarray(rows[one]) for one in wanted])
 
 
-def open_qdrant(place: str, collection: str | None) -> QdrantStore:
+class QdrantFolder:
+    """A collection of a local folder, which a child process reads."""
+
+    def __init__(self, name: str, child: Child) -> None:
+        self.name, self._child = name, child
+        self.ids: Sequence[str] = [str(one) for one in child.opened["ids"]]
+
+    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
+        """See VectorStore."""
+        return self._child.ask(positions)
+
+
+def open_qdrant(place: str, collection: str | None) -> QdrantStore | QdrantFolder:
     """Open a collection of a local folder or of a server.
 
     Raises:
         InputError: qdrant-client is not installed; no such folder, server or collection, or a choice of several.
     """
+    return _open_server(place, collection) if "://" in place else _open_folder(place, collection)
+
+
+def _open_folder(place: str, collection: str | None) -> QdrantFolder:
+    folder = Path(place).expanduser()
+    kinds = collections_of(folder, place)
+    chosen, vector = _chosen(place, collection, sorted(kinds), kinds.__getitem__)
+    storage = storage_of(folder, place, chosen)
+    arguments = [str(storage.resolve()), str(folder / ".lock"), place, vector]
+    child = Child(f"vectors=qdrant:{place}", read_points, arguments, [], limits_for(storage.stat().st_size))
+    return QdrantFolder(f"qdrant:{place} ({chosen})", child)
+
+
+def _open_server(place: str, collection: str | None) -> QdrantStore:
     try:
         from qdrant_client import QdrantClient
         from qdrant_client.common.client_exceptions import QdrantException
@@ -60,26 +88,26 @@ def open_qdrant(place: str, collection: str | None) -> QdrantStore:
             f"vectors=qdrant:{place}: needs the library qdrant-client; pip install 'unembed[qdrant]'"
         ) from error
     try:
-        if "://" in place:
-            key = os.environ.get("QDRANT_API_KEY")
-            client = QdrantClient(url=place, api_key=key, check_compatibility=False)
-        else:
-            folder = Path(place).expanduser()
-            if not (folder / "meta.json").is_file():  # the library would make an empty store here
-                raise InputError(f"vectors=qdrant:{place}: no local Qdrant folder (meta.json is missing)")
-            client = QdrantClient(path=str(folder))
+        client = QdrantClient(url=place, api_key=os.environ.get("QDRANT_API_KEY"), check_compatibility=False)
         with ExitStack() as unless_opened:
-            unless_opened.callback(client.close)  # a local folder is locked while it is open
+            unless_opened.callback(client.close)
+
+            def vectors_of(name: str) -> Sequence[str] | None:
+                kinds = client.get_collection(name).config.params.vectors
+                return sorted(kinds) if isinstance(kinds, dict) else None
+
             names = sorted(found.name for found in client.get_collections().collections)
-            chosen, vector = _chosen(client, place, collection, names)
+            chosen, vector = _chosen(place, collection, names, vectors_of)
             store = QdrantStore(f"qdrant:{place} ({chosen})", client, chosen, vector)
             unless_opened.pop_all()
         return store
-    except (QdrantException, ApiException, RuntimeError, ValueError) as error:  # RuntimeError: a folder in use
+    except (QdrantException, ApiException, ValueError) as error:
         raise InputError(f"vectors=qdrant:{place}: cannot be opened: {' '.join(str(error).split())}") from error
 
 
-def _chosen(client: Any, place: str, collection: str | None, names: Sequence[str]) -> tuple[str, str | None]:
+def _chosen(
+    place: str, collection: str | None, names: Sequence[str], vectors_of: Callable[[str], Sequence[str] | None]
+) -> tuple[str, str | None]:
     """The collection, and the name of one of its vectors where they have names."""
     if collection is None and len(names) != 1:
         raise InputError(
@@ -88,10 +116,10 @@ def _chosen(client: Any, place: str, collection: str | None, names: Sequence[str
     wanted, _, vector = (collection or names[0]).partition("/")
     if wanted not in names:
         raise InputError(f"vectors=qdrant:{place}: no collection {wanted}; {did_you_mean(wanted, names)}")
-    kinds = client.get_collection(wanted).config.params.vectors
-    if not isinstance(kinds, dict):
+    kinds = vectors_of(wanted)
+    if kinds is None:
         return wanted, None
-    vector = vector or (next(iter(kinds)) if len(kinds) == 1 else "")
+    vector = vector or (kinds[0] if len(kinds) == 1 else "")
     if vector not in kinds:
         raise InputError(
             f"vectors=qdrant:{place}: collection {wanted} has the vectors {', '.join(sorted(kinds)) or 'none'}; "

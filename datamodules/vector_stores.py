@@ -9,7 +9,9 @@
     qdrant:folder, qdrant:http://host:6333         Qdrant, a local folder or a server
     postgresql://user@host/database                PostgreSQL with pgvector
 
-A store is only read. Its ids are listed first, and only the vectors of a random sample are fetched.
+A store is only read. Its ids are listed first, and only the vectors of a random sample are fetched. Passwords come from
+the environment and are refused in an address (store_address.py); files are read in child processes (child.py), but for
+those of vector_files.py.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from datamodules.store_address import check_address, split_address
 from datamodules.store_chroma import open_chroma
 from datamodules.store_faiss import open_faiss
 from datamodules.store_pgvector import open_pgvector
@@ -80,7 +83,8 @@ def open_store(vectors: str, width: int, collection: str | None = None) -> Vecto
     """The store that ``vectors`` names; ``collection`` chooses within it, and may be left out where there is one only.
 
     Raises:
-        InputError: No such file, folder, server or collection; an unknown kind; a client library that is not installed.
+        InputError: No such file, folder, server or collection; an unknown kind; a client library that is not installed;
+            an address with a password in it.
     """
     kinds: Mapping[str, Callable[[str, str | None], VectorStore]] = {
         "chroma": open_chroma,
@@ -88,12 +92,13 @@ def open_store(vectors: str, width: int, collection: str | None = None) -> Vecto
         "qdrant": open_qdrant,
         "postgresql": open_pgvector,
     }
-    kind, colon, place = vectors.partition(":")
-    if colon and kind in kinds and not Path(vectors).exists():
+    check_address(vectors)
+    kind, place = split_address(vectors)
+    if kind in kinds and not Path(vectors).exists():
         return kinds[kind](place, collection)
     if Path(vectors).suffix == ".faiss":
         return open_faiss(vectors, collection)
-    if colon and not Path(vectors).suffix:
+    if kind and not Path(vectors).suffix:
         raise InputError(f"vectors={vectors}: unknown kind of store {kind!r}, {did_you_mean(kind, kinds)}")
     if collection is not None:
         raise InputError(f"collection={collection}: a file has no collections; leave it out")

@@ -24,11 +24,12 @@ from callbacks.audit_defenses import neighbours_kept
 from callbacks.audit_inputs import read_truths
 from callbacks.audit_kinds import places
 from callbacks.audit_reading import check_embedder, reading
+from configuration.ending import ending
 from datamodules.vector_stores import open_store
 from embedders.cache import CachedEmbedder
 from embedders.language_model import LanguageModel
 from embedders.minilm import MiniLM
-from errors import InputError
+from errors import InputError, redacted
 from examples import Span
 
 pytestmark = pytest.mark.slow
@@ -307,6 +308,76 @@ def test_settings_are_checked_together_before_anything_is_read(place: Place) -> 
     message = place.refuse(defenses='["defense=masking defense.languages={en:1}"]')
     assert message.startswith("defenses: masking languages={en:1}: ")
     assert "says no language" in message
+
+
+@pytest.mark.parametrize(
+    ("script", "word"),
+    [
+        ("audit", "vectors=postgresql://ada:{}@host/mail"),
+        ("audit", "vectors=postgresql://ada:%zz/#,[{{{}@host/mail"),
+        ("audit", "vectors=ada:{}@host/mail"),
+        ("audit", "vectors=host=h password='x {}'"),
+        ("audit", "vectors=qdrant:{}@host:6333"),
+        ("audit", "--vectors=postgresql://ada:{}@host/mail"),
+        ("audit", "postgresql://ada:{}@host/mail?sslmode=require"),
+        ("invert", "vectors=chroma:https://ada:{}@host"),
+        ("evaluate", "run=https://ada:{}@host"),
+        ("train", "embedder.base_url=https://ada:x {}@host/v1"),
+    ],
+)
+def test_no_script_repeats_a_password(
+    script: str, word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [f"{script}.py", "run=nowhere", word.format("w0rdOfHonour")]
+    monkeypatch.setattr(sys, "argv", given)
+    with pytest.raises(SystemExit) as raised:
+        runpy.run_path(str(Path(audit.__file__).with_name(f"{script}.py")), run_name="__main__")
+    said = capsys.readouterr()
+    assert raised.value.code == 2
+    assert "w0rdOfHonour" not in said.out + said.err
+    assert "give" in said.err
+    assert "PGPASSWORD" in said.err or "QDRANT_API_KEY" in said.err
+
+
+def test_a_password_in_a_configuration_is_refused_and_not_repeated(place: Place) -> None:
+    with pytest.raises(InputError) as raised:
+        configuration.on_run("audit", [f"run={place.run}", "vectors=mine.npy", "texts='https://ada:a w0rd@host/x'"])
+    assert str(raised.value).startswith("texts: a password or key has no place on a command line")
+    assert "w0rd" not in str(raised.value)
+    config = configuration.compose("train", ["embedder=openai", "embedder.base_url='https://ada:a w0rd@host/v1'"])
+    messages = configuration.check(config)
+    assert messages == ["embedder.base_url=***: must be an http or https address without user name, query or fragment"]
+
+
+def test_ctrl_c_prints_the_command_without_what_is_secret(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QDRANT_API_KEY", "an-open-sesame")
+    words = ["vectors=postgresql://ada:a w0rd@host/mail", "texts=an-open-sesame.jsonl", "limit=5"]
+    monkeypatch.setattr(sys, "argv", ["audit.py", *words])
+    with pytest.raises(SystemExit), ending(configuration.on_run("audit", [f"run={place.run}", "vectors=x.npy"])[1]):
+        raise KeyboardInterrupt
+    said = capsys.readouterr().err
+    assert "python audit.py 'vectors=***' 'texts=***.jsonl' limit=5" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("to postgresql://ada:a/b#c?d@e@host/mail: no", "to postgresql://***@host/mail: no"),
+        ("at https://key@host:6333/x and http://host:8000", "at https://***@host:6333/x and http://host:8000"),
+        ("host=h password='a b' port=1", "host=h password=*** port=1"),
+        ("?api_key=abc&x=1", "?api_key=***&x=1"),
+        ("""{"api-key": "abc", 'token': 'x'}""", """{"api-key": "***", 'token': "***"}"""),
+        ("Authorization: Bearer abcdef.ghi-jkl", "Authorization: Bearer ***"),
+        ("said tied-with-string twice: tied%2Dwith%2Dstring", "said *** twice: tied%2Dwith%2Dstring"),
+        ("org/model@main, max_tokens=32, api_key_env=OPENAI_API_KEY", None),
+    ],
+)
+def test_secrets_are_blotted_out_of_messages(text: str, shown: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPASSWORD", "tied-with-string")
+    assert redacted(text) == (text if shown is None else shown)
+    assert str(InputError(text)) == (text if shown is None else shown)
 
 
 def test_a_run_that_was_not_tested_can_only_be_measured(place: Place) -> None:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import json
+import math
+import os
+import pickle
+import sqlite3
+import struct
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +20,8 @@ import numpy as np
 import pytest
 import torch
 
-from datamodules.store_pgvector import without_password
+from datamodules.child import Child, Limits
+from datamodules.store_address import address_error
 from datamodules.vector_stores import draw, open_store
 from errors import InputError
 
@@ -176,11 +186,262 @@ def test_another_width_and_rows_without_direction(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("library", "address"),
-    [("chromadb", "chroma:x"), ("qdrant_client", "qdrant:x"), ("faiss", "x.faiss"), ("psycopg", "postgresql://h/d")],
+    [
+        ("chromadb", "chroma:x"),
+        ("qdrant_client", "qdrant:http://x"),
+        ("faiss", "x.faiss"),
+        ("psycopg", "postgresql://h/d"),
+    ],
 )
 def test_a_client_that_is_not_installed(library: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     assert "pip install 'unembed[" in refusal(address)
+
+
+def test_a_folder_of_qdrant_needs_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = qdrant(tmp_path)
+    monkeypatch.setitem(sys.modules, "qdrant_client", None)
+    assert draw(open_store(address, WIDTH), WIDTH).size == 30
+
+
+# -- passwords: none in an address, whatever its spelling --------------------------------------------------------------
+
+SPELLINGS = [
+    "{}", "%zz{}", "a/{}", "a#{}", "a?{}", "a@{}", "a {}", "a:{}", "a'{}", 'a"{}', "%2f{}", "a\n{}", "5432{}",
+]  # fmt: skip
+ADDRESSES = [
+    "postgresql://ada:{}@host/mail", "POSTGRESQL://ada:{}@host/mail", "postgres://ada:{}",
+    "postgresql:ada:{}@host/mail",
+    "postgresql://host/mail?password={}", "postgresql://host/mail?pass%77ord={}",
+    "postgresql://ada:{}@one:1,two:2/mail",
+    "postgresql:host=host password={}", "host=host password='{}'", "ada:{}@host/mail", "//ada:{}@host/mail",
+    "qdrant:http://ada:{}@host:6333", "qdrant:HTTPS://{}@host", "qdrant:{}@host:6333", "qdrant:https://host?api_key={}",
+    "chroma:https://ada:{}@host", "chroma:https://host/#{}", "mysql://ada:{}@host/mail",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_password_in_an_address_is_refused_and_not_repeated(address: str) -> None:
+    for spelling in SPELLINGS:
+        message = refusal(address.format(spelling.format("w0rdOfHonour")))
+        assert "w0rdOfHonour" not in message
+        assert "PGPASSWORD" in message or "QDRANT_API_KEY" in message or "CHROMA_CLIENT" in message
+
+
+def test_addresses_without_a_password_are_taken() -> None:
+    for address in (
+        "postgresql://ada@host:5432/mail", "postgres://%2Fvar%2Frun/mail", "postgresql:///mail",
+        "postgresql://ada@[::1]:5432/mail?sslmode=require&host=/tmp", "qdrant:https://x-y.cloud.example:6333/",
+        "chroma:http://localhost:8000", "qdrant:some folder", "/data/mine.npy",
+    ):  # fmt: skip
+        assert address_error(address) is None
+
+
+# -- files of somebody who means harm ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["flat", "ids", "lists", "graph", "product"])
+def test_a_faiss_file_with_changed_bytes_is_read_or_refused(kind: str, tmp_path: Path) -> None:
+    import faiss
+
+    lists = faiss.IndexIVFFlat(faiss.IndexFlatL2(WIDTH), WIDTH, 2)
+    index = {
+        "flat": faiss.IndexFlatIP(WIDTH), "ids": faiss.IndexIDMap(faiss.IndexFlatL2(WIDTH)), "lists": lists,
+        "graph": faiss.IndexHNSWFlat(WIDTH, 4), "product": faiss.IndexPQ(WIDTH, 2, 4),
+    }[kind]  # fmt: skip
+    index.train(VECTORS)
+    index.add_with_ids(VECTORS, np.arange(30)) if kind == "ids" else index.add(VECTORS)
+    path = tmp_path / "mine.faiss"
+    faiss.write_index(index, str(path))
+    whole = path.read_bytes()
+    assert draw(open_store(str(path), WIDTH), WIDTH).size == 30
+    changing, refused = np.random.default_rng(7), 0
+    for _ in range(8):
+        content = np.frombuffer(whole, np.uint8).copy()
+        places = changing.integers(4, min(len(content), 400), size=3)  # where lengths and kinds stand
+        content[places] = changing.integers(0, 256, size=3)
+        path.write_bytes(content.tobytes())
+        try:
+            draw(open_store(str(path), WIDTH), WIDTH)
+        except InputError:
+            refused += 1
+    assert refused
+
+
+@pytest.mark.parametrize("kind", ["PCA4,IVF2,Flat", "IVF2,PQ2x4", "IDMap2,SQ8", "Flat,RFlat"])
+def test_faiss_gives_back_what_it_stored(kind: str, tmp_path: Path) -> None:
+    import faiss
+
+    index = faiss.index_factory(WIDTH, kind)
+    index.train(VECTORS)
+    index.add_with_ids(VECTORS, np.arange(7, 37)) if "IDMap" in kind else index.add(VECTORS)
+    faiss.write_index(index, str(tmp_path / "mine.faiss"))
+    sample = draw(open_store(str(tmp_path / "mine.faiss"), WIDTH), WIDTH)
+    assert sample.ids[0] == ("7" if "IDMap" in kind else "0")
+    cosines = torch.nn.functional.cosine_similarity(sample.vectors, torch.from_numpy(VECTORS))
+    assert cosines.median() > 0.7
+
+
+def test_faiss_lists_that_cannot_be_read_back(tmp_path: Path) -> None:
+    import faiss
+
+    index = faiss.index_factory(WIDTH, "IVF2,PQ2x4fs")
+    index.train(VECTORS)
+    index.add(VECTORS)
+    faiss.write_index(index, str(tmp_path / "mine.faiss"))
+    assert "does not give the vectors of fast-scan lists" in refusal(str(tmp_path / "mine.faiss"))
+
+
+def test_a_faiss_header_is_compared_with_the_size_of_the_file(tmp_path: Path) -> None:
+    path = Path(faiss_index(tmp_path))
+    whole = path.read_bytes()
+    for place, form, value in ((4, "<i", -1), (4, "<i", 2**31 - 1), (8, "<q", -1), (8, "<q", 2**40)):
+        path.write_bytes(whole[:place] + struct.pack(form, value) + whole[place + struct.calcsize(form) :])
+        assert f"{value} " in refusal(str(path)) or f"dimension {value} " in refusal(str(path))
+    path.write_bytes(whole[:20])
+    assert "not a FAISS index" in refusal(str(path))
+
+
+def test_a_faiss_index_whose_vectors_lie_in_another_file(tmp_path: Path) -> None:
+    import faiss
+
+    index = faiss.IndexIVFFlat(faiss.IndexFlatL2(WIDTH), WIDTH, 2)
+    index.train(VECTORS)
+    elsewhere = faiss.OnDiskInvertedLists(2, index.code_size, str(tmp_path / "elsewhere"))
+    index.replace_invlists(elsewhere)
+    index.add(VECTORS)
+    faiss.write_index(index, str(tmp_path / "lists.faiss"))
+    assert "its vectors lie in another file" in refusal(str(tmp_path / "lists.faiss"))
+
+
+def test_a_child_ends_at_its_limits_and_sees_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reason(opener: Any, *arguments: Any, seconds: float = 5.0) -> str:
+        with pytest.raises(InputError) as raised:
+            Child("x.index", opener, arguments, [], Limits(seconds, 256 << 20))
+        assert str(raised.value).startswith("x.index: damaged, or made to do harm: ")
+        return str(raised.value)
+
+    monkeypatch.setenv("PGPASSWORD", "tied-with-string")
+    assert Child("x.index", divmod, [7, 2], [], Limits(5.0, 256 << 20)).opened == 3
+    assert "seconds of the processor" in reason(math.factorial, 10**8, seconds=0.3)
+    assert "more than 256 MB of memory" in reason(bytearray, 2**33)
+    assert "crashed (SIGABRT)" in reason(os.abort)
+    assert "its reader failed: json.decoder.JSONDecodeError" in reason(json.loads, "{")
+    assert "its reader failed: []" in reason(os.execvp, "sh", ["sh", "-c", "echo [$PGPASSWORD] >&2; exit 3"])
+
+
+class Harm:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.system, (f"touch '{self.path}'",)
+
+
+def stored(folder: Path) -> Path:
+    return folder / "qdrant" / "collection" / "docs" / "storage.sqlite"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "holds no point: it names posix.system; nothing of it was run"),
+        (b"cbuiltins\neval\n(S'1'\ntR.", "it names builtins.eval"),
+        (b"cqdrant_client.http.models.models\nos.system\n(S'touch x'\ntR.", "holds no point"),
+        (b"\x80\x04Nr\xff\xff\xff\xff.", "holds no point"),
+        (b"\x80\x04]" + b"2" * 1000 + b".", "DUP, which makes no plain data"),
+        (b"\x80\x04NNa.", "no list where one is changed"),
+        (b"\x80\x04e.", "damaged"),
+        (b"\x80\x04.", "holds no point"),
+        ("text", "holds no point"),
+        (pickle.dumps([[1.0]]), "holds no point"),
+    ],
+)
+def test_a_qdrant_folder_runs_no_code(content: bytes | str | None, expected: str, tmp_path: Path) -> None:
+    address, harmed = qdrant(tmp_path), tmp_path / "harmed"
+    with contextlib.closing(sqlite3.connect(stored(tmp_path))) as database, database:
+        database.execute("insert into points values ('x', ?)", (content or pickle.dumps(Harm(harmed)),))
+    assert expected in refusal(address)
+    assert not harmed.exists()
+
+
+def test_a_qdrant_database_lists_points_and_does_nothing_else(tmp_path: Path) -> None:
+    address = qdrant(tmp_path)
+    with contextlib.closing(sqlite3.connect(stored(tmp_path))) as database, database:
+        database.execute("alter table points rename to others")
+        database.execute(
+            "create view points as with recursive more(rowid) as (select 1 union all select rowid + 1 from more) "
+            "select rowid, zeroblob(9) as point from more"
+        )
+    assert "storage.sqlite cannot be read" in refusal(address)
+    stored(tmp_path).write_bytes(b"no database")
+    assert "storage.sqlite cannot be read" in refusal(address)
+    stored(tmp_path).unlink()
+    os.mkfifo(stored(tmp_path))
+    assert "has no storage.sqlite" in refusal(address)
+    meta = tmp_path / "qdrant" / "meta.json"
+    (tmp_path / "storage.sqlite").touch()
+    meta.write_text('{"collections": {"../..": {"vectors": {"size": 6}}}, "aliases": {}}')
+    assert "collection .. lies outside of the folder" in refusal(address, "../..") or "no collection" in refusal(
+        address
+    )
+    meta.write_text('{"collections": {"..": {"vectors": {"size": 6}}}, "aliases": {}}')
+    assert "has no storage.sqlite" in refusal(address)
+    for content in ("[" * 100_000, "[]", '{"collections": [1]}', '{"collections": {"a": {"vectors": 3}}}'):
+        meta.write_text(content)
+        assert "meta.json is not what Qdrant writes" in refusal(address)
+
+
+def test_points_as_the_client_of_qdrant_leaves_them(tmp_path: Path) -> None:
+    from qdrant_client import QdrantClient, models
+
+    client = QdrantClient(path=str(tmp_path / "q"))
+    size = models.VectorParams(size=WIDTH, distance=models.Distance.DOT)
+    client.create_collection("docs", size)
+    client.create_collection("named", {"a": size}, sparse_vectors_config={"s": models.SparseVectorParams()})
+    name = "6f1e3b2a-0000-4000-8000-000000000001"
+    payload = {"when": datetime.datetime.now(datetime.UTC), "id": uuid.uuid4(), "deep": [{"a": None}]}
+    client.upsert("docs", [models.PointStruct(id=1, vector=VECTORS[0].tolist(), payload=payload)])
+    client.upsert("docs", models.Batch(ids=[2, name, 4], vectors=VECTORS[1:4].tolist()))
+    client.upsert("docs", [models.PointStruct(id=1, vector=VECTORS[9].tolist())])
+    client.delete("docs", [4])
+    sparse = models.SparseVector(indices=[1], values=[2.0])
+    client.upsert("named", [models.PointStruct(id=5, vector={"a": VECTORS[5].tolist(), "s": sparse})])
+    client.upsert("named", [models.PointStruct(id=6, vector={"s": sparse})])
+    assert "another program has it open" in refusal(f"qdrant:{tmp_path / 'q'}", "docs")
+    client.close()
+    sample = draw(open_store(f"qdrant:{tmp_path / 'q'}", WIDTH, "docs"), WIDTH)
+    found = dict(zip(sample.ids, sample.vectors.numpy(), strict=True))
+    assert set(found) == {"1", "2", name}
+    for one, row in (("1", 9), ("2", 1), (name, 2)):
+        assert found[one] == pytest.approx(VECTORS[row], abs=1e-6)
+    named = draw(open_store(f"qdrant:{tmp_path / 'q'}", WIDTH, "named"), WIDTH)
+    assert named.ids == ("5",)
+    assert named.vectors[0].numpy() == pytest.approx(VECTORS[5], abs=1e-6)
+
+
+def test_a_chroma_folder_builds_and_runs_nothing_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import chromadb
+
+    client = chromadb.PersistentClient(str(tmp_path / "chroma"), chromadb.Settings(anonymized_telemetry=False))
+    settings = {"hnsw": {"sync_threshold": 10, "batch_size": 5}}
+    client.create_collection("docs", embedding_function=None, configuration=settings).add(ids=IDS, embeddings=VECTORS)
+    address, harmed = f"chroma:{tmp_path / 'chroma'}", tmp_path / "harmed"
+    with contextlib.closing(sqlite3.connect(tmp_path / "chroma" / "chroma.sqlite3")) as database, database:
+        written = json.loads(database.execute("select config_json_str from collections").fetchone()[0])
+        named = {"type": "known", "name": "sentence_transformer", "config": {"model_name": str(harmed)}}
+        written["embedding_function"] = named
+        database.execute("update collections set config_json_str = ?", (json.dumps(written),))
+    (tmp_path / ".env").write_text("CHROMA_API_IMPL=nowhere.Api\n")
+    monkeypatch.chdir(tmp_path)
+    assert draw(open_store(address, WIDTH), WIDTH).size == 30
+    (pickled,) = tmp_path.glob("chroma/*/index_metadata.pickle")
+    pickled.write_bytes(pickle.dumps(Harm(harmed)))
+    with contextlib.suppress(InputError):
+        draw(open_store(address, WIDTH), WIDTH)
+    assert not harmed.exists()
 
 
 # -- PostgreSQL: a cursor that answers as the server does; what the statements do there is not seen here ---------------
@@ -231,7 +492,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Server]:
 @pytest.mark.parametrize("keys", [["id"], [], ["a", "b"]])
 def test_pgvector_rows_under_their_key(server: Callable[..., Server], keys: list[str]) -> None:
     there = server([("public", "notes", "embedding")], keys)
-    store = open_store("postgresql://ada:secret@host:5432/mail?password=secret", WIDTH)
+    store = open_store("postgresql://ada@host:5432/mail?sslmode=require", WIDTH)
     assert store.name == "postgresql://ada@host:5432/mail (public.notes.embedding)"
     assert there.read_only
     sample = draw(store, WIDTH, limit=4, seed=2)
@@ -240,15 +501,16 @@ def test_pgvector_rows_under_their_key(server: Callable[..., Server], keys: list
         assert vector == pytest.approx(VECTORS[IDS.index(one)], abs=1e-6)
 
 
-def test_pgvector_columns_are_chosen_and_passwords_never_shown(server: Callable[..., Server]) -> None:
+def test_pgvector_columns_are_chosen(server: Callable[..., Server]) -> None:
     server([("public", "notes", "embedding"), ("public", "notes", "title")], ["id"])
-    message = refusal("postgresql://ada:secret@host/mail")
+    message = refusal("Postgres://ada@host/mail")
     assert "which column of vectors? give collection=<one of public.notes.embedding, public.notes.title>" in message
-    assert "secret" not in message
     assert "no column of vectors notes.body?" in refusal("postgresql://host/mail", "notes.body")
     assert draw(open_store("postgresql://host/mail", WIDTH, "notes.title"), WIDTH).size == 30
-    assert without_password("postgresql://host/mail") == "postgresql://host/mail"
 
 
-def test_pgvector_without_a_server() -> None:
-    assert "cannot be read" in refusal("postgresql://ada:secret@127.0.0.1:9/mail?connect_timeout=2")
+def test_pgvector_without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPASSWORD", "tied-with-string")
+    message = refusal("postgresql://ada@127.0.0.1:9/mail?connect_timeout=2&application_name=tied-with-string")
+    assert message.startswith("vectors=postgresql://ada@127.0.0.1:9/mail: cannot be read")
+    assert "tied-with-string" not in message

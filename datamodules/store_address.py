@@ -1,0 +1,79 @@
+"""What ``vectors=`` may say of a store, and that no password is in it: addresses are shown, written down and logged.
+
+    chroma:folder    chroma:http://host:8000            token in CHROMA_CLIENT_AUTH_CREDENTIALS
+    qdrant:folder    qdrant:https://host:6333           key in QDRANT_API_KEY
+    postgresql://user@host:5432/database?sslmode=require      password in PGPASSWORD or ~/.pgpass
+
+An address has exactly this form. All else is refused without being repeated: what does not look like an address may be
+one that was split at a character of its password.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from errors import InputError, holds_secret, secret_refused
+
+_WEB = re.compile(
+    r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9._/-]*)?", re.IGNORECASE
+)
+_HOST = r"(?:[A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]|(?:%2[Ff][A-Za-z0-9._-]+)+)(?::[0-9]{0,5})?"
+_POSTGRES = re.compile(
+    rf"postgres(?:ql)?://(?:[\w.%~+-]+@)?{_HOST}(?:,{_HOST})*(?:/[\w.%~+-]*)?(?:\?[\w=&.,%~+/:-]*)?", re.IGNORECASE
+)
+# Of libpq's parameters those that hold no secret; a value may not hide another one behind percent signs.
+_PARAMETERS = {
+    "application_name", "channel_binding", "client_encoding", "connect_timeout", "dbname", "gssencmode", "host",
+    "hostaddr", "keepalives", "keepalives_count", "keepalives_idle", "keepalives_interval", "load_balance_hosts",
+    "options", "passfile", "port", "require_auth", "service", "sslcert", "sslcrl", "sslkey", "sslmode",
+    "sslnegotiation", "sslrootcert", "target_session_attrs", "tcp_user_timeout", "user",
+}  # fmt: skip
+_FORMS = {
+    "postgresql": ("postgresql://user@host:5432/database", "the password in PGPASSWORD or ~/.pgpass"),
+    "qdrant": ("qdrant:https://host:6333 or qdrant:<folder>", "the key in QDRANT_API_KEY"),
+    "chroma": ("chroma:https://host:8000 or chroma:<folder>", "the token in CHROMA_CLIENT_AUTH_CREDENTIALS"),
+}
+_ALIASES = {"postgres": "postgresql"}
+
+
+def split_address(vectors: str) -> tuple[str, str]:
+    """The kind of a store in lower case, and what stands behind its colon; an empty kind where there is no colon."""
+    kind, colon, place = vectors.partition(":")
+    return (_ALIASES.get(kind.lower(), kind.lower()), place) if colon else ("", vectors)
+
+
+def check_address(vectors: str) -> None:
+    """Refuse what may hold a password.
+
+    Raises:
+        InputError: An address that is not of its store's form; what looks like one and names no store.
+    """
+    if (message := address_error(vectors)) is not None:
+        raise InputError(message)
+
+
+def address_error(vectors: str) -> str | None:
+    """Why an address is refused, without a part of it; None where nothing is wrong with it, and for files."""
+    if Path(vectors).exists():
+        return None
+    kind, place = split_address(vectors)
+    if kind == "postgresql":
+        fits = _POSTGRES.fullmatch(vectors) is not None and _parameters_fit(vectors)
+    elif kind in _FORMS:
+        folder = Path(place).exists() or not re.search(r"[@?#=%]|//|^https?:", place, re.IGNORECASE)
+        fits = folder or _WEB.fullmatch(place) is not None
+    else:
+        return secret_refused("vectors") if holds_secret(vectors) or re.search(r":.*@", vectors, re.DOTALL) else None
+    if fits:
+        return None
+    form, secret = _FORMS[kind]
+    return (
+        f"vectors={kind}:...: not of the form {form}; it is not repeated here, since it may hold a password: "
+        f"leave that out, and give {secret}"
+    )
+
+
+def _parameters_fit(address: str) -> bool:
+    query = address.partition("?")[2]
+    return all(part.partition("=")[0] in _PARAMETERS for part in query.split("&") if part)
