@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import yaml
 
+import limits
 from errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -87,11 +88,11 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read what write_json wrote.
 
     Raises:
-        InputError: It holds no JSON object.
+        InputError: It holds no JSON object, or one that is too large.
         FileNotFoundError: There is no such file.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(limits.text(path, limits.LARGEST_JSON))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON that can be read: {error}") from error
     if not isinstance(content, dict):
@@ -166,7 +167,7 @@ def read_config(directory: Path) -> DictConfig:
 
     path = directory / CONFIG
     try:
-        values = parse_config(path.read_text(encoding="utf-8"))
+        values = parse_config(limits.text(path, limits.LARGEST_CONFIG))
     except FileNotFoundError as error:
         raise InputError(f"run={directory}: not a run directory ({CONFIG} is missing)") from error
     except (yaml.YAMLError, OSError, ValueError) as error:
