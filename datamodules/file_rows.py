@@ -219,6 +219,9 @@ def _unfolded(array: Any) -> int:
         return pyarrow.compute.sum(lengths.take(array.indices)).as_py() or 0
     if pyarrow.types.is_struct(kind):
         return sum(map(_unfolded, array.flatten()))
-    if pyarrow.types.is_map(kind) or pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
+    if pyarrow.types.is_map(kind):
+        begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return sum(_unfolded(part.slice(begin, end - begin)) for part in (array.keys, array.items))
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
         return _unfolded(array.flatten())
     return int(array.nbytes)
