@@ -72,7 +72,7 @@ def write(path: Path, content: str | Callable[[BinaryIO], object], previous: Pat
             path.replace(previous)
         temporary.replace(path)
     except OSError as error:
-        if error.errno is not None and error.filename is None:  # a full disk does not say which file it was
+        if error.errno is not None and error.filename in (None, str(temporary)):  # a full disk does not say which
             error.filename = str(path)
         raise
     finally:

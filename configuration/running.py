@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -20,9 +21,9 @@ from configuration import console
 from configuration.amending import survey_amended
 from configuration.chains import unrolled
 from configuration.composing import raise_all, survey
-from configuration.ending import ending
+from configuration.ending import check_output, check_writable, ending
 from configuration.sources import CONFIGS, SEARCH_PATH, groups, own_names, parts
-from errors import InputError
+from errors import InputError, printable
 from ranks import local_rank
 
 
@@ -39,7 +40,7 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
     All of Hydra's flags work. Mistakes in overrides and values end the process with code 2 before a run directory is
     made; the configuration that ``task`` gets has no interpolations left.
     """
-    arguments = get_args_parser().parse_args()
+    arguments = _parsed(get_args_parser())
     if arguments.help:
         print(_help(task, config_name))
         return
@@ -56,11 +57,13 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
             if len(checked) == 1 and not arguments.multirun:
                 directory = str(checked[0].run_dir)
                 if local_rank() == 0:  # the imports now take seconds
-                    print(f"run directory: {directory}", flush=True)
+                    print(printable(f"run directory: {directory}"), flush=True)
             raise_all([message for config in checked for message in check(config)])
             for folder in (Path(str(config.run_dir)) for config in configs if "run_dir" in config):
                 if (folder / runs.CONFIG).is_file():  # Hydra's log is opened before anything else looks at it
                     runs.check_links(folder)
+            if directory is not None and local_rank() == 0:
+                check_writable(Path(directory))
     lists = {line: unrolled([line]) for line in arguments.overrides}
     sys.argv = [new for word in sys.argv for new in lists.get(word, [word])]
     if directory is not None:  # Hydra composes again, and reads the clock anew
@@ -85,10 +88,21 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
 
         console.quieten(held)
         sys.argv = [sys.argv[0], *flags, *own, f"run_dir={_quoted(config.run_dir)}", *resumed]
-        with ending(config, training=True), trusting(config.trust):
+        with console.Tracebacks(), ending(config, training=True), trusting(config.trust):
             task(config)
 
     hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(job)()
+
+
+def _parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The command line; what is wrong with it is quoted as text, since a shell's ``*`` may stand for any names."""
+
+    def refuse(message: str) -> NoReturn:
+        print(printable(f"{message}; --help lists what can be given"), file=sys.stderr)
+        raise SystemExit(2)
+
+    parser.error = refuse  # type: ignore[method-assign]
+    return parser.parse_args()
 
 
 def _is_parallel(config: DictConfig) -> bool:
@@ -106,13 +120,18 @@ def main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("overrides", nargs="*")
-    arguments = parser.parse_args()
+    arguments = _parsed(parser)
     if arguments.help:
         print(_help(task, config_name))
         return
     held = console.hold()
     with ending():
         settings, config = on_run(config_name, arguments.overrides)
+    with ending(settings=settings):
+        if local_rank() == 0 and "output_dir" in settings:
+            check_writable(Path(settings.output_dir))
+        elif local_rank() == 0 and "output" in settings:
+            check_output(Path(settings.output))
     from attacks.trust import trusting
 
     console.show_and_log(Path(settings.output_dir) if "output_dir" in settings else None)
@@ -121,7 +140,7 @@ def main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str
     fixed = [key for key in ("output_dir", "output") if key in settings]
     own = [line for line in arguments.overrides if _root(line) not in fixed]
     sys.argv = [sys.argv[0], *own, *(f"{key}={_quoted(settings[key])}" for key in fixed)]
-    with ending(config), trusting(settings.trust):
+    with ending(config, settings=settings), trusting(settings.trust):
         task(settings, config)
 
 
