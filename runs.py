@@ -45,6 +45,7 @@ PREVIOUS = "checkpoints/previous.ckpt"
 FINISHED = "finished_batches"
 _LARGEST_CONFIG = 1_000_000  # characters; a run's own has some thousand
 _DEEPEST_CONFIG = 50
+_MOST_EVENTS = 20_000  # of YAML; a run's own has some hundred, and a megabyte of small ones takes 20 seconds
 
 
 def write(path: Path, content: str | Callable[[BinaryIO], object], previous: Path | None = None) -> None:
@@ -185,15 +186,17 @@ def parse_config(text: str) -> Any:
 
     Raises:
         yaml.YAMLError: It is no YAML.
-        ValueError: It is larger or deeper than any run's, or has references.
+        ValueError: It is larger, deeper or of more parts than any run's, or has references.
     """
     if len(text) > _LARGEST_CONFIG:
         raise ValueError(f"it is larger than {_LARGEST_CONFIG:,} characters")
     depth = 0
-    for event in yaml.parse(text, yaml.SafeLoader):
+    for number, event in enumerate(yaml.parse(text, yaml.SafeLoader)):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):
             raise ValueError("it holds references (*name), and a run writes none")
+        if number > _MOST_EVENTS:
+            raise ValueError(f"it holds more than {_MOST_EVENTS:,} keys and values")
         if depth > _DEEPEST_CONFIG:
             raise ValueError(f"it is nested more than {_DEEPEST_CONFIG} deep")
     return yaml.safe_load(text)

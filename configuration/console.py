@@ -84,6 +84,11 @@ class LogFile(logging.FileHandler):
         except OSError:  # it could not be opened
             self.handleError(record)
 
+    def close(self) -> None:
+        """Close the file, whose last lines may not be written."""
+        with contextlib.suppress(OSError):
+            super().close()
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Say what is wrong with the file; what is wrong with the record is ours, and logging's to say."""
         error = sys.exc_info()[1]

@@ -16,6 +16,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+import limits
 import runs
 from configuration import console
 from configuration.amending import survey_amended
@@ -50,6 +51,9 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
         if arguments.config_dir is not None:
             overrides.append(f"hydra.searchpath=[file://{Path(arguments.config_dir).absolute()}]")
         with ending():
+            if arguments.config_dir is not None:
+                for file in Path(arguments.config_dir).rglob("*.yaml"):
+                    limits.check_size(file, limits.LARGEST_CONFIG)
             configs, errors = survey(arguments.config_name or config_name, overrides, multirun=arguments.multirun)
             # A configuration that is only shown may have wrong values.
             checked = configs if arguments.cfg is None else []

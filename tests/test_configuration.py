@@ -441,10 +441,18 @@ def test_a_run_directory_that_cannot_be_made_is_one_message(warm: Warm, tmp_path
     (tmp_path / "circle").symlink_to("circle")
     done = warm.run([str(ROOT / "train.py"), f"run_dir={place}"], cwd=tmp_path)
     assert done.returncode == 2
-    assert re.fullmatch(
-        rf"(run_dir=)?[^:]*{place[:9]}[^:]*(: [^:]+)?: [a-z -,]+; .*choose another place.*\n", done.stderr
-    )
+    said = rf"(run_dir=)?[^:]*{place[:9]}[^:]*(: [^:]+)?: [a-z -,]+; .*choose another place.*\n"
+    assert re.fullmatch(said, done.stderr)
     assert {path.name for path in tmp_path.iterdir()} == {"file", "circle"}
+
+
+def test_a_configuration_directory_is_read_up_to_a_size(warm: Warm, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "defense.yaml").touch()
+    os.truncate(tmp_path / "mine" / "defense.yaml", 9_000_000_000)  # of which nothing is stored
+    done = warm.run([str(ROOT / "train.py"), "--config-dir", "mine"], cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("mine/defense.yaml: 9,000,000,000 bytes, and at most 4,000,000 are read")
 
 
 @pytest.mark.parametrize(

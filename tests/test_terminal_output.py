@@ -294,7 +294,7 @@ def test_a_log_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_a_terminal_that_cannot_be_written_raises_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with open("/dev/full", "w", buffering=1) as full, contextlib.suppress(OSError):  # noqa: PTH123
+    with contextlib.suppress(OSError), open("/dev/full", "w", buffering=1) as full:  # noqa: PTH123
         handler = console.Terminal(logging.StreamHandler(full))
         handler.handle(logging.LogRecord("ours", logging.INFO, str(ROOT / "runs.py"), 1, "line", None, None))
         assert capsys.readouterr().err == ""

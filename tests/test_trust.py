@@ -341,6 +341,7 @@ def test_a_checkpoint_is_never_unpickled(run: Path, tmp_path: Path) -> None:
         (b"a: !!python/object/apply:os.system ['true']\n", "constructor"),
         (b"[" * 5_000, "more than 50 deep"),
         (b"x: " + b"y" * 1_000_001, "larger than 1,000,000 characters"),
+        (b"a: [" + b"[]," * 20_000 + b"]", "more than 20,000 keys and values"),
         (b"a: 2020-01-01\n", "neither text nor number"),
         (b"? [1, 2]\n: 3\n", "unhashable|cannot be read"),
         (b"1.5: x\n", "neither text nor number"),
