@@ -63,11 +63,12 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
                 if local_rank() == 0:  # the imports now take seconds
                     print(printable(f"run directory: {directory}"), flush=True)
             raise_all([message for config in checked for message in check(config)])
+            for config in checked if local_rank() == 0 else []:
+                with ending(settings=config):
+                    check_writable(Path(str(config.run_dir)))
             for folder in (Path(str(config.run_dir)) for config in configs if "run_dir" in config):
                 if (folder / runs.CONFIG).is_file():  # Hydra's log is opened before anything else looks at it
                     runs.check_links(folder)
-            if directory is not None and local_rank() == 0:
-                check_writable(Path(directory))
     lists = {line: unrolled([line]) for line in arguments.overrides}
     sys.argv = [new for word in sys.argv for new in lists.get(word, [word])]
     if directory is not None:  # Hydra composes again, and reads the clock anew
