@@ -32,8 +32,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
 
-from configuration.ending import ending
-from errors import InputError, did_you_mean
+from configuration import console
+from configuration.ending import check_writable, ending
+from errors import InputError, did_you_mean, printable
 
 
 class Settings(BaseModel):
@@ -86,6 +87,7 @@ def compare(settings: Settings) -> None:
     from callbacks.comparison_table import tables
     from callbacks.interval_chart import side_by_side
 
+    check_writable(settings.output.parent)
     directories = settings.directories
     if settings.reference is not None:
         reference = settings.reference.resolve()
@@ -107,12 +109,15 @@ def compare(settings: Settings) -> None:
     write_markdown(text, found)
     drawn = side_by_side(compared, settings.metrics) + charts(compared, settings.metrics, settings.x)
     write_page(page, found, drawn, lead)
-    print(f"Written: {text} {page}")
+    print(printable(f"Written: {text} {page}"))
 
 
 if __name__ == "__main__":
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(__doc__)
     else:
+        held = console.hold()
+        console.show_and_log(None)
+        console.quieten(held)
         with ending():
             compare(read_settings(sys.argv[1:]))

@@ -89,7 +89,7 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     for index in range(min(10, len(texts))):
         cosine, text = cosines[index], printable(" ".join(texts[index].split("\n")))
         print(f"{index:>6}  {'' if cosine is None else f'{cosine:.3f}'}  {text}")
-    print(f"{len(texts)} texts written to {output}")
+    print(printable(f"{len(texts)} texts written to {output}"))
     if embedder.queries.limit is not None:
         print(f"CUT SHORT: the search for {sum(partial)} of them ended early. {embedder.queries.limit}")
 

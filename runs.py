@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import yaml
 
+import limits
 from errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ PREVIOUS = "checkpoints/previous.ckpt"
 FINISHED = "finished_batches"
 _LARGEST_CONFIG = 1_000_000  # characters; a run's own has some thousand
 _DEEPEST_CONFIG = 50
+_MOST_EVENTS = 20_000  # of YAML; a run's own has some hundred, and a megabyte of small ones takes 20 seconds
 
 
 def write(path: Path, content: str | Callable[[BinaryIO], object], previous: Path | None = None) -> None:
@@ -72,7 +74,7 @@ def write(path: Path, content: str | Callable[[BinaryIO], object], previous: Pat
             path.replace(previous)
         temporary.replace(path)
     except OSError as error:
-        if error.errno is not None and error.filename is None:  # a full disk does not say which file it was
+        if error.errno is not None and error.filename in (None, str(temporary)):  # a full disk does not say which
             error.filename = str(path)
         raise
     finally:
@@ -88,11 +90,11 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read what write_json wrote.
 
     Raises:
-        InputError: It holds no JSON object.
+        InputError: It holds no JSON object, or one that is too large.
         FileNotFoundError: There is no such file.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(limits.text(path, limits.LARGEST_JSON))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON that can be read: {error}") from error
     if not isinstance(content, dict):
@@ -167,7 +169,7 @@ def read_config(directory: Path) -> DictConfig:
 
     path = directory / CONFIG
     try:
-        values = parse_config(path.read_text(encoding="utf-8"))
+        values = parse_config(limits.text(path, limits.LARGEST_CONFIG))
     except FileNotFoundError as error:
         raise InputError(f"run={directory}: not a run directory ({CONFIG} is missing)") from error
     except (yaml.YAMLError, OSError, ValueError) as error:
@@ -185,15 +187,17 @@ def parse_config(text: str) -> Any:
 
     Raises:
         yaml.YAMLError: It is no YAML.
-        ValueError: It is larger or deeper than any run's, or has references.
+        ValueError: It is larger, deeper or of more parts than any run's, or has references.
     """
     if len(text) > _LARGEST_CONFIG:
         raise ValueError(f"it is larger than {_LARGEST_CONFIG:,} characters")
     depth = 0
-    for event in yaml.parse(text, yaml.SafeLoader):
+    for number, event in enumerate(yaml.parse(text, yaml.SafeLoader)):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):
             raise ValueError("it holds references (*name), and a run writes none")
+        if number > _MOST_EVENTS:
+            raise ValueError(f"it holds more than {_MOST_EVENTS:,} keys and values")
         if depth > _DEEPEST_CONFIG:
             raise ValueError(f"it is nested more than {_DEEPEST_CONFIG} deep")
     return yaml.safe_load(text)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import configuration
 import runs
+from errors import printable
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -78,8 +79,8 @@ def trade_off(settings: DictConfig, config: DictConfig) -> None:
         found.append(kept)
     facts = _facts(run, config, sweep, bench)
     notes = _notes(bench, str(original.choices.defense) if trained.adaptive else "none")
-    print(write_results(output, with_intervals(found, sweep.resamples), facts, notes, sweep.searches))
-    print(f"Written: {output / NAME}.html, .md and .json")
+    print(printable(write_results(output, with_intervals(found, sweep.resamples), facts, notes, sweep.searches)))
+    print(printable(f"Written: {output / NAME}.html, .md and .json"))
 
 
 def _built(node: DictConfig) -> Defense:

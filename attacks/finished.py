@@ -30,6 +30,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 from torch import Tensor
 
+import limits
 import runs
 from embedders.cache import CachedEmbedder, Queries
 
@@ -230,7 +231,7 @@ def _count(queries: Queries, asked: NDArray[np.uint64], purpose: Any = "attack")
 def _read(path: Path, key: str) -> Done | None:
     """The content of a file; None where there is none, or it belongs to something else."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(limits.content(path, limits.LARGEST_JSON))
     except (FileNotFoundError, ValueError):
         return None
     if content.get("key") != key:

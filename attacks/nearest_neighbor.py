@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import limits
 import runs
 from attacks.base import Attack, Prediction, Targets
 from embedders.cache import CachedEmbedder
@@ -76,8 +77,7 @@ class NearestNeighbor(Attack):
 
     def load(self, artifacts: Path) -> None:
         """Read the texts; vectors are read block by block."""
-        with (artifacts / "neighbors.jsonl").open(encoding="utf-8") as lines:
-            rows = [json.loads(line) for line in lines]
+        rows = [json.loads(line) for _, line in limits.lines(artifacts / "neighbors.jsonl")]
         self.texts = [row["text"] for row in rows]
         self.ids = [tuple(row["tokens"]) if "tokens" in row else None for row in rows]
         self.vectors = np.load(artifacts / "neighbors.npy", mmap_mode="r")

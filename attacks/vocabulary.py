@@ -19,6 +19,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
+import limits
 import runs
 from attacks.tokenizing import train_tokenizer
 from errors import InputError
@@ -74,7 +75,7 @@ class Vocabulary(ABC):
             InputError: The run was trained with another kind of vocabulary.
         """
         try:
-            content = json.loads((artifacts / self.file).read_text(encoding="utf-8"))
+            content = json.loads(limits.text(artifacts / self.file, limits.LARGEST_JSON))
         except FileNotFoundError as error:
             raise InputError(
                 f"attack.vocabulary: {artifacts / self.file} is missing: the run was trained with another kind"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import limits
 import runs
 from callbacks.results import Results, read_results
 from callbacks.wording import number
@@ -136,7 +137,7 @@ def _labels(directories: Sequence[Path]) -> list[str]:
 def _record(directory: Path) -> dict[str, Any]:
     path = directory / runs.RECORD
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(limits.text(path, limits.LARGEST_JSON))
     except FileNotFoundError:  # a run of before, or of another tool: its parameters are not known
         return {}
     except (ValueError, RecursionError) as error:

@@ -18,6 +18,7 @@ from typing import TypeVar
 from markupsafe import Markup
 from pydantic import BaseModel, Field, ValidationError
 
+import limits
 import runs
 from callbacks import figures
 from callbacks.results import Piece, pieces
@@ -201,9 +202,8 @@ def corrections(directory: Path) -> tuple[Corrections, list[Corrected]] | None:
     rounds = directory / runs.CORRECTION_ROUNDS
     if not rounds.exists():
         raise InputError(f"{rounds}: missing, though {path.name} is there")
-    lines = [line for line in rounds.read_text(encoding="utf-8").split("\n") if line.strip()]
-    return _read(path, path.read_text(encoding="utf-8"), Corrections), [
-        _read(f"{rounds}:{number}", line, Corrected) for number, line in enumerate(lines, start=1)
+    return _read(path, limits.content(path, limits.LARGEST_JSON), Corrections), [
+        _read(f"{rounds}:{number}", line, Corrected) for number, line in limits.lines(rounds) if line.strip()
     ]
 
 
@@ -229,7 +229,7 @@ def hypothesis_charts(directory: Path) -> list[Chart]:
     return charts
 
 
-def _read(where: Path | str, text: str, kind: type[Content]) -> Content:
+def _read(where: Path | str, text: str | bytes, kind: type[Content]) -> Content:
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:

@@ -14,6 +14,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from pydantic import PositiveInt
 
+import limits
 import runs
 
 
@@ -85,7 +86,7 @@ class History(Callback):
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for _, line in limits.lines(path):
         try:
             rows.append(json.loads(line))
         except (ValueError, RecursionError):

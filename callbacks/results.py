@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+import limits
 import runs
 from errors import InputError
 from metrics.text import bleu_counts, exact_match
@@ -126,7 +127,7 @@ def read_results(run_dir: Path) -> Results:
         InputError: A file is missing (baseline.json, analyses.json and history.jsonl may be) or broken; names it, and
             the line.
     """
-    config_text = _text(run_dir / runs.CONFIG)
+    config_text = _text(run_dir / runs.CONFIG, limits.LARGEST_CONFIG)
     try:
         config = runs.parse_config(config_text)
     except yaml.YAMLError as error:
@@ -219,13 +220,17 @@ def _score(rows: Sequence[Row]) -> list[Recovered]:
     return scores
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, most: int = limits.LARGEST_JSON) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return limits.text(path, most)
     except FileNotFoundError as error:
-        raise InputError(f"{path}: missing; is {path.parent} the directory of a finished run?") from error
+        raise _missing(path) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 (byte {error.start})") from error
+
+
+def _missing(path: Path) -> InputError:
+    return InputError(f"{path}: missing; is {path.parent} the directory of a finished run?")
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -242,13 +247,14 @@ def _object(path: Path) -> dict[str, Any]:
 
 def _lines(path: Path, kind: type[Line]) -> list[Line]:
     lines = []
-    # Split at line feeds only: a text may hold other characters that str.splitlines takes for line ends.
-    for number, line in enumerate(_text(path).split("\n"), start=1):
+    for number, line in _numbered(path):
         if line.strip():
             try:
-                lines.append(kind.model_validate(json.loads(line)))
+                lines.append(kind.model_validate(json.loads(line.decode())))
             except json.JSONDecodeError as error:
                 raise InputError(f"{path}:{number}: not JSON: {error.msg}") from error
+            except UnicodeDecodeError as error:
+                raise InputError(f"{path}:{number}: not UTF-8 (byte {error.start} of the line)") from error
             except ValidationError as error:
                 first = error.errors()[0]
                 where = ".".join(map(str, first["loc"])) or "the line"
@@ -256,3 +262,11 @@ def _lines(path: Path, kind: type[Line]) -> list[Line]:
             except (ValueError, RecursionError) as error:  # numbers of thousands of digits, lists in lists in lists
                 raise InputError(f"{path}:{number}: not JSON that can be read: {error}") from error
     return lines
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a run's file with their numbers."""
+    try:
+        yield from limits.lines(path)
+    except FileNotFoundError as error:
+        raise _missing(path) from error

@@ -10,6 +10,7 @@ from pathlib import Path
 from markupsafe import Markup
 from pydantic import BaseModel, ValidationError
 
+import limits
 import runs
 from callbacks import figures
 from errors import InputError
@@ -43,7 +44,7 @@ def threshold_charts(run_dir: Path) -> list[tuple[str, Markup, str]]:
     if not path.exists():
         return []
     try:
-        found = Thresholds.model_validate_json(path.read_bytes())
+        found = Thresholds.model_validate_json(limits.content(path, limits.LARGEST_JSON))
     except ValidationError as error:
         raise InputError(f"{path}: {error.errors()[0]['msg']}") from error
     points = [

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import BaseModel, Field, PositiveInt, ValidationError
 
+import limits
 import runs
 from attacks.base import Attack
 from callbacks.scoring_models import ScoringModels
@@ -112,8 +113,8 @@ class Finished:
         if not path.exists():
             return None
         try:
-            lines = path.with_suffix(".jsonl").read_text(encoding="utf-8").split("\n")
-            return Point.model_validate_json(path.read_bytes()), [json.loads(line) for line in lines if line]
+            rows = [json.loads(line) for _, line in limits.lines(path.with_suffix(".jsonl")) if line.strip()]
+            return Point.model_validate_json(limits.content(path, limits.LARGEST_JSON)), rows
         except (ValidationError, ValueError, OSError) as error:
             rank_zero_warn(f"{path}: {error}; measured again")
             return None

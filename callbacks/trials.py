@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import limits
 import runs
 from callbacks.terminal import plain
 from callbacks.wording import measure, ordered
@@ -33,7 +34,7 @@ def folder(output: Path, number: int) -> Path:
 
 def write_trials(output: Path, count: int) -> None:
     """Write trials.json from the metrics.json of ``count`` trials."""
-    figures = [json.loads((folder(output, n) / runs.METRICS).read_text(encoding="utf-8")) for n in range(count)]
+    figures = [runs.read_json(folder(output, n) / runs.METRICS) for n in range(count)]
     runs.write_json(output / TRIALS, {key: summary([one[key] for one in figures]) for key in figures[0]})
 
 
@@ -143,10 +144,8 @@ def _digits(key: str, value: float) -> str:
 
 
 def _read(evaluation: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((evaluation / TRIALS).read_text(encoding="utf-8"))
-    return content
+    return runs.read_json(evaluation / TRIALS)
 
 
 def _references(evaluation: Path) -> list[str]:
-    with (evaluation / runs.PREDICTIONS).open(encoding="utf-8") as lines:
-        return [json.loads(line)["reference"] for line in lines]
+    return [json.loads(line)["reference"] for _, line in limits.lines(evaluation / runs.PREDICTIONS)]

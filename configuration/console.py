@@ -5,7 +5,8 @@
     quieten(held)                  # from here on: our own lines on the terminal, everything in the log
 
 The terminal shows what our files and the user's own modules say, and errors, whoever reports them. The notices,
-advertisements and deprecation warnings of installed packages are in the log alone.
+advertisements and deprecation warnings of installed packages are in the log alone. Names of files and texts in these
+lines may be somebody else's: what a terminal would obey is shown as U+FFFD, in tracebacks too.
 """
 
 from __future__ import annotations
@@ -15,23 +16,94 @@ import logging
 import os
 import sys
 import sysconfig
+import traceback
 import warnings
+from contextlib import AbstractContextManager
 from pathlib import Path
+from types import TracebackType
 from typing import TextIO
 
+from errors import printable, redacted
 from ranks import local_rank
 
 _ROOT = Path(__file__).resolve().parent.parent
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 _INSTALLED = {"site-packages", "dist-packages"}
+# What lies beside this package and is ours: after an installation, other packages lie there too.
+OURS = frozenset(
+    [
+        "attacks",
+        "audit",
+        "callbacks",
+        "claims",
+        "compare",
+        "configuration",
+        "datamodules",
+        "defenses",
+        "embedders",
+        "errors",
+        "evaluate",
+        "examples",
+        "invert",
+        "limits",
+        "metrics",
+        "ranks",
+        "runs",
+        "stopping",
+        "tradeoff",
+        "train",
+    ]
+)
 # Packages that print by themselves once they are imported, past the root logger.
 _PRINTING = ("lightning", "lightning.pytorch", "lightning.fabric", "transformers", "huggingface_hub", "datasets")
 _OF_DEVELOPERS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)  # not of who runs the script
 _DATED = "%(asctime)s %(levelname)s %(name)s: %(message)s"  # as configs/hydra/default.yaml has it
 
 
+class Printable(logging.Formatter):
+    """The formatter of every handler: nothing in a record is obeyed by a terminal, that of a log's reader included.
+
+    Lines of a record after its first are indented where records are dated, so that none looks like another record.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The lines of a record, a traceback included."""
+        said = printable(redacted(super().format(record)))
+        return said.replace("\n", "\n    ") if self.usesTime() else said
+
+
+class LogFile(logging.FileHandler):
+    """A log that says once that it cannot be written, as on a full disk, and not a traceback for each record."""
+
+    failed = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, unless an earlier one failed."""
+        if self.failed:
+            return
+        try:
+            super().emit(record)
+        except OSError:  # it could not be opened
+            self.handleError(record)
+
+    def close(self) -> None:
+        """Close the file, whose last lines may not be written."""
+        with contextlib.suppress(OSError):
+            super().close()
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Say what is wrong with the file; what is wrong with the record is ours, and logging's to say."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self.failed:
+            self.failed = True
+            with contextlib.suppress(OSError):
+                print(printable(f"{self.baseFilename}: {error.strerror}: the log ends here"), file=sys.stderr)
+
+
 class Held(logging.Handler):
-    """Keeps what is said until there is somewhere to write it."""
+    """Keeps what is said until there is somewhere to write it; where there never is, the terminal gets its part."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,6 +118,13 @@ class Held(logging.Handler):
         for record in self.records:
             handler.handle(record)
 
+    def close(self) -> None:
+        """Show what is left when the script ends, by a message before anything is set up."""
+        if self.records and local_rank() == 0:
+            self.pass_on(Terminal(_plain_stream()))
+        self.records.clear()
+        super().close()
+
 
 class LaterFile(Held):
     """A log in a directory that the script makes later, if at all: until then its records are held."""
@@ -53,14 +132,23 @@ class LaterFile(Held):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
-        self.file: logging.FileHandler | None = None
+        self.file: LogFile | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, or keep it."""
         super().emit(record)
+        self._write()
+
+    def close(self) -> None:
+        """Write what is left, where the directory was made after the last record; the terminal has its part."""
+        self._write()
+        self.records.clear()
+        super().close()
+
+    def _write(self) -> None:
         if self.file is None and self.path.parent.is_dir():
-            self.file = logging.FileHandler(self.path, encoding="utf-8")
-            self.file.setFormatter(logging.Formatter(_DATED))
+            self.file = LogFile(self.path, encoding="utf-8", delay=True)
+            self.file.setFormatter(Printable(_DATED))
         if self.file is not None:
             self.pass_on(self.file)
             self.records.clear()
@@ -84,6 +172,27 @@ class Terminal(logging.StreamHandler[TextIO]):
         with drawn.tqdm.external_write_mode(self.stream) if drawn is not None else contextlib.nullcontext():
             super().emit(record)
 
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Leave out what cannot be written: stderr may lead to a full disk, or to a reader that has ended."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
+class Tracebacks(AbstractContextManager[None]):
+    """Within it, an error whose traceback a terminal would obey ends the process with it as text, and code 1.
+
+    Hydra prints tracebacks by itself.
+    """
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and isinstance(error, Exception):
+            said = "".join(traceback.format_exception(kind, error, trace))
+            if printable(said) != said:
+                _show_traceback(kind, error, trace)
+                raise SystemExit(1) from None
+
 
 def hold() -> Held:
     """Take all warnings and log records from here on, those of imports too; pass them to :func:`quieten` later."""
@@ -91,6 +200,7 @@ def hold() -> Held:
     held = Held()
     logging.getLogger().addHandler(held)
     warnings.showwarning = _log_warning
+    sys.excepthook = _show_traceback
     return held
 
 
@@ -99,9 +209,7 @@ def show_and_log(directory: Path | None) -> None:
 
     Of the processes on one machine, the first writes.
     """
-    terminal = logging.StreamHandler()
-    terminal.setFormatter(logging.Formatter("%(message)s"))
-    handlers: list[logging.Handler] = [terminal]
+    handlers: list[logging.Handler] = [_plain_stream()]
     if directory is not None and local_rank() == 0:
         handlers.append(LaterFile(directory / "log"))
     logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
@@ -136,8 +244,21 @@ def is_shown(record: logging.LogRecord) -> bool:
 def _is_installed(file: str) -> bool:
     """Whether a file belongs to an installed package, rather than to us or to a module of the user's."""
     path = Path(file)
-    parts = path.relative_to(_ROOT).parts if path.is_relative_to(_ROOT) else path.parts
-    return bool(_INSTALLED & set(parts)) or path.is_relative_to(_STANDARD_LIBRARY) or file.startswith("<")
+    if path.is_relative_to(_ROOT) and path.relative_to(_ROOT).parts[0].removesuffix(".py") in OURS:
+        return False  # also where we are installed beside others
+    return bool(_INSTALLED & set(path.parts)) or path.is_relative_to(_STANDARD_LIBRARY) or file.startswith("<")
+
+
+def _plain_stream() -> logging.StreamHandler[TextIO]:
+    """Messages on stderr."""
+    terminal = logging.StreamHandler()
+    terminal.setFormatter(Printable("%(message)s"))
+    return terminal
+
+
+def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """An error that nobody caught, in the place of ``sys.excepthook``."""
+    sys.stderr.write(printable(redacted("".join(traceback.format_exception(kind, error, trace)))))
 
 
 def _log_warning(

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig
 
-from errors import BLOTTED, InputError, holds_secret, redacted
+from errors import BLOTTED, InputError, holds_secret, printable, redacted
 from ranks import local_rank
 from stopping import FAILED, INTERRUPTED, TERMINATED, WORDS, Terminated, is_spawned, raising, received
+
+# Why a path cannot be used: what the user can mend.
+_UNUSABLE = {
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.EROFS: "the file system is read-only",
+    errno.ENOTDIR: "a part of the path is a file, not a directory",
+    errno.EEXIST: "a file stands where a directory should be",
+    errno.EISDIR: "a directory stands where a file should be",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.ELOOP: "symbolic links lead in a circle",
+}
+_CHOICE = {"run": "output_dir=<path>", "cache_dir": "cache_dir=<path> or the variable UNEMBED_CACHE"}
+_KEYS = ("output_dir", "output", "run", "run_dir", "cache_dir")
 
 
 class Ended(SystemExit):
@@ -32,12 +48,16 @@ class Ended(SystemExit):
 
 
 @contextmanager
-def ending(config: DictConfig | None = None, *, training: bool = False) -> Iterator[None]:
-    """Within it, mistakes of the user and a full disk end the process with code 2, Ctrl-C with 130, SIGTERM with 143.
+def ending(
+    config: DictConfig | None = None, *, training: bool = False, settings: DictConfig | None = None
+) -> Iterator[None]:
+    """Within it, mistakes of the user, full disks and unusable paths end the process with code 2, Ctrl-C with
+    130, SIGTERM with 143.
 
     Args:
         config: What is running, to name its directories.
         training: Whether the run can be resumed from a checkpoint.
+        settings: Of a script on a finished run; its directories come first.
     """
     try:
         with raising():
@@ -56,7 +76,7 @@ def ending(config: DictConfig | None = None, *, training: bool = False) -> Itera
     except (InputError, InstantiationException, OSError, RuntimeError) as error:
         if received():  # other ranks are gone, and what waited for them has failed
             _end(_interrupted(config, training, TERMINATED), TERMINATED)
-        message = _message(error, config, training)
+        message = _message(error, config, training) or _unusable(error, [settings, config])
         if message is None:
             raise
         _end(message, FAILED, mistake=any(isinstance(cause, InputError) for cause in _chain(error)))
@@ -79,6 +99,67 @@ def _message(error: BaseException, config: DictConfig | None, training: bool) ->
             key = re.search(r"full_key: (\S+)", str(error))
             return redacted(f"{key.group(1)}: {cause}" if key else str(cause))
     return None
+
+
+def check_writable(folder: Path) -> None:
+    """Whether files can be made in ``folder``, or in the nearest directory above it where it does not exist yet.
+
+    Raises:
+        OSError: They cannot, or not by that name.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=_nearest(folder)):  # permissions do not tell of read-only file systems
+            pass
+    except FileNotFoundError as error:  # what /proc answers
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)) from error
+    except OSError as error:
+        error.filename = str(folder)
+        raise
+
+
+def check_output(file: Path) -> None:
+    """Whether ``file`` can be written.
+
+    Raises:
+        OSError: It cannot.
+    """
+    check_writable(file.parent)
+    if file.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+
+
+def _nearest(folder: Path) -> Path:
+    """``folder`` itself or the nearest directory above it that exists."""
+    for path in (folder, *folder.parents):
+        try:
+            path.stat()
+        except FileNotFoundError:
+            continue
+        return path
+    return Path()
+
+
+def _unusable(error: BaseException, configs: Sequence[DictConfig | None]) -> str | None:
+    """Which path cannot be used, why, and what to choose instead; None where the error is another."""
+    cause: BaseException | None = error
+    while cause is not None and not (isinstance(cause, OSError) and cause.errno in _UNUSABLE and cause.filename):
+        cause = cause.__cause__
+    if not isinstance(cause, OSError) or cause.errno is None:
+        return None
+    path = Path(os.fsdecode(cause.filename)).absolute()
+    reason = _UNUSABLE[cause.errno]
+    for key in _KEYS:
+        value = next((str(config[key]) for config in configs if config is not None and config.get(key)), None)
+        if value is not None and path.is_relative_to(Path(value).absolute()):
+            inside = "" if path == Path(value).absolute() else f": {path}"
+            return f"{key}={value}{inside}: {reason}; choose another place by {_CHOICE.get(key, f'{key}=<path>')}"
+    return f"{path}: {reason}; make it usable, or choose another place{_cache_hint(path)}"
+
+
+def _cache_hint(path: Path) -> str:
+    """The variable that moves the hub's cache, if that is where ``path`` lies."""
+    hub = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser().absolute()
+    return " by HF_HOME=<path>, the cache of the Hugging Face hub" if path.is_relative_to(hub) else ""
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -123,6 +204,6 @@ def _shown(word: str) -> str:
 
 def _end(message: str, code: int, *, mistake: bool = False) -> None:
     if local_rank() == 0:  # the ranks of one machine would all say the same
-        print(message, file=sys.stderr)
+        print(printable(redacted(message)), file=sys.stderr)
     # Lightning kills the first rank when another ends with an error, and that one may still be writing.
     raise Ended(0 if code == TERMINATED and is_spawned() else code, mistake=mistake)

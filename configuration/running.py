@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -19,15 +20,16 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 import claims
+import limits
 import runs
 from configuration import console
 from configuration.amending import survey_amended
 from configuration.chains import unrolled
 from configuration.composing import raise_all, survey
-from configuration.ending import ending
+from configuration.ending import check_output, check_writable, ending
 from configuration.overrides import refuse_secrets
 from configuration.sources import CONFIGS, SEARCH_PATH, groups, own_names, parts
-from errors import InputError
+from errors import InputError, printable
 from ranks import is_first, local_rank, started_outside
 
 _SWEEPS, _TIME = Path("runs/multirun"), "%Y-%m-%d_%H-%M-%S"  # as configs/hydra/default.yaml has them
@@ -52,7 +54,7 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
 
 
 def _main(task: Callable[[DictConfig], None], config_name: str, made: claims.Tidied) -> None:
-    arguments = get_args_parser().parse_args()
+    arguments = _parsed(get_args_parser())
     if arguments.help:
         print(_help(task, config_name))
         return
@@ -62,6 +64,9 @@ def _main(task: Callable[[DictConfig], None], config_name: str, made: claims.Tid
         if arguments.config_dir is not None:
             overrides.append(f"hydra.searchpath=[file://{Path(arguments.config_dir).absolute()}]")
         with ending():
+            if arguments.config_dir is not None:
+                for file in Path(arguments.config_dir).rglob("*.yaml"):
+                    limits.check_size(file, limits.LARGEST_CONFIG)
             configs, errors = survey(arguments.config_name or config_name, overrides, multirun=arguments.multirun)
             # A configuration that is only shown may have wrong values.
             checked = configs if arguments.cfg is None else []
@@ -69,10 +74,13 @@ def _main(task: Callable[[DictConfig], None], config_name: str, made: claims.Tid
             if len(checked) == 1 and not arguments.multirun:
                 directory = _own(str(checked[0].run_dir), "run_dir", overrides, checked[0], made)
                 if local_rank() == 0:  # the imports now take seconds
-                    print(f"run directory: {directory}", flush=True)
+                    print(printable(f"run directory: {directory}"), flush=True)
             elif checked:
                 _own_sweep(overrides, checked, made)
             raise_all([message for config in checked for message in check(config)])
+            for config in checked if local_rank() == 0 else []:
+                with ending(settings=config):
+                    check_writable(Path(str(config.run_dir)))
             for folder in (Path(str(config.run_dir)) for config in configs if "run_dir" in config):
                 if (folder / runs.CONFIG).is_file():  # Hydra's log is opened before anything else looks at it
                     runs.check_links(folder)
@@ -102,10 +110,26 @@ def _main(task: Callable[[DictConfig], None], config_name: str, made: claims.Tid
         sys.argv = [sys.argv[0], *flags, *own, f"run_dir={_quoted(config.run_dir)}", *resumed]
         if directory is None:  # of a multirun
             made.adopt(Path(config.run_dir))
-        with ending(config, training=True), trusting(config.trust), _held(config.run_dir, "run_dir"):
+        with (
+            console.Tracebacks(),
+            ending(config, training=True),
+            trusting(config.trust),
+            _held(config.run_dir, "run_dir"),
+        ):
             task(config)
 
     hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(job)()
+
+
+def _parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The command line; what is wrong with it is quoted as text, since a shell's ``*`` may stand for any names."""
+
+    def refuse(message: str) -> NoReturn:
+        print(printable(f"{message}; --help lists what can be given"), file=sys.stderr)
+        raise SystemExit(2)
+
+    parser.error = refuse  # type: ignore[method-assign]
+    return parser.parse_args()
 
 
 def _is_parallel(config: DictConfig) -> bool:
@@ -129,7 +153,7 @@ def _main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: st
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("overrides", nargs="*")
-    arguments = parser.parse_args()
+    arguments = _parsed(parser)
     if arguments.help:
         print(_help(task, config_name))
         return
@@ -138,6 +162,11 @@ def _main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: st
         settings, config = on_run(config_name, arguments.overrides)
         if "output_dir" in settings:
             settings.output_dir = _own(settings.output_dir, "output_dir", arguments.overrides, config, made)
+    with ending(settings=settings):
+        if local_rank() == 0 and "output_dir" in settings:
+            check_writable(Path(settings.output_dir))
+        elif local_rank() == 0 and "output" in settings:
+            check_output(Path(settings.output))
     from attacks.trust import trusting
 
     console.show_and_log(Path(settings.output_dir) if "output_dir" in settings else None)
@@ -146,7 +175,11 @@ def _main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: st
     fixed = [key for key in ("output_dir", "output") if key in settings]
     own = [line for line in arguments.overrides if _root(line) not in fixed]
     sys.argv = [sys.argv[0], *own, *(f"{key}={_quoted(settings[key])}" for key in fixed)]
-    with ending(config), trusting(settings.trust), _held(settings.get("output_dir"), "output_dir"):
+    with (
+        ending(config, settings=settings),
+        trusting(settings.trust),
+        _held(settings.get("output_dir"), "output_dir"),
+    ):
         task(settings, config)
 
 

@@ -10,14 +10,17 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 
+import limits
 from errors import InputError, did_you_mean
 
 EXTENSIONS = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
-LONGEST_FIELD = 2**31 - 1  # the csv module would refuse more than 128 KiB
+UNFOLDED_TOGETHER = 64_000_000  # bytes of parquet that become Python objects at a time
+_TEXT = {"STRING", "JSON", "ENUM", "BSON", "NONE"}  # logical types that may be read as a dictionary
 
 
 def existing(name: str, key: str) -> Path:
@@ -71,9 +74,15 @@ def plain_rows(file: Path, text_field: str) -> Iterator[tuple[int, Mapping[str, 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
     """Decoded lines with their ends and numbers; a byte order mark at the start is left out."""
     number = 0
+    packed = file.suffix.lower() == ".gz"
     try:
-        with cast(IO[bytes], gzip.open(file) if file.suffix.lower() == ".gz" else file.open("rb")) as stream:
-            for number, line in enumerate(stream, start=1):
+        unfolding = limits.Unfolding(file) if packed else None
+        with cast(IO[bytes], gzip.open(file) if packed else file.open("rb")) as stream:
+            while line := stream.readline(limits.LONGEST_LINE + 1):
+                number += 1
+                limits.check_line(file, number, len(line))
+                if unfolding is not None:
+                    unfolding.add(len(line), rows=1)
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
@@ -100,11 +109,21 @@ def _json_rows(file: Path, text_field: str) -> Iterator[tuple[int, Mapping[str, 
 
 
 def _table_rows(file: Path, text_field: str, delimiter: str, quoting: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    csv.field_size_limit(LONGEST_FIELD)
-    reader = csv.reader((line for _, line in _lines(file)), delimiter=delimiter, quoting=quoting, strict=True)
+    csv.field_size_limit(limits.LONGEST_LINE)  # else 128 KiB
+    size = 0  # characters of the lines that the present row runs over
+
+    def counted() -> Iterator[str]:
+        nonlocal size
+        for number, line in _lines(file):
+            size += len(line)
+            limits.check_line(file, number, size)
+            yield line
+
+    reader = csv.reader(counted(), delimiter=delimiter, quoting=quoting, strict=True)
     header: list[str] | None = None
     try:
         for values in reader:
+            size = 0
             if not values:
                 yield reader.line_num, {text_field: ""}
             elif header is None:
@@ -119,13 +138,90 @@ def _table_rows(file: Path, text_field: str, delimiter: str, quoting: Any) -> It
 
 def _parquet_rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     import pyarrow
-    import pyarrow.parquet
 
     number = 0
     try:
-        for batch in pyarrow.parquet.ParquetFile(file).iter_batches():
+        for batch in batches(file):
             for row in batch.to_pylist():
                 number += 1
                 yield number, row
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: damaged or not parquet, after row {number} ({error})") from error
+
+
+def batches(file: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Record batches of a parquet file, each of a size that can be made into Python objects.
+
+    Texts stay as they are stored, in a dictionary, until their lengths are known: 500 bytes may stand for 3 GB.
+
+    Args:
+        file: The file.
+        columns: Names of those to read; None reads all.
+
+    Raises:
+        InputError: It unfolds to more than data does, or a row is too long.
+        pyarrow.ArrowException: It is damaged.
+    """
+    import pyarrow.parquet
+
+    unfolding, number = limits.Unfolding(file), 0
+    with pyarrow.parquet.ParquetFile(file) as found:
+        texts, widest = _declared(file, found, columns)
+    with pyarrow.parquet.ParquetFile(file, read_dictionary=texts) as found:
+        together = max(1, min(UNFOLDED_TOGETHER // widest, 65_536))
+        groups = range(found.num_row_groups)  # each has dictionaries of its own, and pyarrow joins none in lists
+        read = (found.iter_batches(together, row_groups=[group], columns=columns) for group in groups)
+        for part, size in (small for batch in chain.from_iterable(read) for small in _small(batch)):
+            if len(part) == 1:
+                limits.check_line(file, number + 1, size)
+            unfolding.add(size, rows=len(part))
+            number += len(part)
+            yield part
+
+
+def _declared(file: Path, found: Any, columns: Sequence[str] | None) -> tuple[list[str], int]:
+    """Check what the file says of itself; its columns of text, and the bytes of its widest column of fixed width."""
+    said, texts, widest = limits.Unfolding(file), list[str](), 8
+    said.add(0, rows=found.metadata.num_rows)
+    for number in range(len(found.schema)):
+        column = found.schema.column(number)
+        if columns is not None and not any(f"{column.path}.".startswith(f"{name}.") for name in columns):
+            continue
+        if column.physical_type == "BYTE_ARRAY" and column.logical_type.type in _TEXT:
+            texts.append(column.path)
+        widest = max(widest, column.length)
+        for group in range(found.num_row_groups):
+            part = found.metadata.row_group(group).column(number)
+            # Of a text that a dictionary holds, each value is a number: how long it is, is counted later.
+            said.add(max(part.total_uncompressed_size, part.num_values * max(4, column.length)))
+    return texts, widest
+
+
+def _small(batch: Any) -> Iterator[tuple[Any, int]]:
+    """A batch in parts of at most UNFOLDED_TOGETHER bytes, or of one row, with what they unfold to."""
+    size = sum(map(_unfolded, batch.columns))
+    if size <= UNFOLDED_TOGETHER or len(batch) <= 1:
+        yield batch, size
+        return
+    middle = len(batch) // 2
+    for part in (batch.slice(0, middle), batch.slice(middle)):
+        yield from _small(part)
+
+
+def _unfolded(array: Any) -> int:
+    """Bytes of an Arrow array's values, those of dictionaries counted as often as they occur."""
+    import pyarrow
+    import pyarrow.compute
+
+    kind = array.type
+    if pyarrow.types.is_dictionary(kind):
+        lengths = pyarrow.compute.binary_length(array.dictionary)
+        return pyarrow.compute.sum(lengths.take(array.indices)).as_py() or 0
+    if pyarrow.types.is_struct(kind):
+        return sum(map(_unfolded, array.flatten()))
+    if pyarrow.types.is_map(kind):
+        begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return sum(_unfolded(part.slice(begin, end - begin)) for part in (array.keys, array.items))
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
+        return _unfolded(array.flatten())
+    return int(array.nbytes)

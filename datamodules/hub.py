@@ -25,6 +25,7 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import NonNegativeInt, PositiveInt
 
+import limits
 from datamodules.file_rows import plain_rows, rows
 from datamodules.sources import SPLITS, completed
 from errors import InputError, did_you_mean
@@ -32,6 +33,7 @@ from examples import Example, Split
 
 TABLES = ("*.parquet", "*.jsonl", "*.jsonl.gz", "*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz")
 ONE_OBJECT = (".json", ".json.gz")
+BLOCK = 1 << 20  # bytes unpacked at once
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,7 @@ class HubSet:
         if not file.name.endswith(ONE_OBJECT):
             return rows(file, "text")
         try:
-            with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
-                content = json.load(stream)
+            content = json.loads(_whole(file))
         except (ValueError, RecursionError, OSError, EOFError, zlib.error) as error:
             raise InputError(f"{file}: not JSON ({error})") from error
         where = f"{self.rows[split]}.*" if split in self.rows else "*"
@@ -203,6 +204,23 @@ class HubSet:
             f"{self._name} is neither on this machine nor to be had ({type(error).__name__}: {reason}); "
             "datamodule=synthetic, and datamodule=files with your own text, work offline"
         )
+
+
+def _whole(file: Path) -> bytes:
+    """What a file of one JSON object or list holds, unpacked.
+
+    Raises:
+        InputError: It is larger than any such data set, or unfolds to more than text does.
+    """
+    if file.suffix != ".gz":
+        return limits.content(file, limits.LARGEST_LIST)
+    limits.check_size(file, limits.LARGEST_LIST)
+    unfolding, parts = limits.Unfolding(file), list[bytes]()
+    with gzip.open(file) as stream:
+        while part := stream.read(BLOCK):
+            unfolding.add(len(part))
+            parts.append(part)
+    return b"".join(parts)
 
 
 def _single(row: Any, path: str, where: str) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+import limits
 from datamodules.token_ids import Encode, TokenIds
 from embedders.cache import CachedEmbedder, CachedVectors
 from embedders.progress import Progress
@@ -71,7 +72,7 @@ class HypothesisStore:
         for part in self._parts():
             path = self._file(part)
             try:
-                found = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
+                found = [json.loads(line)["text"] for _, line in limits.lines(path)]
             except (OSError, ValueError, KeyError) as error:
                 raise InputError(
                     f"{path}: hypotheses cannot be read ({error}); delete the file to make it again"

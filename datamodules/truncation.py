@@ -15,9 +15,11 @@ from typing import Any
 
 from pydantic import PositiveInt
 
+import limits
 from errors import InputError
 from examples import Example
 
+GLANCE = 200  # characters a token that are tokenised at first: English has 4 to 5, a WordPiece at most 100
 CHUNK = 4096  # texts tokenised at once: bounds the memory that their tokens take
 
 
@@ -65,12 +67,23 @@ class Truncation:
         ends = []
         for start in range(0, len(texts), CHUNK):
             chunk = texts[start : start + CHUNK]
-            for text, encoding in zip(
-                chunk, self._tokenizer.encode_batch(chunk, add_special_tokens=False), strict=True
-            ):
+            begins = [_begin(text, GLANCE * self.max_tokens) for text in chunk]
+            encodings = self._tokenizer.encode_batch(begins, add_special_tokens=False)
+            for text, begin, encoding in zip(chunk, begins, encodings, strict=True):
+                if len(begin) < len(text) and len(encoding) <= self.max_tokens:  # of very long words
+                    encoding = self._tokenizer.encode(text, add_special_tokens=False)
                 fits = len(encoding) <= self.max_tokens
                 ends.append(len(text) if fits else encoding.token_to_chars(self.max_tokens - 1)[1])
         return ends
+
+
+def _begin(text: str, size: int) -> str:
+    """A text without its words after the first ``size`` characters, which need no tokens: millions take minutes."""
+    if len(text) <= size:
+        return text
+    spaces = (text.rfind(space, 0, size) for space in (" ", "\n", "\t"))
+    end = max(spaces)
+    return text[:end] if end > 0 else text
 
 
 def shortened(example: Example, end: int, original_end: int | None = None) -> Example:
@@ -104,6 +117,7 @@ def load_tokenizer(name: str, key: str = "datamodule.tokenizer") -> Any:
         local = Path(name).expanduser()
         file = local / "tokenizer.json" if local.is_dir() else local
     if file.is_file():
+        limits.check_size(file, limits.LARGEST_TOKENIZER)
         try:
             tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises nothing narrower for a malformed file

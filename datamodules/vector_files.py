@@ -11,7 +11,8 @@ vectors = read_vectors(Path("mine.npy"), width=384)      # (n, 384) float32
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -21,6 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+import limits
+from datamodules.file_rows import batches
 from errors import InputError, did_you_mean
 
 # numpy reads the header as a Python literal, and those of old files by the tokenizer of Python.
@@ -35,6 +38,7 @@ _NPY_ERRORS = (
     MemoryError,
     TokenError,
 )
+LONGEST_HEADER = 10_000  # bytes, as numpy has it
 NAMES = ("vector", "vectors", "embedding", "embeddings")
 Array = NDArray[Any]
 
@@ -46,7 +50,7 @@ def read_vectors(path: Path, width: int, limit: int | None = None) -> Tensor:
         InputError: No such file, an unknown extension, a file that cannot be read, no vectors, another width than the
             attack was trained on, or a row that is NaN, infinite or zero (the first one is named).
     """
-    readers: Mapping[str, Callable[[Path], Array]] = {
+    readers: Mapping[str, Callable[[Path, int, int | None], Array]] = {
         ".npy": _npy,
         ".parquet": _parquet,
         ".safetensors": _safetensors,
@@ -57,7 +61,7 @@ def read_vectors(path: Path, width: int, limit: int | None = None) -> Tensor:
     if not path.is_file():
         siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
         raise InputError(f"vectors={path}: no such file, {did_you_mean(path.name, siblings)}")
-    return checked(readers[path.suffix](path), str(path), width, limit)
+    return checked(readers[path.suffix](path, width, limit), str(path), width, limit)
 
 
 def checked(array: Array, name: str, width: int, limit: int | None = None) -> Tensor:
@@ -86,26 +90,41 @@ def _check_rows(name: str, bad: Array | np.bool, what: str) -> None:
         raise InputError(f"vectors={name}: row {int(bad.argmax())} {what} ({int(bad.sum())} such rows)")
 
 
-def _npy(path: Path) -> Array:
+def _npy(path: Path, width: int, limit: int | None) -> Array:
     try:
+        _check_header(path)
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except _NPY_ERRORS as error:
         raise InputError(f"vectors={path}: no .npy array can be read from it: {error}") from error
 
 
-def _safetensors(path: Path) -> Array:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+def _check_header(path: Path) -> None:
+    """Whether the header of an .npy is as short as numpy takes it, which reads all of it before it looks.
+
+    Raises:
+        ValueError: It is longer; numpy's own reader finds everything else.
+    """
+    with path.open("rb") as file:
+        begin = file.read(12)
+    later = begin.startswith(np.lib.format.MAGIC_PREFIX) and begin[6:7] > b"\x01"  # format 1.0 has two bytes for it
+    if later and (size := int.from_bytes(begin[8:], "little")) > LONGEST_HEADER:
+        raise ValueError(f"its header has {size:,} bytes, and at most {LONGEST_HEADER:,} are read")
+
+
+def _safetensors(path: Path, width: int, limit: int | None) -> Array:
+    from safetensors import SafetensorError, safe_open
 
     try:
-        tensors = load_file(path)
+        with safe_open(path, framework="pt") as file:
+            tensor = file.get_tensor(_choose(path, file.keys()))
     except (SafetensorError, OSError) as error:
         raise InputError(f"vectors={path}: cannot be read: {error}") from error
-    array: Array = tensors[_choose(path, tensors)].float().numpy()
+    array: Array = tensor[:limit].float().numpy() if tensor.ndim else tensor.float().numpy()
     return array
 
 
-def _parquet(path: Path) -> Array:
+def _parquet(path: Path, width: int, limit: int | None) -> Array:
+    """A first part of another width than ``width`` is all that is read."""
     import pyarrow
     import pyarrow.parquet as parquet
 
@@ -113,8 +132,10 @@ def _parquet(path: Path) -> Array:
     try:
         with parquet.ParquetFile(path) as file:
             name = _choose(path, file.schema_arrow.names)
-            for batch in file.iter_batches(columns=[name]):  # a million vectors as Python lists would fill the memory
-                parts.append(_rows(path, batch.column(0), sum(map(len, parts))))
+        for batch in batches(path, [name]):  # a million vectors as Python lists would fill the memory
+            parts.append(_rows(path, batch.column(0), read := sum(map(len, parts))))
+            if parts[0].shape[1] != width or (limit is not None and read + len(batch) >= limit):
+                break
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"vectors={path}: cannot be read: {' '.join(str(error).split())}") from error
     widths = {part.shape[1] for part in parts}
@@ -139,21 +160,20 @@ def _rows(path: Path, column: Any, begin: int) -> Array:
     return values.reshape(len(column), int(lengths[0]))
 
 
-def _jsonl(path: Path) -> Array:
-    def values() -> Iterable[tuple[str, Any]]:
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                try:
-                    value = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise InputError(f"vectors={path}, line {number}: no JSON: {error}") from error
-                if isinstance(value, dict):
-                    value = value[_choose(path, value, f", line {number}")]
-                yield f"line {number}", value
+def _jsonl(path: Path, width: int, limit: int | None) -> Array:
+    def values() -> Iterator[tuple[str, Any]]:
+        for number, line in limits.lines(path, most=None):
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"vectors={path}, line {number}: no JSON: {error}") from error
+            if isinstance(value, dict):
+                value = value[_choose(path, value, f", line {number}")]
+            yield f"line {number}", value
 
-    return _stack(path, values())
+    return _stack(path, islice(values(), limit), width)
 
 
 def _choose(path: Path, names: Iterable[str], where: str = "") -> str:
@@ -168,7 +188,8 @@ def _choose(path: Path, names: Iterable[str], where: str = "") -> str:
     return present[0] if len(present) == 1 else usual[0]
 
 
-def _stack(path: Path, values: Iterable[tuple[str, Any]]) -> Array:
+def _stack(path: Path, values: Iterable[tuple[str, Any]], width: int) -> Array:
+    """The rows as an array; the first one alone, where it is not ``width`` long."""
     rows: list[Array] = []
     for where, value in values:
         try:
@@ -183,4 +204,6 @@ def _stack(path: Path, values: Iterable[tuple[str, Any]]) -> Array:
                 f"found shape {row.shape}"
             )
         rows.append(row.astype(np.float32))
+        if len(row) != width:
+            break
     return np.stack(rows) if rows else np.empty((0, 0), np.float32)

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
+import limits
 from embedders.base import Embedder, QueryLimitError, Remote, UnfinishedError
 from embedders.index import ABSENT, KeySet, Positions, Values, distinct
 from embedders.progress import Progress
@@ -422,7 +423,7 @@ def _describe(path: Path, embedder: Embedder) -> None:
         "max_tokens": embedder.max_tokens,
     }
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(limits.content(path, limits.LARGEST_JSON))
     except (FileNotFoundError, ValueError):  # new, or damaged: it says nothing that is not known here
         found = description
         content = json.dumps(description).encode()

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import limits
 from errors import InputError
 
 _TIMEOUT_SECONDS = 10.0
@@ -103,8 +104,8 @@ def read_json(path: Path) -> Any:
     if not path.is_file():
         return None
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        return json.loads(limits.text(path, limits.LARGEST_JSON))
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}") from error
 
 

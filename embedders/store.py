@@ -261,7 +261,10 @@ def make_private_folder(folder: Path) -> None:
         if not folder.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     except OSError as error:
-        raise InputError(f"the embedding cache {folder} cannot be made: {error.strerror}") from error
+        raise InputError(
+            f"cache_dir: the embedding cache {folder} cannot be made: {error.strerror}; choose another place by "
+            "cache_dir=<directory>, or by the variable UNEMBED_CACHE"
+        ) from error
 
 
 def _by_shard(locations: Values) -> Iterable[tuple[int, Positions | slice]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from omegaconf import OmegaConf
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 import configuration
-from configuration.composing import survey
+import runs
+from configuration.composing import compose, plain, survey
 from configuration.ending import ending
 from configuration.sources import groups
 from datamodules.batching import LengthBucketBatchSampler
@@ -403,6 +405,79 @@ def test_a_full_disk_names_the_place(capsys: pytest.CaptureFixture[str], tmp_pat
         (tmp_path / "absent").read_text()
 
 
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (errno.EACCES, "permission denied"), (errno.EROFS, "the file system is read-only"),
+        (errno.ENOTDIR, "a part of the path is a file"), (errno.EEXIST, "a file stands where a directory should be"),
+        (errno.ENAMETOOLONG, "the name is too long"), (errno.ELOOP, "symbolic links lead in a circle"),
+        (errno.EISDIR, "a directory stands where a file should be"), (errno.EPERM, "permission denied"),
+    ],
+)  # fmt: skip
+def test_a_path_that_cannot_be_used_is_named_with_its_key(
+    capsys: pytest.CaptureFixture[str], number: int, reason: str
+) -> None:
+    config = OmegaConf.create({"run_dir": "/runs/\x1b[2J", "cache_dir": "/cache"})
+    settings = OmegaConf.create({"run": "/runs/a", "output_dir": "/runs/a/evaluations/b"})
+    for path, key in {
+        "/runs/a/evaluations/b": "output_dir=/runs/a/evaluations/b: ",
+        "/runs/a/evaluations/b/log": "output_dir=/runs/a/evaluations/b: /runs/a/evaluations/b/log: ",
+        "/runs/\x1b[2J/log": "run_dir=/runs/\ufffd[2J: /runs/\ufffd[2J/log: ",
+        "/cache/shard": "cache_dir=/cache: /cache/shard: ",
+        f"{Path.home()}/.cache/huggingface/hub": f"{Path.home()}/.cache/huggingface/hub: ",
+    }.items():
+        with pytest.raises(SystemExit, match="2"), ending(config, settings=settings):
+            raise OSError(number, os.strerror(number), path)
+        said = capsys.readouterr().err
+        assert said.startswith(f"{key}{reason}")
+        assert said.count("\n") == 1
+        hint = "HF_HOME=" if "huggingface" in path else "UNEMBED_CACHE" if "cache" in path else f"{key.split('=')[0]}="
+        assert hint in said.partition("; ")[2]
+
+
+@pytest.mark.parametrize("place", ["file/run", "circle/run", f"{'x' * 300}/run", "/proc/nothing/run"])
+def test_a_run_directory_that_cannot_be_made_is_one_message(warm: Warm, tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "circle").symlink_to("circle")
+    done = warm.run([str(ROOT / "train.py"), f"run_dir={place}"], cwd=tmp_path)
+    assert done.returncode == 2
+    said = rf"run_dir={place}: [a-z -,]+; choose another place by run_dir=<path>\n"
+    assert re.fullmatch(said, done.stderr)
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "circle"}
+
+
+def test_a_configuration_directory_is_read_up_to_a_size(warm: Warm, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "defense.yaml").touch()
+    os.truncate(tmp_path / "mine" / "defense.yaml", 9_000_000_000)  # of which nothing is stored
+    done = warm.run([str(ROOT / "train.py"), "--config-dir", "mine"], cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("mine/defense.yaml: 9,000,000,000 bytes, and at most 4,000,000 are read")
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("evaluate", ["run=run", "output_dir=file/out"], "output_dir=file/out: "),
+        ("audit", ["run=run", "vectors=mine.npy", "output_dir=/proc/nothing"], "output_dir=/proc/nothing: "),
+        ("invert", ["run=run", "vectors=mine.npy", "output=run"], "output=run: a directory stands where a file"),
+        ("compare", ["run", "output=file/comparison"], "file"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_one_message_before_the_work(
+    warm: Warm, tmp_path: Path, name: str, words: list[str], said: str
+) -> None:
+    (tmp_path / "file").touch()
+    runs.write_config(tmp_path / "run", plain(compose("train", ["trainer=cpu", f"run_dir={tmp_path}/run"])))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    done = warm.run([str(ROOT / f"{name}.py"), *words], cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "choose another place" in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
 class _Model(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
@@ -448,6 +523,7 @@ SCRIPT = '''"""Trains nothing.
 """
 import os, signal, sys
 import configuration
+import runs
 from errors import InputError
 
 def task(*configs):

@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 
+import limits
+from datamodules import file_rows
 from datamodules.files import TextFiles
+from datamodules.hub import HubSet
 from datamodules.sources import cut_apart, folded
+from datamodules.truncation import Truncation
 from errors import InputError
 from examples import Example, Span
 
@@ -258,3 +262,101 @@ def test_a_missing_split_field_names_the_nearest(tmp_path: Path):
     path = str(write(tmp_path / "a.jsonl", ROWS))
     with pytest.raises(InputError, match=r"a\.jsonl:1: no field 'prat'.*did you mean part\?"):
         TextFiles(path, text_field="utterance", split_field="prat").load()
+
+
+LONG = f"longer than {limits.LONGEST_LINE:,} bytes"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place"),
+    [
+        ("a.txt", b"short\n" + b"word " * 2_100_000, ":2: "),
+        ("a.jsonl", b'{"text": "' + b"a" * 10_000_000 + b'"}\n', ":1: "),
+        ("a.csv", b'text\n"' + b"a line of it\n" * 900_000 + b'"\n', ": "),
+        ("a.txt.gz", gzip.compress(b"x" * 11_000_000, 1), ":1: "),
+    ],
+)
+def test_a_line_has_a_longest_length(tmp_path: Path, name: str, content: bytes, place: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"{name}{place}.*{LONG}" if place != ": " else LONG):
+        TextFiles(str(tmp_path / name)).load()
+
+
+def bomb(path: Path, column: list[Any]) -> Path:
+    """A parquet file of some hundred bytes."""
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({"text": column}), path, compression="zstd")
+    assert path.stat().st_size < 2_000
+    return path
+
+
+@pytest.mark.parametrize("column", [["x" * 50_000] * 4_000, [["x" * 50_000]] * 4_000, [[0] * 40_000] * 500])
+def test_parquet_that_unfolds_without_end_is_refused(
+    tmp_path: Path, column: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FREE_BYTES", 20_000_000)  # 200 MB, else, would have to be written here
+    monkeypatch.setattr(file_rows, "UNFOLDED_TOGETHER", 5_000_000)
+    path = bomb(tmp_path / "a.parquet", column)
+    with pytest.raises(InputError, match=r"a\.parquet: [\d,]+ bytes that unfold to more than 20,000,000 bytes"):
+        list(file_rows.rows(path, "text"))
+
+
+def test_a_packed_file_holds_no_more_rows_than_data_of_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FREE_ROWS", 30_000)
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a\n" * 40_000))
+    for path in (tmp_path / "a.txt.gz", bomb(tmp_path / "a.parquet", ["a"] * 40_000)):
+        with pytest.raises(InputError, match="unfold to more than 30,000 rows"):
+            list(file_rows.rows(path, "text"))
+
+
+def test_gzip_that_unfolds_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FREE_BYTES", 20_000_000)
+    content = json.dumps([{"text": "a" * 1000}] * 30_000).encode()
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(content))
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress((b'{"text": "' + b"a" * 1_000_000 + b'"}\n') * 25))
+    for name in ("a.json.gz", "a.jsonl.gz"):
+        source = HubSet(str(tmp_path), {"test": [name]}, ["text"], {}, "")
+        with pytest.raises(InputError, match=f"{name}: [0-9,]+ bytes that unfold to more than 20,000,000 bytes"):
+            source.load()
+
+
+def test_parquet_of_texts_that_repeat_is_read_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    monkeypatch.setattr(file_rows, "UNFOLDED_TOGETHER", 10_000)  # a batch is read in parts
+    rows = [
+        {
+            "text": f"text {number}", "split": "train" if number % 3 else None, "n": number / 2,
+            "tags": [{"label": "PER", "at": number}],
+            "words": ["a", None, "b" * 50], "pairs": [("k", "v" * (number % 7))], "raw": b"\xff",
+        }
+        for number in range(500)
+    ]  # fmt: skip
+    kinds = pyarrow.schema([("text", "large_string"), ("split", "string"), ("words", pyarrow.list_(pyarrow.string()))])
+    fields = {"pairs": pyarrow.map_(pyarrow.string(), pyarrow.string()), "raw": pyarrow.binary(1), "n": "double"}
+    tags = pyarrow.list_(pyarrow.struct([("label", pyarrow.string()), ("at", pyarrow.int64())]))
+    schema = pyarrow.schema([*kinds, ("tags", tags), *fields.items()])
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema), tmp_path / "a.parquet", row_group_size=200)
+    assert [row for _, row in file_rows.rows(tmp_path / "a.parquet", "text")] == rows
+
+
+def test_a_long_text_is_cut_where_a_short_one_is_without_reading_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    truncation = Truncation(8)
+    seen: list[int] = []
+    whole = truncation._tokenizer
+
+    class Counting:
+        def encode_batch(self, texts: list[str], add_special_tokens: bool) -> Any:
+            seen.extend(map(len, texts))
+            return whole.encode_batch(texts, add_special_tokens=add_special_tokens)
+
+    monkeypatch.setattr(truncation, "_tokenizer", Counting())
+    begin = "Élodie 世界 lives in   supercalifragilistic Paris, today\n"
+    short, long = truncation.cut([Example(0, begin), Example(1, begin * 100_000)])
+    assert short.text == long.text
+    assert max(seen) < 2_000

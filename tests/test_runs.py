@@ -15,6 +15,7 @@ import torch
 
 import runs
 from callbacks.checkpoint_files import WholeCheckpoints
+from callbacks.results import read_results, read_rows
 from configuration.ending import ending
 from embedders.shards import text_keys
 from embedders.store import ShardStore
@@ -202,3 +203,30 @@ def test_a_full_disk_names_the_file_that_was_written(tmp_path: Path) -> None:
         runs.write(tmp_path / "predictions.jsonl", full)
     assert raised.value.filename == str(tmp_path / "predictions.jsonl")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [runs.CONFIG, runs.METRICS, runs.PREDICTIONS, runs.HISTORY, runs.ANALYSES])
+def test_a_file_of_a_run_that_is_too_large_is_not_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / runs.CONFIG).write_text("a: 1\n")
+    (tmp_path / runs.METRICS).write_text("{}\n")
+    row = {"index": 0, "reference": "a", "prediction": "b", "kind": "sequence"}
+    runs.write_json_lines(tmp_path / runs.PREDICTIONS, [row])
+    (tmp_path / name).touch()
+    os.truncate(tmp_path / name, 9_000_000_000)  # of which nothing is stored
+    with pytest.raises(InputError, match=f"{name}: 9,000,000,000 bytes, and at most [0-9,]+ are read"):
+        read_results(tmp_path)
+    if name == runs.CONFIG:
+        with pytest.raises(InputError, match=r"config.yaml: 9,000,000,000 bytes"):
+            runs.read_config(tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)  # which would be waited for without end
+    with pytest.raises(InputError, match=f"{name}: a pipe or a device, not a file"):
+        read_results(tmp_path)
+
+
+def test_a_line_of_a_run_has_a_longest_length(tmp_path: Path) -> None:
+    path = tmp_path / runs.PREDICTIONS
+    row = {"index": 0, "reference": "a", "prediction": "b", "kind": "sequence"}
+    runs.write_json_lines(path, [row, {**row, "prediction": "b" * 10_000_000}])
+    with pytest.raises(InputError, match=r"predictions.jsonl:2: longer than 10,000,000 bytes"):
+        read_rows(path)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
+import logging.config
 import os
 import subprocess
 import sys
 import sysconfig
+import tomllib
+import warnings
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 import tqdm
+from omegaconf import DictConfig, OmegaConf
 
 from configuration import console
+from support.processes import Warm
 from support.tiny_models import tiny_language_model
 
 ROOT = Path(console.__file__).resolve().parent.parent
@@ -157,6 +164,8 @@ def test_imports_are_held_until_there_is_a_log(tmp_path: Path) -> None:
         (SITE / "lightning" / "pytorch" / "trainer.py", logging.ERROR, True),
         (ROOT / ".venv" / "lib" / "python3" / "site-packages" / "peft" / "x.py", logging.WARNING, False),
         (Path(sysconfig.get_path("stdlib")) / "subprocess.py", logging.WARNING, False),
+        (ROOT / "benchmarks" / "site-packages" / "x.py", logging.WARNING, False),
+        (ROOT / "train.py", logging.INFO, True),
     ],
 )
 def test_who_is_shown(file: Path, level: int, shown: bool) -> None:
@@ -189,3 +198,121 @@ def test_a_line_does_not_break_into_a_bar() -> None:
     assert before.endswith("\r")  # the bar was wiped out
     assert before.rstrip("\r ").startswith("\rtraining:")
     assert after.lstrip("\r").startswith("training:")
+
+
+def test_after_an_installation_our_own_lines_are_still_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = tmp_path / "lib" / "site-packages"
+    monkeypatch.setattr(console, "_ROOT", site)
+    for file, shown in {
+        "attacks/base.py": True,
+        "runs.py": True,
+        "lightning/trainer.py": False,
+        "six.py": False,
+    }.items():
+        record = logging.LogRecord("any", logging.WARNING, str(site / file), 1, "said", None, None)
+        assert console.is_shown(record) == shown
+
+
+def test_what_is_ours_is_what_is_installed() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert {name.partition(".")[0] for name in (*declared["packages"], *declared["py-modules"])} == console.OURS
+
+
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202egnp.\x9b1A"
+
+
+def test_no_line_of_a_log_is_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever Hydra or we set up: the terminal, the log, a warning, a traceback."""
+    logging.config.dictConfig(
+        {
+            "version": 1, "disable_existing_loggers": False,
+            "formatters": OmegaConf.to_container(job_logging().formatters),
+            "handlers": {
+                "console": {"class": "logging.StreamHandler", "formatter": "simple", "stream": "ext://sys.stderr"},
+                "file": {"class": job_logging().handlers.file["class"], "formatter": "dated",
+                         "filename": str(tmp_path / "hydra")},
+            },
+        }
+    )  # fmt: skip
+    made = [logging._handlers[name] for name in ("console", "file")]
+    later, held = console.LaterFile(tmp_path / "log"), console.Held()
+    try:
+        raise KeyError(ESCAPES)
+    except KeyError:
+        error = sys.exc_info()
+    record = logging.LogRecord("ours", logging.WARNING, str(ROOT / "runs.py"), 1, "%s\nERROR more", (ESCAPES,), error)
+    for handler in (*made, later, held):
+        handler.handle(record)
+        handler.close()
+    shown = "\ufffd]0;owned\ufffd\ufffd[2J\ufffdgnp.\ufffd1A"
+    said = [capsys.readouterr().err, *((tmp_path / name).read_text(encoding="utf-8") for name in ("hydra", "log"))]
+    for text in said:
+        assert shown in text
+        assert not set(ESCAPES) & set(text) - set(shown)
+        assert "ERROR more\n" in text
+        assert "Traceback (most recent call last):\n" in text
+    assert said[0].count(f"{shown}\nERROR more") == 2  # of the console, and of what was held to the end
+    assert all(line.startswith(("20", "    ")) for text in said[1:] for line in text.splitlines())
+
+
+def job_logging() -> DictConfig:
+    config = OmegaConf.load(ROOT / "configs" / "hydra" / "default.yaml")
+    assert isinstance(config, DictConfig)
+    return cast(DictConfig, config.job_logging)
+
+
+def test_no_traceback_is_obeyed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    logging.getLogger().removeHandler(console.hold())
+    with pytest.raises(SystemExit, match="1"), console.Tracebacks():
+        raise ValueError(f"a file called {ESCAPES}")
+    sys.excepthook(OSError, OSError(f"a file called {ESCAPES}"), None)
+    said = capsys.readouterr().err
+    assert said.count("a file called \ufffd]0;owned\ufffd") == 2
+    assert "\x1b" not in said
+    with pytest.raises(ValueError, match="plain"), console.Tracebacks():
+        raise ValueError("plain")  # others are Hydra's to print, after the other jobs of a sweep
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_log_on_a_full_disk_says_so_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], later: bool) -> None:
+    (tmp_path / "log").symlink_to("/dev/full")
+    handler = console.LaterFile(tmp_path / "log") if later else console.LogFile(tmp_path / "log")
+    for number in range(6):
+        handler.handle(logging.LogRecord("ours", logging.INFO, __file__, 1, "line %d", (number,), None))
+    handler.close()
+    assert capsys.readouterr().err == f"{tmp_path}/log: No space left on device: the log ends here\n"
+
+
+def test_a_log_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log").mkdir()
+    handler = console.LaterFile(tmp_path / "log")
+    for number in range(3):
+        handler.handle(logging.LogRecord("ours", logging.INFO, __file__, 1, "line %d", (number,), None))
+    assert capsys.readouterr().err == f"{tmp_path}/log: Is a directory: the log ends here\n"
+
+
+def test_a_terminal_that_cannot_be_written_raises_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(OSError), open("/dev/full", "w", buffering=1) as full:  # noqa: PTH123
+        handler = console.Terminal(logging.StreamHandler(full))
+        handler.handle(logging.LogRecord("ours", logging.INFO, str(ROOT / "runs.py"), 1, "line", None, None))
+        assert capsys.readouterr().err == ""
+
+
+def test_what_was_held_is_shown_where_a_script_ends_before_its_log(warm: Warm, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import logging, sys\nfrom configuration import console\nconsole.hold()\n"
+        "logging.getLogger('mine').warning('a file called \\x1b[2J')\nprint('the message', file=sys.stderr)\n"
+        "raise SystemExit(2)\n"
+    )
+    done = warm.run([str(tmp_path / "mine.py")], cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "the message\na file called \ufffd[2J\n")
+
+
+def test_a_wrong_command_line_is_quoted_as_text(warm: Warm, tmp_path: Path) -> None:
+    """A shell's ``*`` may stand for any names."""
+    for name in ("train", "evaluate"):
+        done = warm.run([str(ROOT / f"{name}.py"), "--\x1b[2J"], cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr == "unrecognized arguments: --\ufffd[2J; --help lists what can be given\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
+import limits
 from datamodules.vector_files import read_vectors
 from errors import InputError
 
@@ -212,3 +214,32 @@ def test_parquet_of_fixed_size_lists_and_of_no_lists(tmp_path: Path) -> None:
     for values in ([1.0, 2.0], ["a", "b"], [["a"] * 4]):
         pyarrow.parquet.write_table(pyarrow.table({"vector": values}), path)
         message(path)
+
+
+def test_a_line_of_numbers_has_a_longest_length(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_bytes(b"[1, 2, 3, 4]\n[1" + b", 1" * 3_400_000 + b"]\n")
+    assert f"{path}:2: longer than 10,000,000 bytes" in message(path)
+
+
+def test_what_follows_the_limit_is_not_read(written: Callable[[NDArray[Any]], Path], tmp_path: Path) -> None:
+    path = tmp_path / "more.jsonl"
+    path.write_text("[1, 2, 3, 4]\n[1, 2, 3, 5]\nno JSON\n")
+    assert read_vectors(path, 4, limit=2).tolist() == [[1, 2, 3, 4], [1, 2, 3, 5]]
+
+
+def test_vectors_in_parquet_that_unfold_without_end_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FREE_BYTES", 20_000_000)
+    path = tmp_path / "mine.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"vector": [[1.0] * 10_000] * 1000}), path, compression="zstd")
+    assert path.stat().st_size < 20_000
+    assert "unfold to more than 20,000,000 bytes" in message(path, 10_000)
+
+
+def test_a_header_that_claims_to_be_large_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "mine.npy"
+    path.write_bytes(b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little"))
+    os.truncate(path, 2**32 + 100)  # of which nothing is stored
+    assert "its header has 4,294,967,295 bytes, and at most 10,000 are read" in message(path)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import limits
 from attacks.backbones import untied
 from attacks.decoders import EncoderDecoder
 from attacks.decoding import BeamSearch
@@ -170,7 +171,7 @@ def _language_model(files: ReleasedFiles) -> tuple[Any, bool]:
     from transformers import AutoConfig, T5Config, T5ForConditionalGeneration
 
     folder = _language_model_folder(files)
-    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    raw = json.loads(limits.text(folder / "config.json", limits.LARGEST_JSON))
     if raw.get("model_type") not in _T5:
         raise InputError(
             f"attack.pretrained={files.name}: its language model {folder} is a {raw.get('model_type')}; "
