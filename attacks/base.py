@@ -27,6 +27,7 @@ import runs
 from attacks.continuing import copy_artifacts
 from attacks.finished import FinishedBatches
 from attacks.memory import footprint
+from attacks.training_state import check_state
 from datamodules.inversion import InversionDataModule
 from embedders.cache import CachedEmbedder
 from errors import InputError
@@ -351,10 +352,13 @@ class Attack(LightningModule):
         """Take over the random numbers, and compare the weights with the modules before they are loaded.
 
         Raises:
-            InputError: See check_weights.
+            InputError: See check_weights and check_state.
         """
+        if self._trainer is not None:
+            check_state(checkpoint, self._trainer)
         self._random_states = checkpoint.get("random_states", [])
-        self.check_weights(checkpoint)
+        if "state_dict" in checkpoint:  # a strategy that cuts the model into shards has loaded the weights itself
+            self.check_weights(checkpoint)
 
     def check_weights(self, checkpoint: dict[str, Any]) -> None:
         """Compare the weights of a checkpoint with those that it should hold.

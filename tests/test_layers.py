@@ -13,6 +13,7 @@ ORDER = [
     "errors",
     "examples",
     "ranks",
+    "tensor_files",
     "runs",
     "metrics",
     "embedders",
@@ -51,4 +52,4 @@ def test_a_top_level_module_imports_only_what_stands_below_it(name: str) -> None
 def test_errors_and_examples_stand_at_the_bottom() -> None:
     assert not imported(ROOT / "errors.py") & set(ORDER)
     assert imported(ROOT / "examples.py") & set(ORDER) <= {"errors"}
-    assert imported(ROOT / "runs.py") & set(ORDER) <= {"errors", "examples"}
+    assert imported(ROOT / "runs.py") & set(ORDER) <= {"errors", "examples", "tensor_files"}
