@@ -95,7 +95,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, IsADirectoryError) as error:
         raise InputError(f"{path}: not JSON that can be read: {error}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected an object of keys and values, found {type(content).__name__}")
@@ -230,12 +230,14 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         InputError: It is none, a damaged one, larger in memory than in the file, or holds something else, which is not
             made.
     """
-    content = tensor_files.load(path, "a checkpoint")
+    content = tensor_files.read(path, "a checkpoint")
     if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
         raise InputError(f"{path}: not a checkpoint: it has no weights (state_dict)")
     for name, tensor in content["state_dict"].items():
         if not isinstance(name, str) or not tensor_files.is_dense(tensor):
             raise InputError(f"{path}: not a checkpoint: its weights {name!r} are no tensor of real numbers")
+    tensor_files.check_sizes(path, content)
+    for name, tensor in content["state_dict"].items():
         if bool(tensor.isnan().any()):
             raise InputError(
                 f"{path}: {name} holds NaN: the training went astray; train again with a lower learning rate, or with "
@@ -276,7 +278,7 @@ def check_links(directory: Path) -> None:
             something that is no file, which could be waited for without end.
     """
     inside = directory.resolve()
-    parts = [directory / ARTIFACTS, directory / Path(CHECKPOINT).parent]
+    parts = [directory / ARTIFACTS, directory / Path(CHECKPOINT).parent, directory / FINISHED]
     for path in (*directory.iterdir(), *(path for part in parts for path in part.rglob("*"))):
         if path.is_symlink() and not path.resolve().is_relative_to(inside):
             raise InputError(f"{path}: a link that leads out of the run, to {path.readlink()}; copy what it leads to")

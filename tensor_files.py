@@ -72,7 +72,18 @@ def load(path: Path, what: str) -> Any:
         what: What it should be, for messages.
 
     Raises:
-        InputError: See ``check``; or a tensor is larger than what is stored of it.
+        InputError: See ``check`` and ``check_sizes``.
+    """
+    content = read(path, what)
+    check_sizes(path, content)
+    return content
+
+
+def read(path: Path, what: str) -> Any:
+    """As ``load``, but nothing may be computed of it before ``check_sizes``.
+
+    Raises:
+        InputError: See ``check``.
     """
     from pickle import UnpicklingError
 
@@ -82,13 +93,11 @@ def load(path: Path, what: str) -> Any:
     # torch's own unpickler trips over damaged bytes in all these ways.
     tripped = (UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except (*tripped, AssertionError, OverflowError, MemoryError, struct.error) as error:
         raise InputError(
             f"{path}: not {what}, or one that is damaged or not of plain tensors: {_first_line(error)}"
         ) from error
-    _check_sizes(path, content)
-    return content
 
 
 def is_dense(value: Any) -> bool:
@@ -127,7 +136,7 @@ def _check_parts(path: Path, what: str) -> None:
         raise InputError(f"{path}: not {what}, or a damaged one: parts of it stand twice, or in one another")
 
 
-def _check_sizes(path: Path, content: Any) -> None:
+def check_sizes(path: Path, content: Any) -> None:
     """Compare the shape of every tensor with what is stored of it.
 
     Raises:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 from lightning import LightningModule
 from lightning.pytorch.utilities import rank_zero_info
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 import runs
@@ -294,7 +294,7 @@ class Attack(LightningModule):
             with torch.autocast(self.device.type, enabled=False):
                 return _PREDICTIONS.dump_python(self.invert(targets, self.oracle), mode="json")
 
-        done = self.finished.once("predictions", batch, self.oracle, work)
+        done = self.finished.once("predictions", batch, self.oracle, work, fits=_are_predictions)
         predictions = _PREDICTIONS.validate_python(done.value)
         found = {"index": index.tolist(), "predictions": predictions}
         return {**found, "queries": done.queries, "seconds": done.seconds, "limit": done.limit}
@@ -375,6 +375,14 @@ class Attack(LightningModule):
                 f"{name} is {found.get(name, 'missing')} in the file, {wanted.get(name, 'unknown')} here; were the "
                 "attack, the embedder or the defense changed since?"
             )
+
+
+def _are_predictions(value: Any) -> bool:
+    """Whether JSON is the predictions of some targets: a file of finished batches may come from somebody else."""
+    try:
+        return all(one.candidates for one in _PREDICTIONS.validate_python(value))
+    except ValidationError:
+        return False
 
 
 def of_every_rank(value: Any) -> list[Any]:

@@ -226,6 +226,8 @@ def _text(path: Path) -> str:
         raise InputError(f"{path}: missing; is {path.parent} the directory of a finished run?") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 (byte {error.start})") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path}: a directory, where a run has a file") from error
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -423,7 +423,7 @@ def _describe(path: Path, embedder: Embedder) -> None:
     }
     try:
         found = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):  # new, or damaged: it says nothing that is not known here
+    except (FileNotFoundError, ValueError, RecursionError):  # new, or damaged: it says nothing that is not known here
         found = description
         content = json.dumps(description).encode()
         with full_disk_explained(path.parent, len(content)):
