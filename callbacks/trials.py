@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
 import runs
-from callbacks.results import read_rows
+from callbacks.results import read_lines
 from callbacks.terminal import plain
 from callbacks.wording import measure, ordered
 from errors import InputError
@@ -34,6 +34,12 @@ class Summary(BaseModel):
     mean: FiniteFloat | None
     standard_error: Annotated[FiniteFloat, Field(ge=0)] | None
     values: list[FiniteFloat | None]
+
+
+class _Referring(BaseModel):
+    """Of a line of predictions.jsonl, what is compared."""
+
+    reference: str
 
 
 _SUMMARIES = TypeAdapter(dict[str, Summary])
@@ -165,4 +171,4 @@ def _read(evaluation: Path) -> dict[str, Any]:
 
 
 def _references(evaluation: Path) -> list[str]:
-    return [row.reference for row in read_rows(evaluation / runs.PREDICTIONS)]
+    return [row.reference for row in read_lines(evaluation / runs.PREDICTIONS, _Referring)]

@@ -196,6 +196,7 @@ def test_a_key_is_sent_to_no_server_of_the_runs_choice(run: Path) -> None:
     check_trusted(runs.read_config(run), run)
 
 
+SHARED = torch.zeros(5_000)
 OPENAI, LOCAL, AWS = "https://api.openai.com/v1", "http://127.0.0.1:8000/v1", "AWS_SECRET_ACCESS_KEY"
 
 
@@ -335,14 +336,14 @@ def test_a_packed_checkpoint_is_not_unfolded(run: Path) -> None:
     [
         (
             {"state_dict": {"a": torch.zeros(1).expand(6_000_000_000)}},
-            r"state_dict\.a has the shape \(6000000000,\), 24,0",
+            r"state_dict\.a has the shape \(60+,\), 24,0",
         ),
         ({"state_dict": {"a": torch.zeros(4).as_strided((3_000, 4), (0, 1))}}, "of which the file stores 16"),
         ({"state_dict": {}, "x": [{"y": (torch.zeros(1).expand(10**9),)}]}, r"x\.0\.y\.0 has the shape"),
         ({"state_dict": {}, "x": torch.ones(2, device="meta")}, "x is no plain tensor"),
         ({"state_dict": {}, "x": torch.ones(2).to_sparse()}, "x is no plain tensor"),
         # Each is as large as its storage, all together are not: optimisers copy.
-        ({"state_dict": {}, "x": [(shared := torch.zeros(5_000)).view(5_000) for _ in range(99)]}, "it would unfold"),
+        ({"state_dict": {}, "x": [SHARED.view(5_000) for _ in range(99)]}, "it would unfold"),
     ],
 )
 def test_no_tensor_is_larger_than_what_is_stored_of_it(run: Path, content: dict[str, Any], said: str) -> None:
@@ -355,7 +356,7 @@ def test_no_tensor_is_larger_than_what_is_stored_of_it(run: Path, content: dict[
 
 def test_tied_weights_are_read(run: Path) -> None:
     weight = torch.rand(1_000)
-    torch.save({"state_dict": {name: weight for name in "abcd"}}, run / runs.CHECKPOINT)
+    torch.save({"state_dict": dict.fromkeys("abcd", weight)}, run / runs.CHECKPOINT)
     assert len(runs.load_checkpoint(run / runs.CHECKPOINT)["state_dict"]) == 4
 
 
@@ -439,15 +440,12 @@ def test_only_files_that_were_written_are_removed(tmp_path: Path, monkeypatch: p
     (folder / "d.ckpt").write_text("of an earlier session")
     for path in (
         "victim", tmp_path / "victim", folder / ".." / ".." / "victim", f"local://{tmp_path}/victim",
-        f"file://{tmp_path}/victim", folder / "c.ckpt", folder / "d.ckpt", folder, folder / "missing", folder / "a.ckpt",
+        f"file://{tmp_path}/victim", folder / "c.ckpt", folder / "d.ckpt", folder, folder / "e.ckpt",
+        folder / "a.ckpt",
     ):  # fmt: skip
         plugin.remove_checkpoint(path)
     assert (tmp_path / "victim" / "file").read_text() == "mine"
-    assert sorted(path.name for path in folder.iterdir() if path.name != "previous.ckpt") == [
-        "b.ckpt",
-        "c.ckpt",
-        "d.ckpt",
-    ]
+    assert {path.name for path in folder.iterdir()} - {"previous.ckpt"} == {"b.ckpt", "c.ckpt", "d.ckpt"}
 
 
 @pytest.mark.parametrize(

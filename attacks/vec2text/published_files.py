@@ -119,8 +119,10 @@ def find(name: str, revision: str | None, what: str, *, weights: bool) -> Path:
     """The folder of a checkpoint or language model; from the hub's cache or the hub where there is no such folder.
 
     Raises:
-        InputError: It is in none of the three.
+        InputError: It is in none of the three, or its index of weights is broken.
     """
+    for file in _LOADED if weights else ():
+        parts_of(Path(name).expanduser() / f"{file}.index.json")  # else a broken one would read as a missing folder
     try:
         files = locate(name, revision)
         return files.with_weights() if weights else files.folder
