@@ -67,7 +67,9 @@ def _wrong(checkpoint: dict[str, Any], trainer: Trainer) -> Iterator[str]:
         yield "loops.fit_loop"
         return
     for name, own in trainer.fit_loop.state_dict().items():
-        if name in found and not (name == "state_dict" and _are_loader_states(found[name])):
+        if name == "state_dict" and not _are_loader_states(found.get(name, {})):
+            yield "loops.fit_loop.state_dict"
+        elif name in found:
             yield from _unlike(found[name], own, f"loops.fit_loop.{name}")
     for name in ("optimizer_states", "lr_schedulers"):
         states = checkpoint.get(name)

@@ -100,18 +100,18 @@ class LengthBucketBatchSampler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on at the next batch of the saved epoch; with other data or batches, at the start of that epoch."""
-        epoch, batches, identity = (state.get(key) for key in ("epoch", "batches", "identity"))
+        epoch, batches, identity = state.get("epoch"), state.get("batches"), state.get("identity")
         # The file may be somebody else's: its numbers are seeds and places here.
-        counts = all(type(count) is int and count >= 0 for count in (epoch, batches))
+        counts = isinstance(epoch, int) and isinstance(batches, int) and epoch >= 0 and batches >= 0
         if not (counts and isinstance(identity, dict)):
             raise InputError(
                 f"the checkpoint cannot be resumed from: the place in its epoch is {str(state)[:100]}, no epoch, "
                 "batches and identity"
             )
-        self.epoch = epoch
+        self.epoch = int(state["epoch"])
         self._handed_out = self._start = 0
         if identity == self._identity():
-            self._handed_out = self._start = min(batches, len(self))
+            self._handed_out = self._start = min(int(state["batches"]), len(self))
         else:
             changed = [key for key, value in self._identity().items() if identity.get(key) != value]
             rank_zero_warn(

@@ -391,13 +391,7 @@ def test_a_checkpoint_names_nothing_to_remove(trained: Path, scripts: Scripts, t
     assert saved_step(run) == 35
     assert load(run / runs.RECORD)["training"]["steps"] == 35
 
-    # A state that is none of a training is one message, before and while Lightning takes it over.
-    completed = content["loops"]["fit_loop"]["epoch_progress"]["current"]
-    completed["completed"] = "x"
-    torch.save(content, run / runs.CHECKPOINT)
-    said = scripts.run("train", *further).stderr.splitlines()[-1]
-    assert said.startswith("the checkpoint cannot be resumed from: loops.fit_loop.epoch_progress.current.completed is")
-    completed["completed"] = 1
+    # A state that is none of a training is one message, also where Lightning trips over it (tests/test_runs.py).
     content["optimizer_states"] = [{"parts": []}]
     torch.save(content, run / runs.CHECKPOINT)
     result = scripts.run("train", *further)
