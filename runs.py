@@ -20,6 +20,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import struct
 import zipfile
 import zlib
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import yaml
 
 import limits
+import tensor_files
 from errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ PREDICTIONS, HISTORY, RECORD = "predictions.jsonl", "history.jsonl", "record.jso
 ARTIFACTS, CHECKPOINT = "artifacts", "checkpoints/last.ckpt"
 PREVIOUS = "checkpoints/previous.ckpt"
 FINISHED = "finished_batches"
+LIGHTNING_VERSION = "pytorch-lightning_version"  # in a checkpoint
 _LARGEST_CONFIG = 1_000_000  # characters; a run's own has some thousand
 _DEEPEST_CONFIG = 50
 _MOST_EVENTS = 20_000  # of YAML; a run's own has some hundred, and a megabyte of small ones takes 20 seconds
@@ -95,7 +98,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads(limits.text(path, limits.LARGEST_JSON))
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, IsADirectoryError) as error:
         raise InputError(f"{path}: not JSON that can be read: {error}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected an object of keys and values, found {type(content).__name__}")
@@ -224,37 +227,52 @@ def _check_plain(value: Any, key: str, path: Path) -> None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint, on the CPU: tensors and plain values, no object of any class.
+    """The content of a checkpoint, on the CPU: tensors and plain values, no object of any class, and no path.
+
+    Of what callbacks have saved only numbers are left: ModelCheckpoint would remove the files that it names.
 
     Raises:
-        InputError: It is none, a damaged one, or holds something else, which is not made.
+        InputError: It is none, a damaged one, larger in memory than in the file, or holds something else, which is not
+            made.
     """
-    from pickle import UnpicklingError
-
-    import torch
-
-    _check_stored(_whole(path))  # else torch would read it as a file of before 2020
-    # torch's own unpickler trips over damaged bytes in all these ways.
-    tripped = (UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError)
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (*tripped, AssertionError, OverflowError, MemoryError, struct.error) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(
-            f"{path}: not a checkpoint, or one that is damaged or not of plain tensors: {reason}"
-        ) from error
+    content = tensor_files.read(path, "a checkpoint")
     if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
         raise InputError(f"{path}: not a checkpoint: it has no weights (state_dict)")
     for name, tensor in content["state_dict"].items():
-        plain = isinstance(name, str) and isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided
-        if not plain or tensor.is_meta or tensor.is_complex():
+        if not isinstance(name, str) or not tensor_files.is_dense(tensor):
             raise InputError(f"{path}: not a checkpoint: its weights {name!r} are no tensor of real numbers")
+    tensor_files.check_sizes(path, content)
+    for name, tensor in content["state_dict"].items():
         if bool(tensor.isnan().any()):
             raise InputError(
                 f"{path}: {name} holds NaN: the training went astray; train again with a lower learning rate, or with "
                 "trainer.precision=32-true"
             )
+    version = content.get(LIGHTNING_VERSION)
+    if version is not None and not (isinstance(version, str) and re.fullmatch(r"[2-9]\.\d{1,4}[.\w+]{,40}", version)):
+        raise InputError(  # Lightning would rewrite those of before, and paths with them
+            f"{path}: {LIGHTNING_VERSION}={version!r:.50}: not a checkpoint of Lightning 2 or later; train again"
+        )
+    content["callbacks"] = numbers_of_callbacks(content.get("callbacks"))
     return content
+
+
+def numbers_of_callbacks(states: Any) -> dict[str, dict[str, Any]]:
+    """Of the states that callbacks have saved in a checkpoint, those of numbers alone.
+
+    The rest is left out whole, since a callback takes its state as a whole: ModelCheckpoint's holds paths, whose files
+    it would remove at the next save, and so begins anew.
+    """
+    found = states.items() if isinstance(states, dict) else ()
+    return {
+        name: state
+        for name, state in found
+        if isinstance(name, str) and isinstance(state, dict) and all(map(_is_number, state.values()))
+    }
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, int | float) or (tensor_files.is_dense(value) and value.numel() == 1)
 
 
 def check_links(directory: Path) -> None:
@@ -265,7 +283,7 @@ def check_links(directory: Path) -> None:
             something that is no file, which could be waited for without end.
     """
     inside = directory.resolve()
-    parts = [directory / ARTIFACTS, directory / Path(CHECKPOINT).parent]
+    parts = [directory / ARTIFACTS, directory / Path(CHECKPOINT).parent, directory / FINISHED]
     for path in (*directory.iterdir(), *(path for part in parts for path in part.rglob("*"))):
         if path.is_symlink() and not path.resolve().is_relative_to(inside):
             raise InputError(f"{path}: a link that leads out of the run, to {path.readlink()}; copy what it leads to")
@@ -310,29 +328,9 @@ def finished_checkpoint(directory: Path, ckpt_path: str | None = None, key: str 
 
 
 def _whole(checkpoint: Path) -> Path:
-    # The directory of a zip archive stands at its end: a truncated file has none.
-    if not zipfile.is_zipfile(checkpoint):
-        raise InputError(f"{checkpoint}: not a checkpoint, or a damaged one")
+    # Whoever reads it: the strategies of Lightning that cut a model into shards have readers of their own.
+    tensor_files.check(checkpoint, "a checkpoint")
     return checkpoint
-
-
-def _check_stored(checkpoint: Path) -> None:
-    """Whether a checkpoint holds its tensors as torch writes them: packed ones could unfold to any size.
-
-    Raises:
-        InputError: It does not; names the part.
-    """
-    try:
-        with zipfile.ZipFile(checkpoint) as archive:
-            packed = [part for part in archive.infolist() if part.compress_type != zipfile.ZIP_STORED]
-    except (zipfile.BadZipFile, OSError, ValueError, LookupError, NotImplementedError, struct.error) as error:
-        raise InputError(f"{checkpoint}: not a checkpoint, or a damaged one: {error}") from error
-    if packed:
-        most = max(packed, key=lambda part: part.file_size)
-        raise InputError(
-            f"{checkpoint}: {most.filename} is packed, {most.file_size:,} bytes into {most.compress_size:,}, and torch "
-            "writes checkpoints unpacked; nothing of it is read"
-        )
 
 
 def _last_sound(directory: Path) -> Path | None:
@@ -356,7 +354,18 @@ def _last_sound(directory: Path) -> Path | None:
 def _sound(checkpoint: Path) -> bool:
     """Whether a checkpoint is whole, every byte of it."""
     try:
+        _whole(checkpoint)
         with zipfile.ZipFile(checkpoint) as archive:
             return archive.testzip() is None
-    except (zipfile.BadZipFile, EOFError, OSError, ValueError, RuntimeError, LookupError, zlib.error, struct.error):
+    except (
+        InputError,
+        zipfile.BadZipFile,
+        EOFError,
+        OSError,
+        ValueError,
+        RuntimeError,
+        LookupError,
+        zlib.error,
+        struct.error,
+    ):
         return False

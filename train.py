@@ -37,6 +37,7 @@ def train(cfg: DictConfig) -> None:
     from attacks.continuing import check_origin
     from attacks.finished import FinishedBatches, settings_key
     from attacks.sharding import check_sharding, is_sharded
+    from attacks.training_state import taking_up
     from callbacks.analyses import Analyses
     from callbacks.baseline import NearestNeighborBaseline
     from callbacks.checkpoint_files import WholeCheckpoints
@@ -102,7 +103,8 @@ def train(cfg: DictConfig) -> None:
     for logger in trainer.loggers:
         logger.log_hyperparams(configuration.plain(cfg))
     if attack.trainable:
-        trainer.fit(attack, datamodule, ckpt_path=checkpoint, weights_only=True)
+        with taking_up(trainer, checkpoint):
+            trainer.fit(attack, datamodule, ckpt_path=checkpoint, weights_only=True)
         trainer.save_checkpoint(run_dir / runs.CHECKPOINT)
         if trainer.is_global_zero:
             (run_dir / runs.PREVIOUS).unlink(missing_ok=True)

@@ -20,13 +20,14 @@ from typing import Any, Literal
 import torch
 from lightning import LightningModule
 from lightning.pytorch.utilities import rank_zero_info
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 import runs
 from attacks.continuing import copy_artifacts
 from attacks.finished import FinishedBatches
 from attacks.memory import footprint
+from attacks.training_state import check_state
 from datamodules.inversion import InversionDataModule
 from embedders.cache import CachedEmbedder
 from errors import InputError
@@ -293,7 +294,7 @@ class Attack(LightningModule):
             with torch.autocast(self.device.type, enabled=False):
                 return _PREDICTIONS.dump_python(self.invert(targets, self.oracle), mode="json")
 
-        done = self.finished.once("predictions", batch, self.oracle, work)
+        done = self.finished.once("predictions", batch, self.oracle, work, fits=_are_predictions)
         predictions = _PREDICTIONS.validate_python(done.value)
         found = {"index": index.tolist(), "predictions": predictions}
         return {**found, "queries": done.queries, "seconds": done.seconds, "limit": done.limit}
@@ -351,10 +352,13 @@ class Attack(LightningModule):
         """Take over the random numbers, and compare the weights with the modules before they are loaded.
 
         Raises:
-            InputError: See check_weights.
+            InputError: See check_weights and check_state.
         """
+        if self._trainer is not None:
+            check_state(checkpoint, self._trainer)
         self._random_states = checkpoint.get("random_states", [])
-        self.check_weights(checkpoint)
+        if "state_dict" in checkpoint:  # a strategy that cuts the model into shards has loaded the weights itself
+            self.check_weights(checkpoint)
 
     def check_weights(self, checkpoint: dict[str, Any]) -> None:
         """Compare the weights of a checkpoint with those that it should hold.
@@ -371,6 +375,14 @@ class Attack(LightningModule):
                 f"{name} is {found.get(name, 'missing')} in the file, {wanted.get(name, 'unknown')} here; were the "
                 "attack, the embedder or the defense changed since?"
             )
+
+
+def _are_predictions(value: Any) -> bool:
+    """Whether JSON is the predictions of some targets: a file of finished batches may come from somebody else."""
+    try:
+        return all(one.candidates for one in _PREDICTIONS.validate_python(value))
+    except ValidationError:
+        return False
 
 
 def of_every_rank(value: Any) -> list[Any]:

@@ -16,7 +16,6 @@ import base64
 import json
 import shutil
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,13 +25,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from numpy.typing import NDArray
 from torch import Tensor
 
 import limits
 import runs
+import tensor_files
 from embedders.cache import CachedEmbedder, Queries
+from errors import InputError
 
 # Says where and with how many processes something is done, or what is done beside inverting; the embedder is named by
 # its fingerprint instead.
@@ -73,14 +74,18 @@ class Unfinished:
 
     def read(self) -> dict[str, Any] | None:
         """What was written last, tensors on the CPU; None where there is nothing of this work."""
-        if self.path is None or not zipfile.is_zipfile(self.path):
+        if self.path is None or not self.path.is_file():
             return None
-        content = torch.load(self.path, map_location="cpu", weights_only=True)
-        if content["key"] != self.key:
+        try:
+            content = tensor_files.load(self.path, "an interrupted search")
+        except InputError as error:
+            rank_zero_warn(f"{error}; that batch is begun anew")
+            return None
+        if not isinstance(content, dict) or content.get("key") != self.key:
             return None
         rank_zero_info(f"going on with a batch that was interrupted: {self.path}")
-        value: dict[str, Any] = content["value"]
-        return value
+        value = content.get("value")
+        return value if isinstance(value, dict) else None
 
     def write(self, value: Mapping[str, Any]) -> None:
         """Keep tensors and plain values."""
@@ -131,6 +136,7 @@ class FinishedBatches:
         oracle: CachedEmbedder | None,
         work: Callable[[], Any],
         settings: str = "",
+        fits: Callable[[Any], bool] = lambda value: True,
     ) -> Done:
         """What ``work`` gives for a batch: read where it was done before, else done and written.
 
@@ -140,8 +146,9 @@ class FinishedBatches:
             part: Name of the work; a batch may have several.
             batch: ``index`` (n,) and ``vectors`` (n, d); for an empty one there is no work.
             oracle: Counts its queries.
-            work: Gives a JSON list.
+            work: Gives a JSON list with an entry for each row of the batch.
             settings: What else the result depends on.
+            fits: Whether such a list, read from a file that may be somebody else's, is what ``work`` gives.
         """
         if len(batch["index"]) == 0:
             return Done([], np.empty(0, np.uint64), 0.0)
@@ -149,7 +156,7 @@ class FinishedBatches:
         path = None if self.folder is None else self.folder / f"{part}-{first:09d}.json"
         key = self._key(part, batch, settings)
         done = None if path is None else _read(path, key)
-        if done is not None:
+        if done is not None and len(done.value) == len(batch["index"]) and fits(done.value):
             self._tell()
             if oracle is not None:
                 _count(oracle.queries, done.queries)
@@ -229,15 +236,18 @@ def _count(queries: Queries, asked: NDArray[np.uint64], purpose: Any = "attack")
 
 
 def _read(path: Path, key: str) -> Done | None:
-    """The content of a file; None where there is none, or it belongs to something else."""
+    """The content of a file; None where there is none, it is damaged, or it belongs to something else."""
     try:
         content = json.loads(limits.content(path, limits.LARGEST_JSON))
-    except (FileNotFoundError, ValueError):
+        if not isinstance(content, dict) or content.get("key") != key:
+            return None
+        value, queries, seconds = (content.get(name) for name in ("value", "queries", "seconds"))
+        if not (isinstance(value, list) and isinstance(queries, str) and isinstance(seconds, float)):
+            return None
+        keys = np.frombuffer(base64.b64decode(queries, validate=True), "<u8").astype(np.uint64)
+    except (OSError, ValueError, RecursionError):  # ValueError: no JSON, no base64, or not a whole number of keys
         return None
-    if content.get("key") != key:
-        return None
-    queries = np.frombuffer(base64.b64decode(content["queries"]), "<u8").astype(np.uint64)
-    return Done(content["value"], queries, content["seconds"])
+    return Done(value, keys, seconds) if 0 <= seconds < float("inf") else None
 
 
 def _bytes(tensor: Tensor) -> memoryview:

@@ -43,7 +43,7 @@ def attack_of(folder: Path, dimension: int) -> Attack:
     from hydra.utils import instantiate
 
     config = runs.read_config(folder)
-    check_trusted(config, folder)
+    check_trusted(config, folder, built="attack")
     attack: Attack = instantiate(config.attack, _convert_="all")
     attack.connect(folder / runs.ARTIFACTS, None, from_checkpoint=True)
     attack.restore(runs.finished_checkpoint(folder), dimension)
@@ -59,7 +59,7 @@ def class_of(folder: Path) -> type:
     from hydra.utils import get_class
 
     config = runs.read_config(folder)
-    check_trusted(config, folder)
+    check_trusted(config, folder, built="attack")
     return get_class(str(config.attack._target_))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ import limits
 import runs
 from attacks.base import Attack, Prediction, Targets
 from embedders.cache import CachedEmbedder
+from errors import InputError
 from examples import written_ids
 
 BLOCK = 16_384  # training vectors compared at once: memory stays flat whatever their number
@@ -78,9 +79,16 @@ class NearestNeighbor(Attack):
     def load(self, artifacts: Path) -> None:
         """Read the texts; vectors are read block by block."""
         rows = [json.loads(line) for _, line in limits.lines(artifacts / "neighbors.jsonl")]
+        if not all(isinstance(row["text"], str) and _are_ids(row.get("tokens", [])) for row in rows):
+            raise InputError(f"{artifacts / 'neighbors.jsonl'}: a line holds no text, or tokens that are no numbers")
         self.texts = [row["text"] for row in rows]
         self.ids = [tuple(row["tokens"]) if "tokens" in row else None for row in rows]
-        self.vectors = np.load(artifacts / "neighbors.npy", mmap_mode="r")
+        self.vectors = np.load(artifacts / "neighbors.npy", mmap_mode="r", allow_pickle=False)
+        if self.vectors.ndim != 2 or self.vectors.dtype != np.dtype("<f4") or len(self.vectors) != len(self.texts):
+            raise InputError(
+                f"{artifacts / 'neighbors.npy'}: shape {self.vectors.shape} of {self.vectors.dtype}, not a vector of "
+                f"float32 for each of the {len(self.texts)} texts"
+            )
 
     def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """The nearest text of each target; asks the embedder for nothing."""
@@ -93,6 +101,10 @@ class NearestNeighbor(Attack):
     def query(self, prediction: Prediction) -> str:
         """The text, or the ids that it shows."""
         return prediction.candidates[0] if prediction.tokens is None else written_ids(prediction.tokens)
+
+
+def _are_ids(tokens: Any) -> bool:
+    return isinstance(tokens, list) and all(type(token) is int for token in tokens)
 
 
 def nearest(targets: Tensor, blocks: Iterable[Tensor]) -> list[int]:

@@ -7,17 +7,18 @@
 
 A class may be built in the place of the configuration where one of our own files under configs/ names it (a logger
 where a logger stands, and not where an embedder does), or where the user trusts its module. Code that comes with a
-model, and a server that would be sent a key, need the user's word too (docs/security.md).
+model needs the user's word too, and so does every address that configs/ does not name, this machine's included, and
+every environment variable that it does not name for that very address (docs/security.md).
 """
 
 from __future__ import annotations
 
 import contextvars
 import functools
-import ipaddress
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,7 +29,10 @@ import runs
 from errors import InputError
 
 _CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-_NAMED = re.compile(r"^\s*(?:- )?(_target_|base_url):\s*([^\s#]+)", re.MULTILINE)
+_NAMED = re.compile(r"^[ ]*(?:- )?(\w+):[ ]*([^\s#]+)", re.MULTILINE)
+_ADDRESS = re.compile(r"\s*[\w+.-]+(::[^:]+)*://")  # of the web, and of file systems that libraries know by such names
+_OF_SERVERS = {"base_url", "api_key_env"}
+_NAME = re.compile(r"[\w.:-]+")  # what may be written behind trust= as it is
 _BORROWED = re.compile(r"^\s*- /(\w+)@", re.MULTILINE)  # options of another group: a second embedder, in scoring
 # Lightning's own callbacks that people add on the command line; evaluation looks at their class, and builds none.
 _CALLBACKS = "callbacks"
@@ -46,7 +50,7 @@ _trusted: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("trus
 
 @contextmanager
 def trusting(names: str | Sequence[str]) -> Iterator[None]:
-    """Within it, ``names`` are trusted: modules, models whose own code may run, hosts that may be sent a key."""
+    """Within it, ``names`` are trusted: modules, models whose own code may run, servers, variables that hold keys."""
     token = _trusted.set((names,) if isinstance(names, str) else tuple(names))
     try:
         yield
@@ -54,15 +58,21 @@ def trusting(names: str | Sequence[str]) -> Iterator[None]:
         _trusted.reset(token)
 
 
-def check_trusted(config: DictConfig, run: Path) -> None:
+def check_trusted(config: DictConfig, run: Path, given: Collection[str] = (), built: str = "") -> None:
     """Whether all that the configuration of a run would have built is ours, or trusted.
+
+    Args:
+        config: The run's.
+        run: Its directory, for messages.
+        given: Keys and groups that the command line gives in place of the run's: their addresses are the user's own.
+        built: The one part of the configuration that is built; without it, all of it is.
 
     Raises:
         InputError: A line for each thing that is not: the key, the value, and what to add if it is trusted.
     """
     place = run / runs.CONFIG
     values = OmegaConf.to_container(config, resolve=False)
-    messages = [f"{place}: {message}" for message in _nodes(values, "")]
+    messages = [f"{place}: {message}" for message in (*_nodes(values, ""), *_places(values, built, frozenset(given)))]
     choices = values.get("choices") if isinstance(values, dict) else None
     if choices is not None and not isinstance(choices, dict):
         messages.append(f"{place}: choices={choices!r}: no mapping")
@@ -103,14 +113,73 @@ def _errors(node: dict[Any, Any], key: str) -> Iterator[str]:
                 f"{at}trust_remote_code={node['trust_remote_code']}: asks to run the code that comes with the model "
                 f"{name}; if you trust it, add trust={name}"
             )
-    address = node.get("base_url")
-    if address is not None and address not in _servers():
-        host = _host(address)
-        if not _is_this_machine(host) and host not in _trusted.get():
-            yield (
-                f"{at}base_url={address}: that server would be sent texts and the key in "
-                f"{node.get('api_key_env')}; if you trust it, add trust={host}"
-            )
+
+
+def _places(value: Any, built: str, given: frozenset[str], key: str = "") -> Iterator[str]:
+    """The addresses at or under ``value``, and the variables that hold keys, that are neither ours nor trusted."""
+    if _is_given(key, given) or (built and key and _root(key) != built):
+        return
+    if isinstance(value, dict):
+        yield from _server(value, key, given)
+        for name, child in value.items():
+            if name not in _OF_SERVERS:
+                yield from _places(child, built, given, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list):
+        for number, child in enumerate(value):
+            yield from _places(child, built, given, f"{key}[{number}]")
+    elif value is not None:
+        yield from _place(key, str(value))
+
+
+def _server(node: dict[Any, Any], key: str, given: frozenset[str]) -> Iterator[str]:
+    """What is wrong with the server of an embedder: its address, the variable whose key it would be sent."""
+    if not _OF_SERVERS & node.keys():
+        return
+    at = f"{key}." if key else ""
+    known = _known()
+    # What is left out is the constructor's default.
+    address, variable = str(node.get("base_url", known.address)), node.get("api_key_env", known.variable)
+    own_address = f"{at}base_url" in given
+    bad_address = not own_address and address not in known.addresses and not _is_trusted_host(address)
+    if f"{at}api_key_env" in given:
+        variable = None  # the user's own choice
+    bad_variable = (
+        variable is not None
+        and (own_address or (address, str(variable)) not in known.pairs)
+        and str(variable) not in _trusted.get()
+    )
+    host = _host(address)
+    if bad_address:
+        sent = "texts" if variable is None else f"texts and the key in {variable}"
+        names = [host, *([str(variable)] if bad_variable else [])]
+        yield f"{at}base_url={address}: that server would be sent {sent}; {_to_add(names)}"
+    elif bad_variable:
+        where = "the server that you name" if own_address else address
+        yield (
+            f"{at}api_key_env={variable}: the key in that environment variable would be sent to {where}; "
+            f"{_to_add([str(variable)])}, else {at}api_key_env=null or another variable"
+        )
+
+
+def _place(key: str, value: str) -> Iterator[str]:
+    """What is wrong with a value that may be an address, or name the variable of a key that is sent nowhere."""
+    if key.endswith("_env"):
+        if value not in _known().variables and value not in _trusted.get():
+            yield f"{key}={value}: the run asks for what is in that environment variable; {_to_add([value])}"
+    elif _ADDRESS.match(value) and value not in _known().addresses and not _is_trusted_host(value):
+        yield f"{key}={value}: that address would be asked for files; {_to_add([_host(value)])}"
+
+
+def _is_given(key: str, given: frozenset[str]) -> bool:
+    """Whether the command line gives ``key``, or chooses a group anew that it lies in."""
+    parts = key.split(".")
+    return any(".".join(parts[:count]) in given for count in range(1, len(parts) + 1))
+
+
+def _to_add(names: list[str]) -> str:
+    if not all(_NAME.fullmatch(name) for name in names):  # a line to be copied into a shell
+        return "change the run's configuration if you trust it"
+    return f"if you trust it, add trust={names[0] if len(names) == 1 else '[' + ','.join(names) + ']'}"
 
 
 def _is_trusted(target: str) -> bool:
@@ -122,17 +191,19 @@ def _is_choice(choice: Any) -> bool:
 
 
 def _host(address: Any) -> str:
+    """Host and port, where there is one, of an address; all of it where it is none."""
     try:
-        return urlsplit(str(address)).hostname or str(address)
+        parts = urlsplit(str(address))
+        port = "" if parts.port is None else f":{parts.port}"
     except ValueError:
         return str(address)
+    return f"{parts.hostname}{port}" if parts.hostname else str(address)
 
 
-def _is_this_machine(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _is_trusted_host(address: Any) -> bool:
+    """Whether the host of an address is trusted, on all ports or on this one."""
+    host = _host(address)
+    return bool({host, re.sub(r":\d+$", "", host)} & set(_trusted.get()))
 
 
 def _root(key: str) -> str:
@@ -153,8 +224,35 @@ def _classes(group: str) -> frozenset[str]:
     return frozenset(own | added).union(*map(_classes, borrowed))
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the files under configs/ name.
+
+    Attributes:
+        addresses: Of servers and data sets.
+        variables: Of the environment, that hold keys.
+        pairs: Address of a server, and the variable that it is sent the key of.
+        address: The first of these servers.
+        variable: Its variable.
+    """
+
+    addresses: frozenset[str]
+    variables: frozenset[str]
+    pairs: frozenset[tuple[str, str]]
+    address: str
+    variable: str
+
+
 @functools.cache
-def _servers() -> frozenset[str]:
-    """The servers that the files under configs/ name."""
-    found = [pair for path in _CONFIGS.rglob("*.yaml") for pair in _NAMED.findall(path.read_text(encoding="utf-8"))]
-    return frozenset(value for key, value in found if key == "base_url")
+def _known() -> _Known:
+    files = [_NAMED.findall(path.read_text(encoding="utf-8")) for path in sorted(_CONFIGS.rglob("*.yaml"))]
+    values = [pair for file in files for pair in file]
+    servers = [dict(file) for file in files if any(key == "base_url" for key, _ in file)]
+    pairs = [(file["base_url"], file["api_key_env"]) for file in servers]
+    return _Known(
+        addresses=frozenset(value for _, value in values if _ADDRESS.match(value)),
+        variables=frozenset(value for key, value in values if key.endswith("_env")),
+        pairs=frozenset(pairs),
+        address=pairs[0][0],
+        variable=pairs[0][1],
+    )

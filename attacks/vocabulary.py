@@ -81,6 +81,9 @@ class Vocabulary(ABC):
                 f"attack.vocabulary: {artifacts / self.file} is missing: the run was trained with another kind"
             ) from error
         self.size = self.use(content["entries"])
+        counts, texts = content["in_texts"], content["texts"]
+        if not all(type(count) is int and 0 <= count < 2**53 for count in (texts, *counts)) or len(counts) != self.size:
+            raise InputError(f"{artifacts / self.file}: in_texts are not {self.size} counts, one an entry")
         self.frequency = (torch.tensor(content["in_texts"], dtype=torch.float32) + 0.5) / (content["texts"] + 1)
 
 
@@ -106,7 +109,9 @@ class Words(Vocabulary):
 
     def use(self, entries: list[str]) -> int:
         """See :class:`Vocabulary`."""
-        self.words = entries
+        if not all(isinstance(word, str) for word in entries):  # the file may be somebody else's
+            raise InputError(f"{self.file}: its entries are no words")
+        self.words = list(entries)
         self.numbers = {word: number for number, word in enumerate(entries)}
         return len(entries)
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from omegaconf import DictConfig
+from pydantic import TypeAdapter, ValidationError
 from rich.progress import track
 from torch import Tensor
 
@@ -32,6 +33,8 @@ from examples import Span
 from metrics.text import exact_match
 from metrics.tokens import token_overlap
 from metrics.vectors import cosine_rows
+
+_TEXTS = TypeAdapter(list[tuple[str, Literal["sequence", "set"]]])  # that are read of a batch
 
 PredictionKind = Literal["sequence", "set"]
 
@@ -70,7 +73,7 @@ class Reader:
                     return [[one.candidates[0], one.kind] for one in self.attack.invert(targets, self.embedder)]
 
             # The name tells batches apart by their first index alone, and a sample's may be any.
-            done = self.finished.once(f"{part}-{begin}", batch, self.embedder, work)
+            done = self.finished.once(f"{part}-{begin}", batch, self.embedder, work, fits=_are_texts)
             if done.limit is not None:  # half a search would make the store look safer than it is
                 raise InputError(
                     f"{done.limit} An audit judges whole batches: the same command with a higher limit goes on with "
@@ -87,6 +90,15 @@ class Reader:
             reading(text, cosine, None if truth is None else truth.text, self.kind)
             for text, cosine, truth in zip(texts, cosines, truths, strict=True)
         ]
+
+
+def _are_texts(value: list[Any]) -> bool:
+    """Whether JSON is a list of texts, each with its kind: a file of finished batches may come from somebody else."""
+    try:
+        _TEXTS.validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def reading(text: str, cosine: float, truth: str | None, kind: PredictionKind) -> Reading:

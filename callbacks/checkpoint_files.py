@@ -16,10 +16,15 @@ import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 import runs
+from errors import InputError
 
 
 class WholeCheckpoints(TorchCheckpointIO):
-    """Writes a checkpoint as every other file of a run is written, and unpickles none."""
+    """Writes a checkpoint as every other file of a run is written, unpickles none, and removes what it wrote only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._written = set[Path]()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         """Write ``checkpoint`` to ``path``; what stood there is kept beside it until the training ends.
@@ -31,13 +36,27 @@ class WholeCheckpoints(TorchCheckpointIO):
         torch.save(checkpoint, content)
         previous = Path(path).with_name(Path(runs.PREVIOUS).name)
         runs.write(Path(path), lambda file: file.write(content.getbuffer()), previous)
+        self._written.add(Path(path).absolute())
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = True
     ) -> dict[str, Any]:
-        """The content of ``path``, on the CPU; never an object of any class.
+        """The content of ``path``, on the CPU; never an object of any class, nor a path.
 
         Raises:
             InputError: It is damaged, or holds more than tensors and plain values.
         """
-        return runs.load_checkpoint(Path(path))
+        content = runs.load_checkpoint(Path(path))
+        if runs.LIGHTNING_VERSION not in content:
+            raise InputError(f"{path}: not a checkpoint of a training: it has no {runs.LIGHTNING_VERSION}")
+        return content
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Remove a checkpoint that was written before and is a file still; anything else is left alone.
+
+        Lightning's own removes whatever stands there, folders with all that is in them.
+        """
+        file = Path(path).absolute()
+        if file in self._written and file.is_file() and not file.is_symlink():
+            file.unlink()
+            self._written.remove(file)

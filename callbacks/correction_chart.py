@@ -220,7 +220,7 @@ def hypothesis_charts(directory: Path) -> list[Chart]:
     for name, content in runs.read_json(path).items():
         found = _read(f"{path}: {name}", json.dumps(content), Hypotheses)
         if any(found.cosines):
-            title = f"{name[0].upper()}{name[1:]}"
+            title = f"{name[:1].upper()}{name[1:]}"
             chart = figures.counted_histogram(f"Cosine of hypotheses, {name}", found.cosines, found.edges, "cosine")
             note = (
                 f"{sum(found.cosines):,} hypotheses by their cosine with the target; {100 * found.exact:.1f} % right."

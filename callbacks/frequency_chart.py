@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from markupsafe import Markup
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+import runs
 from callbacks import figures
+from errors import InputError
+
+_Count = Annotated[int, Field(ge=0, lt=2**53)]
+
+
+class Bin(BaseModel):
+    """Words that stand between ``low`` and ``high`` times in the training text."""
+
+    low: _Count = Field(alias="from")
+    high: _Count = Field(alias="to")
+    occurrences: Annotated[int, Field(gt=0, lt=2**53)]
+    recovered: _Count
+
+
+_BINS = TypeAdapter(list[Bin])
 
 
 def frequency_charts(analyses: Mapping[str, Any] | None) -> list[tuple[str, Markup, str]]:
-    """The chart of the report's section: title, SVG and note; none where the run has no analyses."""
-    bins = (analyses or {}).get("word_frequency") or []
+    """The chart of the report's section: title, SVG and note; none where the run has no analyses.
+
+    Raises:
+        InputError: They are of another form.
+    """
+    try:
+        bins = _BINS.validate_python((analyses or {}).get("word_frequency") or [])
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, ("word_frequency", *first["loc"])))
+        raise InputError(f"{runs.ANALYSES}: {where}: {first['msg']}") from error
     if not bins:
         return []
     groups = [
-        figures.Bars(
-            _short(one["from"], one["to"]), f"{one['occurrences']:,}", [100 * one["recovered"] / one["occurrences"]]
-        )
+        figures.Bars(_short(one.low, one.high), f"{one.occurrences:,}", [100 * one.recovered / one.occurrences])
         for one in bins
     ]
     title = "Words recovered, by their count in the training text"

@@ -64,7 +64,8 @@ class History(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Seconds of earlier sessions."""
-        self.before = state_dict["seconds"]
+        seconds = state_dict.get("seconds")
+        self.before = float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 1e12 else 0.0
 
     def _seconds(self) -> float:
         return self.before + time.monotonic() - self.started
@@ -88,7 +89,9 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     rows = []
     for _, line in limits.lines(path):
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except (ValueError, RecursionError):
             continue  # the last line of a killed session may be half written
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            rows.append(row)
     return rows

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from torch import Tensor
 
 import runs
@@ -103,7 +103,9 @@ class IterativeCorrection(Testing):
         assert isinstance(pl_module, Attack)
         for beams in self.beams:
             work = partial(self._correct, pl_module, batch, beams)
-            done = pl_module.finished.once(f"correction-{beams}", batch, pl_module.oracle, work, str(self.steps))
+            part, steps = f"correction-{beams}", str(self.steps)
+            fits = partial(_are_lines, batch["index"].tolist())
+            done = pl_module.finished.once(part, batch, pl_module.oracle, work, steps, fits)
             self.lines |= {(beams, line["index"]): line for line in done.value}
             self.limit = done.limit or self.limit
 
@@ -151,6 +153,36 @@ class IterativeCorrection(Testing):
                 known = {name: value for name, value in figures.items() if value is not None}
                 logger.log_metrics({**known, "correction/step": step}, step=step)
             logger.save()
+
+
+class _Round(BaseModel):
+    """A round as ``kept`` gives it."""
+
+    step: NonNegativeInt
+    text: str
+    cosine: FiniteFloat | None
+    queries: NonNegativeInt
+    seconds: FiniteFloat
+    partial: bool = False
+
+
+class _Line(BaseModel):
+    """A target as ``_correct`` gives it."""
+
+    index: int
+    rounds: Annotated[list[_Round], Field(min_length=1)]
+
+
+_LINES = TypeAdapter(list[_Line])
+
+
+def _are_lines(index: list[int], value: list[Any]) -> bool:
+    """Whether JSON is what ``_correct`` gives of the targets ``index``: the file may be somebody else's."""
+    try:
+        lines = _LINES.validate_python(value)
+    except ValidationError:
+        return False
+    return [line.index for line in lines] == index and all(line.rounds[0].step == 0 for line in lines)
 
 
 def kept(rounds: Sequence[Round], steps: Sequence[int]) -> list[Line]:

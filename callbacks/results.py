@@ -145,7 +145,7 @@ def read_results(run_dir: Path) -> Results:
         metrics=_object(run_dir / runs.METRICS),
         baseline=_object(baseline) if baseline.exists() else None,
         recovered=_score(rows),
-        history=_lines(history, Moment) if history.exists() else [],
+        history=read_lines(history, Moment) if history.exists() else [],
         analyses=_object(analyses) if analyses.exists() else None,
         training=runs.training(run_dir) or {},
     )
@@ -157,7 +157,7 @@ def read_rows(path: Path) -> list[Row]:
     Raises:
         InputError: The file is missing, broken or empty; names it, and the line.
     """
-    rows = _lines(path, Row)
+    rows = read_lines(path, Row)
     if not rows:
         raise InputError(f"{path}: holds no prediction")
     return rows
@@ -227,6 +227,8 @@ def _text(path: Path, most: int = limits.LARGEST_JSON) -> str:
         raise _missing(path) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 (byte {error.start})") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path}: a directory, where a run has a file") from error
 
 
 def _missing(path: Path) -> InputError:
@@ -245,7 +247,12 @@ def _object(path: Path) -> dict[str, Any]:
     return value
 
 
-def _lines(path: Path, kind: type[Line]) -> list[Line]:
+def read_lines(path: Path, kind: type[Line]) -> list[Line]:
+    """The lines of a file of JSON objects, blank ones left out.
+
+    Raises:
+        InputError: The file is missing, or a line is broken; names it.
+    """
     lines = []
     for number, line in _numbered(path):
         if line.strip():

@@ -9,22 +9,40 @@ trials.json: {"bleu": {"mean": 31.2, "standard_error": 0.04, "values": [31.1, 31
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import limits
+from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
+
 import runs
+from callbacks.results import read_lines
 from callbacks.terminal import plain
 from callbacks.wording import measure, ordered
 from errors import InputError
 
 TRIALS, T_TEST = "trials.json", "t_test.json"
 UNTESTED = {"examples", "queries", "queries_per_target", "seconds"}  # figures that are no results
+
+
+class Summary(BaseModel):
+    """What ``summary`` gives of a figure, read from a trials.json that may be somebody else's."""
+
+    mean: FiniteFloat | None
+    standard_error: Annotated[FiniteFloat, Field(ge=0)] | None
+    values: list[FiniteFloat | None]
+
+
+class _Referring(BaseModel):
+    """Of a line of predictions.jsonl, what is compared."""
+
+    reference: str
+
+
+_SUMMARIES = TypeAdapter(dict[str, Summary])
 
 
 def folder(output: Path, number: int) -> Path:
@@ -99,7 +117,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Differ
     found = []
     for key in (one.key for one in ordered(one) if one.key in other and one.key not in UNTESTED):
         pair = one[key], other[key]
-        if any(side["standard_error"] is None for side in pair):
+        if any(side["standard_error"] is None or side["mean"] is None or None in side["values"] for side in pair):
             continue  # null, or a single trial
         means = [(float(side["mean"]), float(side["standard_error"])) for side in pair]
         t = p = None
@@ -144,8 +162,13 @@ def _digits(key: str, value: float) -> str:
 
 
 def _read(evaluation: Path) -> dict[str, Any]:
-    return runs.read_json(evaluation / TRIALS)
+    path = evaluation / TRIALS
+    try:
+        return {key: one.model_dump() for key, one in _SUMMARIES.validate_python(runs.read_json(path)).items()}
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
 def _references(evaluation: Path) -> list[str]:
-    return [json.loads(line)["reference"] for _, line in limits.lines(evaluation / runs.PREDICTIONS)]
+    return [row.reference for row in read_lines(evaluation / runs.PREDICTIONS, _Referring)]

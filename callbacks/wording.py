@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+_LARGEST = 1e300  # of a number that is a figure; JSON may hold integers beyond any float
+
 _SPACE = "\u00a0"  # a number and its unit stay on one line
 
 
@@ -164,7 +166,7 @@ def ordered(keys: Mapping[str, object]) -> list[Measure]:
 def number(metrics: Mapping[str, object] | None, key: str) -> float | None:
     """The value under ``key`` if it is a finite number, else None (absent, null, not a number, text)."""
     value = (metrics or {}).get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_LARGEST < value < _LARGEST:
         return None
     return float(value)
 

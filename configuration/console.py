@@ -50,6 +50,7 @@ OURS = frozenset(
         "ranks",
         "runs",
         "stopping",
+        "tensor_files",
         "tradeoff",
         "train",
     ]

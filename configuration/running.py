@@ -230,7 +230,7 @@ def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Dict
     if not composed or OmegaConf.is_missing(composed[0], "run"):
         raise_all(errors)
     settings = composed[0]
-    config, misspelt = survey_amended(_read(Path(settings.run).expanduser(), settings.trust), others, known)
+    config, misspelt = survey_amended(_read(Path(settings.run).expanduser(), settings.trust, others), others, known)
     _raise_written([*errors, *misspelt], [config])
     raise_all([*check(settings), *check(config)])
     OmegaConf.resolve(config)
@@ -244,7 +244,7 @@ def _raise_written(errors: Sequence[str], configs: Sequence[DictConfig]) -> None
     raise_all([*errors, *(message for config in configs for message in check_written(config))])
 
 
-def _read(run: Path, trust: str | list[str]) -> DictConfig:
+def _read(run: Path, trust: str | list[str], overrides: Sequence[str]) -> DictConfig:
     if not run.is_dir():
         raise InputError(f"run={run}: {runs.missing_directory(run)}")
     path = run / "config.yaml"
@@ -258,7 +258,7 @@ def _read(run: Path, trust: str | list[str]) -> DictConfig:
     if "choices" not in config:
         raise InputError(f"{path}: not the configuration of a run")
     with trusting(trust):
-        check_trusted(config, run)
+        check_trusted(config, run, {_key(line) for line in overrides})
     runs.check_links(run)
     config.run_dir = str(run)  # where the run is now: it may have been moved
     config.cache_dir = _cache(str(config.get("cache_dir", "")))
@@ -271,6 +271,11 @@ def _cache(named: str) -> str:
     if named and any(Path(named).glob("*/embedder.json")):
         return named
     return str(OmegaConf.load(CONFIGS / "paths" / "default.yaml").cache_dir)
+
+
+def _key(line: str) -> str:
+    """What an override gives, with dots: ``scoring.tagger`` for ``scoring/tagger=spacy``."""
+    return re.split(r"[=@]", line.lstrip("+~"), maxsplit=1)[0].replace("/", ".")
 
 
 def _root(line: str) -> str:

@@ -18,6 +18,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 from torch import Tensor
 
+from errors import InputError
+
 Indices = NDArray[np.int64]
 Batch = dict[str, Tensor]
 
@@ -98,12 +100,20 @@ class LengthBucketBatchSampler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on at the next batch of the saved epoch; with other data or batches, at the start of that epoch."""
-        self.epoch = state["epoch"]
+        epoch, batches, identity = state.get("epoch"), state.get("batches"), state.get("identity")
+        # The file may be somebody else's: its numbers are seeds and places here.
+        counts = isinstance(epoch, int) and isinstance(batches, int) and epoch >= 0 and batches >= 0
+        if not (counts and isinstance(identity, dict)):
+            raise InputError(
+                f"the checkpoint cannot be resumed from: the place in its epoch is {str(state)[:100]}, no epoch, "
+                "batches and identity"
+            )
+        self.epoch = int(state["epoch"])
         self._handed_out = self._start = 0
-        if state["identity"] == self._identity():
-            self._handed_out = self._start = state["batches"]
+        if identity == self._identity():
+            self._handed_out = self._start = min(int(state["batches"]), len(self))
         else:
-            changed = [key for key, value in self._identity().items() if state["identity"].get(key) != value]
+            changed = [key for key, value in self._identity().items() if identity.get(key) != value]
             rank_zero_warn(
                 f"the training batches differ from those of the checkpoint ({', '.join(changed)}): the order of the "
                 "interrupted epoch is drawn anew, and some of its examples may be seen twice"

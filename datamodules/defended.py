@@ -34,7 +34,14 @@ def defended(
     Raises:
         InputError: A vector is all zeros afterwards, NaN or infinite: there is nothing left to read or to search by.
     """
-    changed = defense(vectors, examples, role, epoch)
+    try:
+        changed = defense(vectors, examples, role, epoch)
+    except RuntimeError as error:
+        if not isinstance(defense, Fitted):
+            raise
+        raise InputError(
+            f"defense: what it has estimated does not fit vectors of dimension {vectors.shape[1]}: {error}"
+        ) from error
     sound = changed.isfinite().all(dim=1) & changed.any(dim=1)
     if not sound.all():
         row = int(sound.int().argmin())
@@ -82,9 +89,16 @@ class FittedDefense:
             with safe_open(self.path, framework="pt") as file:
                 if file.metadata() != self._about:
                     return False
-                defense.restore({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
             raise InputError(f"{self.path}: the fitted defense cannot be read: {error}") from error
+        wrong = [name for name, tensor in state.items() if tensor.is_complex() or not tensor.isfinite().all()]
+        if wrong:
+            raise InputError(f"{self.path}: {wrong[0]} holds NaN or infinite numbers")
+        try:
+            defense.restore(state)
+        except LookupError as error:
+            raise InputError(f"{self.path}: {error} is missing from what the defense has estimated") from error
         return True
 
 

@@ -72,8 +72,9 @@ class HypothesisStore:
         for part in self._parts():
             path = self._file(part)
             try:
-                found = [json.loads(line)["text"] for _, line in limits.lines(path)]
-            except (OSError, ValueError, KeyError) as error:
+                rows = [json.loads(line) for _, line in limits.lines(path)]
+                found = [row["text"] for row in rows if isinstance(row["text"], str)]
+            except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
                 raise InputError(
                     f"{path}: hypotheses cannot be read ({error}); delete the file to make it again"
                 ) from error

@@ -58,7 +58,13 @@ class LanguageAgnostic:
         return dict(self.means)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` gave."""
+        """Take over what ``state`` gave.
+
+        Raises:
+            InputError: It is not one vector a language.
+        """
+        if any(mean.ndim != 1 or not mean.is_floating_point() for mean in state.values()):
+            raise InputError("defense=language_agnostic: what was estimated is not one vector a language")
         self.means = dict(state)
 
     def _mean(self, example: Example, role: Role) -> Tensor:

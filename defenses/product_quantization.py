@@ -79,6 +79,11 @@ class ProductQuantization:
         """The nearest centroid of each piece, (n, d) -> (n, d)."""
         quantised = torch.empty_like(embeddings)
         width = self.codebooks.shape[2]
+        if width * len(self.codebooks) != embeddings.shape[1]:  # else a part would stay as memory happened to be
+            raise InputError(
+                f"defense=product_quantization: estimated for vectors of dimension {width * len(self.codebooks)}, and "
+                f"these have {embeddings.shape[1]}"
+            )
         for number, codebook in enumerate(self.codebooks.to(embeddings)):
             own = slice(number * width, (number + 1) * width)
             for begin in range(0, len(embeddings), ROWS):
@@ -91,8 +96,18 @@ class ProductQuantization:
         return {"codebooks": self.codebooks}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` gave."""
-        self.codebooks = state["codebooks"]
+        """Take over what ``state`` gave.
+
+        Raises:
+            InputError: It is not as many codebooks of as many centroids as are configured.
+        """
+        found = state["codebooks"]
+        if found.ndim != 3 or found.shape[:2] != (self.pieces, self.centroids) or not found.is_floating_point():
+            raise InputError(
+                f"defense=product_quantization: codebooks of shape {tuple(found.shape)}, not {self.pieces} of "
+                f"{self.centroids} centroids"
+            )
+        self.codebooks = found
 
     def _codebook(self, vectors: Tensor, generator: torch.Generator) -> Tensor:
         """k-means of (n, w): (centroids, w)."""

@@ -18,6 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from defenses.base import Role
+from errors import InputError
 from examples import Example
 
 
@@ -62,5 +63,12 @@ class ScalarQuantization:
         return {"low": self.low, "high": self.high}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` gave."""
-        self.low, self.high = state["low"], state["high"]
+        """Take over what ``state`` gave.
+
+        Raises:
+            InputError: It is not two numbers a dimension.
+        """
+        low, high = state["low"], state["high"]
+        if low.ndim != 1 or low.shape != high.shape or not (low.is_floating_point() and high.is_floating_point()):
+            raise InputError("defense: what was estimated is not the two ends of each dimension's range")
+        self.low, self.high = low, high

@@ -424,7 +424,7 @@ def _describe(path: Path, embedder: Embedder) -> None:
     }
     try:
         found = json.loads(limits.content(path, limits.LARGEST_JSON))
-    except (FileNotFoundError, ValueError):  # new, or damaged: it says nothing that is not known here
+    except (FileNotFoundError, ValueError, RecursionError):  # new, or damaged: it says nothing that is not known here
         found = description
         content = json.dumps(description).encode()
         with full_disk_explained(path.parent, len(content)):

@@ -109,6 +109,22 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path} is not JSON: {error}") from error
 
 
+def parts_of(index: Path) -> list[str]:
+    """The files that hold the weights by an index beside them; none where there is no index.
+
+    Raises:
+        InputError: It is no such index, or names a file elsewhere.
+    """
+    content = read_json(index)
+    if content is None:
+        return []
+    named = content.get("weight_map") if isinstance(content, dict) else None
+    parts = sorted(set(map(str, named.values()))) if isinstance(named, dict) else []
+    if not parts or any(Path(part).name != part for part in parts):
+        raise InputError(f"{index}: no index of weights: its weight_map names no files beside it")
+    return parts
+
+
 def folder_hash(folder: Path) -> str:
     """Hash of the weights, tokenizer and configuration in ``folder``, sub-folders included; not of its path."""
     digest = hashlib.sha256()
@@ -145,7 +161,7 @@ def _in_hub_cache(model: str, revision: str | None) -> Path | None:
 def _has_weights(folder: Path) -> bool:
     indexes = [*folder.glob("*.safetensors.index.json"), *folder.glob("*.bin.index.json")]
     for index in indexes:
-        parts = set(read_json(index)["weight_map"].values())
+        parts = parts_of(index)
         if all((folder / part).is_file() for part in parts):
             return True
     if indexes:

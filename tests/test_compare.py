@@ -423,6 +423,15 @@ def test_the_report_draws_words_by_frequency(tmp_path: Path) -> None:
     assert "3k+" in chart
     assert "1,234" in chart
     assert frequency_charts(None) == frequency_charts({"training_texts": 3}) == []
+    broken: dict[str, Any]
+    for broken, said in (
+        ({"word_frequency": 3}, "word_frequency: Input should be a valid list"),
+        ({"word_frequency": [[]]}, "word_frequency.0: "),
+        ({"word_frequency": [{**bins[0], "occurrences": 0}]}, "word_frequency.0.occurrences: "),
+        ({"word_frequency": [{**bins[0], "from": "a"}]}, "word_frequency.0.from: "),
+    ):
+        with pytest.raises(InputError, match=f"analyses.json: {said}"):
+            frequency_charts(broken)
     run = write_run(tmp_path / "a", analyses={"word_frequency": bins})
     assert "Rare and common words" in write_report(run).read_text()
 

@@ -12,18 +12,21 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 import configuration
 import runs
 from attacks.trust import trusting
 from configuration.composing import survey
-from datamodules.defended import DefendedEmbedder, FittedDefense
+from datamodules.defended import DefendedEmbedder, FittedDefense, defended
 from datamodules.files import FilesDataModule
 from datamodules.inversion import InversionDataModule
+from defenses.language_agnostic import LanguageAgnostic
 from defenses.noise import Noise
 from defenses.product_quantization import ProductQuantization
 from defenses.rounding import Rounding
+from defenses.scalar_quantization import ScalarQuantization
 from defenses.threat import threat_of
 from defenses.truncation import Truncation
 from embedders.base import fingerprint_of
@@ -266,6 +269,39 @@ def test_a_fitted_state_belongs_to_its_settings_and_embedder(tmp_path: Path) -> 
     kept.path.write_bytes(kept.path.read_bytes()[:20])
     with pytest.raises(InputError, match="the fitted defense cannot be read"):
         kept.restore(again)
+
+
+@pytest.mark.parametrize(
+    ("defense", "state", "said"),
+    [
+        (ProductQuantization(pieces=2, centroids=4), {"other": torch.ones(2)}, "'codebooks' is missing"),
+        (ProductQuantization(pieces=2, centroids=4), {"codebooks": torch.ones(2)}, "not 2 of 4 centroids"),
+        (ProductQuantization(pieces=2, centroids=4), {"codebooks": torch.ones(1, 4, 8)}, "not 2 of 4 centroids"),
+        (ProductQuantization(pieces=2, centroids=4), {"codebooks": torch.ones(2, 4, 3)}, "for vectors of dimension 6"),
+        (ProductQuantization(pieces=2, centroids=4), {"codebooks": torch.full((2, 4, 4), torch.nan)}, "holds NaN"),
+        (ScalarQuantization(bits=8), {"low": torch.ones(8)}, "'high' is missing"),
+        (ScalarQuantization(bits=8), {"low": torch.ones(8), "high": torch.ones(7)}, "not the two ends"),
+        (
+            ScalarQuantization(bits=8),
+            {"low": torch.zeros(7), "high": torch.ones(7)},
+            "does not fit vectors of dimension 8",
+        ),
+        (LanguageAgnostic("en"), {"en": torch.ones(2, 8)}, "not one vector a language"),
+        (LanguageAgnostic("en"), {"en": torch.ones(7)}, "does not fit vectors of dimension 8"),
+    ],
+)
+def test_a_fitted_state_that_fits_nothing_is_one_message(
+    tmp_path: Path, defense: Any, state: dict[str, torch.Tensor], said: str
+) -> None:
+    kept = FittedDefense(tmp_path, {}, "embedder")
+    save_file(state, kept.path, {"settings": "{}", "embedder": "embedder"})
+
+    def used() -> None:
+        kept.restore(defense)
+        defended(defense, torch.eye(8), texts(8), "test")
+
+    with pytest.raises(InputError, match=said):
+        used()
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ ORDER = [
     "examples",
     "ranks",
     "stopping",
+    "tensor_files",
     "runs",
     "claims",
     "metrics",
@@ -54,4 +55,4 @@ def test_a_top_level_module_imports_only_what_stands_below_it(name: str) -> None
 def test_errors_and_examples_stand_at_the_bottom() -> None:
     assert not imported(ROOT / "errors.py") & set(ORDER)
     assert imported(ROOT / "examples.py") & set(ORDER) <= {"errors"}
-    assert imported(ROOT / "runs.py") & set(ORDER) <= {"errors", "limits", "examples"}
+    assert imported(ROOT / "runs.py") & set(ORDER) <= {"errors", "limits", "examples", "tensor_files"}

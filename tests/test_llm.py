@@ -568,6 +568,11 @@ def test_trials_that_are_there_are_compared_without_testing(
     expected = stats.ttest_ind([1.0, 2.0], [3.0, 4.5], equal_var=False)
     assert json.loads((tmp_path / "one" / "t_test.json").read_text())["bleu"]["t"] == pytest.approx(expected.statistic)
     assert f"{expected.pvalue:.3g}" in capsys.readouterr().out
+    broken = {"[]": "expected an object", '{"bleu": 3}': "bleu: ", '{"bleu": {"mean": "a"}}': "bleu.mean: "}
+    for content, said in broken.items():
+        (tmp_path / "evaluations" / "a" / "trials.json").write_text(content)
+        with pytest.raises(InputError, match=f"a/trials.json: {said}"):
+            evaluate.evaluate(settings, config)
 
 
 def test_trials_of_a_beam_search_end_before_the_test(lora_run: Path, place: Hub) -> None:

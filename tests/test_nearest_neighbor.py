@@ -82,6 +82,29 @@ def test_attack_reads_back_what_it_prepared(tmp_path: Path, monkeypatch: pytest.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "neighbors.jsonl", "neighbors.npy"]
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("neighbors.jsonl", b'{"text": "a"}\n', "not a vector of float32 for each of the 1 texts"),
+        ("neighbors.jsonl", b'{"text": 3}\n{"text": "b"}\n', "a line holds no text"),
+        ("neighbors.jsonl", b'{"text": "a", "tokens": "b"}\n{"text": "b"}\n', "or tokens that are no numbers"),
+        ("neighbors.jsonl", b"[]\n3\n", "cannot be rebuilt"),
+        ("neighbors.npy", b"", "cannot be rebuilt"),
+    ],
+)
+def test_artifacts_of_another_form_are_one_message(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    cached = CachedEmbedder(Angles(), tmp_path / "cache")
+    cached.fill(["0.0", "0.5"], "training")
+    attack = NearestNeighbor()
+    attack.connect(tmp_path, cached)
+    attack.prepare(["0.0", "0.5"], tmp_path)
+    (tmp_path / name).write_bytes(content)
+    again = NearestNeighbor()
+    again.connect(tmp_path, None, from_checkpoint=True)
+    with pytest.raises(InputError, match=said):
+        again.restore(None, dimension=2)
+
+
 def of_token_inputs(folder: Path, train: int) -> tuple[NearestNeighbor, InversionDataModule, CachedEmbedder]:
     cached = CachedEmbedder(LanguageModel(str(tiny_language_model(folder / "model")), device="cpu"), folder / "cache")
     source = RandomTokens(str(folder / "model"), 2, 2, test_per_length=4, train_per_length=train)

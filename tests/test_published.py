@@ -159,7 +159,12 @@ def test_weights_in_several_files(tmp_path: Path) -> None:
     for file, chosen in parts.items():
         save_file({name: weights[name] for name in chosen}, folder / "corrector" / file)
     index = {"weight_map": {name: file for file, chosen in parts.items() for name in chosen}}
-    (folder / "corrector" / "model.safetensors.index.json").write_text(json.dumps(index))
+    described = folder / "corrector" / "model.safetensors.index.json"
+    for broken in ([], 3, {"weight_map": []}, {"weight_map": {"a": "../../elsewhere.safetensors"}}):
+        described.write_text(json.dumps(broken))
+        with pytest.raises(InputError, match="no index of weights: its weight_map names no files beside it"):
+            load_published(str(folder))
+    described.write_text(json.dumps(index))
     (folder / "corrector" / "model.safetensors").unlink()
     network = load_published(str(folder)).corrector
     assert network is not None

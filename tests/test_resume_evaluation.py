@@ -22,7 +22,7 @@ import evaluate as evaluate_script
 import runs
 import train
 from attacks.base import Attack, Prediction, Targets
-from attacks.finished import FinishedBatches, counted, settings_key
+from attacks.finished import FinishedBatches, Unfinished, counted, settings_key
 from attacks.vec2text.search import Round
 from callbacks.iterative_correction import IterativeCorrection
 from callbacks.predictions import Predictions
@@ -191,6 +191,78 @@ def test_a_damaged_file_is_made_again(tmp_path: Path) -> None:
     attack = Slow()
     evaluate(tmp_path, attack)
     assert attack.given == [36, 37, 38, 39]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [],
+        "text",
+        None,
+        {"key": "another"},
+        {"value": None},
+        {"value": [[]] * 4},
+        {"value": [{"candidates": []}] * 4},
+        {"value": [{"candidates": ["a"], "kind": "poem"}] * 4},
+        {"value": [{"candidates": ["a"]}] * 5},  # as many as there are targets, no more
+        {"queries": 3},
+        {"queries": "no base64"},
+        {"queries": "AAAA"},  # no whole number of keys
+        {"seconds": "long"},
+        {"seconds": -1.0},
+        {"seconds": 1e400},
+    ],
+)
+def test_a_file_that_is_none_of_a_test_is_made_again(tmp_path: Path, changes: Any) -> None:
+    """Whoever wrote it: a run directory may be somebody else's, and the key is no secret."""
+    finished(tmp_path)
+    before = contents(tmp_path / "out")
+    path = next(path for path in files(tmp_path) if path.name == "predictions-000000036.json")
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, **changes} if isinstance(changes, dict) else changes))
+    attack = Slow()
+    evaluate(tmp_path, attack)
+    assert attack.given == [36, 37, 38, 39]
+    assert contents(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [3, 4, 5, 6],
+        [{"index": index, "rounds": []} for index in range(36, 40)],
+        [{"index": 4000 + index, "rounds": [{"step": 0, "text": "a", "cosine": 1, "queries": 1, "seconds": 1}]}
+         for index in range(4)],
+        [{"index": index, "rounds": [{"step": 0, "text": 3, "cosine": 1, "queries": 1, "seconds": 1}]}
+         for index in range(36, 40)],
+        [{"index": index, "rounds": [{"step": 1, "text": "a", "cosine": 1, "queries": 1, "seconds": 1}]}
+         for index in range(36, 40)],
+    ],
+)  # fmt: skip
+def test_corrections_that_are_none_are_made_again(tmp_path: Path, value: Any) -> None:
+    finished(tmp_path)
+    before = contents(tmp_path / "out")
+    path = next(path for path in files(tmp_path) if path.name == "correction-1-000000036.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "value": value}))
+    evaluate(tmp_path, Slow())
+    assert contents(tmp_path / "out") == before
+
+
+def test_an_interrupted_search_that_is_none_is_begun_anew(tmp_path: Path) -> None:
+    kept = Unfinished(tmp_path / "search.pt", "key")
+    assert kept.read() is None
+    kept.write({"stage": 1})
+    assert kept.read() == {"stage": 1}
+    for content in ([], {"key": "another", "value": {}}, {"key": "key", "value": 3}, {"key": "key"}):
+        torch.save(content, tmp_path / "search.pt")
+        assert kept.read() is None
+    for damaged in (b"", b"PK", {"key": "key", "value": {"book": torch.zeros(1).expand(10**10)}}):
+        if isinstance(damaged, bytes):
+            (tmp_path / "search.pt").write_bytes(damaged)
+        else:
+            torch.save(damaged, tmp_path / "search.pt")
+        with pytest.warns(UserWarning, match="that batch is begun anew"):
+            assert kept.read() is None
 
 
 def test_settings_that_cannot_change_a_text_do_not_matter() -> None:

@@ -7,13 +7,16 @@ import json
 import os
 import resource
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
 import torch
+from lightning import Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 
 import runs
+from attacks.training_state import check_state
 from callbacks.checkpoint_files import WholeCheckpoints
 from callbacks.results import read_results, read_rows
 from configuration.ending import ending
@@ -63,6 +66,64 @@ def test_where_training_resumes_from(tmp_path: Path) -> None:
     assert runs.resume_from(tmp_path / "other", str(last)) == last
     with pytest.raises(InputError, match=r"ckpt_path=.*nosuch.ckpt: no such file"):
         runs.resume_from(tmp_path, str(tmp_path / "nosuch.ckpt"))
+
+
+def trained_state() -> dict[str, Any]:
+    """What a checkpoint says of a training that has taken no step."""
+    return {
+        "loops": {"fit_loop": Trainer(logger=False, accelerator="cpu", max_steps=3).fit_loop.state_dict()},
+        "callbacks": {"ModelCheckpoint": {"best_model_path": "/etc"}, "History": {"seconds": 3.0}},
+        "optimizer_states": [
+            {"parts": [{"state": {}, "param_groups": [{"lr": 0.1, "betas": (0.9, 0.99), "params": [0]}]}]}
+        ],
+        "lr_schedulers": [{"last_epoch": 3}],
+        "random_states": [{"cpu": torch.get_rng_state()}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "wrong"),
+    [
+        ("loops", [], "loops.fit_loop"),
+        ("loops.fit_loop", None, "loops.fit_loop"),
+        ("loops.fit_loop.epoch_progress", 3, "loops.fit_loop.epoch_progress"),
+        ("loops.fit_loop.epoch_progress.current", {}, "loops.fit_loop.epoch_progress.current"),
+        ("loops.fit_loop.epoch_progress.current.completed", "x", "loops.fit_loop.epoch_progress.current.completed"),
+        ("loops.fit_loop.epoch_progress.current.completed", -1, "loops.fit_loop.epoch_progress.current.completed"),
+        ("loops.fit_loop.epoch_progress.current.completed", 10**30, "loops.fit_loop.epoch_progress.current.completed"),
+        ("loops.fit_loop.state_dict", {"combined_loader": [3]}, "loops.fit_loop.state_dict"),
+        ("optimizer_states", {}, "optimizer_states"),
+        ("optimizer_states", ["x"], "optimizer_states"),
+        ("optimizer_states.0.parts.0.param_groups.0.lr", "x", "optimizer_states: 'lr'"),
+        ("lr_schedulers", None, "lr_schedulers"),
+        ("random_states", 3, "random_states"),
+        ("random_states.0", {}, "random_states"),
+        ("random_states.0.cpu", torch.zeros(3, dtype=torch.uint8), "random_states"),
+        ("random_states.0.cpu", torch.zeros(5056), "random_states"),
+    ],
+)
+def test_a_state_of_no_training_is_one_message(place: str, value: Any, wrong: str) -> None:
+    checkpoint = trained_state()
+    *path, last = place.split(".")
+    # The keys of Lightning's loops have dots of their own.
+    node: Any = checkpoint
+    for name in path:
+        node = node[int(name) if isinstance(node, list) else name]
+    node[int(last) if isinstance(node, list) else last] = value
+    trainer = Trainer(logger=False, accelerator="cpu", max_steps=3)
+    trainer.state.fn = TrainerFn.FITTING
+    with pytest.raises(InputError, match=f"cannot be resumed from: {wrong} is missing, or not what a training saves"):
+        check_state(checkpoint, trainer)
+    trainer.state.fn = TrainerFn.TESTING  # which takes up none of it
+    check_state(checkpoint, trainer)
+
+
+def test_a_state_is_taken_up_without_paths() -> None:
+    checkpoint = trained_state()
+    trainer = Trainer(logger=False, accelerator="cpu", max_steps=3)
+    trainer.state.fn = TrainerFn.FITTING
+    check_state(checkpoint, trainer)
+    assert checkpoint["callbacks"] == {"History": {"seconds": 3.0}}
 
 
 def test_finished_checkpoint(tmp_path: Path) -> None:

@@ -263,6 +263,46 @@ def test_a_killed_search_goes_on(oracle: CachedEmbedder, tmp_path: Path, monkeyp
     assert len(taken) == before + resumed
 
 
+HOSTILE: list[tuple[tuple[str, ...], Any]] = [
+    (("stage",), 10**9), (("stage",), "1"), (("stage",), -1), (("found",), []), (("found",), [[]] * 2),
+    (("found", "0"), {"ids": [10**9], "loss": 0.0, "verified": True, "iterations": 1, "passes": 1}),
+    (("waiting",), [99]), (("waiting",), None), (("book",), {}), (("book",), []),
+    (("book", "target"), torch.tensor([99])), (("book", "target"), torch.tensor([[0]])),
+    (("book", "ids"), torch.tensor([[10**9]])), (("book", "ids"), torch.tensor([[1.5]])),
+    (("book", "before"), torch.zeros(1)), (("book", "loss"), "x"),
+    (("state",), {}), (("state",), {"z": 3}), (("state", "z"), torch.zeros(1)),
+    (("state", "m"), torch.ones(2).to_sparse()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "value"), HOSTILE)
+def test_a_file_of_another_search_is_not_resumed_from(
+    oracle: CachedEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[str, ...], value: Any
+) -> None:
+    settings = {"slots": 1, "snapshot_every": 1, "length": 1, "iterations": 3}
+    whole = run(attack(oracle, **settings), oracle, PAIRS[:2])
+    write = Unfinished.write
+
+    def changed(self: Unfinished, content: Any) -> None:
+        node = content
+        for name in place[:-1]:
+            node = node[int(name) if isinstance(node, list) else name]
+        node[int(place[-1]) if isinstance(node, list) else place[-1]] = value
+        write(self, content)
+        raise KilledError
+
+    monkeypatch.setattr(Unfinished, "write", changed)
+    killed = attack(oracle, **settings)
+    killed.finished = FinishedBatches(tmp_path, "settings")
+    with pytest.raises(KilledError):
+        run(killed, oracle, PAIRS[:2])
+    monkeypatch.setattr(Unfinished, "write", write)
+    again = attack(oracle, **settings)
+    again.finished = FinishedBatches(tmp_path, "settings")
+    with pytest.warns(UserWarning, match="that batch is begun anew"):
+        assert run(again, oracle, PAIRS[:2]) == whole
+
+
 def test_what_is_wrong_is_said(oracle: CachedEmbedder, folder: Path, tmp_path: Path) -> None:
     rows = observed(oracle, [(5, 17)])
 

@@ -374,6 +374,31 @@ def test_resuming_a_finished_run_only_tests_it_again(trained: Path, scripts: Scr
     assert lines(run / runs.HISTORY) == lines(trained / runs.HISTORY)
 
 
+def test_a_checkpoint_names_nothing_to_remove(trained: Path, scripts: Scripts, tmp_path: Path) -> None:
+    """Lightning would remove the best checkpoint so far, whatever it is, when the next one is written."""
+    run, victim = tmp_path / "run", tmp_path / "victim"
+    shutil.copytree(trained, run)
+    (victim / "folder").mkdir(parents=True)
+    content = torch.load(run / runs.CHECKPOINT, weights_only=True)
+    (own,) = (state for name, state in content["callbacks"].items() if name.startswith("ModelCheckpoint"))
+    path = str(run / "checkpoints" / ".." / ".." / "victim")
+    own |= {"dirpath": str(run / "checkpoints"), "best_model_path": path, "last_model_path": path}
+    own |= {"kth_best_model_path": path, "best_k_models": {path: torch.tensor(0.0)}}
+    torch.save(content, run / runs.CHECKPOINT)
+    further = [*TINY, *SAVE_OFTEN, "trainer.max_steps=35", f"run_dir={run}", "ckpt_path=last"]
+    scripts.succeed("train", *further)
+    assert (victim / "folder").is_dir()
+    assert saved_step(run) == 35
+    assert load(run / runs.RECORD)["training"]["steps"] == 35
+
+    # A state that is none of a training is one message, also where Lightning trips over it (tests/test_runs.py).
+    content["optimizer_states"] = [{"parts": []}]
+    torch.save(content, run / runs.CHECKPOINT)
+    result = scripts.run("train", *further)
+    assert result.stderr.splitlines()[-1].startswith(f"{run / runs.CHECKPOINT}: cannot be resumed from: ValueError")
+    assert "Traceback" not in result.stderr
+
+
 def test_killed_embedding_sends_no_finished_text_again(warm: Warm, tmp_path: Path) -> None:
     scripts, run = Scripts(tmp_path / "cache", warm), tmp_path / "run"
     settings = [*TINY, "trainer.max_steps=2", f"run_dir={run}"]

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -189,10 +189,83 @@ def test_a_key_is_sent_to_no_server_of_the_runs_choice(run: Path) -> None:
         change(run, "embedder", {**server, "base_url": address})
         assert f"embedder.base_url={address}: that server would be sent" in refused(run)
     change(run, "embedder", {**server, "base_url": "https://evil.example/v1"})
-    configuration.on_run("evaluate", [f"run={run}", "trust=evil.example"])
-    for address in ("https://api.openai.com/v1", "http://127.0.0.1:8000/v1", "http://localhost:8000/v1"):
+    configuration.on_run("evaluate", [f"run={run}", "trust=[evil.example,AWS_SECRET_ACCESS_KEY]"])
+    # Not this machine's either: who listens there is the run's guess, and a user may have more keys than one.
+    for address in ("http://127.0.0.1:8000/v1", "http://localhost:8000/v1", "http://[::1]:8000/v1"):
         change(run, "embedder", {**server, "base_url": address})
-        check_trusted(runs.read_config(run), run)
+        assert f"embedder.base_url={address}: that server would be sent texts and the key in AWS_SECR" in refused(run)
+    change(run, "embedder", {**server, "base_url": "https://api.openai.com/v1", "api_key_env": "OPENAI_API_KEY"})
+    check_trusted(runs.read_config(run), run)
+
+
+SHARED = torch.zeros(5_000)
+OPENAI, LOCAL, AWS = "https://api.openai.com/v1", "http://127.0.0.1:8000/v1", "AWS_SECRET_ACCESS_KEY"
+
+
+@pytest.mark.parametrize(
+    ("server", "overrides", "said"),
+    [
+        # A variable is that of its address, and trusted by its own name.
+        ({"base_url": OPENAI, "api_key_env": AWS}, [], "add trust=AWS_SECRET_ACCESS_KEY, else"),
+        ({"api_key_env": AWS}, [], "add trust=AWS_SECRET_ACCESS_KEY, else"),
+        ({"base_url": OPENAI, "api_key_env": AWS}, [f"trust={AWS}"], None),
+        ({"base_url": OPENAI, "api_key_env": AWS}, [f"embedder.api_key_env={AWS}"], None),
+        ({"base_url": OPENAI, "api_key_env": None}, [], None),
+        ({"base_url": LOCAL, "api_key_env": "OPENAI_API_KEY"}, [], "add trust=[127.0.0.1:8000,OPENAI_API_KEY]"),
+        ({"base_url": LOCAL}, [], "the key in OPENAI_API_KEY; if you trust it"),  # the constructor's default
+        ({"base_url": LOCAL}, ["trust=127.0.0.1:8000"], "embedder.api_key_env=OPENAI_API_KEY: the key in that"),
+        ({"base_url": LOCAL, "api_key_env": "OPENAI_API_KEY"}, ["trust=[127.0.0.1:8000,OPENAI_API_KEY]"], None),
+        ({"base_url": LOCAL, "api_key_env": None}, [], "sent texts; if you trust it, add trust=127.0.0.1:8000"),
+        ({"base_url": LOCAL, "api_key_env": None}, ["trust=127.0.0.1:8001"], "add trust=127.0.0.1:8000"),
+        ({"base_url": LOCAL, "api_key_env": None}, ["trust=127.0.0.1:8000"], None),
+        ({"base_url": LOCAL, "api_key_env": None}, ["trust=127.0.0.1"], None),  # all its ports
+        # What is typed is the user's own.
+        ({"base_url": LOCAL, "api_key_env": None}, ["embedder.base_url=http://127.0.0.1:9/v1"], None),
+        ({"base_url": LOCAL, "api_key_env": "HOME"}, [f"embedder.base_url={LOCAL}"], "key_env=HOME: the key in that"),
+        ({"base_url": LOCAL}, [f"embedder.base_url={LOCAL}", "embedder.api_key_env=null"], None),
+        ({"base_url": LOCAL, "api_key_env": "HOME"}, ["embedder=minilm"], None),
+        ({"base_url": ["http://a/v1"]}, [], "add"),
+        ({"base_url": "http://a;rm -rf ~/v1"}, [], "change the run's configuration if you trust it"),  # nothing to copy
+    ],
+)  # fmt: skip
+def test_addresses_and_variables_of_a_run_need_the_users_word(
+    run: Path, composed: dict[str, Any], server: dict[str, Any], overrides: list[str], said: str | None
+) -> None:
+    node = {"_target_": "embedders.openai_api.OpenAIEmbedder", **server}
+    change(run, "embedder", node)
+    if said is None:
+        known = {"base_url": OPENAI, "api_key_env": "OPENAI_API_KEY"}
+        change(run, "embedder", {**known, **node})
+        configuration.on_run("evaluate", [f"run={run}", *overrides])
+    else:
+        message = refused(run, *(overrides or ["seed=1"]))
+        assert said in message
+        assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("datamodule.source.path", "https://169.254.169.254/latest", "add trust=169.254.169.254"),
+        ("datamodule.source.files", {"train": ["s3://bucket/x.parquet"]}, "files.train[0]=s3://bucket/x.parquet: that"),
+        ("datamodule.path", "filecache::https://evil.example/x.jsonl", "that address would be asked for files"),
+        ("defense.key_env", AWS, "add trust=AWS_SECRET_ACCESS_KEY"),
+        ("defense.a.key_env", AWS, "defense.a.key_env=AWS_SECRET_ACCESS_KEY: the run asks for"),
+        ("scoring.second_embedder", {"base_url": LOCAL}, "scoring.second_embedder.base_url=http://127.0.0.1:8000/v1"),
+    ],
+)
+def test_other_addresses_and_variables(run: Path, key: str, value: Any, said: str) -> None:
+    change(run, key, value)
+    assert said in refused(run)
+
+
+def test_a_run_whose_attack_alone_is_built_asks_no_server(run: Path) -> None:
+    server = {"_target_": "embedders.openai_api.OpenAIEmbedder", "base_url": LOCAL, "api_key_env": None}
+    change(run, "embedder", server)
+    check_trusted(runs.read_config(run), run, built="attack")
+    change(run, "attack.backbone.name", "https://evil.example/model")
+    with pytest.raises(InputError, match=r"attack\.backbone\.name=https://evil"):
+        check_trusted(runs.read_config(run), run, built="attack")
 
 
 @pytest.mark.parametrize("choice", ["../../../tmp/evil", "/tmp/evil", "geia,x", ["geia"], "a/../b"])
@@ -262,6 +335,123 @@ def test_a_packed_checkpoint_is_not_unfolded(run: Path) -> None:
     assert (run / runs.CHECKPOINT).stat().st_size < 10_000
     with pytest.raises(InputError, match=r"data/0 is packed, 4,000,000 bytes into \d,\d+"):
         runs.load_checkpoint(run / runs.CHECKPOINT)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            {"state_dict": {"a": torch.zeros(1).expand(6_000_000_000)}},
+            r"state_dict\.a has the shape \(60+,\), 24,0",
+        ),
+        ({"state_dict": {"a": torch.zeros(4).as_strided((3_000, 4), (0, 1))}}, "of which the file stores 16"),
+        ({"state_dict": {}, "x": [{"y": (torch.zeros(1).expand(10**9),)}]}, r"x\.0\.y\.0 has the shape"),
+        ({"state_dict": {}, "x": torch.ones(2, device="meta")}, "x is no plain tensor"),
+        ({"state_dict": {}, "x": torch.ones(2).to_sparse()}, "x is no plain tensor"),
+        # Each is as large as its storage, all together are not: optimisers copy.
+        ({"state_dict": {}, "x": [SHARED.view(5_000) for _ in range(99)]}, "it would unfold"),
+    ],
+)
+def test_no_tensor_is_larger_than_what_is_stored_of_it(run: Path, content: dict[str, Any], said: str) -> None:
+    torch.save(content, run / runs.CHECKPOINT)
+    assert (run / runs.CHECKPOINT).stat().st_size < 50_000
+    for read in (runs.load_checkpoint, WholeCheckpoints().load_checkpoint):
+        with pytest.raises(InputError, match=said):
+            read(run / runs.CHECKPOINT)
+
+
+def test_tied_weights_are_read(run: Path) -> None:
+    weight = torch.rand(1_000)
+    torch.save({"state_dict": dict.fromkeys("abcd", weight)}, run / runs.CHECKPOINT)
+    assert len(runs.load_checkpoint(run / runs.CHECKPOINT)["state_dict"]) == 4
+
+
+def with_pickle(path: Path, pickled: bytes, extra: Sequence[str] = ()) -> None:
+    """A file as torch.save writes it, with another pickle."""
+    torch.save({"state_dict": {}}, path)
+    with zipfile.ZipFile(path) as stored:
+        parts = {part.filename: stored.read(part) for part in stored.infolist()}
+    with zipfile.ZipFile(path, "w") as made:
+        for name, content in parts.items():
+            made.writestr(name, pickled if name.endswith("data.pkl") else content)
+        for name in extra:
+            made.writestr(name, pickled)
+
+
+@pytest.mark.parametrize(
+    ("pickled", "named"),
+    [
+        (b"\x80\x02cbuiltins\nbytearray\nJ\x00\x94\x35\x77\x85R.", "builtins.bytearray"),  # of 2,000,000,000 zeros
+        (b"\x80\x02ctorch\nTensor\nJ\x00\x94\x35\x77\x85R.", "torch.Tensor"),
+        (b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x04\x00\x00\x00idna\x86R.", "_codecs.encode"),
+        (b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x04true\x85R.", "the operation STACK_GLOBAL"),
+        (b"(S'true'\nios\nsystem\n.", "the operation INST"),
+        (b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R.", "os.system"),
+    ],
+)
+def test_a_pickle_names_parts_of_tensors_only(run: Path, pickled: bytes, named: str) -> None:
+    """Whoever reads it: Lightning's FSDP strategy unpickles a checkpoint with Python's own reader."""
+    with_pickle(run / runs.CHECKPOINT, pickled)
+    ways: list[Callable[[], Any]] = [
+        lambda: runs.load_checkpoint(run / runs.CHECKPOINT),
+        lambda: runs.finished_checkpoint(run),
+        lambda: runs.resume_from(run, str(run / runs.CHECKPOINT)),
+    ]
+    for way in ways:
+        with pytest.raises(InputError, match=f"it asks for {named}; nothing of it is read"):
+            way()
+    with pytest.raises(InputError, match="not a checkpoint, or a damaged one; delete it"):
+        runs.resume_from(run, "last")
+
+
+def test_parts_that_stand_twice_are_refused(run: Path) -> None:
+    with_pickle(run / runs.CHECKPOINT, b"\x80\x02}.", extra=["last/DATA.pkl"])
+    with pytest.raises(InputError, match="parts of it stand twice"):
+        runs.load_checkpoint(run / runs.CHECKPOINT)
+
+
+@pytest.mark.parametrize("version", ["0.9.0", "1.9.5", 2, "2", "x", "9" * 100])
+def test_a_checkpoint_is_not_rewritten_by_lightning(run: Path, version: Any) -> None:
+    """Its migrations of old files would make callbacks' paths of other keys."""
+    content = {"state_dict": {}, "pytorch-lightning_version": version, "checkpoint_callback_best_model_path": "/etc"}
+    torch.save(content, run / runs.CHECKPOINT)
+    with pytest.raises(InputError, match="not a checkpoint of Lightning 2 or later"):
+        runs.load_checkpoint(run / runs.CHECKPOINT)
+
+
+def test_callbacks_have_their_numbers_back_and_nothing_else(run: Path) -> None:
+    states = {
+        "History": {"seconds": 1.5},
+        "EarlyStopping": {"wait_count": 2, "best_score": torch.tensor(0.5), "stopping_reason_message": None},
+        "ModelCheckpoint": {"best_model_score": None, "best_model_path": "/etc"},
+        "Mine": {"best_k_models": {"/etc": torch.tensor(1.0)}},
+        "Other": ["/etc"],
+        3: {"seconds": 1.0},
+    }
+    torch.save({"state_dict": {}, "callbacks": states}, run / runs.CHECKPOINT)
+    assert runs.load_checkpoint(run / runs.CHECKPOINT)["callbacks"].keys() == {"History", "EarlyStopping"}
+    torch.save({"state_dict": {}, "callbacks": 3}, run / runs.CHECKPOINT)
+    assert runs.load_checkpoint(run / runs.CHECKPOINT)["callbacks"] == {}
+
+
+def test_only_files_that_were_written_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, plugin = tmp_path / "run" / "checkpoints", WholeCheckpoints()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "file").write_text("mine")
+    for name in ("a.ckpt", "b.ckpt", "c.ckpt"):
+        plugin.save_checkpoint({"state_dict": {}}, folder / name)
+    (folder / "c.ckpt").unlink()
+    (folder / "c.ckpt").symlink_to(tmp_path / "victim" / "file")
+    (folder / "d.ckpt").write_text("of an earlier session")
+    for path in (
+        "victim", tmp_path / "victim", folder / ".." / ".." / "victim", f"local://{tmp_path}/victim",
+        f"file://{tmp_path}/victim", folder / "c.ckpt", folder / "d.ckpt", folder, folder / "e.ckpt",
+        folder / "a.ckpt",
+    ):  # fmt: skip
+        plugin.remove_checkpoint(path)
+    assert (tmp_path / "victim" / "file").read_text() == "mine"
+    assert {path.name for path in folder.iterdir()} - {"previous.ckpt"} == {"b.ckpt", "c.ckpt", "d.ckpt"}
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,11 @@ def test_a_killed_job_goes_on_with_the_parts_that_are_missing(tmp_path: Path) ->
     store.fill(lambda part: again.append(part.start) or [f"text {n}\u2028of many" for n in part])  # type: ignore[func-returns-value]
     assert (written, again) == ([0, 3], [6, 9])
     assert store.read() == [f"text {number}\u2028of many" for number in range(10)]
+    part = tmp_path / "key" / "000000009.jsonl"
+    for content in ("[]", "3", '{"text": 3}', '{"text": ["a"]}', "{}", "[" * 100_000):
+        part.write_text(f"{content}\n")
+        with pytest.raises(InputError, match=r"000000009\.jsonl: (hypotheses cannot be read|holds 0 texts)"):
+            store.read()
 
 
 def test_ranks_share_the_parts(tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from attacks.finished import Unfinished
+from attacks.lm_output.interrupted import fits
 from attacks.lm_output.method import Method, State
 from attacks.lm_output.slots import Found, SearchSettings, Slots, Task
 from embedders.white_box import WhiteBox
@@ -54,22 +56,32 @@ class Search:
     def run(self, stages: Sequence[tuple[int, Sequence[int]]]) -> list[Found]:
         """Search the inputs of each stage's length for its targets, but for those that an earlier stage has solved."""
         task = self.task
-        saved = self.unfinished.read() or {"stage": 0, "found": [], "waiting": None}
-        for place, values in enumerate(saved["found"]):
-            task.found[place] = Found(**values)
-        for number in range(saved["stage"], len(stages)):
+        first, slots = self._interrupted(stages)
+        for number in range(first, len(stages)):
             length, wanted = stages[number]
-            if saved["waiting"] is None:
+            if slots is None:
                 slots = Slots(task, length, [place for place in wanted if not task.found[place].verified])
-            else:
-                book, state = (_moved(saved[name], task.model.device) for name in ("book", "state"))
-                slots = Slots(task, length, saved["waiting"], book, state)
-                saved["waiting"] = None
             while slots.active():
                 slots.step()
                 self._keep(number, slots)
+            slots = None
         self.unfinished.remove()
         return task.found
+
+    def _interrupted(self, stages: Sequence[tuple[int, Sequence[int]]]) -> tuple[int, Slots | None]:
+        """The stage to begin with, and its slots where a killed search has left some; takes over what was found."""
+        task, saved = self.task, self.unfinished.read()
+        sizes = {"stages": len(stages), "targets": len(task.found), "vocabulary": task.model.inputs}
+        if saved is None:
+            return 0, None
+        if fits(saved, **sizes):
+            book, state = (_moved(saved[name], task.model.device) for name in ("book", "state"))
+            slots = Slots(task, stages[saved["stage"]][0], saved["waiting"], book, state)
+            if slots.fits():
+                task.found[:] = [Found(**values) for values in saved["found"]]
+                return saved["stage"], slots
+        rank_zero_warn(f"{self.unfinished.path}: not what this search writes; that batch is begun anew")
+        return 0, None
 
     def _keep(self, stage: int, slots: Slots) -> None:
         """Write a file where the last was written long enough ago."""
@@ -90,4 +102,4 @@ class Search:
 
 
 def _moved(state: State, device: torch.device) -> State:
-    return {name: tensor.to(device) for name, tensor in state.items()}
+    return {name: tensor.to(device) if isinstance(tensor, Tensor) else tensor for name, tensor in state.items()}

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attacks.lm_output.interrupted import book_fits, state_fits
 from attacks.lm_output.method import Method, Rows, State
 from embedders.observation import Seen
 from embedders.white_box import WhiteBox
@@ -106,6 +107,14 @@ class Slots:
         self.task, self.length, self.waiting = task, length, waiting
         self.book, self.state = book or {}, state or {}
         self._rows: Rows | None = None
+
+    def fits(self) -> bool:
+        """Whether book and state are those of this search: they are read from a file, which may be somebody else's."""
+        sizes = {"targets": len(self.task.found), "vocabulary": self.task.model.inputs}
+        if not book_fits(self.book, self._new([0]), **sizes):
+            return False
+        begun = self.task.method.begin(self._rows_of(self.book)) if len(self.book["target"]) else {}
+        return state_fits(self.state, begun, vocabulary=self.task.model.inputs) if begun else True
 
     def active(self) -> bool:
         """Fill the free slots; whether there is anything left to do."""

@@ -29,7 +29,13 @@ from attacks.generative import GenerativeAttack
 from attacks.optimizers import OptimizerSettings, scheduled
 from attacks.run_checks import check_embedder
 from attacks.tokenizing import label_ids, load_tokenizer, token_ids
-from attacks.vec2text.hypothesis_plan import HypothesisPlan, Recipe, matched_noise, write_hypotheses
+from attacks.vec2text.hypothesis_plan import (
+    HypothesisPlan,
+    Recipe,
+    is_folder_name,
+    matched_noise,
+    write_hypotheses,
+)
 from attacks.vec2text.iterative import Initial, IterativeAttack, check_width
 from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, without_ignored
 from attacks.vec2text.search import CorrectionSearch, Proposal
@@ -300,7 +306,10 @@ class Corrector(IterativeAttack):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """See Attack."""
         super().on_load_checkpoint(checkpoint)
-        self._later = list(checkpoint["rewritten"])
+        names = checkpoint.get("rewritten")
+        if not isinstance(names, list) or not all(isinstance(name, str) and is_folder_name(name) for name in names):
+            raise InputError("the checkpoint does not name the hypotheses that the corrector wrote (rewritten)")
+        self._later = names
 
     # -- training and inversion -----------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ wrote itself show it what later rounds look like.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -102,6 +103,11 @@ class HypothesisPlan:
     def folder(self, *parts: object) -> Path:
         """The folder of one set: a hash of all that decides what stands in it."""
         return self.directory / blake2b(repr(parts).encode(), digest_size=12).hexdigest()
+
+
+def is_folder_name(name: str) -> bool:
+    """Whether ``name`` is one that ``HypothesisPlan.folder`` gives, and so leads nowhere else."""
+    return re.fullmatch(r"[0-9a-f]{24}", name) is not None
 
 
 def matched_noise(closeness: Callable[[float], float], wanted: float) -> float:

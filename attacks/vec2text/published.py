@@ -12,14 +12,12 @@ is not loaded as part of the attack; published_space.py compares it with the use
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import limits
 from attacks.backbones import untied
 from attacks.decoders import EncoderDecoder
 from attacks.decoding import BeamSearch
@@ -27,6 +25,7 @@ from attacks.prefix import Prefix
 from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter
 from attacks.vec2text.published_files import EMBEDDER, ReleasedFiles, fill, find, find_pair
 from attacks.vec2text.search import Proposal
+from embedders.model_files import read_json
 from errors import InputError
 
 _T5 = ("t5", "mt5")
@@ -171,7 +170,9 @@ def _language_model(files: ReleasedFiles) -> tuple[Any, bool]:
     from transformers import AutoConfig, T5Config, T5ForConditionalGeneration
 
     folder = _language_model_folder(files)
-    raw = json.loads(limits.text(folder / "config.json", limits.LARGEST_JSON))
+    raw = read_json(folder / "config.json")
+    if not isinstance(raw, dict):
+        raise InputError(f"attack.pretrained={files.name}: {folder / 'config.json'} is missing, or describes no model")
     if raw.get("model_type") not in _T5:
         raise InputError(
             f"attack.pretrained={files.name}: its language model {folder} is a {raw.get('model_type')}; "

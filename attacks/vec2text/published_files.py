@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from embedders.model_files import locate, read_json
+import tensor_files
+from embedders.model_files import locate, parts_of, read_json
 from errors import InputError
 
 # How the names of an inverter and of its corrector end; the last pair is that of jxm/gtr__nq__32.
@@ -118,8 +119,10 @@ def find(name: str, revision: str | None, what: str, *, weights: bool) -> Path:
     """The folder of a checkpoint or language model; from the hub's cache or the hub where there is no such folder.
 
     Raises:
-        InputError: It is in none of the three.
+        InputError: It is in none of the three, or its index of weights is broken.
     """
+    for file in _LOADED if weights else ():
+        parts_of(Path(name).expanduser() / f"{file}.index.json")  # else a broken one would read as a missing folder
     try:
         files = locate(name, revision)
         return files.with_weights() if weights else files.folder
@@ -136,35 +139,25 @@ def find(name: str, revision: str | None, what: str, *, weights: bool) -> Path:
 
 def _weights(name: str, folder: Path) -> dict[str, Tensor]:
     for file in _LOADED:
-        index = read_json(folder / f"{file}.index.json")
-        parts = sorted(set(index["weight_map"].values())) if index else [file]
+        parts = parts_of(folder / f"{file}.index.json") or [file]
         if all((folder / part).is_file() for part in parts):
             return {key: tensor for part in parts for key, tensor in _tensors(folder / part).items()}
     raise InputError(f"attack.pretrained={name}: {folder} holds neither {_LOADED[0]} nor {_LOADED[1]}")
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
-    from pickle import UnpicklingError
-
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        content: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-        return content
-    except (
-        SafetensorError,
-        UnpicklingError,
-        RuntimeError,
-        OSError,
-        EOFError,
-        LookupError,
-        ValueError,
-        TypeError,
-    ) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise InputError(f"{path}: not a file of weights, or a damaged one: {error}") from error
+    content = tensor_files.load(path, "a file of weights")
+    if not isinstance(content, dict) or not all(map(tensor_files.is_dense, content.values())):
+        raise InputError(f"{path}: not a file of weights: it holds more than tensors by their names")
+    return content
 
 
 def fill(module: nn.Module, files: ReleasedFiles, names: Mapping[str, str], *, tied: bool) -> None:

@@ -1,0 +1,201 @@
+"""Files that torch.save wrote, read as data: tensors and plain values, no larger than the file itself.
+
+    content = load(Path("runs/x/checkpoints/last.ckpt"), "a checkpoint")    # {"state_dict": {...}, ...}
+
+torch.load(weights_only=True) makes no object of any class, but what it does make may be far larger than the file: a
+bytearray of a given length, a view of one number as six billion. So the pickle is looked through before it is read,
+and the shape of every tensor is compared with its storage before anything computes.
+"""
+
+from __future__ import annotations
+
+import pickletools
+import struct
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_LARGEST_PICKLE = 8_000_000  # bytes that name and describe the tensors; those of a model with a thousand take 200,000
+_REPEATED = 4  # a weight may stand under several names: T5 has four for its embeddings
+# What a pickle may name besides storages and data types. Sparse tensors and those without data are refused by name.
+_NAMED = {
+    "collections OrderedDict",
+    "torch Size",
+    "torch._utils _rebuild_meta_tensor_no_storage",
+    "torch._utils _rebuild_parameter",
+    "torch._utils _rebuild_sparse_tensor",
+    "torch._utils _rebuild_tensor_v2",
+    "torch._utils _rebuild_tensor_v3",
+    "torch.serialization _get_layout",
+    "torch.storage UntypedStorage",
+}
+# Other ways to name a class or to call one; torch writes none of them, and its own reader takes none. That of
+# Lightning's FSDP strategy is Python's, and would.
+_OTHER_WAYS = {"STACK_GLOBAL", "INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "PERSID"}
+
+
+def check(path: Path, what: str) -> None:
+    """Whether a file holds what torch.save writes of tensors and plain values; nothing of it is made.
+
+    Args:
+        path: The file.
+        what: What it should be, for messages.
+
+    Raises:
+        InputError: It is damaged, packed (which could unfold to any size), or names anything else.
+    """
+    import torch
+
+    _check_parts(path, what)
+    damaged = f"{path}: not {what}, or one that is damaged or not of plain tensors"
+    try:
+        # torch's own reader, so that what is looked through is what will be read.
+        pickled: bytes = torch._C.PyTorchFileReader(str(path)).get_record("data.pkl")
+        asked = _asked_for(pickled) if len(pickled) <= _LARGEST_PICKLE else f"a pickle of {len(pickled):,} bytes"
+    except (RuntimeError, ValueError, LookupError, OverflowError, MemoryError, struct.error) as error:
+        raise InputError(f"{damaged}: {_first_line(error)}") from error
+    if asked is not None:
+        raise InputError(f"{damaged}: it asks for {asked}; nothing of it is read")
+
+
+def load(path: Path, what: str) -> Any:
+    """The content of a file that torch.save wrote, on the CPU.
+
+    Args:
+        path: The file.
+        what: What it should be, for messages.
+
+    Raises:
+        InputError: See ``check`` and ``check_sizes``.
+    """
+    content = read(path, what)
+    check_sizes(path, content)
+    return content
+
+
+def read(path: Path, what: str) -> Any:
+    """As ``load``, but nothing may be computed of it before ``check_sizes``.
+
+    Raises:
+        InputError: See ``check``.
+    """
+    from pickle import UnpicklingError
+
+    import torch
+
+    check(path, what)
+    # torch's own unpickler trips over damaged bytes in all these ways.
+    tripped = (UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (*tripped, AssertionError, OverflowError, MemoryError, struct.error) as error:
+        raise InputError(
+            f"{path}: not {what}, or one that is damaged or not of plain tensors: {_first_line(error)}"
+        ) from error
+
+
+def is_dense(value: Any) -> bool:
+    """Whether ``value`` is a tensor of real numbers, all there: not sparse, nested, quantized or without data."""
+    import torch
+
+    return (
+        type(value) in (torch.Tensor, torch.nn.Parameter)
+        and value.layout == torch.strided
+        and not (value.is_meta or value.is_quantized or value.is_nested or value.is_complex())
+    )
+
+
+def _check_parts(path: Path, what: str) -> None:
+    """Whether the parts of the archive are stored as they are, each once, and no larger than the file together.
+
+    Raises:
+        InputError: They are not; names the part.
+    """
+    try:
+        if not zipfile.is_zipfile(path):  # the directory of a zip archive stands at its end: a cut file has none
+            raise InputError(f"{path}: not {what}, or a damaged one")
+        with zipfile.ZipFile(path) as archive:
+            parts = archive.infolist()
+        size = path.stat().st_size
+    except (zipfile.BadZipFile, OSError, ValueError, LookupError, NotImplementedError, struct.error) as error:
+        raise InputError(f"{path}: not {what}, or a damaged one: {error}") from error
+    packed = [part for part in parts if part.compress_type != zipfile.ZIP_STORED]
+    if packed:
+        most = max(packed, key=lambda part: part.file_size)
+        raise InputError(
+            f"{path}: {most.filename} is packed, {most.file_size:,} bytes into {most.compress_size:,}, and torch "
+            f"writes {what} unpacked; nothing of it is read"
+        )
+    if len({part.filename.casefold() for part in parts}) < len(parts) or sum(part.file_size for part in parts) > size:
+        raise InputError(f"{path}: not {what}, or a damaged one: parts of it stand twice, or in one another")
+
+
+def check_sizes(path: Path, content: Any) -> None:
+    """Compare the shape of every tensor with what is stored of it.
+
+    Raises:
+        InputError: One is larger than its storage, all are larger together than the file, or one is not dense.
+    """
+    import torch
+
+    most, total = _REPEATED * path.stat().st_size, 0
+    for name, tensor in _tensors(content):
+        if tensor.layout != torch.strided or tensor.is_meta:  # has no storage whose size could be asked for
+            raise InputError(f"{path}: {name} is no plain tensor: sparse, or without data")
+        size, stored = tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()
+        total += size
+        if size > stored or total > most:
+            raise InputError(
+                f"{path}: {name} has the shape {tuple(tensor.shape)}, {size:,} bytes, of which the file stores "
+                f"{min(stored, size):,}: it would unfold to more than the file holds, so nothing of it is used"
+            )
+
+
+def _tensors(content: Any) -> Iterator[tuple[str, Tensor]]:
+    """All tensors in nested dictionaries, lists, tuples and sets, each once, with the keys that lead to it."""
+    import torch
+
+    seen = set[int]()  # a pickle may repeat a list in a list in a list, or put one into itself
+    waiting: list[tuple[str, Any]] = [("", content)]
+    while waiting:
+        name, value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        inner = f"{name}." if name else ""
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, dict):
+            waiting += [(f"{inner}{key!s:.100}", child) for key, child in value.items()]
+            waiting += [(f"a key of {name}", key) for key in value if not isinstance(key, str)]
+        elif isinstance(value, list | tuple | set | frozenset):
+            waiting += [(f"{inner}{number}", child) for number, child in enumerate(value)]
+
+
+def _asked_for(pickled: bytes) -> str | None:
+    """What a pickle names that is no part of tensors and plain values; None where there is nothing."""
+    for operation, argument, _ in pickletools.genops(pickled):
+        if operation.name == "GLOBAL" and not _is_plain(str(argument)):
+            return str(argument).replace(" ", ".")
+        if operation.name in _OTHER_WAYS:
+            return f"the operation {operation.name}"
+    return None
+
+
+def _is_plain(named: str) -> bool:
+    """Whether what a pickle names, "module name", is a tensor's part or a plain value's type."""
+    import torch
+
+    module, _, name = named.partition(" ")
+    found = vars(torch).get(name) if module == "torch" else None
+    return named in _NAMED or isinstance(found, torch.dtype) or (found is not None and name.endswith("Storage"))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
