@@ -438,7 +438,7 @@ class CachedEmbedder:
         bad = int(good.argmin())
         more = f", and for {int((~good).sum()) - 1} of the {len(good)} that came with it" if (~good).sum() > 1 else ""
         raise InputError(
-            f"the embedder gave {flaw(vectors[bad])} for {_named(texts[bad], positions[bad])}{more}: that is not stored"
+            f"the embedder gave {flaw(vectors[bad])} for {_named(texts[bad], positions[bad])}{more}: it is not stored"
         )
 
 
