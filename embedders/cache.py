@@ -11,6 +11,7 @@ and processes share one cache. ``kill -9`` loses at most the shard that is being
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -27,13 +28,16 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from embedders.base import Embedder, Observed, QueryLimitError, Remote, UnfinishedError
+from embedders.claims import claiming
 from embedders.description import describe, dimension_known
 from embedders.index import ABSENT, KeySet, Positions, Values, distinct
 from embedders.progress import Progress
 from embedders.shards import DamagedShardError, Keys, Vectors, text_keys
 from embedders.soundness import flaw, sound
-from embedders.store import ShardStore
+from embedders.store import ShardStore, full_disk_explained
 from errors import InputError
+
+log = logging.getLogger(__name__)
 
 Purpose = Literal["training", "attack", "scoring"]
 
@@ -42,6 +46,9 @@ _TEXTS_AT_ONCE = 256
 _NUMBERS_AT_ONCE, _NUMBERS_OF_A_SHARD = 2**24, 2**26
 _KEYS_AT_ONCE = 2**17
 _SHOWN_CHARACTERS = 40  # of a text in an error message
+# Waits for texts that another process sends: for the next look, and in all without a new vector (a server may ask for
+# ten minutes, and a shard be written a minute later)
+_LOOK_SECONDS, _CLAIM_SECONDS = 1.0, 900.0
 _APPEARANCE_SECONDS = (0.1, 0.4, 1.5, 6.0, 20.0)  # waits for other ranks' shards to appear on a network disk
 
 
@@ -261,7 +268,10 @@ class CachedEmbedder:
         barrier()  # all ranks have seen the same; from here on there are new shards
         if rank == 0 and isinstance(self._embedder, Remote):
             self._embedder.announce(texts[position] for position in unseen.tolist())
-        self._send(texts, keys, unseen, purpose, rank, world_size)
+        if world_size == 1 and isinstance(self._embedder, Remote):
+            self._send_unclaimed(texts, keys, unseen, purpose)
+        else:
+            self._send(texts, keys, unseen, purpose, rank, world_size)
         self.flush()
         barrier()
         for seconds in _APPEARANCE_SECONDS if world_size > 1 else ():
@@ -396,6 +406,31 @@ class CachedEmbedder:
                 if len(self._pending) >= self._rows_of_a_shard or waited > self._shard_seconds:
                     self._pending.flush(rows_to_come)
                 progress.advance(len(batch))
+
+    def _send_unclaimed(self, texts: Sequence[str], keys: Keys, unseen: Positions, purpose: Purpose) -> None:
+        """Embed those of the texts at ``unseen`` that no other process is about to pay for, and wait for the rest.
+
+        What a process leaves that died, or met its limit, is embedded here. One that brings nothing for a long time is
+        no longer waited for.
+        """
+        waiting_since = None
+        while len(unseen):
+            with full_disk_explained(self._folder, 8 * len(unseen)), claiming(self._folder, keys[unseen]) as mine:
+                self._store.refresh(force=True)  # others may have stored some before they let them go
+                free = unseen[mine]
+                self._send(texts, keys, free[self._find(keys[free]) == ABSENT], purpose)
+                self.flush()
+            left = unseen[self._find(keys[unseen]) == ABSENT]
+            if len(left) < len(unseen):
+                waiting_since = None
+            elif waiting_since is None:
+                waiting_since = time.monotonic()
+                log.info("%s: %d texts are being embedded by another process; waiting", self._folder, len(left))
+            elif time.monotonic() - waiting_since > _CLAIM_SECONDS:
+                return
+            unseen = left
+            if len(unseen):
+                time.sleep(_LOOK_SECONDS)
 
     def _ask(self, texts: list[str], keys: Keys, positions: Positions, purpose: Purpose) -> None:
         """Put the vectors of one batch with what waits, as they arrive."""

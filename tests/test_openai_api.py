@@ -30,10 +30,13 @@ import yaml
 from torch import Tensor
 
 import configuration
+from embedders import cache
 from embedders.base import Embedder, QueryLimitError, UnfinishedError
 from embedders.cache import CachedEmbedder
+from embedders.claims import claiming
 from embedders.embedding_server import EmbeddingServer
 from embedders.openai_api import OpenAIEmbedder
+from embedders.shards import text_keys
 from errors import InputError
 from support.processes import Warm
 
@@ -535,6 +538,54 @@ def test_a_cache_that_has_all_texts_needs_no_server(
     assert torch.equal(found.embed(["b"]), vectors_of(["b"]))
     assert len(found.embed([])) == 0
     assert len(server.requests) == 2
+
+
+def test_of_two_that_fill_one_cache_at_a_time_one_pays_for_a_text(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"text {i:02d}" for i in range(30)]
+    begun, waiting = threading.Event(), threading.Event()
+
+    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
+        begun.set()
+        if body["input"][0] < "text 20":
+            assert waiting.wait(4)  # until the other has sent what is its own, and waits for the rest
+        good(handler, body)
+
+    server.otherwise = behaviour
+    monkeypatch.setattr(cache.time, "sleep", lambda seconds: waiting.wait(0.01) if seconds < 1 else waiting.set())
+    one, other = (CachedEmbedder(embedder(server, dimensions=WIDTH, batch_size=4), tmp_path) for _ in range(2))
+    first = threading.Thread(target=one.fill, args=(texts[:20], "training"))
+    first.start()
+    assert begun.wait(30)
+    other.fill(texts[10:], "training")
+    first.join()
+    assert Counter(server.texts) == Counter(texts)
+    assert torch.equal(other.view(texts[10:])[:], vectors_of(texts[10:]))
+    assert other.queries.sent["training"] == 10
+    assert list(tmp_path.rglob("*.claim")) == []
+
+
+def test_what_another_process_claimed_and_left_is_sent(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = functools.partial(embedder, server, dimensions=WIDTH)
+    CachedEmbedder(made(), tmp_path).fill(["a"], "training")
+    (folder,) = tmp_path.iterdir()
+    (folder / "1-dead.claim").write_bytes(text_keys(["b"])[:, 0].tobytes())  # nobody locks it any more
+    CachedEmbedder(made(), tmp_path).fill(["b"], "training")
+    assert server.texts == ["a", "b"]
+    assert list(folder.glob("*.claim")) == []
+
+    silent = contextlib.ExitStack()
+    silent.enter_context(claiming(folder, text_keys(["c", "d"])))
+    monkeypatch.setattr(cache, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(cache, "_CLAIM_SECONDS", 0.05)
+    CachedEmbedder(made(), tmp_path).fill(["c"], "training")  # a process that hangs is not waited for
+    monkeypatch.setattr(cache, "_CLAIM_SECONDS", 900.0)
+    threading.Timer(0.1, silent.close).start()
+    CachedEmbedder(made(), tmp_path).fill(["d"], "training")
+    assert server.texts == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"[" * 50_000, b'{"dimension": "6"}', b'{"dimension": 0}', b"\xff"])
