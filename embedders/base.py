@@ -63,11 +63,12 @@ class Remote(Protocol):
         """Hears of all texts of a job before the first of them is sent."""
         ...
 
-    def deliver(self, texts: Sequence[str], keep: Keep) -> None:
+    def deliver(self, texts: Sequence[str], keep: Keep, dimension: int | None = None) -> None:
         """Ask for the vectors of ``texts`` and hand them to ``keep`` as they arrive, unchecked.
 
         ``keep`` runs in a thread of this embedder, so that nothing which arrived is lost to Ctrl-C: what it raises as
-        an InputError ends the call, after what is under way has arrived too.
+        an InputError ends the call, after what is under way has arrived too. ``dimension`` is that of the vectors,
+        where it is known.
 
         Raises:
             QueryLimitError: A limit is reached.

@@ -116,7 +116,7 @@ class _Pending:
 
     def __init__(self, store: ShardStore) -> None:
         self.store = store
-        self._lock = threading.Lock()  # vectors of a server arrive in several threads
+        self._lock = threading.Lock()  # after Ctrl-C is pressed twice, vectors may still arrive while this is written
         self.since = 0.0
         self._rows: dict[bytes, int] = {}
         self._keys: list[Keys] = []
@@ -435,13 +435,16 @@ class CachedEmbedder:
     def _ask(self, texts: list[str], keys: Keys, positions: Positions, purpose: Purpose) -> None:
         """Put the vectors of one batch with what waits, as they arrive."""
 
+        one_at_a_time = threading.Lock()  # they arrive in several threads
+
         def keep(rows: Sequence[int], vectors: Tensor) -> None:
             chosen = list(rows)
-            self.queries.count_sent(purpose, len(chosen))
-            self._keep([texts[row] for row in chosen], keys[chosen], positions[chosen], vectors)
+            with one_at_a_time:
+                self.queries.count_sent(purpose, len(chosen))
+                self._keep([texts[row] for row in chosen], keys[chosen], positions[chosen], vectors)
 
         if isinstance(self._embedder, Remote):
-            self._embedder.deliver(texts, keep)
+            self._embedder.deliver(texts, keep, self.dimension)
             return
         try:
             vectors = self._embedder.embed(texts)

@@ -28,7 +28,7 @@ class NoJSONError(ValueError):
     """An answer that cannot be parsed; the message is its beginning."""
 
 
-def vectors_of(body: bytes, texts: int, most_dimensions: int) -> Vectors:
+def vectors_of(body: bytes | bytearray, texts: int, most_dimensions: int) -> Vectors:
     """The vectors of an answer in the order of its index fields, (texts, d) float32; null and what overflows as such.
 
     Args:
@@ -71,7 +71,7 @@ def vectors_of(body: bytes, texts: int, most_dimensions: int) -> Vectors:
         raise ValueError("gave an embedding that is no list of numbers") from error
 
 
-def words_of(body: bytes) -> str:
+def words_of(body: bytes | bytearray) -> str:
     """The message in a refusal's body, in one of the forms in use, or the body."""
     try:
         found = _parsed(body)
@@ -83,12 +83,12 @@ def words_of(body: bytes) -> str:
     return found if isinstance(found, str) else beginning(body)
 
 
-def beginning(body: bytes) -> str:
+def beginning(body: bytes | bytearray) -> str:
     """The first characters of an answer, as UTF-8."""
     return body[:_QUOTED_BYTES].decode("utf-8", errors="replace")
 
 
-def _parsed(body: bytes) -> object:
+def _parsed(body: bytes | bytearray) -> object:
     try:
         return json.loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError):

@@ -34,7 +34,9 @@ _READ_CHARACTERS, _SHOWN_CHARACTERS = 2000, 200  # of what a server says
 _LONGEST_BACKOFF = 60.0  # seconds
 _LONGEST_WAIT = 600.0  # seconds: a server that asks for more will not be ready in this run
 _SILENT_WAIT = 5.0  # seconds: shorter waits are not worth a line
-_MOST_DIMENSIONS = 2**14  # of an answer whose dimension nobody knows
+# Dimensions of the largest answer that is read: where nobody knows how many there are, and else at least, so that a
+# model with more than before is named as such
+_MOST_DIMENSIONS, _LEAST_DIMENSIONS = 2**14, 2**12
 # Of JSON: a number with all its digits, deep indentation included; the other fields of a text; the rest of an answer
 _BYTES_OF_A_NUMBER, _BYTES_OF_A_TEXT, _SPARE_BYTES = 48, 4096, 2**20
 _TRIED_AGAIN = {408, 409, 425, 429}  # and everything from 500 on
@@ -122,7 +124,17 @@ class EmbeddingServer:
         """
         _ = self._exchange
 
-    def vectors(self, texts: Sequence[str], stop: threading.Event, spend: Callable[[int], int]) -> Vectors:
+    def abandon(self) -> None:
+        """End all requests under way, from another thread than theirs."""
+        self._exchange.abandon()
+
+    def vectors(
+        self,
+        texts: Sequence[str],
+        stop: threading.Event,
+        spend: Callable[[int], int],
+        dimension: int | None = None,
+    ) -> Vectors:
         """Vectors of ``texts`` by one request, repeated where that may help; (n, width) float32, in their order.
 
         Args:
@@ -130,6 +142,7 @@ class EmbeddingServer:
             stop: Ends a wait before the next attempt.
             spend: Asked for leave to send n texts once more, after an attempt that the server may have billed; gives
                 how many of them may be sent.
+            dimension: That the vectors will have, where it is known: it limits the size of the answer.
 
         Returns:
             NaN and infinity stand where the server gave null, or numbers that float32 does not hold.
@@ -143,9 +156,12 @@ class EmbeddingServer:
         content = json.dumps(request).encode()  # ASCII, whatever the texts hold
         attempt = 0
         while True:
-            outcome = self._attempt(content, len(texts))
+            known = self.width or dimension
+            dimensions = max(known, _LEAST_DIMENSIONS) if known else _MOST_DIMENSIONS
+            most_bytes = _SPARE_BYTES + len(texts) * (_BYTES_OF_A_TEXT + _BYTES_OF_A_NUMBER * dimensions)
+            outcome = self._attempt(content, most_bytes)
             if not isinstance(outcome, _Failure):
-                return self._parsed(outcome, len(texts))
+                return self._parsed(outcome, len(texts), dimensions)
             reason = f"{self.name}: {outcome.reason}" + (f" ({attempt + 1} attempts)" if attempt else "")
             if not outcome.again or attempt == self._retries:
                 raise InputError(reason)
@@ -190,11 +206,10 @@ class EmbeddingServer:
             raise InputError(f"embedder.api_key_env={self._api_key_env}: that environment variable holds no key")
         return key
 
-    def _attempt(self, content: bytes, texts: int) -> Answer | _Failure:
+    def _attempt(self, content: bytes, most_bytes: int) -> Answer | _Failure:
         """A good answer, or why there is none."""
         import httpx
 
-        most_bytes = _SPARE_BYTES + texts * (_BYTES_OF_A_TEXT + _BYTES_OF_A_NUMBER * (self.width or _MOST_DIMENSIONS))
         try:
             answer = self._exchange.post(content, most_bytes)
         except DeadlineError as error:
@@ -236,10 +251,10 @@ class EmbeddingServer:
             return asked + jitter * self._backoff
         return min(self._backoff * 2.0**attempt, _LONGEST_BACKOFF) * (0.5 + 0.5 * jitter)
 
-    def _parsed(self, answer: Answer, texts: int) -> Vectors:
+    def _parsed(self, answer: Answer, texts: int, most_dimensions: int) -> Vectors:
         try:
             with self._parsing:  # one at a time: a parsed answer takes a multiple of its bytes
-                vectors = vectors_of(answer.body, texts, self.width or _MOST_DIMENSIONS)
+                vectors = vectors_of(answer.body, texts, most_dimensions)
         except NoJSONError as error:
             said = f"{answer.headers.get('content-type', 'no content type')}, {error}"
             raise InputError(

@@ -15,6 +15,7 @@ import threading
 import weakref
 import zlib
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ class Answer:
 
     status: int
     headers: Mapping[str, str]
-    body: bytes
+    body: bytes | bytearray
 
 
 class DeadlineError(Exception):
@@ -77,6 +78,7 @@ class Exchange:
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             follow_redirects=False,
         )
+        self._under_way: set[Future[Answer]] = set()
         self._loop = asyncio.new_event_loop()
         thread = threading.Thread(target=_run, args=(self._loop,), name="embedding server", daemon=True)
         thread.start()
@@ -94,7 +96,17 @@ class Exchange:
             httpx.RequestError, httpx.InvalidURL, UnicodeError: There is no connection, or it broke, or no such address.
         """
         request = _post(self._client, self._url, content, most_bytes, self._seconds)
-        return asyncio.run_coroutine_threadsafe(request, self._loop).result()
+        future = asyncio.run_coroutine_threadsafe(request, self._loop)
+        self._under_way.add(future)
+        try:
+            return future.result()
+        finally:
+            self._under_way.discard(future)
+
+    def abandon(self) -> None:
+        """End all requests under way; those who wait for them get a CancelledError."""
+        for future in self._under_way.copy():
+            future.cancel()
 
 
 async def _post(client: httpx.AsyncClient, url: str, content: bytes, most_bytes: int, seconds: float) -> Answer:
@@ -117,7 +129,7 @@ async def _post(client: httpx.AsyncClient, url: str, content: bytes, most_bytes:
             except AnswerError:
                 if not refused:
                     raise
-            return Answer(response.status_code, response.headers, bytes(body))
+            return Answer(response.status_code, response.headers, body)
     except TimeoutError:
         raise DeadlineError(sent) from None
 

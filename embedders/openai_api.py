@@ -133,7 +133,7 @@ class OpenAIEmbedder:
             raise type(error)(str(error), sorted(vectors), arrived()) from None
         return arrived()
 
-    def deliver(self, texts: Sequence[str], keep: Keep) -> None:
+    def deliver(self, texts: Sequence[str], keep: Keep, dimension: int | None = None) -> None:
         """Hand the vectors of ``texts`` to ``keep`` as they arrive; see ``Remote``.
 
         Raises:
@@ -152,7 +152,7 @@ class OpenAIEmbedder:
             try:
                 allowed = 0 if stop.is_set() else self._budget.take(len(piece))
                 if allowed:
-                    vectors = self._server.vectors(piece[:allowed], stop, self._budget.take)
+                    vectors = self._server.vectors(piece[:allowed], stop, self._budget.take, dimension)
                     keep(range(start, start + allowed), torch.from_numpy(vectors))
                 return allowed
             except InputError as error:
@@ -169,7 +169,15 @@ class OpenAIEmbedder:
             try:
                 arrived = sum(pool.map(fetch, starts))
             except KeyboardInterrupt:
-                log.warning("%s: waiting for the requests under way, which are paid for", self._server.name)
+                stop.set()
+                log.warning(
+                    "%s: waiting for the requests under way, which are paid for; Ctrl-C again drops them",
+                    self._server.name,
+                )
+                try:
+                    pool.shutdown(cancel_futures=True)
+                except KeyboardInterrupt:
+                    self._server.abandon()
                 raise
             finally:
                 stop.set()  # nobody waits for another attempt

@@ -523,6 +523,31 @@ def test_after_ctrl_c_what_is_under_way_is_awaited_and_kept(
     assert sorted(server.texts) == texts  # each once in all
 
 
+def test_ctrl_c_again_does_not_wait(server: Server, tmp_path: Path) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
+        if "c" in body["input"]:
+            return good(handler, body)
+        if "a" in body["input"]:
+            time.sleep(0.3)
+            signal.pthread_kill(main, signal.SIGINT)
+            time.sleep(0.3)
+            signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(40)
+        return None
+
+    server.otherwise = behaviour
+    begun = time.monotonic()
+    cached = CachedEmbedder(embedder(server, dimensions=WIDTH, batch_size=1, timeout=60), tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        cached.fill(["a", "b", "c"], "training")
+    assert time.monotonic() - begun < 20
+    assert len(CachedEmbedder(embedder(server, dimensions=WIDTH), tmp_path).embed(["c"])) == 1
+    assert server.texts.count("c") == 1
+
+
 def test_a_cache_that_has_all_texts_needs_no_server(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -876,6 +901,13 @@ def test_a_run_goes_through_and_leaves_no_key_behind(server: Server, tmp_path: P
     assert server.answered.pop("dimension") == 1
     assert len(server.answered) > 256
     assert set(server.answered.values()) == {1}  # the second run has sent what the first has not
+
+    asked, server.otherwise = len(server.requests), refusal(500)
+    del environment["OPENAI_API_KEY"]
+    command = [str(ROOT / "evaluate.py"), f"run={tmp_path / 'whole'}", "trainer=cpu"]
+    done = warm.run(command, environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert len(server.requests) == asked
 
     assert set(server.keys) == {f"Bearer {KEY}"}
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
