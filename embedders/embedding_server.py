@@ -48,7 +48,7 @@ def _address(value: str) -> str:
     try:
         parts = urlsplit(value)
         plain = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        plain = plain and not any(letter in value for letter in "@?# ")
+        plain = plain and value.isprintable() and not any(letter in value for letter in "@?# ")
     except ValueError:  # a port that is no number
         plain = False
     if not plain:
