@@ -852,7 +852,7 @@ def test_a_large_job_is_announced_with_its_cost(
         ("base_url='https://host/v1?api-key=1'", "must be an http or https address"),
         ("base_url=api.openai.com/v1", "must be an http or https address"),
         ("base_url=http://host:port/v1", "must be an http or https address"),
-        ("base_url=http://host/\u202ev1", "must be an http or https address"),
+        ("base_url='http://host/\u202ev1'", "must be an http or https address"),
         ("base_url=http:///v1", "must be an http or https address"),
         ("api_key_env=sk-123", "key_env=***: must be the name of an environment variable in capitals, or null"),
         ("api_key_env=abcdef0123", "key_env=***: must be the name of an environment variable in capitals, or null"),
