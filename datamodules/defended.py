@@ -42,7 +42,8 @@ def defended(
         raise InputError(
             f"defense: what it has estimated does not fit vectors of dimension {vectors.shape[1]}: {error}"
         ) from error
-    sound = changed.isfinite().all(dim=1) & changed.any(dim=1)
+    # What was zero before is a language model's output (embedders/soundness.py), and no defense has made it so.
+    sound = changed.isfinite().all(dim=1) & (changed.any(dim=1) | ~vectors.any(dim=1))
     if not sound.all():
         row = int(sound.int().argmin())
         what = "all zeros" if changed[row].isfinite().all() else "NaN or infinite"

@@ -23,7 +23,7 @@ import limits
 from datamodules.token_ids import Encode, TokenIds
 from embedders.cache import CachedEmbedder, CachedVectors
 from embedders.progress import Progress
-from embedders.shards import write_privately
+from embedders.shards import remove_abandoned, write_privately
 from embedders.store import full_disk_explained, make_private_folder
 from errors import InputError
 
@@ -50,6 +50,7 @@ class HypothesisStore:
     ) -> None:
         """Write the parts that are missing; every rank calls this, and each writes its share."""
         make_private_folder(self.folder)
+        remove_abandoned(self.folder)
         missing = [part for part in self._parts() if not self._file(part).is_file()]
         barrier()  # all ranks have seen the same
         mine = missing[rank::world_size]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor
 from errors import InputError
 from ranks import local_rank
 
+# Is given the positions of texts in the call (m of them) and their vectors (m, d)
+Keep = Callable[[Sequence[int], Tensor], None]
 DType = Literal["float32", "bfloat16", "float16"]
 
 
@@ -48,6 +50,8 @@ class Embedder(Protocol):
 class Remote(Protocol):
     """An embedder that is asked over a network, and may cost money; what it has beside what every embedder has.
 
+    Its dimension may be unknown before the first answer: it is asked for once a cache, not once a run.
+
     Attributes:
         texts_at_once: Texts of one call of ``embed`` that make good use of it.
     """
@@ -58,6 +62,27 @@ class Remote(Protocol):
     def announce(self, texts: Iterable[str]) -> None:
         """Hears of all texts of a job before the first of them is sent."""
         ...
+
+    def deliver(self, texts: Sequence[str], keep: Keep, dimension: int | None = None) -> None:
+        """Ask for the vectors of ``texts`` and hand them to ``keep`` as they arrive, unchecked.
+
+        ``keep`` runs in a thread of this embedder, so that nothing which arrived is lost to Ctrl-C: what it raises as
+        an InputError ends the call, after what is under way has arrived too. ``dimension`` is that of the vectors,
+        where it is known.
+
+        Raises:
+            QueryLimitError: A limit is reached.
+            UnfinishedError: The embedder fails, or ``keep`` does. Both hold no vectors: ``keep`` has had them.
+        """
+        ...
+
+
+@runtime_checkable
+class Observed(Protocol):
+    """An embedder that gives no directions but what is seen of a language model's output: zeros may be token 0."""
+
+    @property
+    def observation(self) -> object: ...
 
 
 class UnfinishedError(InputError):

@@ -11,8 +11,9 @@ and processes share one cache. ``kill -9`` loses at most the shard that is being
 
 from __future__ import annotations
 
-import json
+import logging
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -26,13 +27,17 @@ from numpy.typing import NDArray
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-import limits
-from embedders.base import Embedder, QueryLimitError, Remote, UnfinishedError
+from embedders.base import Embedder, Observed, QueryLimitError, Remote, UnfinishedError
+from embedders.claims import claiming
+from embedders.description import describe, dimension_known
 from embedders.index import ABSENT, KeySet, Positions, Values, distinct
 from embedders.progress import Progress
-from embedders.shards import DamagedShardError, Keys, Vectors, text_keys, write_privately
-from embedders.store import ShardStore, full_disk_explained, make_private_folder
+from embedders.shards import DamagedShardError, Keys, Vectors, text_keys
+from embedders.soundness import flaw, sound
+from embedders.store import ShardStore, full_disk_explained
 from errors import InputError
+
+log = logging.getLogger(__name__)
 
 Purpose = Literal["training", "attack", "scoring"]
 
@@ -41,6 +46,9 @@ _TEXTS_AT_ONCE = 256
 _NUMBERS_AT_ONCE, _NUMBERS_OF_A_SHARD = 2**24, 2**26
 _KEYS_AT_ONCE = 2**17
 _SHOWN_CHARACTERS = 40  # of a text in an error message
+# Waits for texts that another process sends: for the next look, and in all without a new vector (a server may ask for
+# ten minutes, and a shard be written a minute later)
+_LOOK_SECONDS, _CLAIM_SECONDS = 1.0, 900.0
 _APPEARANCE_SECONDS = (0.1, 0.4, 1.5, 6.0, 20.0)  # waits for other ranks' shards to appear on a network disk
 
 
@@ -108,6 +116,7 @@ class _Pending:
 
     def __init__(self, store: ShardStore) -> None:
         self.store = store
+        self._lock = threading.Lock()  # after Ctrl-C is pressed twice, vectors may still arrive while this is written
         self.since = 0.0
         self._rows: dict[bytes, int] = {}
         self._keys: list[Keys] = []
@@ -117,12 +126,13 @@ class _Pending:
         return len(self._rows)
 
     def add(self, keys: Keys, vectors: Vectors) -> None:
-        if not self._rows:
-            self.since = time.monotonic()
-        for key in keys:
-            self._rows[key.tobytes()] = len(self._rows)
-        self._keys.append(keys)
-        self._vectors.append(vectors)
+        with self._lock:
+            if not self._rows:
+                self.since = time.monotonic()
+            for key in keys:
+                self._rows[key.tobytes()] = len(self._rows)
+            self._keys.append(keys)
+            self._vectors.append(vectors)
 
     def find(self, keys: Keys) -> Values:
         """Row of each key, ABSENT where it does not wait; (n,)."""
@@ -135,9 +145,10 @@ class _Pending:
         return self._vectors[0][rows]
 
     def flush(self, rows_to_come: int = 0) -> None:
-        if self._rows:
-            self.store.add(np.concatenate(self._keys), np.concatenate(self._vectors), rows_to_come)
-            self._rows, self._keys, self._vectors = {}, [], []
+        with self._lock:
+            if self._rows:
+                self.store.add(np.concatenate(self._keys), np.concatenate(self._vectors), rows_to_come)
+                self._rows, self._keys, self._vectors = {}, [], []
 
     def flush_at_exit(self) -> None:
         try:
@@ -190,7 +201,8 @@ class CachedEmbedder:
 
     @property
     def dimension(self) -> int:
-        return self._embedder.dimension
+        """Dimension of a vector; a server is asked for it where the cache does not know it."""
+        return self._dimension
 
     @property
     def max_tokens(self) -> int:
@@ -206,7 +218,8 @@ class CachedEmbedder:
         Raises:
             QueryLimitError: A limit of the embedder is reached; it holds the texts that have a vector, and only these
                 count as asked for.
-            InputError: The embedder gave a wrong number of vectors, a wrong width, NaN or infinity; the disk is full.
+            InputError: The embedder gave a wrong number of vectors, a wrong width, or a vector that is not sound (see
+                ``embedders.soundness``): the others that arrived are stored. Or the disk is full.
         """
         keys = text_keys(texts)
         while True:
@@ -255,7 +268,10 @@ class CachedEmbedder:
         barrier()  # all ranks have seen the same; from here on there are new shards
         if rank == 0 and isinstance(self._embedder, Remote):
             self._embedder.announce(texts[position] for position in unseen.tolist())
-        self._send(texts, keys, unseen, purpose, rank, world_size)
+        if world_size == 1 and isinstance(self._embedder, Remote):
+            self._send_unclaimed(texts, keys, unseen, purpose)
+        else:
+            self._send(texts, keys, unseen, purpose, rank, world_size)
         self.flush()
         barrier()
         for seconds in _APPEARANCE_SECONDS if world_size > 1 else ():
@@ -307,11 +323,24 @@ class CachedEmbedder:
         return max(1, min(_TEXTS_AT_ONCE, _NUMBERS_AT_ONCE // self.dimension))
 
     @cached_property
+    def _folder(self) -> Path:
+        return self._directory / self.fingerprint[:16]
+
+    @cached_property
+    def _dimension(self) -> int:
+        if not isinstance(self._embedder, Remote):
+            return self._embedder.dimension
+        known = dimension_known(self._folder, self._embedder)
+        if known is not None:
+            return known
+        dimension = self._embedder.dimension
+        describe(self._folder, self._embedder, dimension)  # at once: it may have cost a query
+        return dimension
+
+    @cached_property
     def _store(self) -> ShardStore:
-        folder = self._directory / self.fingerprint[:16]
-        make_private_folder(folder)
-        _describe(folder / "embedder.json", self._embedder)
-        return ShardStore(folder, self.dimension)
+        describe(self._folder, self._embedder, self.dimension)
+        return ShardStore(self._folder, self.dimension, zeros=isinstance(self._embedder, Observed))
 
     @cached_property
     def _pending(self) -> _Pending:
@@ -368,27 +397,66 @@ class CachedEmbedder:
             for number in order:
                 batch = batches[number]
                 try:
-                    vectors = self._ask([texts[position] for position in batch.tolist()], batch, purpose)
-                except UnfinishedError as error:
-                    self._keep(keys[batch], error, purpose)
+                    self._ask([texts[position] for position in batch.tolist()], keys[batch], batch, purpose)
+                except BaseException:  # Ctrl-C too: what has arrived is stored before anything else
+                    self._pending.flush()
                     raise
-                self._pending.add(keys[batch], vectors)
                 rows_to_come -= len(batch)
                 waited = time.monotonic() - self._pending.since
                 if len(self._pending) >= self._rows_of_a_shard or waited > self._shard_seconds:
                     self._pending.flush(rows_to_come)
                 progress.advance(len(batch))
 
-    def _keep(self, keys: Keys, error: UnfinishedError, purpose: Purpose) -> None:
-        """Store what had arrived of a batch, and all that waits."""
-        self.queries.count_sent(purpose, len(error.done) - len(keys))  # they were all counted as sent
-        if len(error.done):
-            self._pending.add(keys[error.done], error.vectors.numpy())
-        self._pending.flush()
+    def _send_unclaimed(self, texts: Sequence[str], keys: Keys, unseen: Positions, purpose: Purpose) -> None:
+        """Embed those of the texts at ``unseen`` that no other process is about to pay for, and wait for the rest.
 
-    def _ask(self, texts: list[str], positions: Positions, purpose: Purpose) -> Vectors:
-        self.queries.count_sent(purpose, len(texts))
-        vectors = self._embedder.embed(texts).detach().to("cpu", torch.float32).numpy()
+        What a process leaves that died, or met its limit, is embedded here. One that brings nothing for a long time is
+        no longer waited for.
+        """
+        waiting_since = None
+        while len(unseen):
+            with full_disk_explained(self._folder, 8 * len(unseen)), claiming(self._folder, keys[unseen]) as mine:
+                self._store.refresh(force=True)  # others may have stored some before they let them go
+                free = unseen[mine]
+                self._send(texts, keys, free[self._find(keys[free]) == ABSENT], purpose)
+                self.flush()
+            left = unseen[self._find(keys[unseen]) == ABSENT]
+            if len(left) < len(unseen):
+                waiting_since = None
+            elif waiting_since is None:
+                waiting_since = time.monotonic()
+                log.info("%s: %d texts are being embedded by another process; waiting", self._folder, len(left))
+            elif time.monotonic() - waiting_since > _CLAIM_SECONDS:
+                return
+            unseen = left
+            if len(unseen):
+                time.sleep(_LOOK_SECONDS)
+
+    def _ask(self, texts: list[str], keys: Keys, positions: Positions, purpose: Purpose) -> None:
+        """Put the vectors of one batch with what waits, as they arrive."""
+
+        one_at_a_time = threading.Lock()  # they arrive in several threads
+
+        def keep(rows: Sequence[int], vectors: Tensor) -> None:
+            chosen = list(rows)
+            with one_at_a_time:
+                self.queries.count_sent(purpose, len(chosen))
+                self._keep([texts[row] for row in chosen], keys[chosen], positions[chosen], vectors)
+
+        if isinstance(self._embedder, Remote):
+            self._embedder.deliver(texts, keep, self.dimension)
+            return
+        try:
+            vectors = self._embedder.embed(texts)
+        except UnfinishedError as error:
+            if len(error.done):
+                keep(error.done, error.vectors)
+            raise
+        keep(range(len(texts)), vectors)
+
+    def _keep(self, texts: list[str], keys: Keys, positions: Positions, given: Tensor) -> None:
+        """Put vectors with what waits, all but those that are not sound."""
+        vectors = given.detach().to("cpu", torch.float32).numpy()
         if vectors.ndim != 2 or len(vectors) != len(texts):
             raise InputError(
                 f"the embedder gave an array of shape {tuple(vectors.shape)} for {len(texts)} texts, "
@@ -396,38 +464,22 @@ class CachedEmbedder:
             )
         if vectors.shape[1] != self.dimension:
             raise InputError(
-                f"the embedder gave vectors of width {vectors.shape[1]} instead of {self.dimension}, "
-                f"the first of them for {_named(texts[0], positions[0])}"
+                f"the embedder gave vectors of width {vectors.shape[1]} instead of {self.dimension}, the first of them "
+                f"for {_named(texts[0], positions[0])}; where another model has its name now, it needs another "
+                f"cache_dir than {self._directory}"
             )
-        finite = np.isfinite(vectors).all(axis=1)
-        if not finite.all():
-            bad = int(finite.argmin())
-            raise InputError(f"the embedder gave NaN or infinity for {_named(texts[bad], positions[bad])}")
-        return vectors
+        good = sound(vectors, zeros=self._store.zeros)
+        if good.all():
+            self._pending.add(keys, vectors)
+            return
+        self._pending.add(keys[good], vectors[good])
+        bad = int(good.argmin())
+        more = f", and for {int((~good).sum()) - 1} of the {len(good)} that came with it" if (~good).sum() > 1 else ""
+        raise InputError(
+            f"the embedder gave {flaw(vectors[bad])} for {_named(texts[bad], positions[bad])}{more}: it is not stored"
+        )
 
 
 def _named(text: str, position: int) -> str:
     shown = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
     return f"text {position} ({shown!r})"
-
-
-def _describe(path: Path, embedder: Embedder) -> None:
-    """Write what the folder belongs to, or check it.
-
-    Raises:
-        InputError: The folder belongs to another embedder.
-    """
-    description = {
-        "fingerprint": embedder.fingerprint,
-        "dimension": embedder.dimension,
-        "max_tokens": embedder.max_tokens,
-    }
-    try:
-        found = json.loads(limits.content(path, limits.LARGEST_JSON))
-    except (FileNotFoundError, ValueError, RecursionError):  # new, or damaged: it says nothing that is not known here
-        found = description
-        content = json.dumps(description).encode()
-        with full_disk_explained(path.parent, len(content)):
-            write_privately(path, content)
-    if found != description:
-        raise InputError(f"{path} describes another embedder ({found}) than the one in use ({description})")

@@ -17,27 +17,30 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
-from embedders.embedding_answer import retry_after, vectors_of, words_of
+from embedders.embedding_answer import NoJSONError, retry_after, vectors_of, words_of
+from embedders.exchange import Answer, AnswerError, DeadlineError, Exchange
 from embedders.shards import Vectors
 from errors import InputError
 
-if TYPE_CHECKING:
-    import httpx
-
 log = logging.getLogger(__name__)
 
-_SHOWN_CHARACTERS = 200  # of what a server says
+_READ_CHARACTERS, _SHOWN_CHARACTERS = 2000, 200  # of what a server says
 _LONGEST_BACKOFF = 60.0  # seconds
 _LONGEST_WAIT = 600.0  # seconds: a server that asks for more will not be ready in this run
 _SILENT_WAIT = 5.0  # seconds: shorter waits are not worth a line
+# Dimensions of the largest answer that is read: where nobody knows how many there are, and else at least, so that a
+# model with more than before is named as such
+_MOST_DIMENSIONS, _LEAST_DIMENSIONS = 2**14, 2**12
+# Of JSON: a number with all its digits, deep indentation included; the other fields of a text; the rest of an answer
+_BYTES_OF_A_NUMBER, _BYTES_OF_A_TEXT, _SPARE_BYTES = 48, 4096, 2**20
 _TRIED_AGAIN = {408, 409, 425, 429}  # and everything from 500 on
-_EXHAUSTED = "insufficient_quota"  # OpenAI's code for an empty account: it comes as 429, and no waiting helps
+_EXHAUSTED = b"insufficient_quota"  # OpenAI's code for an empty account: it comes as 429, and no waiting helps
 
 
 def _address(value: str) -> str:
@@ -45,7 +48,7 @@ def _address(value: str) -> str:
     try:
         parts = urlsplit(value)
         plain = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        plain = plain and not any(letter in value for letter in "@?# ")
+        plain = plain and value.isprintable() and not any(letter in value for letter in "@?# ")
     except ValueError:  # a port that is no number
         plain = False
     if not plain:
@@ -110,7 +113,7 @@ class EmbeddingServer:
         self._retries = retries
         self._backoff = backoff
         self._reached = False
-        self._lock = threading.Lock()
+        self._lock, self._parsing = threading.Lock(), threading.Lock()
         self._jitter = random.Random()  # the global generator is seeded, and the run's own
 
     def open(self) -> None:
@@ -119,9 +122,19 @@ class EmbeddingServer:
         Raises:
             InputError: The environment variable of the key is not set, or holds something else.
         """
-        _ = self._client
+        _ = self._exchange
 
-    def vectors(self, texts: Sequence[str], stop: threading.Event, spend: Callable[[int], int]) -> Vectors:
+    def abandon(self) -> None:
+        """End all requests under way, from another thread than theirs."""
+        self._exchange.abandon()
+
+    def vectors(
+        self,
+        texts: Sequence[str],
+        stop: threading.Event,
+        spend: Callable[[int], int],
+        dimension: int | None = None,
+    ) -> Vectors:
         """Vectors of ``texts`` by one request, repeated where that may help; (n, width) float32, in their order.
 
         Args:
@@ -129,6 +142,10 @@ class EmbeddingServer:
             stop: Ends a wait before the next attempt.
             spend: Asked for leave to send n texts once more, after an attempt that the server may have billed; gives
                 how many of them may be sent.
+            dimension: That the vectors will have, where it is known: it limits the size of the answer.
+
+        Returns:
+            NaN and infinity stand where the server gave null, or numbers that float32 does not hold.
 
         Raises:
             InputError: The server refuses, stays silent, or answers with something that is no list of vectors.
@@ -139,9 +156,12 @@ class EmbeddingServer:
         content = json.dumps(request).encode()  # ASCII, whatever the texts hold
         attempt = 0
         while True:
-            outcome = self._attempt(content)
+            known = self.width or dimension
+            dimensions = max(known, _LEAST_DIMENSIONS) if known else _MOST_DIMENSIONS
+            most_bytes = _SPARE_BYTES + len(texts) * (_BYTES_OF_A_TEXT + _BYTES_OF_A_NUMBER * dimensions)
+            outcome = self._attempt(content, most_bytes)
             if not isinstance(outcome, _Failure):
-                return self._parsed(outcome, len(texts))
+                return self._parsed(outcome, len(texts), dimensions)
             reason = f"{self.name}: {outcome.reason}" + (f" ({attempt + 1} attempts)" if attempt else "")
             if not outcome.again or attempt == self._retries:
                 raise InputError(reason)
@@ -157,18 +177,21 @@ class EmbeddingServer:
             attempt += 1
 
     @cached_property
-    def _client(self) -> httpx.Client:
+    def _exchange(self) -> Exchange:
         import httpx
 
         for name in ("httpx", "httpcore"):  # a line for each request; all headers of an answer where Hydra is verbose
             if logging.getLogger(name).level == logging.NOTSET:
                 logging.getLogger(name).setLevel(logging.WARNING)
         key = self._key()
-        return httpx.Client(
-            headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}),
-            timeout=self._timeout,
-            limits=httpx.Limits(max_connections=self._connections, max_keepalive_connections=self._connections),
-        )
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        try:
+            return Exchange(self._url, headers, self._connections, self._timeout)
+        except (OSError, ValueError, ImportError, httpx.InvalidURL) as error:  # it may quote the password of a proxy
+            raise InputError(
+                f"{self.name}: no connection can be prepared ({type(error).__name__}): check the environment variables "
+                "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
+            ) from None
 
     def _key(self) -> str | None:
         if self._api_key_env is None:
@@ -183,38 +206,43 @@ class EmbeddingServer:
             raise InputError(f"embedder.api_key_env={self._api_key_env}: that environment variable holds no key")
         return key
 
-    def _attempt(self, content: bytes) -> httpx.Response | _Failure:
+    def _attempt(self, content: bytes, most_bytes: int) -> Answer | _Failure:
         """A good answer, or why there is none."""
         import httpx
 
         try:
-            response = self._client.post(self._url, content=content)
+            answer = self._exchange.post(content, most_bytes)
+        except DeadlineError as error:
+            what = "answer" if error.sent else "connection"
+            reason = f"no {what} within embedder.timeout={self._timeout:g} seconds"
+            return _Failure(reason, again=True, billed=error.sent)
+        except AnswerError as error:
+            return _Failure(self._quoted(str(error)), again=False)
         except httpx.ConnectError as error:
             # Before anything was ever answered, a wrong address is likelier than a server that restarts.
-            return _Failure(f"no connection: {self._quoted(str(error))}", again=self._reached)
-        except httpx.ConnectTimeout:
-            return _Failure(f"no connection within embedder.timeout={self._timeout:g} seconds", again=True)
-        except httpx.TimeoutException:
-            return _Failure(f"no answer within embedder.timeout={self._timeout:g} seconds", again=True, billed=True)
-        except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
-            reason = self._quoted(str(error)) or type(error).__name__
-            return _Failure(f"the connection broke: {reason}", again=True, billed=True)
-        except (httpx.RequestError, httpx.InvalidURL) as error:
+            return _Failure(f"no connection: {self._quoted(_cause(error))}", again=self._reached)
+        except (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtocolError) as error:
+            return _Failure(f"the connection broke: {self._quoted(_cause(error))}", again=True, billed=True)
+        except (httpx.RequestError, httpx.InvalidURL, UnicodeError) as error:
             return _Failure(f"{type(error).__name__}: {self._quoted(str(error))}", again=False)
         self._reached = True
-        return response if response.status_code == 200 else self._refusal(response)
+        return answer if answer.status == 200 else self._refusal(answer)
 
-    def _refusal(self, response: httpx.Response) -> _Failure:
-        status, said = response.status_code, self._quoted(words_of(response))
+    def _refusal(self, answer: Answer) -> _Failure:
+        status, said = answer.status, self._quoted(words_of(answer.body))
         if status == 401:  # the server's words may hold a part of the key
             given = f"the key in {self._api_key_env}" if self._api_key_env else "a request without a key"
             return _Failure(f"refuses {given} (HTTP 401)", again=False)
         reason = f"HTTP {status}" + (f": {said}" if said else "")
         if status == 404:
             reason += "; check embedder.base_url (it mostly ends in /v1) and embedder.model"
-        exhausted = status == 429 and _EXHAUSTED in response.text
+        elif 300 <= status < 400:  # to follow would send the texts and the key somewhere else
+            reason += "; redirects are not followed: give embedder.base_url the address that the server names"
+            if answer.headers.get("location"):
+                reason += f" ({self._quoted(answer.headers['location'])})"
+        exhausted = status == 429 and _EXHAUSTED in answer.body
         again = not exhausted and (status in _TRIED_AGAIN or status >= 500)
-        return _Failure(reason, again=again, asked_wait=retry_after(response))
+        return _Failure(reason, again=again, asked_wait=retry_after(answer.headers))
 
     def _wait(self, attempt: int, asked: float | None) -> float:
         """Seconds until the next attempt: what the server asks for, or twice as long each time; never all at once."""
@@ -223,17 +251,16 @@ class EmbeddingServer:
             return asked + jitter * self._backoff
         return min(self._backoff * 2.0**attempt, _LONGEST_BACKOFF) * (0.5 + 0.5 * jitter)
 
-    def _parsed(self, response: httpx.Response, texts: int) -> Vectors:
+    def _parsed(self, answer: Answer, texts: int, most_dimensions: int) -> Vectors:
         try:
-            answer = response.json()
-        except ValueError:
-            said = f"{response.headers.get('content-type', 'no content type')}, {response.text}"
+            with self._parsing:  # one at a time: a parsed answer takes a multiple of its bytes
+                vectors = vectors_of(answer.body, texts, most_dimensions)
+        except NoJSONError as error:
+            said = f"{answer.headers.get('content-type', 'no content type')}, {error}"
             raise InputError(
                 f"{self.name}: the answer is no JSON; check embedder.base_url, which mostly ends in /v1 "
                 f"({self._quoted(said)})"
             ) from None
-        try:
-            vectors = vectors_of(answer, texts)
         except ValueError as error:
             raise InputError(f"{self.name}: {self._quoted(str(error))}") from None
         with self._lock:
@@ -246,6 +273,16 @@ class EmbeddingServer:
     def _quoted(self, said: str) -> str:
         """What a server says, on one line, without control characters and without the key that it may repeat."""
         key = self._key()
-        said = said.replace(key, "***") if key else said
+        said, whole = said[:_READ_CHARACTERS], len(said) <= _READ_CHARACTERS
+        if key:
+            said = said.replace(key, "***")
+            said = said if whole else said[: -len(key)]  # the cut may have left a part of it
         said = " ".join("".join(letter if letter.isprintable() else " " for letter in said).split())
         return said if len(said) <= _SHOWN_CHARACTERS else f"{said[: _SHOWN_CHARACTERS - 1]}…"
+
+
+def _cause(error: BaseException) -> str:
+    """What went wrong at first: the layers above say that "all connection attempts failed"."""
+    while isinstance(error, BaseExceptionGroup) or error.__cause__ is not None:
+        error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__ or error
+    return str(error) or type(error).__name__

@@ -11,14 +11,13 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
-import numpy as np
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from embedders.base import QueryLimitError, UnfinishedError, fingerprint_of
+from embedders.base import Keep, QueryLimitError, UnfinishedError, fingerprint_of
 from embedders.embedding_server import Address, EmbeddingServer, VariableName
-from embedders.shards import Vectors
+from embedders.soundness import flaw, sound
 from errors import InputError
 
 log = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ class OpenAIEmbedder:
             max_tokens: What the model reads of a text. Nothing is cut here: a longer one is the server's to refuse.
             batch_size: Texts in a request.
             concurrency: Requests at a time.
-            timeout: Seconds to wait for a connection, and for each part of an answer.
+            timeout: Seconds for a request, from the look-up of the server's name to the last byte of its answer.
             retries: Further attempts after 429, 5xx, a time-out or a broken connection.
             backoff: Seconds before the second attempt; doubled each time, to at most a minute. A server's Retry-After
                 goes before.
@@ -116,46 +115,84 @@ class OpenAIEmbedder:
         """
         if not texts:
             return torch.empty(0, self.dimension)
+        vectors: dict[int, Tensor] = {}
+
+        def keep(places: Sequence[int], rows: Tensor) -> None:
+            good = sound(rows.numpy())
+            vectors.update((place, row) for place, row, is_good in zip(places, rows, good, strict=True) if is_good)
+            if not good.all():
+                bad = int(good.argmin())
+                raise InputError(f"{self._server.name}: gave {flaw(rows[bad].numpy())} for text {places[bad]}")
+
+        def arrived() -> Tensor:
+            return torch.stack([vectors[place] for place in sorted(vectors)]) if vectors else torch.empty(0)
+
+        try:
+            self.deliver(texts, keep)
+        except UnfinishedError as error:
+            raise type(error)(str(error), sorted(vectors), arrived()) from None
+        return arrived()
+
+    def deliver(self, texts: Sequence[str], keep: Keep, dimension: int | None = None) -> None:
+        """Hand the vectors of ``texts`` to ``keep`` as they arrive; see ``Remote``.
+
+        Raises:
+            InputError: The key is missing.
+            QueryLimitError: ``max_queries`` is reached.
+            UnfinishedError: The server refuses, stays silent or answers nonsense.
+        """
         self._server.open()
         starts = range(0, len(texts), self._batch_size)
         stop = threading.Event()
         failures: list[InputError] = []
 
-        def fetch(start: int) -> Vectors:
-            """Vectors of as many texts of this request as could be had."""
+        def fetch(start: int) -> int:
+            """Texts of this request whose vectors could be had."""
             piece = texts[start : start + self._batch_size]
-            allowed = 0 if stop.is_set() else self._budget.take(len(piece))
             try:
+                allowed = 0 if stop.is_set() else self._budget.take(len(piece))
                 if allowed:
-                    return self._server.vectors(piece[:allowed], stop, self._budget.take)
+                    vectors = self._server.vectors(piece[:allowed], stop, self._budget.take, dimension)
+                    keep(range(start, start + allowed), torch.from_numpy(vectors))
+                return allowed
             except InputError as error:
                 failures.append(error)
                 stop.set()
-            return np.empty((0, self._server.width or 0), dtype=np.float32)
+                return 0
+            except BaseException:
+                stop.set()
+                raise
 
-        # One request needs no thread. After a failure those under way are awaited: what they bring is paid for.
+        # After a failure, or Ctrl-C, those under way are awaited: what they bring is paid for. One request has a thread
+        # too, since Ctrl-C only ever strikes the main one.
         with ThreadPoolExecutor(min(self._concurrency, len(starts))) as pool:
             try:
-                pieces = list(pool.map(fetch, starts) if len(starts) > 1 else map(fetch, starts))
+                arrived = sum(pool.map(fetch, starts))
+            except KeyboardInterrupt:
+                stop.set()
+                log.warning(
+                    "%s: waiting for the requests under way, which are paid for; Ctrl-C again drops them",
+                    self._server.name,
+                )
+                try:
+                    pool.shutdown(cancel_futures=True)
+                except KeyboardInterrupt:
+                    self._server.abandon()
+                raise
             finally:
-                stop.set()  # after Ctrl-C nobody waits for another attempt
-        done = [start + row for start, piece in zip(starts, pieces, strict=True) for row in range(len(piece))]
-        self._arrived += len(done)
-        vectors = (
-            torch.from_numpy(np.concatenate([piece for piece in pieces if len(piece)])) if done else torch.empty(0)
-        )
-        if len(done) == len(texts):
-            return vectors
+                stop.set()  # nobody waits for another attempt
+        self._arrived += arrived
         if failures:
             kept = f"; vectors that had arrived and are kept in the cache: {self._arrived:,}" if self._arrived else ""
-            raise UnfinishedError(f"{failures[0]}{kept}", done, vectors)
-        raise QueryLimitError(
-            f"embedder.max_queries={self._budget.limit} is reached: this process has sent so many texts to "
-            f"{self._server.name}, and the {self._arrived:,} vectors that arrived are kept in the cache. Raise it, or "
-            "run the command again to send as many more: only what is missing is sent",
-            done,
-            vectors,
-        )
+            raise UnfinishedError(f"{failures[0]}{kept}", [], torch.empty(0))
+        if arrived < len(texts):
+            raise QueryLimitError(
+                f"embedder.max_queries={self._budget.limit} is reached: this process has sent so many texts to "
+                f"{self._server.name}, and the {self._arrived:,} vectors that arrived are kept in the cache. Raise it, "
+                "or run the command again to send as many more: only what is missing is sent",
+                [],
+                torch.empty(0),
+            )
 
 
 class _Budget:

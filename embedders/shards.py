@@ -12,10 +12,12 @@ write the same file.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import secrets
 import struct
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +32,7 @@ SUFFIX = ".shard"
 TEMPORARY_SUFFIX = ".tmp"
 DAMAGED_SUFFIX = ".damaged"
 
+_ABANDONED_SECONDS = 3600  # a writer without a lock, on a disk that has none, is slower than that by no means
 _MAGIC = b"unembed\x00"
 _VERSION = 1
 _FIELDS = struct.Struct("<8sIIQ16s16s")  # all of the header but its own checksum
@@ -76,18 +79,24 @@ def write_privately(path: Path, *parts: bytes) -> None:
     Raises:
         OSError: The disk is full or not writable; nothing is left behind then.
     """
-    temporary = path.with_name(f"{os.getpid()}-{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    for again in (True, True, False):
+        temporary = path.with_name(f"{os.getpid()}-{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                lock(descriptor)  # until the file is closed, so that remove_abandoned leaves it alone
+                for part in parts:
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+                temporary.replace(path)
+            break
+        except FileNotFoundError:  # somebody has removed it all the same: an older version of this program, by hand
+            if not (again and path.parent.is_dir()):
+                raise
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     _sync_folder(path.parent)
 
 
@@ -189,6 +198,40 @@ class Shard:
         finally:
             os.close(descriptor)
         return vectors
+
+
+def lock(descriptor: int) -> bool:
+    """Lock an open file for this process, without waiting; the lock ends with the process at the latest.
+
+    Returns:
+        False where another process holds it. A disk without locks (some network ones) locks nothing: True.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files of processes that were killed: those that are an hour old and that nobody has locked.
+
+    Their age is counted by the clock of the disk, which may be another machine's, since it has dated them.
+    """
+    found = [path for path in folder.glob(f"*{TEMPORARY_SUFFIX}") if path.is_file()]
+    if not found:
+        return
+    try:
+        with tempfile.TemporaryFile(dir=folder) as made_now:
+            now = os.fstat(made_now.fileno()).st_mtime
+        for path in found:
+            with path.open("rb+") as file:
+                if now - os.fstat(file.fileno()).st_mtime > _ABANDONED_SECONDS and lock(file.fileno()):
+                    path.unlink()
+    except OSError:  # another process was quicker, or this one may not write here: then others tidy up
+        return
 
 
 def set_aside(path: Path) -> None:

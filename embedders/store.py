@@ -11,7 +11,6 @@ import errno
 import logging
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -21,22 +20,22 @@ from numpy.typing import NDArray
 from embedders.index import ABSENT, KeyIndex, Positions, Values
 from embedders.shards import (
     SUFFIX,
-    TEMPORARY_SUFFIX,
     DamagedShardError,
     Keys,
     Shard,
     Vectors,
+    remove_abandoned,
     set_aside,
     shard_size_in_bytes,
     write_shard,
 )
+from embedders.soundness import flaw, sound
 from errors import InputError
 
 log = logging.getLogger(__name__)
 
 _ROW_BITS = 32  # a location is (number of the shard << 32) | row
 _ROW_MASK = (1 << _ROW_BITS) - 1
-_ABANDONED_SECONDS = 3600  # a temporary file as old as this belongs to a process that was killed
 # Up to this size shards are mapped into memory. Beyond it rows are read one by one, because a kernel with large pages
 # counts up to 2 MB as this process's memory for each row that is touched.
 _MAPPED_BYTES = 512 << 20
@@ -48,21 +47,25 @@ class ShardStore:
     Locations are plain integers, valid as long as this object lives.
     """
 
-    def __init__(self, folder: Path, dimension: int) -> None:
+    def __init__(self, folder: Path, dimension: int, zeros: bool = False) -> None:
         """Open ``folder``, making it (0700) where it does not exist, and index the shards in it.
+
+        Args:
+            zeros: Whether a row of zeros may be stored.
 
         Raises:
             InputError: The folder cannot be made or read.
         """
         self.folder = folder
         self.dimension = dimension
+        self.zeros = zeros
         self._shards: list[Shard | None] = []
         self._numbers: dict[str, int] = {}  # by file name
         self._index = KeyIndex()
         self._listed_at: int | None = None
         self._bytes = 0
         make_private_folder(folder)
-        self._remove_abandoned()
+        remove_abandoned(folder)
         self.refresh()
 
     def __len__(self) -> int:
@@ -130,6 +133,7 @@ class ShardStore:
 
         Raises:
             DamagedShardError: A shard that was read for the first time is damaged; it has been set aside.
+            InputError: A vector is not sound: versions before the check stored what an embedder gave.
         """
         vectors = np.empty((len(locations), self.dimension), dtype=np.float32)
         for number, places in _by_shard(locations):
@@ -137,7 +141,14 @@ class ShardStore:
             if shard is None or not (shard.verified or self.check(locations[places])):
                 raise DamagedShardError(f"a shard of {self.folder} was damaged and has been set aside")
             rows = locations[places] & _ROW_MASK
-            vectors[places] = shard.mapped()[rows] if self._bytes <= _MAPPED_BYTES else shard.read(rows)
+            found = shard.mapped()[rows] if self._bytes <= _MAPPED_BYTES else shard.read(rows)
+            good = sound(found, self.zeros)
+            if not good.all():
+                raise InputError(
+                    f"the embedding cache {self.folder} holds {flaw(found[good.argmin()])} that an embedder gave in an "
+                    f"earlier run: remove {shard.path}, and its {shard.rows:,} texts are embedded again"
+                )
+            vectors[places] = found
         return vectors
 
     def _open(self, names: Iterable[str]) -> None:
@@ -214,14 +225,6 @@ class ShardStore:
                 listed,
                 more,
             )
-
-    def _remove_abandoned(self) -> None:
-        for path in self.folder.glob(f"*{TEMPORARY_SUFFIX}"):
-            try:
-                if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
-                    path.unlink()
-            except FileNotFoundError:
-                continue  # another process was quicker
 
 
 @contextlib.contextmanager

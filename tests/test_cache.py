@@ -24,11 +24,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from datamodules.defended import defended
+from defenses.identity import Identity
+from defenses.rounding import Rounding
 from embedders import cache, progress, shards
 from embedders.cache import CachedEmbedder
 from embedders.index import ABSENT, KeyIndex, KeySet, distinct
+from embedders.observation import Observation
 from embedders.shards import text_keys
 from errors import InputError
+from examples import Example
 
 ROOT = Path(__file__).parent.parent
 TEXTS = [f"text {i} " + "word " * (i * 7 % 23) for i in range(300)]
@@ -372,6 +377,47 @@ def test_temporary_files_of_killed_processes_go_after_a_while(tmp_path: Path) ->
     assert (old.exists(), new.exists()) == (False, True)
 
 
+def test_temporary_files_of_the_living_stay_whatever_a_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CachedEmbedder(Counting(), tmp_path).fill(["a"], "training")
+    folder = shards_in(tmp_path)[0].parent
+    new, slow = folder / "1-new.tmp", folder / "2-slow.tmp"
+    new.write_bytes(b"half")
+    with slow.open("wb") as writer:
+        assert shards.lock(writer.fileno())  # as write_privately does
+        os.utime(slow, (time.time() - 7200, time.time() - 7200))
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: now() + 7200)
+        CachedEmbedder(Counting(), tmp_path).embed(["a"])
+        assert (new.exists(), slow.exists()) == (True, True)
+    CachedEmbedder(Counting(), tmp_path).embed(["a"])
+    assert (new.exists(), slow.exists()) == (True, False)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_temporary_file_that_somebody_removed_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, removed = os.fsync, []
+
+    def remove_once(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.suffix == ".tmp" and len(removed) < 2:
+            path.unlink()
+            removed.append(path)
+        real(descriptor)
+
+    cached = CachedEmbedder(Counting(), tmp_path)
+    cached.embed(["a"])
+    monkeypatch.setattr(shards.os, "fsync", remove_once)
+    cached.flush()
+    assert len(removed) == 2
+    again = Counting()
+    assert torch.equal(CachedEmbedder(again, tmp_path).embed(["a"]), vectors_of(["a"]))
+    assert again.sent == []
+
+
 def test_texts_asked_for_and_texts_sent_are_counted_by_purpose(tmp_path: Path) -> None:
     cached = CachedEmbedder(Counting(), tmp_path)
     cached.fill(["a", "b", "a"], "training")
@@ -437,10 +483,13 @@ def poisoned(value: float) -> Callable[[Tensor, int], Tensor]:
     [
         poisoned(float("nan")),
         poisoned(float("inf")),
+        poisoned(3e38),
+        lambda vectors, bad: vectors * (torch.arange(len(vectors)) != bad)[:, None],
+        lambda vectors, bad: vectors * 1e-30 ** (torch.arange(len(vectors)) == bad)[:, None],
         lambda vectors, bad: vectors[1:],
         lambda vectors, bad: vectors[:, 1:],
     ],
-    ids=["nan", "inf", "count", "width"],
+    ids=["nan", "inf", "huge", "zero", "tiny", "count", "width"],
 )
 def test_a_bad_answer_is_an_error_and_only_its_batch_is_not_stored(
     tmp_path: Path, change: Callable[[Tensor, int], Tensor]
@@ -452,13 +501,59 @@ def test_a_bad_answer_is_an_error_and_only_its_batch_is_not_stored(
         cached.fill(texts, "training")
     assert re.search(r"text \d+ \(", str(caught.value))
     assert "s" * 41 not in str(caught.value)
-    if "NaN" in str(caught.value):
+    if "gave NaN" in str(caught.value) or "gave a vector" in str(caught.value):
         assert "text 40 (" in str(caught.value)
     cached.flush()
     sent = cached._embedder.sent  # type: ignore[attr-defined]
     again = Counting()
     CachedEmbedder(again, tmp_path, batch_size=8).fill(texts, "training")
     assert len(again.sent) == len(texts) - (len(sent) - 1), "the bad batch held one text"
+
+
+def test_of_a_batch_with_a_bad_vector_the_others_are_stored(tmp_path: Path) -> None:
+    cached = CachedEmbedder(Wrong(poisoned(float("nan"))), tmp_path)
+    with pytest.raises(InputError, match=r"gave NaN, null or infinity for text 1 \('BAD'\): it is not"):
+        cached.embed(["a", "BAD", "c"])
+    again = Counting()
+    CachedEmbedder(again, tmp_path).embed(["a", "BAD", "c"])
+    assert again.sent == ["BAD"]
+
+
+class Words(Counting):
+    """Sees the text alone of a language model's output; that of an empty one is token 0."""
+
+    observation = Observation(vocabulary=100, top_k=0)
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        self.batches.append(list(texts))
+        return torch.tensor([[float(len(text))] for text in texts])
+
+
+def test_a_row_of_zeros_is_an_output_of_a_language_model(tmp_path: Path) -> None:
+    embedder = Words(dimension=1)
+    CachedEmbedder(embedder, tmp_path).fill(["", "aa"], "training")
+    cached = CachedEmbedder(embedder, tmp_path)
+    assert cached.view(["aa", ""])[:].tolist() == [[2.0], [0.0]]
+    assert len(embedder.batches) == 1
+    examples = [Example(0, "aa"), Example(1, "")]
+    assert defended(Identity(), cached.embed(["aa", ""]), examples, "test").tolist() == [[2.0], [0.0]]
+    with pytest.raises(InputError, match="text 0, and of 1 of these 2, is all zeros"):
+        defended(Rounding(step=10.0), cached.embed(["aa", ""]), examples, "test")
+
+
+@pytest.mark.parametrize("use", ["embed", "view"])
+def test_a_vector_of_zeros_of_an_earlier_version_is_named_with_its_file(tmp_path: Path, use: str) -> None:
+    cached = CachedEmbedder(Counting(), tmp_path)
+    cached.fill(TEXTS[:9], "training")
+    cached.fill(["other"], "training")
+    (folder,) = tmp_path.iterdir()
+    old = shards.write_shard(folder, text_keys(["x", "y"]), np.array([[1] * 8, [0] * 8], np.float32))
+    cached = CachedEmbedder(Counting(), tmp_path)
+    assert cached.embed(["x"]).sum() == 8
+    with pytest.raises(InputError, match=f"{folder} holds a vector of zeros .*: remove {old}, and its 2 texts"):
+        cached.embed(["x", "y"]) if use == "embed" else cached.view(["x", "y"])[:]
+    old.unlink()
+    assert torch.equal(CachedEmbedder(Counting(), tmp_path).embed(["x", "y"]), vectors_of(["x", "y"]))
 
 
 @pytest.fixture

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import inspect
 import json
 import logging
 import os
+import signal
 import socket
 import subprocess
 import threading
 import time
+import tracemalloc
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -25,10 +30,13 @@ import yaml
 from torch import Tensor
 
 import configuration
+from embedders import cache
 from embedders.base import Embedder, QueryLimitError, UnfinishedError
 from embedders.cache import CachedEmbedder
+from embedders.claims import claiming
 from embedders.embedding_server import EmbeddingServer
 from embedders.openai_api import OpenAIEmbedder
+from embedders.shards import text_keys
 from errors import InputError
 from support.processes import Warm
 
@@ -330,6 +338,16 @@ def empty_account(handler: Handler, body: dict[str, Any]) -> None:
     handler.answer({"error": {"message": "no money", "code": "insufficient_quota"}}, 429)
 
 
+def packed(content: bytes) -> bytes:
+    packing = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    return packing.compress(content) + packing.flush()
+
+
+def all_rows(**fields: object) -> Behaviour:
+    return changed(lambda found: [row.update(fields) for row in found])
+
+
+CHARSETS = ("bz2", "hex", "undefined", "idna")
 PAGE = raw(b"<html>\x1b[31mHello</html>", Content_Type="text/html")
 WRONG: dict[str, tuple[Behaviour, str]] = {
     "count": (changed(list.pop), "gave 2 vectors for 3 texts"),
@@ -357,6 +375,30 @@ WRONG: dict[str, tuple[Behaviour, str]] = {
     "not found": (refusal(404, "no such model"), r"HTTP 404: no such model; check embedder\.base_url"),
     "moved": (refusal(301, Location="http://elsewhere/"), "HTTP 301: out of order"),
     "empty account": (empty_account, "HTTP 429: no money"),
+    "deep": (raw(b"[" * 40_000), r"no JSON; check .* \[\[\["),
+    "deeper": (raw(b"[" * 200_000), r"holds 200,000 values, too many for 3 vectors: \[\[\["),
+    "many digits": (raw(b"1" * 10_000), "no JSON"),
+    "many small lists": (raw(b"[" + b"[]," * 70_000 + b"[]]"), r"holds 140,\d+ values, too many"),
+    "deep index": (changed_row(1, index=[[[0]]]), r'index fields .*\[0, "\.\.\.", 2\]'),
+    "texts": (all_rows(embedding=["0.5"] * WIDTH), "no list of numbers"),
+    "true": (all_rows(embedding=[True] * WIDTH), "no list of numbers"),
+    "an object": (all_rows(embedding={"0": 1.0}), "no list of numbers"),
+    "zero": (changed_row(1, embedding=[0.0] * WIDTH), "gave a vector of zeros for text 1"),
+    "3e38": (changed_row(2, embedding=[3e38] * WIDTH), r"largest number is 3\.0e\+38 .* for text 2"),
+    "1e-30": (changed_row(0, embedding=[1e-30] * WIDTH), r"largest number is 1\.0e-30 .* for text 0"),
+    "unknown packing": (raw(b"x", Content_Encoding="br"), "packed as br, which was not asked for"),
+    "packed twice": (raw(packed(packed(b"{}")), Content_Encoding="gzip, gzip"), "packed as gzip, gzip, which was not"),
+    "not packed": (raw(b"{}", Content_Encoding="gzip"), "said to be packed as gzip, and is not"),
+    "half packed": (raw(packed(b"{}" * 999)[:-9], Content_Encoding="gzip"), "packed as gzip, and ends too early"),
+    "a bomb": (raw(packed(bytes(50_000_000)), Content_Encoding="gzip"), r"larger than [\d,]+ bytes"),
+    "large": (raw(b" " * 4_000_000), r"larger than [\d,]+ bytes"),
+    "a large refusal": (lambda handler, body: handler.answer(b"no " * 3_000_000, 400), "HTTP 400: no no"),
+    "a packed refusal": (
+        lambda handler, body: handler.answer(packed(b"no " * 90_000), 400, Content_Encoding="gzip"),
+        "HTTP 400: no no",
+    ),
+    **{f"a page in {c}": (raw(b"<p>\xff", Content_Type=f"text/html; charset={c}"), "no JSON.*<p>") for c in CHARSETS},
+    **{f"a refusal in {c}": (refusal(400, "no", Content_Type=f"a/b; charset={c}"), "HTTP 400: no") for c in CHARSETS},
 }
 
 
@@ -367,6 +409,254 @@ def test_a_wrong_answer_is_named_at_once_and_not_tried_again(server: Server, kin
         embedder(server).embed(["a", "b", "c"])
     assert str(raised.value).startswith(f"embedder.model=m at {server.url}: ")
     assert len(server.requests) == 1
+
+
+def test_a_packed_answer_is_read(server: Server) -> None:
+    server.otherwise = lambda handler, body: handler.answer(
+        packed(json.dumps({"data": rows(body)}).encode()), Content_Encoding="gzip"
+    )
+    assert torch.equal(embedder(server).embed(["a", "b"]), vectors_of(["a", "b"]))
+
+
+def test_a_bomb_is_not_unpacked(server: Server) -> None:
+    server.otherwise = raw(packed(bytes(200_000_000)), Content_Encoding="gzip")
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match="larger than"):
+            embedder(server, dimensions=WIDTH).embed(["a"])
+        assert tracemalloc.get_traced_memory()[1] < 2e7
+    finally:
+        tracemalloc.stop()
+
+
+def dripping(first: bytes, then: bytes) -> Behaviour:
+    """An answer of which a byte arrives now and then, and which never ends."""
+
+    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
+        handler.close_connection = True
+        handler.wfile.write(first)
+        with contextlib.suppress(OSError):
+            for _ in range(1000):
+                handler.wfile.write(then)
+                time.sleep(0.05)
+
+    return behaviour
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        dripping(b"HTTP/1.1 200 OK\r\nX-A: ", b"a"),
+        dripping(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", b" "),
+        dripping(b"HTTP/1.1 500 Oops\r\nContent-Length: 1000\r\n\r\n", b" "),
+        dripping(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    ],
+    ids=["headers", "body", "refusal", "100 without end"],
+)
+def test_a_byte_now_and_then_is_no_answer(server: Server, behaviour: Behaviour) -> None:
+    server.otherwise = behaviour
+    begun = time.monotonic()
+    with pytest.raises(InputError, match=r"no answer within embedder\.timeout=0\.4 seconds$"):
+        embedder(server, timeout=0.4, retries=0).embed(["a"])
+    assert time.monotonic() - begun < 10  # it would drip for 50 seconds
+
+
+@pytest.mark.parametrize(
+    "answer", [raw(b"[" * 200_000), changed_number(3, None), refusal(301)], ids=["deep", "null", "moved"]
+)
+def test_what_the_other_requests_brought_is_kept(server: Server, tmp_path: Path, answer: Behaviour) -> None:
+    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
+        if "text 08" in body["input"]:
+            time.sleep(0.2)  # the others are answered first, but for one
+            answer(handler, body)
+        else:
+            time.sleep(0.4 * ("text 16" in body["input"]))
+            good(handler, body)
+
+    server.otherwise = behaviour
+    texts = [f"text {i:02d}" for i in range(32)]
+    made = functools.partial(embedder, server, dimensions=WIDTH, batch_size=8)
+    with pytest.raises(InputError):
+        CachedEmbedder(made(), tmp_path).fill(texts, "training")
+    assert sorted(server.sizes) == [8, 8, 8, 8]
+    server.otherwise = good
+    server.requests.clear()
+    again = CachedEmbedder(made(), tmp_path)
+    again.fill(texts, "training")
+    assert sum(server.sizes) <= 8
+    assert torch.equal(again.view(texts)[:], vectors_of(texts))
+
+
+def test_of_an_answer_with_a_vector_that_is_none_the_others_are_kept(server: Server, tmp_path: Path) -> None:
+    server.otherwise = lambda handler, body: changed_row(body["input"].index("c"), embedding=[0] * WIDTH)(handler, body)
+    cached = CachedEmbedder(embedder(server, dimensions=WIDTH), tmp_path)
+    with pytest.raises(UnfinishedError, match=r"gave a vector of zeros for text 2 \('c'\): it is not stored"):
+        cached.fill(list("abcd"), "training")
+    server.otherwise = good
+    cached.fill(list("abcd"), "training")
+    assert server.texts[4:] == ["c"]
+    assert cached.queries.sent["training"] == 5
+
+
+def test_after_ctrl_c_what_is_under_way_is_awaited_and_kept(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
+        if "text 0" in body["input"]:
+            time.sleep(0.2)
+            signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(0.4)
+        good(handler, body)
+
+    server.otherwise = behaviour
+    texts = [f"text {i}" for i in range(9)]
+    cached = CachedEmbedder(embedder(server, dimensions=WIDTH, batch_size=2, concurrency=3), tmp_path, batch_size=9)
+    with pytest.raises(KeyboardInterrupt):
+        cached.fill(texts, "training")
+    assert "waiting for the requests under way" in caplog.text
+    assert server.sizes == [2, 2, 2]  # those that were not under way are not sent any more
+    server.otherwise = good
+    CachedEmbedder(embedder(server, dimensions=WIDTH), tmp_path).fill(texts, "training")
+    assert sorted(server.texts) == texts  # each once in all
+
+
+def test_ctrl_c_again_does_not_wait(server: Server, tmp_path: Path) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
+        if "c" in body["input"]:
+            return good(handler, body)
+        if "a" in body["input"]:
+            time.sleep(0.3)
+            signal.pthread_kill(main, signal.SIGINT)
+            time.sleep(0.3)
+            signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(40)
+        return None
+
+    server.otherwise = behaviour
+    begun = time.monotonic()
+    cached = CachedEmbedder(embedder(server, dimensions=WIDTH, batch_size=1, timeout=60), tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        cached.fill(["a", "b", "c"], "training")
+    assert time.monotonic() - begun < 20
+    assert len(CachedEmbedder(embedder(server, dimensions=WIDTH), tmp_path).embed(["c"])) == 1
+    assert server.texts.count("c") == 1
+
+
+def test_a_cache_that_has_all_texts_needs_no_server(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["a", "b"]
+    CachedEmbedder(embedder(server), tmp_path).fill(texts, "training")
+    assert server.texts == ["dimension", "a", "b"]
+    server.otherwise = refusal(500)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    found = CachedEmbedder(embedder(server, retries=0), tmp_path)
+    assert found.dimension == WIDTH
+    found.fill(texts, "training")
+    assert torch.equal(found.view(texts)[:], vectors_of(texts))
+    assert torch.equal(found.embed(["b"]), vectors_of(["b"]))
+    assert len(found.embed([])) == 0
+    assert len(server.requests) == 2
+
+
+def test_of_two_that_fill_one_cache_at_a_time_one_pays_for_a_text(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"text {i:02d}" for i in range(30)]
+    begun, waiting = threading.Event(), threading.Event()
+
+    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
+        begun.set()
+        if body["input"][0] < "text 20":
+            assert waiting.wait(4)  # until the other has sent what is its own, and waits for the rest
+        good(handler, body)
+
+    server.otherwise = behaviour
+    monkeypatch.setattr(cache.time, "sleep", lambda seconds: waiting.wait(0.01) if seconds < 1 else waiting.set())
+    one, other = (CachedEmbedder(embedder(server, dimensions=WIDTH, batch_size=4), tmp_path) for _ in range(2))
+    first = threading.Thread(target=one.fill, args=(texts[:20], "training"))
+    first.start()
+    assert begun.wait(30)
+    other.fill(texts[10:], "training")
+    first.join()
+    assert Counter(server.texts) == Counter(texts)
+    assert torch.equal(other.view(texts[10:])[:], vectors_of(texts[10:]))
+    assert other.queries.sent["training"] == 10
+    assert list(tmp_path.rglob("*.claim")) == []
+
+
+def test_what_another_process_claimed_and_left_is_sent(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = functools.partial(embedder, server, dimensions=WIDTH)
+    CachedEmbedder(made(), tmp_path).fill(["a"], "training")
+    (folder,) = tmp_path.iterdir()
+    (folder / "1-dead.claim").write_bytes(text_keys(["b"])[:, 0].tobytes())  # nobody locks it any more
+    CachedEmbedder(made(), tmp_path).fill(["b"], "training")
+    assert server.texts == ["a", "b"]
+    assert list(folder.glob("*.claim")) == []
+
+    silent = contextlib.ExitStack()
+    silent.enter_context(claiming(folder, text_keys(["c", "d"])))
+    monkeypatch.setattr(cache, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(cache, "_CLAIM_SECONDS", 0.05)
+    CachedEmbedder(made(), tmp_path).fill(["c"], "training")  # a process that hangs is not waited for
+    monkeypatch.setattr(cache, "_CLAIM_SECONDS", 900.0)
+    threading.Timer(0.1, silent.close).start()
+    CachedEmbedder(made(), tmp_path).fill(["d"], "training")
+    assert server.texts == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"[" * 50_000, b'{"dimension": "6"}', b'{"dimension": 0}', b"\xff"])
+def test_a_damaged_description_of_the_cache_costs_one_query(server: Server, tmp_path: Path, content: bytes) -> None:
+    CachedEmbedder(embedder(server), tmp_path).fill(["a"], "training")
+    (path,) = tmp_path.glob("*/embedder.json")
+    sound = path.read_bytes()
+    path.write_bytes(content)
+    for _ in range(2):
+        assert torch.equal(CachedEmbedder(embedder(server), tmp_path).embed(["a"]), vectors_of(["a"]))
+    assert path.read_bytes() == sound
+    assert server.texts == ["dimension", "a", "dimension"]
+
+
+def test_another_model_behind_the_same_name_is_found(server: Server, tmp_path: Path) -> None:
+    CachedEmbedder(embedder(server), tmp_path).fill(["a"], "training")
+    server.otherwise = lambda handler, body: good(handler, {**body, "dimensions": 7})
+    with pytest.raises(InputError, match=r"width 7 instead of 6, .* needs another cache_dir than"):
+        CachedEmbedder(embedder(server), tmp_path).embed(["b"])
+
+
+def test_the_key_goes_nowhere_else(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No redirect is followed, no cookie kept, no other key taken from a .netrc."""
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    heard: list[Any] = []
+
+    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
+        heard.append(handler.headers["Cookie"])
+        moved = {"Location": f"http://localhost:{server.server_port}/v2/embeddings"}
+        handler.answer({"data": rows(body)}, 200 if len(heard) < 3 else 307, Set_Cookie="who=you; Path=/", **moved)
+
+    server.otherwise = behaviour
+    found = embedder(server, api_key_env=None)
+    found.embed(["a"])
+    found.embed(["b"])
+    with pytest.raises(InputError, match=r"HTTP 307: .*redirects are not followed: .* \(http://localhost:\d+/v2"):
+        found.embed(["c"])
+    assert (server.keys, heard) == ([None] * 3, [None] * 3)
+
+
+def test_a_proxy_that_is_none_is_named_without_its_password(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "nonsense://me:secret@proxy:1")
+    with pytest.raises(InputError, match="check the environment variables HTTP_PROXY") as raised:
+        embedder(server).embed(["a"])
+    assert "secret" not in str(raised.value)
 
 
 def test_another_width_than_asked_for_or_than_before_is_an_error(server: Server) -> None:
@@ -510,7 +800,7 @@ def test_what_arrived_of_a_batch_before_a_failure_is_kept(server: Server, tmp_pa
     server.requests.clear()
     fresh = CachedEmbedder(embedder(server, dimensions=None), tmp_path)
     assert torch.equal(fresh.embed(texts), vectors_of(texts))
-    assert server.texts == ["dimension", "text 7"]
+    assert server.texts == ["text 7"]  # and the dimension is known
 
 
 def test_a_failure_ends_the_waits_of_the_others(server: Server) -> None:
@@ -562,6 +852,7 @@ def test_a_large_job_is_announced_with_its_cost(
         ("base_url='https://host/v1?api-key=1'", "must be an http or https address"),
         ("base_url=api.openai.com/v1", "must be an http or https address"),
         ("base_url=http://host:port/v1", "must be an http or https address"),
+        ("base_url='http://host/\u202ev1'", "must be an http or https address"),
         ("base_url=http:///v1", "must be an http or https address"),
         ("api_key_env=sk-123", "key_env=***: must be the name of an environment variable in capitals, or null"),
         ("api_key_env=abcdef0123", "key_env=***: must be the name of an environment variable in capitals, or null"),
@@ -608,9 +899,16 @@ def test_a_run_goes_through_and_leaves_no_key_behind(server: Server, tmp_path: P
     assert done.returncode == 0, done.stderr
     spoken += done.stdout + done.stderr
     assert json.loads((tmp_path / "whole" / "record.json").read_text())["embedder"]["dimension"] == WIDTH
-    assert server.answered.pop("dimension") == 2
+    assert server.answered.pop("dimension") == 1
     assert len(server.answered) > 256
     assert set(server.answered.values()) == {1}  # the second run has sent what the first has not
+
+    asked, server.otherwise = len(server.requests), refusal(500)
+    del environment["OPENAI_API_KEY"]
+    command = [str(ROOT / "evaluate.py"), f"run={tmp_path / 'whole'}", "trainer=cpu"]
+    done = warm.run(command, environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert len(server.requests) == asked
 
     assert set(server.keys) == {f"Bearer {KEY}"}
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
