@@ -22,22 +22,26 @@ import os
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before a library starts threads, which a fork would lose
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+os.environ["OMP_NUM_THREADS"] = "1"  # before a library starts threads, which a fork would lose
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["HF_HUB_OFFLINE"] = "1"
+sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent))
 
 import pyarrow
 import torch
-from hypothesis import HealthCheck, Phase, given, seed, settings
-
 from fuzzing import checkpoints, run_files, server, stores, texts, vectors
+from fuzzing.broken import Inputs
 from fuzzing.child import Child, Outcome, apart
 from fuzzing.reader import Reader
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+ROUND = 500  # inputs that hypothesis makes with one seed: it prefers what is near to what it made
 
 
 @dataclass
@@ -53,14 +57,26 @@ class Fault:
 
 @dataclass
 class Seen:
-    """What came of the inputs of a reader."""
+    """What came of the inputs of a reader; ``seconds`` by the clock, ``starved`` for want of memory."""
 
     inputs: int = 0
+    distinct: set[bytes] = field(default_factory=set)
+    seconds: float = 0.0
     refused: int = 0
     starved: int = 0
     slowest: float = 0.0
     largest: float = 0.0
     faults: int = 0
+
+    def count(self, content: bytes, outcome: Outcome) -> None:
+        """Take note of an input."""
+        self.inputs += 1
+        self.distinct.add(hashlib.blake2b(content, digest_size=8).digest())
+        self.refused += outcome.kind == "refused"
+        self.starved += outcome.starved
+        self.slowest = max(self.slowest, outcome.seconds)
+        self.largest = max(self.largest, outcome.megabytes)
+        self.faults += outcome.fault
 
 
 class Faults:
@@ -110,6 +126,26 @@ def prepare(reader: Reader, folder: Path) -> bytes:
     return apart(reader.good, folder / "good")
 
 
+def broken(inputs: Inputs, count: int, number: int) -> list[bytes]:
+    """Inputs by hypothesis, whose seed is ``number``."""
+    made: list[bytes] = []
+
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @seed(number)
+    @given(inputs)
+    def take(content: bytes) -> None:
+        made.append(content)
+
+    take()
+    return made
+
+
 def fuzz(name: str, count: int, faults: Faults, number: int = 0) -> Seen:
     """Try ``count`` inputs on a reader; ``number`` is the seed.
 
@@ -120,31 +156,17 @@ def fuzz(name: str, count: int, faults: Faults, number: int = 0) -> Seen:
     with tempfile.TemporaryDirectory(prefix="unembed-fuzz-") as directory:
         folder = Path(directory) / "a" / "b"
         good = prepare(reader, folder)
+        began = time.monotonic()
         with Child(reader.read, good, folder) as child:
             child.attempt(good)
-
-            @settings(
-                max_examples=count,
-                deadline=None,
-                database=None,
-                phases=[Phase.generate],
-                suppress_health_check=list(HealthCheck),
-            )
-            @seed(number)
-            @given(reader.inputs(good))
-            def attempt(content: bytes) -> None:
-                outcome = child.attempt(content)
-                seen.inputs += 1
-                seen.refused += outcome.kind == "refused"
-                seen.starved += outcome.starved
-                seen.slowest = max(seen.slowest, outcome.seconds)
-                seen.largest = max(seen.largest, outcome.megabytes)
-                seen.faults += outcome.fault
-                if outcome.fault and (fault := faults.add(name, content, outcome)) is not None:
-                    child.close()  # does it fail in a new process too, or had inputs before it a part in that?
-                    fault.alone = child.attempt(content).fault
-
-            attempt()
+            for start in range(0, count, ROUND):
+                for content in broken(reader.inputs(good), min(ROUND, count - start), 1000 * number + start // ROUND):
+                    outcome = child.attempt(content)
+                    seen.count(content, outcome)
+                    if outcome.fault and (fault := faults.add(name, content, outcome)) is not None:
+                        child.close()  # does it fail in a new process too, or had inputs before it a part in that?
+                        fault.alone = child.attempt(content).fault
+        seen.seconds = time.monotonic() - began
     return seen
 
 
@@ -179,12 +201,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     every, faults = readers(), Faults(options.folder)
     seen = []
-    print(f"{'reader':<34}{'inputs':>8}{'refused':>9}{'faults':>8}{'starved':>9}{'slowest s':>11}{'largest MB':>12}")
+    print(
+        f"{'reader':<34}{'inputs':>8}{'refused':>9}{'faults':>8}{'starved':>9}{'slowest s':>11}{'largest MB':>12}{'took s':>9}"
+    )
     for name in options.readers:
         one = fuzz(name, max(1, round(options.inputs * every[name].share)), faults, options.seed)
         seen.append(one)
         counts = f"{one.inputs:>8,}{one.refused:>9,}{one.faults:>8,}{one.starved:>9,}"
-        print(f"{name:<34}{counts}{one.slowest:>11.3f}{one.largest:>12.1f}", flush=True)
+        print(f"{name:<34}{counts}{one.slowest:>11.3f}{one.largest:>12.1f}{one.seconds:>9.1f}", flush=True)
     for fault in sorted(faults.found.values(), key=lambda fault: -fault.count):
         note = "" if fault.alone else "  (not by this input alone)"
         print(
@@ -194,6 +218,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         json.dumps(
             {
                 "inputs": sum(one.inputs for one in seen),
+                "distinct": sum(len(one.distinct) for one in seen),
                 "readers": len(seen),
                 "faults": len(faults.found),
                 "slowest_seconds": round(max(one.slowest for one in seen), 3),

@@ -56,7 +56,7 @@ def readers() -> dict[str, Reader]:
     unfinished = json.dumps("0" * 32)
     return {
         "last.ckpt": Reader(_loaded, _trained, _inputs, 1.5, LIBRARIES),
-        "last.ckpt, resumed": Reader(_resumed, _trained, _inputs, 0.2, LIBRARIES),
+        "last.ckpt, resumed": Reader(_resumed, _trained, _inputs, 0.15, LIBRARIES),
         "finished_batches, unfinished": Reader(_unfinished, lambda: _unfinished_good(unfinished), _inputs, 0.5),
     }
 

@@ -176,12 +176,15 @@ class Child:
         """Where the process was, by what faulthandler wrote; a process that still lives is killed."""
         said = self.folder / SAID
         if self._pid is not None:
-            written = said.stat().st_size
+            sizes = [said.stat().st_size] * 2
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGUSR1)
-            end = time.monotonic() + 0.5
-            while said.stat().st_size == written and time.monotonic() < end:
-                time.sleep(0.01)
+            end = time.monotonic() + 1
+            while (
+                sizes[-1] == sizes[0] or sizes[-1] != sizes[-2]
+            ) and time.monotonic() < end:  # it is written in parts
+                time.sleep(0.02)
+                sizes.append(said.stat().st_size)
             self._kill()
         text = said.read_text(errors="replace")
         current = text[max(text.rfind("Current thread"), text.rfind("Thread 0x") if "Current" not in text else 0, 0) :]
@@ -265,8 +268,9 @@ def _serve(connection: socket.socket, read: Read, folder: Path) -> None:
         before, began = usage_of([os.getpid()]), _busy()
         outcome = _tried(read, folder / WORK, content)
         seconds = _busy() - began
-        if not outcome["kind"] or outcome["kind"] in ("read", "refused"):
-            outcome |= _printed(said) or _harm(folder)
+        if outcome["kind"] in ("read", "refused"):
+            outcome |= _printed(said)
+        outcome |= _harm(folder)  # which is worse than any exception that came of it
         os.ftruncate(said, 0)
         del content
         grown = max(0.0, peak_megabytes() - before.megabytes)
@@ -339,7 +343,7 @@ def _redirect(path: Path) -> int:
     os.dup2(nothing, 0)
     os.dup2(said, 1)
     os.dup2(said, 2)
-    sys.stdout = sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: PTH123, SIM115
+    sys.stdout = sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.unraisablehook = sys.__unraisablehook__
     return said
 

@@ -126,7 +126,15 @@ def _compared(run: Path) -> None:
         for name, sound in RUN.items():
             written(other / name, sound)
     compare.compare(
-        compare.read_settings([str(run), str(other), "metrics=cosine,exact_match", "resamples=1000", f"output={run.parent / 'comparison'}"])
+        compare.read_settings(
+            [
+                str(run),
+                str(other),
+                "metrics=cosine,exact_match",
+                "resamples=1000",
+                f"output={run.parent / 'comparison'}",
+            ]
+        )
     )
 
 

@@ -11,7 +11,6 @@ import threading
 import time
 import zlib
 from pathlib import Path
-from typing import Any
 
 from hypothesis import strategies as st
 

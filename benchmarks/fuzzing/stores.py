@@ -24,6 +24,7 @@ from .reader import Reader
 
 WIDTH = 6
 VECTORS = np.random.default_rng(0).normal(size=(40, WIDTH)).astype(np.float32)
+QDRANT = ("qdrant_client", "qdrant_client.local.qdrant_local")  # imported before a fork
 META, STORAGE, CHROMA = "meta.json", "collection/docs/storage.sqlite", "chroma.sqlite3"
 
 
@@ -148,14 +149,26 @@ def _chroma() -> bytes:
 # -- broken ones ------------------------------------------------------------------------------------------------------
 
 
-def _amended(database: bytes, statement: str, *values: object) -> bytes:
-    """A SQLite file after a statement."""
+def _amended(database: bytes, statements: str, *values: object) -> bytes:
+    """A SQLite file after statements (a line each; the values are the last one's), or as it was where one fails."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.deserialize(database)
         connection.execute("PRAGMA writable_schema = 1")
-        connection.execute(statement, values)
-        connection.commit()
+        *others, last = statements.splitlines()
+        try:
+            for statement in others:
+                connection.execute(statement)
+            connection.execute(last, values)
+            connection.commit()
+        except sqlite3.Error:
+            return database
         return connection.serialize()
+
+
+def _view(selected: str) -> str:
+    """Statements that put a view in the place of Qdrant's table: it makes up rows when it is read."""
+    return f"""delete from sqlite_master where name like 'sqlite_autoindex%'
+update sqlite_master set type = 'view', rootpage = 0, sql = 'create view points as {selected}'"""
 
 
 def _one_file(files: dict[str, bytes], name: str) -> Callable[[bytes], bytes]:
@@ -197,12 +210,12 @@ def _qdrant_inputs(whole: bytes) -> Inputs:
             files[STORAGE], "update points set id = ? where rowid = 1", name.encode("utf-8", "replace").decode()
         )
     )
+    rows_without_end = "with recursive n(id) as (select 1 union all select id + 1 from n)"
     odd = st.sampled_from(
-        ["update points set point = zeroblob(500000000)", "update points set point = 'text'", "update points set point = null",
-         "delete from points", "drop table points", "create trigger t after insert on points begin delete from points; end",
-         "update sqlite_master set sql = 'create table points (id, point, other)'",
-         "update sqlite_master set sql = 'create view points as with recursive n(id) as (select 1 union all select id + 1"
-         " from n) select id, id as point from n', type = 'view', rootpage = 0"]
+        ["update points set point = zeroblob(100000) where rowid = 1", "update points set point = 'text'",
+         "update points set point = null", "delete from points", "drop table points",
+         "update sqlite_master set sql = 'create table points (id, point, other)'", _view("select 1 as id, 2 as point"),
+         _view("select 1 as id, zeroblob(900000000) as point"), _view(f"{rows_without_end} select id, id as point from n")]
     )  # fmt: skip
     statements = odd.map(lambda statement: _amended(files[STORAGE], statement))
     storage = weighted((12, rows), (3, ids), (1, statements)).map(_one_file(files, STORAGE))
@@ -225,7 +238,7 @@ def _chroma_inputs(whole: bytes) -> Inputs:
     )  # fmt: skip
     values = texts | st.binary(max_size=30) | st.sampled_from([0, -1, 2**31, 2**62, 0.5, None, b"\0" * 24])
     updates = st.builds(
-        lambda column, value: _updated(files[CHROMA], f"update or ignore {column[0]} set {column[1]} = ?", value),
+        lambda column, value: _amended(files[CHROMA], f"update or ignore {column[0]} set {column[1]} = ?", value),
         columns, values,
     )  # fmt: skip
     metadata = hostile(pickle.dumps({"dimensionality": WIDTH, "id_to_label": {"d0": 1}, "max_seq_id": 1}))
@@ -234,10 +247,3 @@ def _chroma_inputs(whole: bytes) -> Inputs:
         (1, metadata.map(_one_file(files, f"{segment}/index_metadata.pickle"))),
         (2, _any_file(files)),
     )
-
-
-def _updated(database: bytes, statement: str, value: object) -> bytes:
-    try:
-        return _amended(database, statement, value)
-    except sqlite3.Error:  # a value that this column refuses
-        return database

@@ -6,7 +6,6 @@ import csv
 import functools
 import gzip
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from datamodules.beir import BeirCollection
 from datamodules.files import TextFiles
 
-from .broken import Inputs, changed, inputs, trees, lines_of, written
+from .broken import Inputs, changed, inputs, lines_of, trees, written
 from .reader import Reader
 
 QRELS = b"query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td2\t2\n"
