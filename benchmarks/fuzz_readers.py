@@ -17,13 +17,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib
+import itertools
 import json
 import os
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,7 +38,7 @@ import pyarrow
 import torch
 from fuzzing import checkpoints, run_files, server, stores, texts, vectors
 from fuzzing.broken import Inputs
-from fuzzing.child import Child, Outcome, apart
+from fuzzing.child import UNKNOWN, Child, Outcome, apart
 from fuzzing.reader import Reader
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
@@ -60,7 +61,6 @@ class Seen:
     """What came of the inputs of a reader; ``seconds`` by the clock, ``starved`` for want of memory."""
 
     inputs: int = 0
-    distinct: set[bytes] = field(default_factory=set)
     seconds: float = 0.0
     refused: int = 0
     starved: int = 0
@@ -68,10 +68,9 @@ class Seen:
     largest: float = 0.0
     faults: int = 0
 
-    def count(self, content: bytes, outcome: Outcome) -> None:
+    def count(self, outcome: Outcome) -> None:
         """Take note of an input."""
         self.inputs += 1
-        self.distinct.add(hashlib.blake2b(content, digest_size=8).digest())
         self.refused += outcome.kind == "refused"
         self.starved += outcome.starved
         self.slowest = max(self.slowest, outcome.seconds)
@@ -91,7 +90,7 @@ class Faults:
 
     def add(self, name: str, content: bytes, outcome: Outcome) -> Fault | None:
         """Count one; gives the fault where it is a new kind."""
-        key = (outcome.kind, outcome.place)
+        key = (outcome.kind, name if outcome.place == UNKNOWN else outcome.place)
         known = self.found.get(key)
         fault = known or self.found.setdefault(key, Fault(outcome, self._save(name, content)))
         fault.count += 1
@@ -146,6 +145,17 @@ def broken(inputs: Inputs, count: int, number: int) -> list[bytes]:
     return made
 
 
+def distinct(inputs: Inputs, count: int, number: int) -> Iterator[bytes]:
+    """About ``count`` different inputs: fewer where there are hardly so many."""
+    known = set[bytes]()
+    for turn in range(4 + 2 * count // ROUND):
+        for content in broken(inputs, min(ROUND, count), number + turn):
+            digest = hashlib.blake2b(content, digest_size=8).digest()
+            if digest not in known:
+                known.add(digest)
+                yield content
+
+
 def fuzz(name: str, count: int, faults: Faults, number: int = 0) -> Seen:
     """Try ``count`` inputs on a reader; ``number`` is the seed.
 
@@ -159,13 +169,12 @@ def fuzz(name: str, count: int, faults: Faults, number: int = 0) -> Seen:
         began = time.monotonic()
         with Child(reader.read, good, folder) as child:
             child.attempt(good)
-            for start in range(0, count, ROUND):
-                for content in broken(reader.inputs(good), min(ROUND, count - start), 1000 * number + start // ROUND):
-                    outcome = child.attempt(content)
-                    seen.count(content, outcome)
-                    if outcome.fault and (fault := faults.add(name, content, outcome)) is not None:
-                        child.close()  # does it fail in a new process too, or had inputs before it a part in that?
-                        fault.alone = child.attempt(content).fault
+            for content in itertools.islice(distinct(reader.inputs(good), count, 1000 * number), count):
+                outcome = child.attempt(content)
+                seen.count(outcome)
+                if outcome.fault and (fault := faults.add(name, content, outcome)) is not None:
+                    child.close()  # does it fail in a new process too, or had inputs before it a part in that?
+                    fault.alone = child.attempt(content).fault
         seen.seconds = time.monotonic() - began
     return seen
 
@@ -201,24 +210,21 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     every, faults = readers(), Faults(options.folder)
     seen = []
-    print(
-        f"{'reader':<34}{'inputs':>8}{'refused':>9}{'faults':>8}{'starved':>9}{'slowest s':>11}{'largest MB':>12}{'took s':>9}"
-    )
+    titles = f"{'inputs':>8}{'refused':>9}{'faults':>8}{'starved':>9}{'slowest s':>11}{'most MB':>9}{'took s':>8}"
+    print(f"{'reader':<34}{titles}")
     for name in options.readers:
         one = fuzz(name, max(1, round(options.inputs * every[name].share)), faults, options.seed)
         seen.append(one)
         counts = f"{one.inputs:>8,}{one.refused:>9,}{one.faults:>8,}{one.starved:>9,}"
-        print(f"{name:<34}{counts}{one.slowest:>11.3f}{one.largest:>12.1f}{one.seconds:>9.1f}", flush=True)
+        print(f"{name:<34}{counts}{one.slowest:>9.3f}{one.largest:>9.1f}{one.seconds:>8.1f}", flush=True)
     for fault in sorted(faults.found.values(), key=lambda fault: -fault.count):
         note = "" if fault.alone else "  (not by this input alone)"
-        print(
-            f"\n{fault.count} times{note}: {described(fault.outcome)}\n  {', '.join(sorted(fault.readers))}\n  {fault.replay}"
-        )
+        print(f"\n{fault.count} times{note}: {described(fault.outcome)}")
+        print(f"  {', '.join(sorted(fault.readers))}\n  {fault.replay}")
     print(
         json.dumps(
             {
                 "inputs": sum(one.inputs for one in seen),
-                "distinct": sum(len(one.distinct) for one in seen),
                 "readers": len(seen),
                 "faults": len(faults.found),
                 "slowest_seconds": round(max(one.slowest for one in seen), 3),

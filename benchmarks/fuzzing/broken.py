@@ -47,7 +47,7 @@ def weighted(*choices: tuple[int, Inputs]) -> Inputs:
 def changed(draw: st.DrawFn, whole: bytes) -> bytes:
     """A good file with something done to it, up to four times."""
     content = bytearray(whole)
-    for _ in range(draw(st.integers(0, 4))):
+    for _ in range(draw(st.integers(1, 4))):
         place = draw(st.integers(0, len(content)))
         end = min(len(content), place + draw(st.integers(0, 16)))
         kind = draw(st.sampled_from(["flip", "cut", "remove", "double", "insert", "word", "number"]))

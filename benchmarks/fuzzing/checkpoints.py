@@ -14,6 +14,7 @@ from string import ascii_lowercase
 from typing import Any
 
 import torch
+from hydra.utils import instantiate
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from torch import Tensor
@@ -31,11 +32,11 @@ from .reader import Reader
 SMALL = [
     "attack=bag_of_words", "datamodule=files", "datamodule.batch_size=4", "trainer=cpu", "logger=none",
     "trainer.precision=32-true", "trainer.max_time=00:00:00:01", "~callbacks.progress", "~callbacks.attributes",
-    "~callbacks.pace",
+    "~callbacks.pace", "+callbacks.checkpoint.every_n_train_steps=1", "callbacks.checkpoint.train_time_interval=null",
 ]  # fmt: skip
-LIBRARIES = ("train", "lightning", "callbacks.analyses", "callbacks.baseline", "callbacks.report", "callbacks.run_record",
-             "callbacks.scoring_models", "attacks.bag_of_words", "attacks.sharding", "datamodules.inversion",
-             "sentence_transformers", "transformers", "hydra.utils", "defenses.threat")  # fmt: skip
+LIBRARIES = ("train", "lightning", "callbacks.analyses", "callbacks.baseline", "callbacks.report",
+             "callbacks.run_record", "callbacks.scoring_models", "attacks.bag_of_words", "attacks.sharding",
+             "datamodules.inversion", "sentence_transformers", "transformers", "hydra.utils", "defenses.threat")  # fmt: skip
 ABSURD = [6_000_000_000, 2**31, 10**12]
 
 
@@ -124,7 +125,7 @@ def _unfinished_good(key: str) -> bytes:
         return next(Path(folder).iterdir()).read_bytes()
 
 
-# -- broken ones --------------------------------------------------------------------------------------------------------
+# -- broken ones ------------------------------------------------------------------------------------------------------
 
 
 def _tensors() -> st.SearchStrategy[Any]:
@@ -132,10 +133,10 @@ def _tensors() -> st.SearchStrategy[Any]:
     sizes = st.sampled_from(ABSURD)
     plain = st.sampled_from(
         [torch.empty(0), torch.tensor(1.0), torch.full((3,), float("nan")), torch.full((2, 2), 3e38),
-         torch.ones(3, dtype=torch.complex64), torch.ones(3, dtype=torch.float8_e4m3fn), torch.ones(3, dtype=torch.bfloat16),
+         torch.ones(3, dtype=torch.complex64), torch.ones(3, dtype=torch.float8_e4m3fn),
+         torch.ones(3, dtype=torch.bfloat16), torch.zeros(5056, dtype=torch.uint8),
          torch.ones(2, 2).to_sparse(), torch.ones(2, device="meta"), torch.arange(3), torch.zeros(3, dtype=torch.bool),
-         torch.nn.Parameter(torch.ones(2)), torch.ones(4).as_strided((4, 4), (0, 1)), torch.zeros(5056, dtype=torch.uint8),
-         torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)]
+         torch.nn.Parameter(torch.ones(2)), torch.ones(4).as_strided((4, 4), (0, 1))]
     )  # fmt: skip
     unfolding = st.builds(lambda size, kind: torch.zeros(1, dtype=kind).expand(size), sizes, st.sampled_from(
         [torch.float32, torch.uint8, torch.int64]))  # fmt: skip
@@ -161,25 +162,17 @@ def _repacked(whole: bytes, part: str, content: bytes, packed: bool) -> bytes:
 
 def _paths(tree: Any) -> st.SearchStrategy[Any]:
     """The state of the callback that writes checkpoints, with paths that lead elsewhere."""
-    paths = st.sampled_from([*PATHS, "", "run", "run/checkpoints", "../work/run", "checkpoints/last.ckpt"])
+    paths = st.sampled_from([*PATHS, "", "run", "run/checkpoints", "run/checkpoints/../../../outside"])
+    harmful = st.sampled_from(["local://../outside", "run/checkpoints/../../../outside"])
     scores = st.dictionaries(paths, st.just(torch.tensor(1.0)), max_size=2)
     state = st.fixed_dictionaries(
-        {"best_model_path": paths, "last_model_path": paths, "kth_best_model_path": paths, "dirpath": paths | st.none(),
+        {"best_model_path": harmful | paths, "last_model_path": paths, "kth_best_model_path": paths, "dirpath": paths | st.none(),
          "best_k_models": scores, "monitor": st.none(), "best_model_score": st.none(), "current_score": st.none(),
          "kth_value": st.just(torch.tensor(float("inf")))}
     )  # fmt: skip
 
-    def put(values: dict[str, Any], as_they_are: bool) -> Any:
-        callbacks = tree.get("callbacks", {})
-        if as_they_are:  # else Lightning looks at the state no further
-            own = next((state for name, state in callbacks.items() if name.startswith("ModelCheckpoint")), {})
-            values["dirpath"] = own.get("dirpath")
-        return {
-            **tree,
-            "callbacks": {k: values if k.startswith("ModelCheckpoint") else v for k, v in callbacks.items()},
-        }
-
-    return st.builds(put, state, st.booleans())
+    key = instantiate(configuration.compose("train", SMALL).callbacks.checkpoint).state_key
+    return state.map(lambda values: {**tree, "callbacks": {**tree.get("callbacks", {}), key: values}})
 
 
 def _inputs(whole: bytes) -> Inputs:

@@ -38,6 +38,7 @@ from .usage import Usage, family, peak_megabytes, reset_peak, usage_of
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK, OUTSIDE, SAID = "work", "outside", "said"
+UNKNOWN = "unknown"  # where a process was that the kernel, or a thread of a library, was busy for
 _POLL_SECONDS = 0.02
 _LONGEST_MESSAGE = 4000  # characters
 _LEAKED_MEGABYTES = 1000.0  # of many inputs together, after which a new process is started
@@ -233,7 +234,7 @@ def place_of(text: str, *, innermost_first: bool = False) -> str:
         frame for frame in frames if (path := Path(frame[0])).is_relative_to(ROOT) and "benchmarks" not in path.parts
     ]
     if not (own or frames):
-        return "unknown"
+        return UNKNOWN
     name, line, function = (own or frames)[0]
     path = Path(name)
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else Path(*path.parts[-3:])

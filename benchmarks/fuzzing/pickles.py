@@ -12,11 +12,13 @@ from .broken import Inputs, changed, weighted
 MADE = "../outside/made"
 # What a pickle could call: each makes a directory or a file outside, where the child looks for one.
 _CALLS = [
-    ("os", "mkdir", (MADE,)), ("posix", "mkdir", (MADE,)), ("os", "makedirs", (MADE,)), ("os", "system", (f"mkdir {MADE}",)),
+    ("os", "mkdir", (MADE,)), ("posix", "mkdir", (MADE,)), ("os", "makedirs", (MADE,)),
+    ("os", "system", (f"mkdir {MADE}",)),
     ("builtins", "eval", (f"__import__('os').mkdir('{MADE}')",)), ("builtins", "exec", (f"open('{MADE}', 'w')",)),
     ("builtins", "open", (MADE, "w")), ("__builtin__", "open", (MADE, "w")), ("io", "open", (MADE, "w")),
     ("pathlib", "os.mkdir", (MADE,)), ("qdrant_client.http.models.models", "os.mkdir", (MADE,)),
-    ("qdrant_client.http.models", "models.open", (MADE, "w")), ("qdrant_client.local.persistence", "sqlite3.connect", (MADE,)),
+    ("qdrant_client.http.models", "models.open", (MADE, "w")),
+    ("qdrant_client.local.persistence", "sqlite3.connect", (MADE,)),
     ("torch", "save", ([], MADE)), ("torch.serialization", "os.mkdir", (MADE,)), ("torch", "load", (MADE,)),
     ("numpy", "save", (MADE, [1])), ("logging", "FileHandler", (MADE,)), ("shutil", "rmtree", ("../outside",)),
     ("os", "unlink", ("../outside/keep",)), ("collections", "OrderedDict", ()), ("datetime", "timedelta", (10**9,)),

@@ -1,4 +1,4 @@
-"""What lies in a run directory besides checkpoints, as evaluate.py, the report, compare.py and a resumed test read it."""
+"""What lies in a run directory besides checkpoints, as evaluate.py, reports, compare.py and resumed tests read it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ WIDTH = 4
 CONFIG = b"choices: {attack: geia}\nattack: {_target_: attacks.geia.GEIA, beams: 2}\nseed: 0\n"
 PREDICTIONS = [
     {"index": 0, "reference": "a b", "prediction": "a", "kind": "sequence", "cosine": 0.5, "candidates": ["a"]},
-    {"index": 1, "reference": "Ada met Bob", "prediction": "Ada", "kind": "sequence", "cosine": 0.5, "spans": [[0, 3, "NAME"]]},
+    {"index": 1, "reference": "Ada met Bob", "prediction": "Ada", "kind": "sequence", "cosine": 0.5,
+     "spans": [[0, 3, "NAME"]]},
 ]  # fmt: skip
 METRICS = {
     "bleu": 1.0, "cosine": 0.5, "exact_match": 0.0, "rouge_l": None, "entity_recovery/NAME": 2.5, "examples": 2,
@@ -91,10 +92,10 @@ def readers() -> dict[str, Reader]:
     }
     for name, good in RUN.items():
         strategy = {".json": trees, ".jsonl": _lines, ".yaml": inputs}[Path(name).suffix]
-        found[f"{name}, reported"] = Reader(_in_run(name, _reported), lambda good=good: good, strategy)
+        found[f"{name}, reported"] = Reader(_in_run(name, _reported), lambda good=good: good, strategy, 0.3)
     for name in (runs.CONFIG, runs.PREDICTIONS, runs.METRICS, runs.RECORD, runs.ANALYSES):
         reported = found[f"{name}, reported"]
-        found[f"{name}, compared"] = Reader(_in_run(name, _compared), reported.good, reported.inputs, 0.3)
+        found[f"{name}, compared"] = Reader(_in_run(name, _compared), reported.good, reported.inputs, 0.1)
     return found
 
 
@@ -173,8 +174,9 @@ def _truths(folder: Path, content: bytes) -> object:
 def _attack(folder: Path) -> Any:
     """As much of an attack as a step of a test asks for."""
     return SimpleNamespace(
-        finished=FinishedBatches(folder, "settings"), oracle=SimpleNamespace(queries=Queries()), device=torch.device("cpu"),
-        hints=lambda rows: None, lengths=lambda rows: None, invert=lambda targets, oracle: [],
+        finished=FinishedBatches(folder, "settings"), oracle=SimpleNamespace(queries=Queries()),
+        device=torch.device("cpu"), hints=lambda rows: None, lengths=lambda rows: None,
+        invert=lambda targets, oracle: [],
     )  # fmt: skip
 
 

@@ -99,7 +99,7 @@ def _embed(folder: Path, content: bytes) -> object:
     return embedder.embed(TEXTS)
 
 
-# -- answers ------------------------------------------------------------------------------------------------------------
+# -- answers ----------------------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -127,8 +127,8 @@ def _structured(draw: st.DrawFn) -> bytes:
     )
     text = body.decode("utf-8", "replace")
     charset = draw(
-        st.sampled_from(["utf-8"] * 6 + ["utf-16", "utf-7", "bz2", "hex", "undefined", "idna", "punycode", "zlib", "rot13",
-                                        "unicode_escape", "raw_unicode_escape", "mbcs", "base64", "no-such", "", "\u00e9"])
+        st.sampled_from(["utf-8"] * 6 + ["utf-16", "utf-7", "bz2", "hex", "undefined", "idna", "punycode", "zlib", "",
+                                         "rot13", "unicode_escape", "mbcs", "base64", "no-such", "\u00e9"])
     )  # fmt: skip
     kind = f"application/json; charset={charset}".encode()
     headers = [(b"Content-Type", draw(st.sampled_from([b"application/json", kind, kind, b"text/html", b"\xff", b""])))]
@@ -142,13 +142,15 @@ def _structured(draw: st.DrawFn) -> bytes:
         body = packed.get(packing, body) if right else body
     elif charset == "utf-16":
         body = text.encode("utf-16")
-    waits = ["1", "-1", "nan", "inf", "1e400", "9" * 5000, "Wed, 21 Oct 2099 07:28:00 GMT", "Wed, 99 Oct 2099", "", "\xe9",
-             "Fri, 31 Dec 9999 23:59:60 -2359", "Mon, 01 Jan 0001 00:00:00 +2359", "x" * 70_000]  # fmt: skip
+    waits = ["1", "-1", "nan", "inf", "1e400", "9" * 5000, "Wed, 21 Oct 2099 07:28:00 GMT", "Wed, 99 Oct 2099",
+             "", "\xe9", "Fri, 31 Dec 9999 23:59:60 -2359", "Mon, 01 Jan 0001 00:00:00 +2359",
+             "x" * 70_000]  # fmt: skip
     if draw(st.booleans()):
         headers.append((b"Retry-After", draw(st.sampled_from(waits)).encode("latin-1")))
-    odd = [(b"Transfer-Encoding", b"chunked"), (b"Transfer-Encoding", b"x"), (b"Content-Length", b"99999999999999999999"),
-           (b"Content-Length", b"-1"), (b"Location", b"http://127.0.0.1:1/"), (b"Set-Cookie", b"a=\xff; Max-Age=1e99"),
-           (b"Connection", b"upgrade"), (b"X", b"y" * 100_000), (b"Content-Encoding", b"gzip"), (b"A b", b"c")]  # fmt: skip
+    odd = [(b"Transfer-Encoding", b"chunked"), (b"Transfer-Encoding", b"x"),
+           (b"Content-Length", b"99999999999999999999"), (b"Content-Length", b"-1"), (b"Location", b"http://127.0.0.1:1/"),
+           (b"Set-Cookie", b"a=\xff; Max-Age=1e99"), (b"Connection", b"upgrade"), (b"X", b"y" * 100_000),
+           (b"Content-Encoding", b"gzip"), (b"A b", b"c")]  # fmt: skip
     headers += draw(st.lists(st.sampled_from(odd), max_size=2) if draw(st.booleans()) else st.just([]))
     status = draw(
         st.sampled_from(

@@ -41,7 +41,7 @@ def readers() -> dict[str, Reader]:
     return found
 
 
-# -- FAISS ----------------------------------------------------------------------------------------------------------------
+# -- FAISS ------------------------------------------------------------------------------------------------------------
 
 
 def _faiss(kind: str) -> bytes:
@@ -215,7 +215,8 @@ def _qdrant_inputs(whole: bytes) -> Inputs:
         ["update points set point = zeroblob(100000) where rowid = 1", "update points set point = 'text'",
          "update points set point = null", "delete from points", "drop table points",
          "update sqlite_master set sql = 'create table points (id, point, other)'", _view("select 1 as id, 2 as point"),
-         _view("select 1 as id, zeroblob(900000000) as point"), _view(f"{rows_without_end} select id, id as point from n")]
+         _view("select 1 as id, zeroblob(900000000) as point"),
+         _view(f"{rows_without_end} select id, id as point from n")]
     )  # fmt: skip
     statements = odd.map(lambda statement: _amended(files[STORAGE], statement))
     storage = weighted((12, rows), (3, ids), (1, statements)).map(_one_file(files, STORAGE))
@@ -230,8 +231,9 @@ def _chroma_inputs(whole: bytes) -> Inputs:
         ["", "{}", "[]", "null", "-1"]
     )
     columns = st.sampled_from(
-        [("collections", "name"), ("collections", "config_json_str"), ("collections", "dimension"), ("collections", "id"),
-         ("segments", "type"), ("segments", "scope"), ("segments", "id"), ("embeddings", "embedding_id"),
+        [("collections", "name"), ("collections", "config_json_str"), ("collections", "dimension"),
+         ("collections", "id"), ("segments", "type"), ("segments", "scope"), ("segments", "id"),
+         ("embeddings", "embedding_id"),
          ("embeddings_queue", "vector"), ("embeddings_queue", "encoding"), ("embeddings_queue", "metadata"),
          ("embeddings_queue", "operation"), ("embeddings_queue", "id"), ("embeddings", "seq_id"), ("tenants", "id"),
          ("databases", "name"), ("migrations", "hash"), ("max_seq_id", "seq_id"), ("collection_metadata", "key")]
