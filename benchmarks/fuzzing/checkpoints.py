@@ -36,7 +36,8 @@ SMALL = [
 ]  # fmt: skip
 LIBRARIES = ("train", "lightning", "callbacks.analyses", "callbacks.baseline", "callbacks.report",
              "callbacks.run_record", "callbacks.scoring_models", "attacks.bag_of_words", "attacks.sharding",
-             "datamodules.inversion", "sentence_transformers", "transformers", "hydra.utils", "defenses.threat")  # fmt: skip
+             "datamodules.inversion", "sentence_transformers", "transformers", "hydra.utils",
+             "defenses.threat")  # fmt: skip
 ABSURD = [6_000_000_000, 2**31, 10**12]
 
 
@@ -165,12 +166,12 @@ def _paths(tree: Any) -> st.SearchStrategy[Any]:
     paths = st.sampled_from([*PATHS, "", "run", "run/checkpoints", "run/checkpoints/../../../outside"])
     harmful = st.sampled_from(["local://../outside", "run/checkpoints/../../../outside"])
     scores = st.dictionaries(paths, st.just(torch.tensor(1.0)), max_size=2)
+    nothing, one = st.none(), st.just(torch.tensor(1.0))
     state = st.fixed_dictionaries(
-        {"best_model_path": harmful | paths, "last_model_path": paths, "kth_best_model_path": paths, "dirpath": paths | st.none(),
-         "best_k_models": scores, "monitor": st.none(), "best_model_score": st.none(), "current_score": st.none(),
-         "kth_value": st.just(torch.tensor(float("inf")))}
+        {"best_model_path": harmful | paths, "last_model_path": paths, "kth_best_model_path": paths,
+         "dirpath": paths | nothing, "best_k_models": scores, "monitor": nothing, "best_model_score": nothing,
+         "current_score": nothing, "kth_value": one}
     )  # fmt: skip
-
     key = instantiate(configuration.compose("train", SMALL).callbacks.checkpoint).state_key
     return state.map(lambda values: {**tree, "callbacks": {**tree.get("callbacks", {}), key: values}})
 
