@@ -38,7 +38,8 @@ import pyarrow
 import torch
 from fuzzing import checkpoints, run_files, server, stores, texts, vectors
 from fuzzing.broken import Inputs
-from fuzzing.child import UNKNOWN, Child, Outcome, apart
+from fuzzing.child import Child, Outcome
+from fuzzing.inside import UNKNOWN, apart
 from fuzzing.reader import Reader
 from hypothesis import HealthCheck, Phase, given, seed, settings
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,10 +31,10 @@ VALUES: list[Any] = [
 def written(path: Path, content: bytes) -> Path:
     """Write an input, in its true length."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    content, grown, size = content.rpartition(GROWN) if GROWN in content[-40:] else (content, b"", b"")
-    path.write_bytes(content)
+    grown = re.search(re.escape(GROWN) + rb"(\d{1,12})\Z", content[-40:])
+    path.write_bytes(content[: -len(grown[0])] if grown else content)
     if grown:
-        os.truncate(path, int(size))
+        os.truncate(path, int(grown[1]))
     return path
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .broken import Inputs, inputs
-from .child import Read
+from .inside import Read
 
 
 @dataclass(frozen=True, slots=True)
