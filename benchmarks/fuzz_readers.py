@@ -1,262 +1,247 @@
-"""Broken files for every reader: each must be read, or refused with one message, and soon.
+"""Broken input for every reader: each must be read, or refused with one message, soon and within little memory.
 
-    python benchmarks/fuzz_readers.py --inputs 2000      # a reader; 14 readers
+    python benchmarks/fuzz_readers.py --inputs 3000                      # of each reader; slow readers get a share
+    python benchmarks/fuzz_readers.py --readers vectors.npy "FAISS Flat"
+    python benchmarks/fuzz_readers.py --replay /tmp/unembed-fuzz/vectors-npy--5f2c9a.input
 
-hypothesis makes the inputs: bytes of nothing in particular, lines of odd JSON, and good files with bytes changed, cut
-off, doubled or put in. What is not an InputError is a fault, and so is an input that takes the processor longer than
-ten seconds. Ends with one JSON line.
+hypothesis makes the inputs: bytes of nothing in particular, good files with bytes changed, good formats with odd
+values in them, small files that unfold to large ones, pickles that call something, and a server's answers. Each is
+read in a process under watch. A fault is: an exception that is no InputError, a traceback that is printed, a crash,
+more than 2 seconds of the processor, 10 by the clock or 1 GB, or a file made or removed elsewhere. The faults, each
+type and place once, are listed at the end with the first input that showed it, which is saved. Ends with one JSON line;
+the exit code is 1 where there are faults.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import io
+import hashlib
+import importlib
+import itertools
 import json
-import signal
+import os
+import re
 import sys
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pyarrow
-import pyarrow.parquet
-import torch
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
-from rich.console import Console
-from safetensors.torch import save
-
+os.environ["OMP_NUM_THREADS"] = "1"  # before a library starts threads, which a fork would lose
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent))
 
-import runs
-from attacks.run_checks import check_embedder
-from attacks.trust import check_trusted
-from callbacks.comparison_entries import read_entries
-from callbacks.report import print_summary, write_report
-from datamodules.beir import BeirCollection
-from datamodules.files import TextFiles
-from datamodules.vector_files import read_vectors
-from errors import InputError
+import pyarrow
+import torch
+from fuzzing import checkpoints, run_files, server, stores, texts, vectors
+from fuzzing.broken import Inputs
+from fuzzing.child import Child, Outcome
+from fuzzing.inside import UNKNOWN, apart
+from fuzzing.reader import Reader
+from hypothesis import HealthCheck, Phase, given, seed, settings
 
-LIMIT_SECONDS = 10
-WIDTH = 4
-VECTORS = np.arange(1, 13, dtype=np.float32).reshape(3, WIDTH)
-QRELS = b"query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td2\t2\n"
-CORPUS = b'{"_id": "d1", "title": "", "text": "one"}\n{"_id": "d2", "title": "two", "text": "three"}\n'
-QUERIES = b'{"_id": "q1", "text": "what"}\n{"_id": "q2", "text": "who"}\n'
-CONFIG = b"choices: {attack: geia}\nattack: {_target_: attacks.geia.GEIA, beams: 2}\nseed: 0\n"
-METRICS = b'{"bleu": 1.0, "cosine": null, "entity_recovery/NAME": 2.5, "examples": 1, "seconds": 2.0}'
-PREDICTION = {"index": 0, "reference": "a b", "prediction": "a", "kind": "sequence", "cosine": 0.5, "candidates": ["a"]}
+ROUND = 500  # inputs that hypothesis makes with one seed: it prefers what is near to what it made
 
 
-def good() -> dict[str, bytes]:
-    """A sound file for each reader, by its name."""
-    array, table, checkpoint, rows = io.BytesIO(), io.BytesIO(), io.BytesIO(), io.StringIO()
-    np.save(array, VECTORS)
-    columns = {"vector": VECTORS.tolist(), "text": ["a", "b", "c"], "split": ["train", "valid", "test"]}
-    pyarrow.parquet.write_table(pyarrow.table(columns), table)
-    torch.save({"state_dict": {"a": torch.ones(3)}, "global_step": 1}, checkpoint)
-    csv.writer(rows).writerows([["text", "split"], ["a, b", "train"], ["c", "test"]])
-    lines = [{"text": "a", "split": "train", "spans": [[0, 1, "NAME"]]}, {"text": "b", "split": "test", "spans": []}]
-    return {
-        "texts.jsonl": "".join(json.dumps(line) + "\n" for line in lines).encode(),
-        "texts.csv": rows.getvalue().encode(),
-        "texts.parquet": table.getvalue(),
-        "vectors.npy": array.getvalue(),
-        "vectors.safetensors": save({"vectors": torch.from_numpy(VECTORS.copy())}),
-        "vectors.parquet": table.getvalue(),
-        "vectors.jsonl": b"".join(json.dumps(row).encode() + b"\n" for row in VECTORS.tolist()),
-        "qrels.tsv": QRELS,
-        "config.yaml": CONFIG,
-        "last.ckpt": checkpoint.getvalue(),
-        "predictions.jsonl": json.dumps(PREDICTION).encode() + b"\n",
-        "metrics.json": METRICS,
-        "record.json": json.dumps({"embedder": {"fingerprint": "0" * 64, "dimension": WIDTH}}).encode(),
-        "config.yaml, reported": CONFIG,
-    }
+@dataclass
+class Fault:
+    """One kind of fault at one place."""
+
+    outcome: Outcome
+    replay: Path
+    count: int = 0
+    readers: set[str] = field(default_factory=set)
+    alone: bool = True
 
 
-def readers() -> dict[str, Callable[[Path, bytes], object]]:
-    """Of each name: what reads the bytes, given a folder to put them into."""
+@dataclass
+class Seen:
+    """What came of the inputs of a reader; ``seconds`` by the clock, ``starved`` for want of memory."""
 
-    def texts(name: str) -> Callable[[Path, bytes], object]:
-        def read(folder: Path, content: bytes) -> object:
-            path = written(folder / name, content)
-            options = {"spans_field": "spans"} if name == "texts.jsonl" else {}
-            return TextFiles(path=str(path), split_field="split", valid_fraction=0.0, **options).load()  # type: ignore[arg-type]
+    inputs: int = 0
+    seconds: float = 0.0
+    refused: int = 0
+    starved: int = 0
+    slowest: float = 0.0
+    largest: float = 0.0
+    faults: int = 0
 
-        return read
-
-    def vectors(name: str) -> Callable[[Path, bytes], object]:
-        return lambda folder, content: read_vectors(written(folder / name, content), WIDTH)
-
-    def qrels(folder: Path, content: bytes) -> object:
-        written(folder / "corpus.jsonl", CORPUS)
-        written(folder / "queries.jsonl", QUERIES)
-        written(folder / "qrels" / "test.tsv", content)
-        return BeirCollection(path=str(folder)).read()
-
-    def config(folder: Path, content: bytes) -> None:
-        written(folder / runs.CONFIG, content)
-        check_trusted(runs.read_config(folder), folder)
-
-    def checkpoint(folder: Path, content: bytes) -> object:
-        path = written(folder / runs.CHECKPOINT, content)
-        (folder / runs.PREVIOUS).unlink(missing_ok=True)
-        runs.resume_from(folder, "last")
-        return runs.load_checkpoint(path)
-
-    def predictions(folder: Path, content: bytes) -> object:
-        written(folder / runs.METRICS, METRICS)
-        return results(folder, runs.PREDICTIONS, content)
-
-    def metrics(folder: Path, content: bytes) -> object:
-        written(folder / runs.PREDICTIONS, json.dumps(PREDICTION).encode() + b"\n")
-        return results(folder, runs.METRICS, content)
-
-    def reported(folder: Path, content: bytes) -> object:
-        written(folder / runs.METRICS, METRICS)
-        written(folder / runs.PREDICTIONS, json.dumps(PREDICTION).encode() + b"\n")
-        return results(folder, runs.CONFIG, content)
-
-    def results(folder: Path, name: str, content: bytes) -> object:
-        written(folder / runs.CONFIG, CONFIG)
-        written(folder / name, content)
-        write_report(folder)
-        print_summary(folder, Console(file=io.StringIO()))
-        return read_entries([folder])
-
-    def record(folder: Path, content: bytes) -> None:
-        written(folder / runs.CONFIG, CONFIG)
-        written(folder / runs.CHECKPOINT, good()["last.ckpt"])
-        written(folder / runs.RECORD, content)
-        check_embedder(folder, "init_from", "0" * 64, WIDTH)
-
-    return {
-        **{name: texts(name) for name in ("texts.jsonl", "texts.csv", "texts.parquet")},
-        **{f"vectors.{kind}": vectors(f"vectors.{kind}") for kind in ("npy", "safetensors", "parquet", "jsonl")},
-        "qrels.tsv": qrels,
-        "config.yaml": config,
-        "last.ckpt": checkpoint,
-        "predictions.jsonl": predictions,
-        "metrics.json": metrics,
-        "record.json": record,
-        "config.yaml, reported": reported,
-    }
+    def count(self, outcome: Outcome) -> None:
+        """Take note of an input."""
+        self.inputs += 1
+        self.refused += outcome.kind == "refused"
+        self.starved += outcome.starved
+        self.slowest = max(self.slowest, outcome.seconds)
+        self.largest = max(self.largest, outcome.megabytes)
+        self.faults += outcome.fault
 
 
-def written(path: Path, content: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return path
+class Faults:
+    """All that was found, each kind once.
+
+    Args:
+        folder: Where the first input of each is saved.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.found = folder, dict[tuple[str, str], Fault]()
+
+    def add(self, name: str, content: bytes, outcome: Outcome) -> Fault | None:
+        """Count one; gives the fault where it is a new kind."""
+        key = (outcome.kind, name if outcome.place == UNKNOWN else outcome.place)
+        known = self.found.get(key)
+        fault = known or self.found.setdefault(key, Fault(outcome, self._save(name, content)))
+        fault.count += 1
+        fault.readers.add(name)
+        return None if known else fault
+
+    def _save(self, name: str, content: bytes) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{slug(name)}--{hashlib.blake2b(content, digest_size=6).hexdigest()}.input"
+        path.write_bytes(content)
+        return path
 
 
-@st.composite
-def changed(draw: st.DrawFn, whole: bytes) -> bytes:
-    """A good file with something done to it, up to four times."""
-    content = bytearray(whole)
-    for _ in range(draw(st.integers(0, 4))):
-        place = draw(st.integers(0, len(content)))
-        end = min(len(content), place + draw(st.integers(0, 16)))
-        kind = draw(st.sampled_from(["flip", "cut", "remove", "double", "insert", "number"]))
-        if kind == "flip" and place < len(content):
-            content[place] ^= 1 << draw(st.integers(0, 7))
-        elif kind == "cut":
-            del content[place:]
-        elif kind == "remove":
-            del content[place:end]
-        elif kind == "double":
-            content[place:place] = content[place:end] * draw(st.sampled_from([1, 2, 50]))
-        elif kind == "insert":
-            content[place:place] = draw(st.binary(max_size=8))
-        else:
-            content[place:place] = draw(
-                st.sampled_from(
-                    [b"1e999", b"NaN", b"-1", b"9" * 400, b"9" * 5000, b"[" * 99, b"[" * 100_000, b"null", b"\xff"]
-                )
-            )
-    return bytes(content)
+def readers() -> dict[str, Reader]:
+    """All readers by name."""
+    parts = (texts, vectors, stores, server, checkpoints, run_files)
+    return {name: reader for part in parts for name, reader in part.readers().items()}
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["text", "split", "spans", "vector", "index", "kind", "_target_", "a"]), inner
-        )
-    ),
-    max_leaves=6,
-)
+def slug(name: str) -> str:
+    """A reader's name as a part of a file's."""
+    return re.sub(r"\W+", "-", name)
 
 
-def inputs(whole: bytes) -> st.SearchStrategy[bytes]:
-    """All kinds of files for a reader of files like ``whole``."""
-    lines = st.lists(JSON, max_size=4).map(lambda rows: "".join(json.dumps(row) + "\n" for row in rows).encode())
-    return changed(whole) | changed(whole) | changed(whole) | lines | st.binary(max_size=200)
+def prepare(reader: Reader, folder: Path) -> bytes:
+    """Import what a reader needs, and make its good input."""
+    pyarrow.set_cpu_count(1)
+    pyarrow.set_io_thread_count(1)
+    torch.set_num_threads(1)
+    for library in reader.libraries:
+        importlib.import_module(library)
+    return apart(reader.good, folder / "good")
 
 
-class OverdueError(Exception):
-    """An input took too long."""
+def broken(inputs: Inputs, count: int, number: int) -> list[bytes]:
+    """Inputs by hypothesis, whose seed is ``number``."""
+    made: list[bytes] = []
+
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @seed(number)
+    @given(inputs)
+    def take(content: bytes) -> None:
+        made.append(content)
+
+    take()
+    return made
 
 
-def fuzz(name: str, count: int) -> dict[str, Any]:
-    """Try ``count`` inputs on a reader.
+def distinct(inputs: Inputs, count: int, number: int) -> Iterator[bytes]:
+    """About ``count`` different inputs: fewer where there are hardly so many."""
+    known = set[bytes]()
+    for turn in range(4 + 2 * count // ROUND):
+        for content in broken(inputs, min(ROUND, count), number + turn):
+            digest = hashlib.blake2b(content, digest_size=8).digest()
+            if digest not in known:
+                known.add(digest)
+                yield content
+
+
+def fuzz(name: str, count: int, faults: Faults, number: int = 0) -> Seen:
+    """Try ``count`` inputs on a reader; ``number`` is the seed.
 
     Raises:
-        Exception: What a reader raises besides InputError; hypothesis prints the smallest such input.
+        RuntimeError: The reader does not read its good input.
     """
-    read, seen = readers()[name], {"inputs": 0, "refused": 0, "slowest": 0.0}
-
-    def alarm(*_: object) -> None:
-        raise OverdueError(f"{name}: an input took more than {LIMIT_SECONDS} seconds")
-
-    with tempfile.TemporaryDirectory() as directory, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-
-        @settings(
-            max_examples=count,
-            deadline=None,
-            database=None,
-            derandomize=True,
-            phases=[Phase.generate, Phase.shrink],
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(inputs(good()[name]))
-        def attempt(content: bytes) -> None:
-            began = time.process_time()
-            signal.signal(signal.SIGPROF, alarm)
-            signal.setitimer(signal.ITIMER_PROF, LIMIT_SECONDS)
-            try:
-                read(Path(directory), content)
-            except InputError:
-                seen["refused"] += 1
-            finally:
-                signal.setitimer(signal.ITIMER_PROF, 0)
-                seen["inputs"] += 1
-                seen["slowest"] = max(seen["slowest"], time.process_time() - began)
-
-        attempt()
+    reader, seen = readers()[name], Seen()
+    with tempfile.TemporaryDirectory(prefix="unembed-fuzz-") as directory:
+        folder = Path(directory) / "a" / "b"
+        good = prepare(reader, folder)
+        began = time.monotonic()
+        with Child(reader.read, good, folder) as child:
+            child.attempt(good)
+            for content in itertools.islice(distinct(reader.inputs(good), count, 1000 * number), count):
+                outcome = child.attempt(content)
+                seen.count(outcome)
+                if outcome.fault and (fault := faults.add(name, content, outcome)) is not None:
+                    child.close()  # does it fail in a new process too, or had inputs before it a part in that?
+                    fault.alone = child.attempt(content).fault
+        seen.seconds = time.monotonic() - began
     return seen
+
+
+def replay(path: Path) -> Outcome:
+    """Read a saved input once more.
+
+    Raises:
+        SystemExit: Its name is that of no reader.
+    """
+    found = [reader for name, reader in readers().items() if slug(name) == path.name.partition("--")[0]]
+    if not found:
+        raise SystemExit(f"{path}: the name should begin with that of a reader and --")
+    with tempfile.TemporaryDirectory(prefix="unembed-fuzz-") as directory:
+        folder = Path(directory) / "a" / "b"
+        with Child(found[0].read, prepare(found[0], folder), folder) as child:
+            return child.attempt(path.read_bytes())
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inputs", type=int, default=2000, help="for each reader (default 2000)")
+    parser.add_argument("--inputs", type=int, default=3000, help="for each reader, times its share (default 3000)")
     parser.add_argument("--readers", nargs="*", default=list(readers()), help="only these")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "unembed-fuzz", help="for faults")
+    parser.add_argument("--replay", type=Path, nargs="+", default=[], metavar="FILE", help="read saved inputs instead")
     options = parser.parse_args(argv)
-    total = 0
-    print(f"{'reader':<24}{'inputs':>10}{'refused':>10}{'slowest s':>12}")
+    if options.replay:
+        outcomes = [replay(path) for path in options.replay]
+        for path, outcome in zip(options.replay, outcomes, strict=True):
+            print(f"{path}: {described(outcome)}\n{outcome.details}")
+        raise SystemExit(int(any(outcome.fault for outcome in outcomes)))
+
+    every, faults = readers(), Faults(options.folder)
+    seen = []
+    titles = f"{'inputs':>8}{'refused':>9}{'faults':>8}{'starved':>9}{'slowest s':>11}{'most MB':>9}{'took s':>8}"
+    print(f"{'reader':<34}{titles}")
     for name in options.readers:
-        seen = fuzz(name, options.inputs)
-        total += int(seen["inputs"])
-        print(f"{name:<24}{seen['inputs']:>10,}{seen['refused']:>10,}{seen['slowest']:>12.3f}", flush=True)
-    print(json.dumps({"inputs": total, "readers": len(options.readers), "faults": 0}))
+        one = fuzz(name, max(1, round(options.inputs * every[name].share)), faults, options.seed)
+        seen.append(one)
+        counts = f"{one.inputs:>8,}{one.refused:>9,}{one.faults:>8,}{one.starved:>9,}"
+        print(f"{name:<34}{counts}{one.slowest:>9.3f}{one.largest:>9.1f}{one.seconds:>8.1f}", flush=True)
+    for fault in sorted(faults.found.values(), key=lambda fault: -fault.count):
+        note = "" if fault.alone else "  (not by this input alone)"
+        print(f"\n{fault.count} times{note}: {described(fault.outcome)}")
+        print(f"  {', '.join(sorted(fault.readers))}\n  {fault.replay}")
+    print(
+        json.dumps(
+            {
+                "inputs": sum(one.inputs for one in seen),
+                "readers": len(seen),
+                "faults": len(faults.found),
+                "slowest_seconds": round(max(one.slowest for one in seen), 3),
+                "largest_megabytes": round(max(one.largest for one in seen), 1),
+            }
+        )
+    )
+    if faults.found:
+        raise SystemExit(1)
+
+
+def described(outcome: Outcome) -> str:
+    """An outcome in a line."""
+    said = " ".join(outcome.message.split())
+    used = f"({outcome.seconds:.2f} s, {outcome.megabytes:.0f} MB)"
+    return " ".join(part for part in (outcome.kind, outcome.place and f"in {outcome.place}", used, said) if part)
 
 
 if __name__ == "__main__":

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import importlib
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import strategies as st
 
 import runs
 from datamodules.vector_files import read_vectors
 from errors import InputError
 
-READERS = ["texts.jsonl", "texts.csv", "texts.parquet", "vectors.npy", "vectors.safetensors", "vectors.parquet",
-           "vectors.jsonl", "qrels.tsv", "config.yaml", "last.ckpt", "predictions.jsonl",
-           "metrics.json", "record.json", "config.yaml, reported"]  # fmt: skip
+OLD = ["texts.jsonl", "texts.csv", "texts.parquet", "vectors.npy", "vectors.safetensors", "vectors.parquet",
+       "vectors.jsonl", "qrels.tsv", "config.yaml", "last.ckpt", "predictions.jsonl, reported",
+       "record.json", "config.yaml, reported"]  # fmt: skip
+QUICK = ["texts.txt", "texts.jsonl.gz", "corpus.jsonl", "FAISS Flat", "Qdrant folder", "answer of a server",
+         "last.ckpt, resumed", "finished_batches", "history.jsonl, reported", "metrics.json, compared"]  # fmt: skip
 
 
 @pytest.fixture
@@ -23,16 +34,94 @@ def fuzzing(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("fuzz_readers")
 
 
-def test_these_are_all_readers(fuzzing: ModuleType) -> None:
-    assert list(fuzzing.readers()) == list(fuzzing.good()) == READERS
+def test_these_are_readers(fuzzing: ModuleType) -> None:
+    names = fuzzing.readers().keys()
+    assert names > {*OLD, *QUICK}
+    assert len(names) == len({fuzzing.slug(name) for name in names})  # or a saved input would have two readers
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", OLD)
 def test_a_good_file_is_read_and_broken_ones_are_refused(fuzzing: ModuleType, tmp_path: Path, name: str) -> None:
-    fuzzing.readers()[name](tmp_path, fuzzing.good()[name])
-    seen = fuzzing.fuzz(name, 25)
-    assert seen["inputs"] >= 25
-    assert 0 < seen["refused"] < seen["inputs"]
+    faults = fuzzing.Faults(tmp_path)
+    seen = fuzzing.fuzz(name, 25, faults)  # raises where the good one is not read
+    assert seen.inputs >= 20
+    assert seen.refused > 0
+    limits = ("more than", "waits longer", "a message of more")
+    assert not [key for key in faults.found if not key[0].startswith(limits)]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_good_one_is_read_and_broken_ones_are_tried(fuzzing: ModuleType, tmp_path: Path, name: str) -> None:
+    pytest.importorskip({"FAISS Flat": "faiss", "Qdrant folder": "qdrant_client"}.get(name, "hypothesis"))
+    assert fuzzing.fuzz(name, 5, fuzzing.Faults(tmp_path)).inputs >= 3
+
+
+def misbehave(folder: Path, content: bytes) -> None:
+    """Does what its input says."""
+    match content:
+        case b"refuse":
+            raise InputError("no")
+        case b"raise":
+            raise KeyError("a")
+        case b"crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case b"end":
+            os._exit(3)
+        case b"busy":
+            while True:
+                pass
+        case b"busy child":
+            subprocess.run([sys.executable, "-c", "while True: pass"], check=True)
+        case b"wait":
+            time.sleep(60)
+        case b"memory":
+            held = bytearray(1_500_000_000)
+            held[::4096] = b"a" * len(held[::4096])
+            raise InputError("no")
+        case b"print":
+            log = logging.getLogger("fuzzed")
+            log.propagate, log.handlers = False, [logging.StreamHandler(sys.stderr)]
+            log.error("%d", "b")  # logging prints a traceback, and raises nothing
+        case b"remove":
+            shutil.rmtree("../outside")
+            raise KeyError("a")
+        case b"make":
+            Path("../outside/made").touch()
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "place"),
+    [
+        (b"", "read", ""), (b"refuse", "refused", ""), (b"raise", "KeyError", "misbehave"),
+        (b"crash", "SIGSEGV", "misbehave"), (b"end", "exit code 3", ""), (b"busy", "more than 0.3 s", "misbehave"),
+        (b"busy child", "more than 0.3 s", ""), (b"wait", "waits longer than 1 s", "misbehave"),
+        (b"memory", "more than 500 MB", ""), (b"print", "prints a traceback", ""),
+        (b"remove", "harm", "a file outside was removed"), (b"make", "harm", "outside/made was made"),
+    ],
+)  # fmt: skip
+def test_what_an_input_does_to_a_process_is_found_out(
+    fuzzing: ModuleType, tmp_path: Path, content: bytes, kind: str, place: str
+) -> None:
+    child = importlib.import_module("fuzzing.child")
+    with child.Child(misbehave, b"", tmp_path, child.Limits(seconds=0.3, waiting=1, megabytes=500)) as watched:
+        found = watched.attempt(content)
+        assert found.kind == kind
+        assert place in found.place
+        assert watched.attempt(b"refuse").kind == "refused"  # by the same process, or a new one
+
+
+def test_a_fault_is_saved_and_can_be_replayed(
+    fuzzing: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader = importlib.import_module("fuzzing.reader").Reader(misbehave, lambda: b"", lambda _: st.just(b"raise"))
+    monkeypatch.setattr(fuzzing, "readers", lambda: {"a reader": reader})
+    with pytest.raises(SystemExit, match="1"):
+        fuzzing.main(["--inputs=3", f"--folder={tmp_path}"])
+    *_, last = capsys.readouterr().out.splitlines()
+    assert {"inputs": 1, "readers": 1, "faults": 1}.items() <= json.loads(last).items()
+    with pytest.raises(SystemExit, match="1"):
+        fuzzing.main(["--replay", str(next(tmp_path.glob("a-reader--*.input")))])
+    assert "KeyError" in capsys.readouterr().out
 
 
 def test_bytes_over_which_torch_trips(tmp_path: Path) -> None:

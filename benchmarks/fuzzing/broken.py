@@ -1,0 +1,164 @@
+"""Strategies of broken content: bytes changed, values within a tree replaced, files that are larger than they look.
+
+Nothing hostile leads out of the folder of one child (fuzzing/child.py): what would remove ``..`` removes that folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+Inputs = st.SearchStrategy[bytes]
+
+GROWN = b"\n#grown-to:"  # at the end of an input, with a size: the file gets as long, of zeros that take no disk
+GROWN_SIZES = (50_000_000, 3_000_000_000)
+PATHS = ["..", "../outside", "../outside/keep", "local://../outside", "file://../outside", "../outside/made", "../made"]
+NUMBERS = [0, 1, -1, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**62, 2**63 - 1]
+WORDS = [b"1e999", b"NaN", b"-1", b"9" * 400, b"9" * 5000, b"[" * 99, b"[" * 100_000, b"null", b"\xff"]
+VALUES: list[Any] = [
+    None, True, 0, 1, -1, 2**31, 2**63, -(2**63) - 1, 10**400, 0.5, -0.0, 1e308, 5e-324, float("nan"), float("inf"),
+    "", "a", "1", "\ud800", "\x1b[31m", "\u202e", "a" * 5000, [], {}, [[]], [None], {"a": {}}, *PATHS,
+]  # fmt: skip
+
+
+def written(path: Path, content: bytes) -> Path:
+    """Write an input, in its true length."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    grown = re.search(re.escape(GROWN) + rb"(\d{1,12})\Z", content[-40:])
+    path.write_bytes(content[: -len(grown[0])] if grown else content)
+    if grown:
+        os.truncate(path, int(grown[1]))
+    return path
+
+
+def weighted(*choices: tuple[int, Inputs]) -> Inputs:
+    """Each strategy as often as its weight says."""
+    numbers = [number for number, (weight, _) in enumerate(choices) for _ in range(weight)]
+    return st.sampled_from(numbers).flatmap(lambda number: choices[number][1])
+
+
+@st.composite
+def changed(draw: st.DrawFn, whole: bytes) -> bytes:
+    """A good file with something done to it, up to four times."""
+    content = bytearray(whole)
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, len(content)))
+        end = min(len(content), place + draw(st.integers(0, 16)))
+        kind = draw(st.sampled_from(["flip", "cut", "remove", "double", "insert", "word", "number"]))
+        if kind == "flip" and place < len(content):
+            content[place] ^= 1 << draw(st.integers(0, 7))
+        elif kind == "cut":
+            del content[place:]
+        elif kind == "remove":
+            del content[place:end]
+        elif kind == "double":
+            content[place:place] = content[place:end] * draw(st.sampled_from([1, 2, 50]))
+        elif kind == "insert":
+            content[place:place] = draw(st.binary(max_size=8))
+        elif kind == "number":  # over what stands there: lengths and counts of binary files
+            size = draw(st.sampled_from([2, 4, 8]))
+            packed = struct.pack("<q", draw(st.sampled_from(NUMBERS)))[:size]
+            place -= draw(st.sampled_from([0, place % size]))
+            content[place : place + size] = packed
+        else:
+            content[place:place] = draw(st.sampled_from(WORDS))
+    return bytes(content)
+
+
+@st.composite
+def replaced(draw: st.DrawFn, tree: Any, values: st.SearchStrategy[Any]) -> Any:
+    """A tree of lists and mappings in which up to three parts are replaced, removed, or exchanged with others."""
+    for _ in range(draw(st.integers(1, 3))):
+        places = list(_places(tree))
+        place = draw(st.sampled_from(places))
+        kind = draw(st.sampled_from(["replace", "replace", "remove", "exchange", "wrap", "key"]))
+        if kind == "exchange":
+            new = _at(tree, draw(st.sampled_from(places)))
+        elif kind == "wrap":
+            new = [_at(tree, place)]
+        else:
+            new = draw(values)
+        if kind == "key" and place and isinstance(_at(tree, place[:-1]), dict):
+            key = draw(st.sampled_from(["", "a", "\x1b[31m", 0, *PATHS]))
+            tree = _rebuilt(tree, place[:-1], lambda inner, key=key, new=new: {**inner, key: new})
+        elif kind == "remove" and place:
+            tree = _rebuilt(tree, place[:-1], lambda inner, place=place: _without(inner, place[-1]))
+        else:
+            tree = _rebuilt(tree, place, lambda _, new=new: new)
+    return tree
+
+
+def json_values() -> st.SearchStrategy[Any]:
+    """Values as JSON has them, mostly those that somebody stumbled over once."""
+    names = st.sampled_from(["text", "split", "spans", "vector", "index", "kind", "_target_", "a"])
+    plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    deep = st.recursive(plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner), max_leaves=6)
+    return st.sampled_from(VALUES) | st.sampled_from(VALUES) | deep
+
+
+def json_lines() -> Inputs:
+    """Lines of JSON of nothing in particular."""
+    return st.lists(json_values(), max_size=4).map(lines_of)
+
+
+def lines_of(rows: Any) -> bytes:
+    """A value a line."""
+    return b"".join(json.dumps(row).encode() + b"\n" for row in (rows if isinstance(rows, list) else [rows]))
+
+
+def json_of(value: Any) -> bytes:
+    """One value."""
+    return json.dumps(value).encode()
+
+
+def grown(whole: bytes) -> Inputs:
+    """A good file that is much larger than what stands in it; it takes no place on the disk."""
+    return st.sampled_from([whole + GROWN + str(size).encode() for size in GROWN_SIZES])
+
+
+def inputs(whole: bytes, *more: tuple[int, Inputs]) -> Inputs:
+    """All kinds of files for a reader of files like ``whole``; a hundred is the weight of what every reader gets."""
+    return weighted((69, changed(whole)), (20, json_lines()), (10, st.binary(max_size=200)), (1, grown(whole)), *more)
+
+
+def trees(whole: bytes, dump: Callable[[Any], bytes] = json_of, *more: tuple[int, Inputs]) -> Inputs:
+    """As ``inputs``, of JSON (objects, or lines of them), half of it sound JSON of other values."""
+    tree = [json.loads(line) for line in whole.splitlines()] if dump is lines_of else json.loads(whole)
+    return inputs(whole, (100, replaced(tree, json_values()).map(dump)), *more)
+
+
+def _places(tree: Any, place: tuple[Any, ...] = ()) -> Sequence[tuple[Any, ...]]:
+    found = [place]
+    inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list | tuple) else ()
+    for key, child in inner:
+        found += _places(child, (*place, key))
+    return found
+
+
+def _at(tree: Any, place: Sequence[Any]) -> Any:
+    for key in place:
+        tree = tree[key]
+    return tree
+
+
+def _rebuilt(tree: Any, place: Sequence[Any], change: Callable[[Any], Any]) -> Any:
+    if not place:
+        return change(tree)
+    if isinstance(tree, dict):
+        return {key: _rebuilt(child, place[1:], change) if key == place[0] else child for key, child in tree.items()}
+    return type(tree)(
+        [_rebuilt(child, place[1:], change) if number == place[0] else child for number, child in enumerate(tree)]
+    )
+
+
+def _without(tree: Any, key: Any) -> Any:
+    if isinstance(tree, dict):
+        return {name: child for name, child in tree.items() if name != key}
+    return type(tree)([child for number, child in enumerate(tree) if number != key])
