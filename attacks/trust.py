@@ -84,7 +84,7 @@ def check_trusted(config: DictConfig, run: Path, given: Collection[str] = (), bu
 
 
 def foreign(config: DictConfig) -> list[str]:
-    """What ``check_trusted`` would ask for in a configuration: modules, models with code of their own, hosts, variables."""
+    """What ``check_trusted`` would ask for in a configuration: modules, models with code, hosts, variables."""
     return list(dict.fromkeys(_foreign(OmegaConf.to_container(config, resolve=False), "")))
 
 
