@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 log = logging.getLogger("evaluate")
+OTHER_DATA = "where it has moved, or the other text is wanted, name it: datamodule.path=<file>"
 
 
 def evaluate(settings: DictConfig, config: DictConfig) -> None:
@@ -52,7 +53,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     from callbacks.pace import Pace, TerminalBar
     from callbacks.predictions import Predictions
     from callbacks.report import print_summary, write_report
-    from callbacks.run_record import RunRecord
+    from callbacks.run_record import RunRecord, data_of
     from callbacks.scoring_models import scoring_models
     from callbacks.termination import Termination
     from callbacks.testing import of_the_test
@@ -74,6 +75,9 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     seed_everything(config.seed, workers=True, verbose=False)
     embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), Path(config.cache_dir))
     datamodule = instantiate(config.datamodule, _convert_="all")
+    trained_on = [] if settings.unknown_data else data_of(run)
+    if not settings.other_data:
+        datamodule.expect(trained_on, OTHER_DATA)
     datamodule.connect(embedder, threat.defense, adaptive=threat.adaptive, hypotheses=threat.hypotheses)
     attack = instantiate(config.attack, _convert_="all")
     key = settings_key(configuration.plain(config), embedder.fingerprint)
@@ -90,6 +94,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     training = instantiate(original.datamodule, _convert_="all")
     training.connect(embedder, threat.defense, adaptive=threat.adaptive, hypotheses=threat.hypotheses)
     try:
+        training.expect(trained_on, "put back what it was")
         training.examples("train")
         knew = [NearestNeighborBaseline(output, embedder, training, models), Analyses(output, training)]
         known: InversionDataModule | None = training

@@ -1,6 +1,8 @@
 """What a run directory is, and how an attack is rebuilt from it.
 
-    config.yaml        the resolved config, plain values
+    config.yaml        the resolved config, plain values; written once, resuming leaves it as it is
+    resumed.json       of a run that was resumed with another budget: when, and which values changed
+    data.json          the files that texts were read from: path, size, SHA-256
     checkpoints/       last.ckpt; while it is trained, previous.ckpt too
     artifacts/         tokenizer, the decoder's architecture, neighbour index: what the model needs besides its weights
     predictions.jsonl  one object an example
@@ -25,6 +27,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -47,6 +50,7 @@ ARTIFACTS, CHECKPOINT = "artifacts", "checkpoints/last.ckpt"
 PREVIOUS = "checkpoints/previous.ckpt"
 FINISHED = "finished_batches"
 LIGHTNING_VERSION = "pytorch-lightning_version"  # in a checkpoint
+DATA, RESUMED = "data.json", "resumed.json"
 _LARGEST_CONFIG = 1_000_000  # characters; a run's own has some thousand
 _DEEPEST_CONFIG = 50
 _MOST_EVENTS = 20_000  # of YAML; a run's own has some hundred, and a megabyte of small ones takes 20 seconds
@@ -127,6 +131,52 @@ def write_config(directory: Path, config: Mapping[str, Any]) -> None:
     write(directory / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
 
 
+def note_resumption(directory: Path, changed: Mapping[str, tuple[Any, Any]]) -> None:
+    """Note in ``resumed.json`` that training resumes with other values: of each key, that before and the new one."""
+    values = {key: {"before": before, "now": now} for key, (before, now) in changed.items()}
+    session = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "changed": values}
+    write_json(directory / RESUMED, {"sessions": [*_sessions(directory), session]})
+
+
+def changed_values(directory: Path) -> dict[str, Any]:
+    """The values with which a run was resumed, where they are not those of its config.yaml, by their keys.
+
+    Raises:
+        InputError: ``resumed.json`` is not what ``note_resumption`` writes.
+    """
+    values: dict[str, Any] = {}
+    for session in _sessions(directory):
+        changed = session.get("changed") if isinstance(session, dict) else None
+        for key, value in changed.items() if isinstance(changed, dict) else [("", None)]:
+            if not isinstance(value, dict) or "now" not in value or not all(key.split(".")):
+                raise InputError(f"{directory / RESUMED}: not the changes of a resumed run")
+            values[key] = value["now"]
+    return values
+
+
+def with_changes(config: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """A run's configuration, given as its config.yaml has it, with the values with which the run was resumed."""
+    for key, value in changed_values(directory).items():
+        *parents, name = key.split(".")
+        node: Any = config
+        for parent in parents:
+            node = node.get(parent) if isinstance(node, dict) else None
+        if not isinstance(node, dict):
+            raise InputError(f"{directory / RESUMED}: {key} is no key of the run's {CONFIG}")
+        node[name] = value
+    return config
+
+
+def _sessions(directory: Path) -> list[Any]:
+    path = directory / RESUMED
+    if not path.is_file():
+        return []
+    sessions = read_json(path).get("sessions")
+    if not isinstance(sessions, list):
+        raise InputError(f"{path}: not the changes of a resumed run")
+    return sessions
+
+
 def start(directory: Path, *, resuming: bool) -> None:
     """Make the directory of a new run.
 
@@ -179,6 +229,7 @@ def read_config(directory: Path) -> DictConfig:
         raise InputError(f"{path}: cannot be read: {error}") from error
     if not isinstance(values, dict):
         raise InputError(f"{path}: holds no mapping")
+    values = with_changes(values, directory)
     _check_plain(values, "", path)
     config = OmegaConf.create(values)
     assert isinstance(config, DictConfig)
@@ -314,7 +365,7 @@ def finished_checkpoint(directory: Path, ckpt_path: str | None = None, key: str 
     if not checkpoint.is_file():
         raise InputError(
             f"{key}={directory}: no finished checkpoint ({CHECKPOINT} is missing): training was stopped before its "
-            f"first one; go on with python train.py run_dir={directory} ckpt_path=last and the overrides of that run"
+            f"first one; go on with python train.py run_dir={directory} ckpt_path=last"
         )
     try:
         return _whole(checkpoint)
@@ -322,8 +373,7 @@ def finished_checkpoint(directory: Path, ckpt_path: str | None = None, key: str 
         if not (directory / PREVIOUS).is_file():
             raise
         raise InputError(
-            f"{error}; the one before it stands there: go on with python train.py run_dir={directory} ckpt_path=last "
-            "and the overrides of that run"
+            f"{error}; the one before it stands there: go on with python train.py run_dir={directory} ckpt_path=last"
         ) from error
 
 

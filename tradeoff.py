@@ -36,6 +36,7 @@ def trade_off(settings: DictConfig, config: DictConfig) -> None:
     from hydra.utils import instantiate
     from lightning import seed_everything
 
+    from callbacks.run_record import data_of
     from callbacks.scoring_models import scoring_models
     from callbacks.tradeoff import POINTS, Bench, Finished
     from callbacks.tradeoff_figures import with_intervals
@@ -60,6 +61,7 @@ def trade_off(settings: DictConfig, config: DictConfig) -> None:
 
     collection = sweep.collection.read()
     training = instantiate(original.datamodule, _convert_="all")
+    training.expect([] if settings.unknown_data else data_of(run), "put back what it was")
     source = original.datamodule.get("source") or {}
     split = {key: source[key] for key in ("valid_fraction", "test_fraction", "split_seed") if key in source}
     bench = Bench(sweep, embedder, attack, HeldOut(collection, **split), training, models)

@@ -2,7 +2,7 @@
 
     python train.py                              # a small GEIA on all-MiniLM-L6-v2 vectors of the built-in corpus
     python train.py attack=geia embedder=simcse datamodule=files datamodule.path=my.jsonl
-    python train.py run_dir=<dir> ckpt_path=last # go on after a kill
+    python train.py run_dir=<dir> ckpt_path=last # resume it after a kill, with the settings that it has
     python train.py init_from=<dir> datamodule=files datamodule.path=my.jsonl   # train a finished run further
 
 Everything the run leaves is in its directory (runs.py says what); `python train.py --help` lists groups and keys.
@@ -43,7 +43,7 @@ def train(cfg: DictConfig) -> None:
     from callbacks.checkpoint_files import WholeCheckpoints
     from callbacks.predictions import Predictions
     from callbacks.report import print_summary, write_report
-    from callbacks.run_record import RunRecord
+    from callbacks.run_record import RunRecord, data_of
     from callbacks.scoring_models import scoring_models
     from callbacks.termination import Termination
     from callbacks.testing import Testing
@@ -58,7 +58,7 @@ def train(cfg: DictConfig) -> None:
     # The other ranks of a DDP run start this script again once the directory stands.
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         runs.start(run_dir, resuming=cfg.ckpt_path is not None)
-        runs.write_config(run_dir, configuration.plain(cfg))
+        configuration.keep(run_dir, cfg)
     seed_everything(cfg.seed, workers=True, verbose=False)
 
     embedder = CachedEmbedder(instantiate(cfg.embedder, _convert_="all"), Path(cfg.cache_dir))
@@ -72,6 +72,8 @@ def train(cfg: DictConfig) -> None:
         hypotheses=threat.hypotheses,
         kept=FittedDefense(run_dir / runs.ARTIFACTS, threat.settings, embedder.fingerprint),
     )
+    if cfg.ckpt_path is not None:
+        datamodule.expect(data_of(run_dir), "put back what it was, or train a new run")
     attack.connect(run_dir / runs.ARTIFACTS, datamodule.oracle, from_checkpoint=checkpoint is not None)
     attack.finished = FinishedBatches(
         run_dir / runs.FINISHED, settings_key(configuration.plain(cfg), embedder.fingerprint)
@@ -102,6 +104,8 @@ def train(cfg: DictConfig) -> None:
             callback.check(attack)
     for logger in trainer.loggers:
         logger.log_hyperparams(configuration.plain(cfg))
+    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+        configuration.note_changes(run_dir, cfg)
     if attack.trainable:
         with taking_up(trainer, checkpoint):
             trainer.fit(attack, datamodule, ckpt_path=checkpoint, weights_only=True)

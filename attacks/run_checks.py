@@ -26,8 +26,8 @@ def check_embedder(run: Path, key: str, fingerprint: str, dimension: int) -> Non
         record = runs.read_json(run / runs.RECORD)["embedder"]
     except FileNotFoundError as error:
         raise InputError(
-            f"{key}={run}: its training has not ended ({runs.RECORD} is missing); go on with it first: "
-            f"python train.py run_dir={run} ckpt_path=last and the overrides of that run"
+            f"{key}={run}: its training has not ended ({runs.RECORD} is missing); resume it first: "
+            f"python train.py run_dir={run} ckpt_path=last"
         ) from error
     except KeyError as error:
         raise InputError(f"{run / runs.RECORD}: does not say which embedder the run was trained on") from error

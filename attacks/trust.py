@@ -83,6 +83,32 @@ def check_trusted(config: DictConfig, run: Path, given: Collection[str] = (), bu
         raise InputError("\n".join(messages))
 
 
+def foreign(config: DictConfig) -> list[str]:
+    """What ``check_trusted`` would ask for in a configuration: modules, models with code, hosts, variables."""
+    return list(dict.fromkeys(_foreign(OmegaConf.to_container(config, resolve=False), "")))
+
+
+def _foreign(value: Any, key: str) -> Iterator[str]:
+    known = _known()
+    if isinstance(value, dict):
+        target, address, variable = (value.get(name) for name in ("_target_", "base_url", "api_key_env"))
+        if isinstance(target, str) and target not in _classes(_root(key)):
+            yield target.rpartition(".")[0] or target
+        if value.get("trust_remote_code"):
+            yield str(value.get("name", value.get("model")))
+        if variable is not None and (address, variable) not in known.pairs:
+            yield str(variable)
+        for name, child in value.items():
+            yield from _foreign(child, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list):
+        for number, child in enumerate(value):
+            yield from _foreign(child, f"{key}[{number}]")
+    elif isinstance(value, str) and key.endswith("_env"):
+        yield from [] if value in known.variables else [value]
+    elif isinstance(value, str) and _ADDRESS.match(value) and value not in known.addresses:
+        yield _host(value)
+
+
 def _nodes(value: Any, key: str) -> Iterator[str]:
     """What is not trusted at or under ``value``."""
     if isinstance(value, dict):

@@ -136,6 +136,9 @@ def read_results(run_dir: Path) -> Results:
         raise InputError(f"{run_dir / runs.CONFIG}: cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise InputError(f"{run_dir / runs.CONFIG}: expected keys and values, found {type(config).__name__}")
+    if changed := runs.changed_values(run_dir):
+        config = runs.with_changes(config, run_dir)
+        config_text += "\n# Resumed with:\n" + yaml.safe_dump(changed, sort_keys=False, allow_unicode=True)
     baseline, history, analyses = (run_dir / name for name in (runs.BASELINE, runs.HISTORY, runs.ANALYSES))
     rows = read_rows(run_dir / runs.PREDICTIONS)
     return Results(

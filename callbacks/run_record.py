@@ -1,6 +1,8 @@
 """What a run was: versions, device, parameters, texts sent to the embedder, training time; in record.json.
 
 {"versions": {"torch": "2.13.0"}, "parameters": 1615488, "embedder": {"fingerprint": "...", "sent": {...}}, ...}
+
+Beside it, in data.json, the files that texts were read from: {"files": [{"path": ..., "bytes": ..., "sha256": ...}]}
 """
 
 from __future__ import annotations
@@ -16,21 +18,44 @@ from typing import Any
 import numpy as np
 import torch
 from lightning import Callback, LightningModule, Trainer
+from pydantic import TypeAdapter, ValidationError
 
 import runs
 from attacks import precision
 from attacks.base import of_every_rank
 from attacks.budget import cut_short, planned_steps
 from callbacks.caveats import undertrained
+from datamodules.data_files import DataFile
 from embedders.cache import CachedEmbedder
+from errors import InputError
 
 log = logging.getLogger("train")
 
 PACKAGES = ("torch", "lightning", "transformers", "tokenizers", "sentence-transformers", "sacrebleu")
 
 
+def data_of(run: Path) -> list[DataFile] | None:
+    """The files that a run was trained on, or an evaluation tested on; None where they were not noted.
+
+    Raises:
+        InputError: data.json is not what a run writes.
+    """
+    path = run / runs.DATA
+    if not path.is_file():
+        return None
+    files = runs.read_json(path).get("files")
+    try:
+        return [TypeAdapter(DataFile).validate_python(file) for file in _listed(files)]
+    except ValidationError as error:
+        raise InputError(f"{path}: not the files that a run has read") from error
+
+
+def _listed(files: Any) -> list[Any]:
+    return files if isinstance(files, list) else [files]
+
+
 class RunRecord(Callback):
-    """Writes record.json when a stage ends.
+    """Writes record.json when a stage ends, and data.json when the first begins.
 
     Args:
         directory: The run directory.
@@ -42,6 +67,13 @@ class RunRecord(Callback):
         self.directory, self.embedder = directory, embedder
         self.record: dict[str, Any] = {} if training is None else {"training": training}
         self.started = time.perf_counter()
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Note the files of texts, which the data module has read by now; a resumed run keeps the first note."""
+        path = self.directory / runs.DATA
+        if trainer.is_global_zero and not path.exists():
+            files = trainer.datamodule.files_read  # type: ignore[attr-defined]
+            runs.write_json(path, {"files": [asdict(file) for file in files]})
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the training clock."""

@@ -10,6 +10,19 @@ traceback for the rest. Nothing here imports torch before the configuration is c
 from configuration.amending import amend
 from configuration.composing import compose, plain
 from configuration.points import DefensePoint, defense_points
+from configuration.resuming import keep, note_changes
 from configuration.running import check, main, main_on_run, on_run
 
-__all__ = ["DefensePoint", "amend", "check", "compose", "defense_points", "main", "main_on_run", "on_run", "plain"]
+__all__ = [
+    "DefensePoint",
+    "amend",
+    "check",
+    "compose",
+    "defense_points",
+    "keep",
+    "main",
+    "main_on_run",
+    "note_changes",
+    "on_run",
+    "plain",
+]

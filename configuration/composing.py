@@ -19,6 +19,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from configuration.chains import swept_chains, unrolled
+from configuration.locations import make_absolute
 from configuration.overrides import elements, is_group, key_error, one_line, option_errors, parse, search_path
 from configuration.resolving import is_measured
 from configuration.sources import SEARCH_PATH, loading, root_keys
@@ -55,6 +56,7 @@ def compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
     configs, errors = survey(config_name, overrides)
     raise_all(errors)
     _settle(configs[0], measure=True)
+    make_absolute(configs[0])
     return configs[0]
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig
 
+import runs
+from configuration.overrides import quoted
 from errors import BLOTTED, InputError, holds_secret, printable, redacted
 from ranks import local_rank
 from stopping import FAILED, INTERRUPTED, TERMINATED, WORDS, Terminated, is_spawned, raising, received
@@ -87,7 +89,7 @@ def _message(error: BaseException, config: DictConfig | None, training: bool) ->
     for cause in _chain(error):
         if isinstance(cause, InputError):
             return str(cause)
-        again = "run the same command again" if config is None else f"go on with: {_command(training)}"
+        again = "run the same command again" if config is None else f"go on with: {_command(config, training)}"
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             where = redacted(str(cause.filename or _fullest(config)))
             return f"{where}: no space left on the disk; make room and {again}"
@@ -178,7 +180,7 @@ def _interrupted(config: DictConfig | None, training: bool, code: int = INTERRUP
     why = WORDS[code]
     if config is None:
         return f"{why}: nothing had begun"
-    command = _command(training)
+    command = _command(config, training)
     checkpoints = Path(config.run_dir) / "checkpoints"
     if saved is not None:
         return f"{why}: step {saved:,} is saved in {checkpoints}; resume with: {command}"
@@ -188,11 +190,19 @@ def _interrupted(config: DictConfig | None, training: bool, code: int = INTERRUP
     return f"{why}: vectors that were embedded are kept{none}; start again with: {command}"
 
 
-def _command(training: bool) -> str:
-    """This process's command line; a training goes on from its last checkpoint, or from the start where it has none.
+def _command(config: DictConfig, training: bool) -> str:
+    """The command that resumes this: a training needs no more than its directory, once its config.yaml stands there.
 
     Secrets in it are blotted out: it is printed, and terminals are logged.
     """
+    if training and (Path(str(config.get("run_dir"))) / runs.CONFIG).is_file():
+        from attacks.trust import foreign
+
+        trust = config.get("trust", [])
+        names = list(dict.fromkeys([*([trust] if isinstance(trust, str) else trust), *foreign(config)]))
+        trusted = [f"trust=[{','.join(names)}]"] if names else []
+        resume = [*trusted, f"run_dir={quoted(config.run_dir)}", "ckpt_path=last"]
+        return f"python {shlex.join([Path(sys.argv[0]).name, *resume])}"
     words = [_shown(word) for word in sys.argv[1:] if not (training and word.startswith("ckpt_path="))]
     return f"python {shlex.join([Path(sys.argv[0]).name, *words, *(['ckpt_path=last'] if training else [])])}"
 

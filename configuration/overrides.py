@@ -113,6 +113,15 @@ def key_error(tree: dict[str, Any], override: Override, groups: Sequence[str]) -
     return None
 
 
+def quoted(value: object) -> str:
+    """A value as Hydra's override grammar reads it back."""
+    text = str(value)
+    if re.fullmatch(r"[\w./:-]+", text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 def one_line(error: Exception) -> str:
     """The first line of one of Hydra's messages, and that of OmegaConf's behind it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -17,7 +17,7 @@ from typing import NoReturn
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 import claims
 import limits
@@ -27,7 +27,9 @@ from configuration.amending import survey_amended
 from configuration.chains import unrolled
 from configuration.composing import raise_all, survey
 from configuration.ending import check_output, check_writable, ending
-from configuration.overrides import refuse_secrets
+from configuration.locations import cache_of, check_data_known, chooses_data, make_absolute, move, relative_data
+from configuration.overrides import quoted, refuse_secrets
+from configuration.resuming import WHOLE, resumed
 from configuration.sources import CONFIGS, SEARCH_PATH, groups, own_names, parts
 from errors import InputError, printable
 from ranks import is_first, local_rank, started_outside
@@ -58,7 +60,7 @@ def _main(task: Callable[[DictConfig], None], config_name: str, made: claims.Tid
     if arguments.help:
         print(_help(task, config_name))
         return
-    held, directory = console.hold(), None
+    held, directory, again = console.hold(), None, None
     if not (arguments.hydra_help or arguments.shell_completion or arguments.info or arguments.experimental_rerun):
         overrides = list(arguments.overrides)
         if arguments.config_dir is not None:
@@ -70,6 +72,10 @@ def _main(task: Callable[[DictConfig], None], config_name: str, made: claims.Tid
             configs, errors = survey(arguments.config_name or config_name, overrides, multirun=arguments.multirun)
             # A configuration that is only shown may have wrong values.
             checked = configs if arguments.cfg is None else []
+            if len(checked) == 1 and not arguments.multirun:
+                again = resumed(checked[0], overrides)
+                if again is not None:  # compared with the run's settings, in which other keys may be known
+                    checked, errors = [again], [e for e in errors if e.startswith(tuple(f"{g}=" for g in WHOLE))]
             _raise_written(errors, checked)
             if len(checked) == 1 and not arguments.multirun:
                 directory = _own(str(checked[0].run_dir), "run_dir", overrides, checked[0], made)
@@ -86,28 +92,38 @@ def _main(task: Callable[[DictConfig], None], config_name: str, made: claims.Tid
                     runs.check_links(folder)
     lists = {line: unrolled([line]) for line in arguments.overrides}
     sys.argv = [new for word in sys.argv for new in lists.get(word, [word])]
+    if again is not None:  # Hydra opens the log and need not compose more: what was typed goes with the run's settings
+        mine = [line for line in arguments.overrides if not line.lstrip("+~").startswith("hydra.")]
+        sys.argv = [word for word in sys.argv if word not in {new for line in mine for new in lists[line]}]
+        sys.argv.append(f"ckpt_path={quoted(again.ckpt_path)}")
     if directory is not None:  # Hydra composes again, and reads the clock anew
-        sys.argv.append(f"run_dir={_quoted(directory)}")
+        sys.argv.append(f"run_dir={quoted(directory)}")
 
     chosen = {"--config-name": arguments.config_name, "--config-dir": arguments.config_dir}
     flags = [f"{flag}={value}" for flag, value in chosen.items() if value is not None]
 
     @functools.wraps(task)
     def job(config: DictConfig) -> None:
-        OmegaConf.resolve(config)
         # Lightning starts other ranks with this process's command line: it must lead them to this very job and
         # directory. The message after Ctrl-C shows it too.
         given = HydraConfig.get().overrides
         own = [line for line in given.hydra if line.startswith(SEARCH_PATH)]
-        own += [line for line in given.task if _root(line) not in ("run_dir", "ckpt_path")]
+        task_lines = given.task if again is None else unrolled(arguments.overrides)
+        own += [line for line in task_lines if _root(line) not in ("run_dir", "ckpt_path", "hydra")]
+        OmegaConf.resolve(config)
+        if arguments.multirun:
+            with ending():
+                config = resumed(config, own) or config
+        config = again or config
+        make_absolute(config)
         if _is_parallel(config) and "precision" in config.trainer:  # each rank would measure for itself
             own = [line for line in own if not line.startswith("trainer.precision=")]
             own.append(f"trainer.precision={config.trainer.precision}")
-        resumed = [] if config.ckpt_path is None else [f"ckpt_path={_quoted(config.ckpt_path)}"]
+        resuming = [] if config.ckpt_path is None else [f"ckpt_path={quoted(config.ckpt_path)}"]
         from attacks.trust import trusting
 
         console.quieten(held)
-        sys.argv = [sys.argv[0], *flags, *own, f"run_dir={_quoted(config.run_dir)}", *resumed]
+        sys.argv = [sys.argv[0], *flags, *own, f"run_dir={quoted(config.run_dir)}", *resuming]
         if directory is None:  # of a multirun
             made.adopt(Path(config.run_dir))
         with (
@@ -174,7 +190,7 @@ def _main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: st
     # As in main: the ranks that Lightning starts must write where this process does.
     fixed = [key for key in ("output_dir", "output") if key in settings]
     own = [line for line in arguments.overrides if _root(line) not in fixed]
-    sys.argv = [sys.argv[0], *own, *(f"{key}={_quoted(settings[key])}" for key in fixed)]
+    sys.argv = [sys.argv[0], *own, *(f"{key}={quoted(settings[key])}" for key in fixed)]
     with (
         ending(config, settings=settings),
         trusting(settings.trust),
@@ -234,6 +250,14 @@ def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Dict
     _raise_written([*errors, *misspelt], [config])
     raise_all([*check(settings), *check(config)])
     OmegaConf.resolve(config)
+    if config_name == "evaluate":  # the others read no texts of the run
+        original = runs.read_config(Path(settings.run).expanduser())
+        with open_dict(settings):
+            settings.other_data = any(map(chooses_data, others))  # than the run's: its files need not be the same
+            settings.unknown_data = bool(relative_data(original))
+        if not settings.other_data:
+            check_data_known(original, f"run={settings.run}")
+    make_absolute(config)
     return settings, config
 
 
@@ -261,16 +285,11 @@ def _read(run: Path, trust: str | list[str], overrides: Sequence[str]) -> DictCo
         check_trusted(config, run, {_key(line) for line in overrides})
     runs.check_links(run)
     config.run_dir = str(run)  # where the run is now: it may have been moved
-    config.cache_dir = _cache(str(config.get("cache_dir", "")))
+    named = str(config.get("cache_dir", ""))
+    config.cache_dir = cache_of(named)
+    move(config, {named: str(config.cache_dir)})
     config.logger, config.choices.logger = {}, "none"  # its training's curves are no place for other figures
     return config
-
-
-def _cache(named: str) -> str:
-    """The cache that a run named, where there is one; else this machine's own: a stranger's run makes no folders."""
-    if named and any(Path(named).glob("*/embedder.json")):
-        return named
-    return str(OmegaConf.load(CONFIGS / "paths" / "default.yaml").cache_dir)
 
 
 def _key(line: str) -> str:
@@ -280,15 +299,6 @@ def _key(line: str) -> str:
 
 def _root(line: str) -> str:
     return re.split(r"[.=@\[/]", line.lstrip("+~"), maxsplit=1)[0]
-
-
-def _quoted(value: object) -> str:
-    """A value as Hydra's override grammar reads it back."""
-    text = str(value)
-    if re.fullmatch(r"[\w./:-]+", text):
-        return text
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _help(task: Callable[..., None], config_name: str) -> str:

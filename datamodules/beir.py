@@ -96,13 +96,24 @@ class BeirCollection:
                     query, document = (name_of(row, name, where) for name in QRELS[:2])
                     yield where, Judgement(query, document, grade_of(row, where))
 
-    def _rows(self, stem: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def document_files(self) -> list[Path]:
+        """The files of the documents, fetched where they are not here.
+
+        Raises:
+            InputError: There are none.
+        """
+        return self._files("corpus")
+
+    def _files(self, stem: str) -> list[Path]:
         folder = _folder(str(self.path), self.revision, [f"{stem}{end}" for end in ENDINGS])
         files = _present(folder, stem, ENDINGS)
         if not files:
             beside = sorted(entry.name for entry in folder.iterdir())
             raise InputError(f"{folder}: no {stem}.jsonl; {did_you_mean(f'{stem}.jsonl', beside)}")
-        for file in files:
+        return files
+
+    def _rows(self, stem: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        for file in self._files(stem):
             for number, row in rows(file, ""):
                 if row != BLANK:
                     yield f"{file}:{number}", row

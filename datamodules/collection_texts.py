@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
@@ -66,6 +67,14 @@ class CollectionTexts:
         self.begin, self.words = begin, words
         self.fractions: Mapping[Split, float] = {"valid": valid_fraction, "test": test_fraction}
         self.split_seed = split_seed
+
+    def data_files(self) -> list[Path]:
+        """The files of the documents.
+
+        Raises:
+            InputError: The collection is not to be found.
+        """
+        return self.collection.document_files()
 
     def load(self) -> Mapping[Split, Sequence[Example]]:
         """Texts of each split, uncut; ``group`` is the id of their document.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from lightning.pytorch.utilities import rank_zero_warn
@@ -124,8 +125,7 @@ class TextFiles:
         else:
             found = self._told_apart(self.path)
         for key, name in self._unseen:
-            given = [paths for paths in (self.path, *self.files.values()) if paths is not None]
-            names = ", ".join(name for paths in given for name in ([paths] if isinstance(paths, str) else paths))
+            names = ", ".join(map(str, self.data_files()))
             raise InputError(f"datamodule.{key}: no row of {names} has {name!r}; {did_you_mean(name, self._columns)}")
         train = found.get("train", [])
         if self.fields.group is None:
@@ -135,6 +135,11 @@ class TextFiles:
         grouped = sum(example.group is not None for example in train)
         counts = {split: math.ceil(grouped * fraction) for split, fraction in self.fractions.items()}
         return completed(found, counts, self.split_seed, cut_by_group)
+
+    def data_files(self) -> list[Path]:
+        """The files that ``load`` reads."""
+        given = [paths for paths in (self.path, *self.files.values()) if paths is not None]
+        return [Path(name).expanduser() for paths in given for name in ([paths] if isinstance(paths, str) else paths)]
 
     def _optional(self) -> list[tuple[str, str]]:
         """Keys and names of the fields that a row may lack, but not all rows."""

@@ -100,6 +100,14 @@ class HubSet:
                 raise InputError(f"{self._name}: the {split} files {list(self.files[split])} hold no text")
         return completed(found, cut, self.split_seed)
 
+    def data_files(self) -> list[Path]:
+        """The files of all splits, fetched where they are not here.
+
+        Raises:
+            InputError: As ``load``.
+        """
+        return [file for split in self.files for file in self._split_files(split)]
+
     def _examples(self, split: Split) -> Iterator[Example]:
         blank = 0
         for file in self._split_files(split):

@@ -29,6 +29,7 @@ from datamodules.batching import (
     LengthBucketBatchSampler,
     ResumableLoader,
 )
+from datamodules.data_files import DataFile, check_unchanged, described, files_of
 from datamodules.defended import DefendedEmbedder, FittedDefense, defended
 from datamodules.languages import InLanguages, Languages, shared_out
 from datamodules.sources import SPLITS, Downloaded, Source, folded, numbered
@@ -113,6 +114,7 @@ class InversionDataModule(LightningDataModule):
         self.encode: Encode | None = None
         self.encodes_ids = False  # whether it is given written-out ids where an example is ids
         self._examples: Mapping[Split, Sequence[Example]] | None = None
+        self.files_read: Sequence[DataFile] = ()
         self._views: dict[Split, CachedVectors] = {}
         self._embedder: CachedEmbedder | None = None
         self._defense: Defense | None = None
@@ -151,6 +153,19 @@ class InversionDataModule(LightningDataModule):
         self._embedder, self._defense, self._kept = embedder, defense, kept
         self.adaptive, self.hypotheses = adaptive, hypotheses
         self._views, self._fitted = {}, False
+
+    def expect(self, files: Sequence[DataFile] | None, names: str) -> None:
+        """Whether the files of the texts have the content of ``files``, on which a run was trained.
+
+        Args:
+            files: None where a run has not noted them: there is nothing to compare with.
+            names: See ``check_unchanged``.
+
+        Raises:
+            InputError: They have not.
+        """
+        if files is not None:
+            check_unchanged(files_of(self.source), files, names)
 
     @property
     def embedder(self) -> CachedEmbedder:
@@ -314,6 +329,7 @@ class InversionDataModule(LightningDataModule):
         return labels, labels.lengths
 
     def _read(self) -> Mapping[Split, Sequence[Example]]:
+        self.files_read = described(files_of(self.source))
         found = self.languages.kept(self.source.load())
         truncation = Truncation(self.max_tokens, self.tokenizer)
         kept: dict[Split, Sequence[Example]] = {}

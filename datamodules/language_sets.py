@@ -8,6 +8,7 @@ is one HubSet a language, ``{language}`` filled in everywhere, and their texts o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -85,6 +86,10 @@ class LanguageSets:
         """
         commits = {found.download() for found in self._sets.values()}
         return commits.pop() if len(commits) == 1 else None
+
+    def data_files(self) -> list[Path]:
+        """The files of all languages; see HubSet."""
+        return [file for found in self._sets.values() for file in found.data_files()]
 
     def load(self) -> Mapping[Split, Sequence[Example]]:
         """The texts of each split, uncut.

@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
+from datamodules.data_files import files_of
 from datamodules.languages import InLanguages
 from datamodules.sources import SPLITS, Downloaded, Source
 from datamodules.truncation import CHUNK, load_tokenizer
@@ -136,6 +138,10 @@ class CutTexts:
     def download(self) -> str | None:
         """What the source has to fetch."""
         return self.source.download() if isinstance(self.source, Downloaded) else None
+
+    def data_files(self) -> list[Path]:
+        """The files that the source reads."""
+        return files_of(self.source)
 
     def load(self) -> Mapping[Split, Sequence[Example]]:
         """Examples of each split, shortest first.

@@ -1,0 +1,225 @@
+"""A run that is resumed keeps its settings: what is typed beside ``ckpt_path=last`` is compared with its config.yaml.
+
+    python train.py run_dir=runs/x ckpt_path=last                             # as it was
+    python train.py run_dir=runs/x ckpt_path=last trainer.max_steps=4000      # with another budget
+    python train.py run_dir=runs/x ckpt_path=last attack.backbone.layers=6    # refused: it has 2
+
+What is not typed is as it was, also where the default of today is another. A group counts as typed where its option is
+another one than the run's: the whole old command is no difference.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+import runs
+from configuration.amending import survey_amended
+from configuration.chains import unrolled
+from configuration.changeable import FREE_CHOICES, NOTED, is_free
+from configuration.composing import plain, raise_all, survey, tree
+from configuration.locations import cache_of, check_data_known, chooses_data, is_data_file, make_absolute, move, outside
+from configuration.overrides import is_group, one_line, parse, quoted, search_path
+from configuration.sources import loading
+from errors import InputError
+
+log = logging.getLogger("train")
+
+WHOLE = ("experiment", "debug")  # groups that set values everywhere, and leave no trace of their own
+_UNSET = "(unset)"
+
+
+def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
+    """The configuration that a run is resumed with; None where the command begins a new run.
+
+    Args:
+        config: The whole command composed: names the directory, the checkpoint, and what is trusted.
+        overrides: The command.
+
+    Raises:
+        InputError: A value that changes the result is another one than the run's, a line for each; the run's config
+            names what is neither ours, nor trusted, nor part of the command; or it would be written to elsewhere.
+    """
+    directory = Path(str(config.run_dir))
+    if config.get("ckpt_path") is None or not (directory / runs.CONFIG).is_file():
+        return None
+    lines = unrolled(overrides)
+    elsewhere = any(line.lstrip("+").startswith("cache_dir=") for line in lines)
+    saved = _saved(directory, config, _keys(lines), str(config.cache_dir) if elsewhere else None)
+    if not any(map(chooses_data, lines)):
+        check_data_known(saved, f"run_dir={directory}")
+    amended, different = _amended(saved, config, lines)
+    make_absolute(saved)
+    make_absolute(amended)
+    amended.run_dir, amended.ckpt_path, amended.trust = str(directory), config.ckpt_path, config.trust
+    noted = (directory / runs.DATA).is_file()
+    trained = any((directory / name).exists() for name in (runs.CHECKPOINT, runs.PREVIOUS))
+    different += [
+        f"{key}: {_written(before)} -> {_written(now)}"
+        for key, before, now in _differences(tree(saved), tree(amended))
+        if not (is_free(key, saved, amended, trained=trained) or (noted and is_data_file(key)))
+    ]
+    if different:
+        listed = "\n".join(f"  {line}" for line in dict.fromkeys(different))
+        raise InputError(
+            f"run_dir={directory}: a resumed run keeps its settings, and these are others (the run's -> yours):\n"
+            f"{listed}\nLeave them out, or choose a new run_dir for them."
+        )
+    away = {key: path for key, path in outside(amended).items() if OmegaConf.select(config, key) != path}
+    raise_all([
+        f"{directory / runs.CONFIG}: {key}={path} would write outside of the run's directory; where that is meant, "
+        f"give {key}=<directory> yourself" for key, path in away.items()
+    ])  # fmt: skip
+    return amended
+
+
+def keep(directory: Path, config: DictConfig) -> None:
+    """Write the config.yaml of a new run; that of a run that is resumed stays."""
+    if not (directory / runs.CONFIG).is_file():
+        runs.write_config(directory, plain(config))
+
+
+def note_changes(directory: Path, config: DictConfig) -> None:
+    """Note beside config.yaml with which other budget, number of processes or place of the data a run is resumed."""
+    differences = _differences(tree(runs.read_config(directory)), plain(config))
+    noted = {
+        key: (before, now) for key, before, now in differences if now != _UNSET and (key in NOTED or is_data_file(key))
+    }
+    for key, (before, now) in noted.items():
+        log.info("resumed with %s: %s -> %s", key, _written(before), _written(now))
+    if noted:
+        runs.note_resumption(directory, noted)
+
+
+def _saved(directory: Path, config: DictConfig, given: set[str], cache_dir: str | None) -> DictConfig:
+    """The run's config.yaml, checked, with its directories where they are now; ``cache_dir`` is one that was typed."""
+    from attacks.trust import check_trusted, foreign, trusting
+
+    runs.check_links(directory)
+    saved = runs.read_config(directory)
+    if not isinstance(saved.get("choices"), DictConfig):
+        raise InputError(f"{directory / runs.CONFIG}: not the configuration of a run")
+    trust = [config.trust] if isinstance(config.trust, str) else list(config.trust)
+    with trusting([*trust, *foreign(config)]):  # what the command itself names is the user's word
+        check_trusted(saved, directory, given)
+    was, cache = str(saved.get("run_dir", "")), str(saved.get("cache_dir", ""))
+    saved.run_dir, saved.cache_dir = str(directory), cache_dir or cache_of(cache)
+    move(saved, {was: str(directory), cache: str(saved.cache_dir)})
+    return saved
+
+
+def _keys(lines: Sequence[str]) -> set[str]:
+    """The values and parts that are given, with dots; a whole group may be the run's own, and is then none of them."""
+    keys = {re.split(r"[=@]", line.lstrip("+~"), maxsplit=1)[0].replace("/", ".") for line in lines}
+    return {key for key in keys if "." in key}
+
+
+def _amended(saved: DictConfig, config: DictConfig, lines: Sequence[str]) -> tuple[DictConfig, list[str]]:
+    """The run's configuration with what was typed, and a line for each group of which another option was."""
+    with loading() as loader:
+        parsed, errors = parse(loader, lines)
+        raise_all(errors)
+        search = search_path(parsed)
+        groups = [o for o in parsed if is_group(o, search) or o.package is not None]
+    values = [o for o in parsed if o not in groups and o.key_or_group.partition(".")[0] not in ("hydra", *_OWN)]
+    chosen = {o.key_or_group: o.value() for o in groups if o.key_or_group in saved.choices and o.package is None}
+    chosen |= {o.key_or_group[8:]: o.value() for o in values if o.key_or_group.startswith("choices.")}
+    whole = [o for o in groups if o.key_or_group in WHOLE and o.value() is not None]
+    leaves: dict[str, Any] = {}
+    if whole:
+        leaves, found = _set_by_experiment(config, [o for o in parsed if o not in whole])
+        chosen = found | chosen
+    other = {group: name for group, name in chosen.items() if saved.choices.get(group) != name}
+    different = [f"{group}: {saved.choices.get(group)} -> {name}" for group, name in other.items()
+                 if group not in FREE_CHOICES]  # fmt: skip
+    left_out = {group for group in other if group not in FREE_CHOICES}
+    for free in (name for name in ("callbacks", "trainer") if name in other):
+        leaves |= _of_option(free, str(saved.choices.get(free)), str(other[free]), saved)
+    amended = OmegaConf.create(tree(saved))
+    for key, value in leaves.items():
+        if key.partition(".")[0] not in left_out | {"choices", *_OWN} and not _is_open(value):
+            OmegaConf.update(amended, key, value, force_add=True)
+    for group in other.keys() - left_out:
+        amended.choices[group] = other[group]
+    typed = [*search, *([f"logger={other['logger']}"] if "logger" in other else [])]
+    typed += [str(o.input_line) for o in groups if "/" in o.key_or_group and o.package is None]
+    typed += [_restated(o, amended) for o in values if o.key_or_group.partition(".")[0] not in left_out | {"choices"}]
+    amended, errors = survey_amended(amended, [line for line in typed if line], ("cache_dir",))
+    raise_all(errors)
+    try:
+        OmegaConf.resolve(amended)
+    except OmegaConfBaseException as error:
+        raise InputError(one_line(error)) from error
+    return amended, different
+
+
+_OWN = ("run_dir", "ckpt_path", "trust")
+
+
+def _set_by_experiment(config: DictConfig, others: Sequence[Override]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values that an experiment sets over those of the groups, and the options of groups that it chooses.
+
+    ``config`` is composed with it, and ``others`` are the overrides beside it.
+    """
+    lines, typed = [str(o.input_line) for o in others], {o.key_or_group for o in others}
+    chosen = {str(group): option for group, option in config.choices.items() if option is not None}
+    plainly = _composed(lines)
+    grouped = _composed([*(f"{group}={name}" for group, name in chosen.items() if group not in typed), *lines])
+    leaves = {key: now for key, _, now in _differences(grouped, tree(config)) if now != _UNSET}
+    return leaves, {group: name for group, name in chosen.items() if plainly.get("choices", {}).get(group) != name}
+
+
+def _composed(lines: Sequence[str]) -> dict[str, Any]:
+    """What ``python train.py <lines>`` would train, as far as it can be composed."""
+    configs, _ = survey("train", lines)
+    return tree(configs[0]) if configs else {}
+
+
+def _of_option(group: str, before: str, now: str, saved: DictConfig) -> dict[str, Any]:
+    """The values in which another option of a group differs from the run's, as both are composed today."""
+    place = f"run_dir={quoted(saved.run_dir)}"
+    old, new = (_composed([place, f"{group}={option}"]) for option in (before, now))
+    found = _differences({group: old.get(group)}, {group: new.get(group)})
+    return {key: value for key, _, value in found if value != _UNSET}
+
+
+def _restated(override: Override, config: DictConfig) -> str:
+    """An override as it goes with a configuration that it has been applied to before."""
+    line, key = str(override.input_line), override.key_or_group
+    present = OmegaConf.select(config, key, default=_UNSET) != _UNSET
+    if override.is_delete():
+        return line if present else ""
+    return f"+{line}" if override.is_add() and not override.is_force_add() and present else line
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Keys, values before and values now, where they are not the same."""
+    old, new = dict(_flat(before, "")), dict(_flat(now, ""))
+    for key in dict.fromkeys([*old, *new]):
+        if key.partition(".")[0] != "choices" and old.get(key, _UNSET) != new.get(key, _UNSET):
+            yield key, old.get(key, _UNSET), new.get(key, _UNSET)
+
+
+def _flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, child in value.items():
+            yield from _flat(child, f"{key}.{name}" if key else str(name))
+    elif not isinstance(value, Mapping):
+        yield key, value
+
+
+def _is_open(value: Any) -> bool:
+    """Whether a value is still an interpolation, or missing."""
+    return isinstance(value, str) and ("${" in value or value == "???")
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,89 @@
+"""The files that texts are read from, and whether they are still what they were: size and SHA-256 of each.
+
+{"path": "/home/ada/chat.jsonl", "bytes": 81320, "sha256": "9f86d081884c7d65..."}
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from errors import InputError
+
+_SHOWN = 12  # digits of a hash in messages
+
+
+@runtime_checkable
+class ReadsFiles(Protocol):
+    """A source that reads files of this machine."""
+
+    def data_files(self) -> Iterable[Path]:
+        """All files that ``load`` reads, fetched where they come from elsewhere; one may be missing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of texts as it was read."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+def files_of(source: object) -> list[Path]:
+    """The files that a source reads; none where it does not say."""
+    return list(dict.fromkeys(source.data_files())) if isinstance(source, ReadsFiles) else []
+
+
+def described(files: Iterable[Path]) -> list[DataFile]:
+    """Size and hash of each file that is there; some 2 seconds a gigabyte at most."""
+    return [_described(file) for file in files if file.is_file()]
+
+
+def check_unchanged(files: Iterable[Path], trained_on: Sequence[DataFile], names: str) -> None:
+    """Whether each file has the content of one that a run was trained on, whatever it is called now.
+
+    Args:
+        files: That are about to be read.
+        trained_on: As the run has noted them.
+        names: What to give on the command line where the other content is wanted, or the file has moved.
+
+    Raises:
+        InputError: A file has changed, is none of these, or is missing; names it, and what to do.
+    """
+    before: Mapping[str, DataFile] = {found.path: found for found in trained_on}
+    known = {found.sha256 for found in trained_on}
+    for file in files:
+        path = str(file.absolute())
+        if not file.is_file():
+            raise InputError(f"{path}: the run was trained on this file, which is not there any more; {names}")
+        now = _described(file)
+        if now.sha256 in known:
+            continue
+        if path not in before:
+            raise InputError(f"{path}: it has the content of none of the files that the run was trained on; {names}")
+        then = before[path]
+        raise InputError(
+            f"{path}: has changed since the run was trained on it ({then.bytes:,} bytes, SHA-256 "
+            f"{then.sha256[:_SHOWN]}...; now {now.bytes:,} bytes, {now.sha256[:_SHOWN]}...); {names}"
+        )
+
+
+def _described(file: Path) -> DataFile:
+    try:
+        status = file.stat()
+        return DataFile(str(file.absolute()), status.st_size, _sha256(str(file), status.st_size, status.st_mtime_ns))
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror or error})") from error
+
+
+@functools.cache
+def _sha256(path: str, size: int, modified: int) -> str:
+    """The hash of a file; ``size`` and ``modified`` tell it from the same file at another time."""
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
