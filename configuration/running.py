@@ -78,7 +78,8 @@ def _main(task: Callable[[DictConfig], None], config_name: str, made: claims.Tid
                     checked, errors = [again], [e for e in errors if e.startswith(tuple(f"{g}=" for g in WHOLE))]
             _raise_written(errors, checked)
             if len(checked) == 1 and not arguments.multirun:
-                directory = _own(str(checked[0].run_dir), "run_dir", overrides, checked[0], made)
+                with ending(settings=checked[0]):
+                    directory = _own(str(checked[0].run_dir), "run_dir", overrides, checked[0], made)
                 if local_rank() == 0:  # the imports now take seconds
                     print(printable(f"run directory: {directory}"), flush=True)
             elif checked:
@@ -176,9 +177,9 @@ def _main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: st
     held = console.hold()
     with ending():
         settings, config = on_run(config_name, arguments.overrides)
+    with ending(settings=settings):
         if "output_dir" in settings:
             settings.output_dir = _own(settings.output_dir, "output_dir", arguments.overrides, config, made)
-    with ending(settings=settings):
         if local_rank() == 0 and "output_dir" in settings:
             check_writable(Path(settings.output_dir))
         elif local_rank() == 0 and "output" in settings:

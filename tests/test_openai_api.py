@@ -905,7 +905,9 @@ def test_a_run_goes_through_and_leaves_no_key_behind(server: Server, tmp_path: P
 
     asked, server.otherwise = len(server.requests), refusal(500)
     del environment["OPENAI_API_KEY"]
-    command = [str(ROOT / "evaluate.py"), f"run={tmp_path / 'whole'}", "trainer=cpu"]
+    place = server.url.removeprefix("http://").partition("/")[0]
+    trust = f"trust=[{place},OPENAI_API_KEY]"
+    command = [str(ROOT / "evaluate.py"), f"run={tmp_path / 'whole'}", "trainer=cpu", trust]
     done = warm.run(command, environment=environment)
     assert done.returncode == 0, done.stderr
     assert len(server.requests) == asked

@@ -404,7 +404,7 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path, name: str, content
 
 def test_bytes_that_are_not_utf8_are_an_error(tmp_path: Path) -> None:
     (make_run(tmp_path) / "predictions.jsonl").write_bytes(b'{"index": 0, "reference": "\xff"}')
-    with pytest.raises(InputError, match=r"predictions\.jsonl: not UTF-8 \(byte 27\)"):
+    with pytest.raises(InputError, match=r"predictions\.jsonl:1: not UTF-8 \(byte 27 of the line\)"):
         write_report(tmp_path)
 
 
