@@ -136,8 +136,8 @@ def test_a_run_is_trained_by_one_process_at_a_time(scripts: Scripts) -> None:
     try:
         wait_for(training, (scripts.folder / "twice" / runs.HISTORY).exists)
         before = (scripts.folder / "twice" / runs.CONFIG).read_bytes()
-        for more in ([], ["ckpt_path=last"]):
-            message = scripts.refuse("train", *TINY, "seed=7", "run_dir=twice", *more)
+        for more in (["seed=7"], ["ckpt_path=last"]):
+            message = scripts.refuse("train", *TINY, "run_dir=twice", *more)
             assert message.startswith(f"run_dir=twice: process {training.pid} on ")
         assert (scripts.folder / "twice" / runs.CONFIG).read_bytes() == before
         assert training.poll() is None
