@@ -36,11 +36,12 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
 
     from attacks.finished import FinishedBatches, settings_key
     from callbacks.audit_defenses import Rows, prepare
-    from callbacks.audit_inputs import check_space, check_truths, read_truths
+    from callbacks.audit_inputs import check_truths, read_truths
     from callbacks.audit_judging import judge
     from callbacks.audit_page import VALUES, print_audit, write_audit
     from callbacks.audit_reading import Reader, check_embedder, held_out, known_rows, same_attack, services, truths_of
     from callbacks.scoring_models import scoring_models
+    from callbacks.vector_space import check_space
     from datamodules.vector_stores import draw, open_store
     from defenses.threat import threat_of
     from embedders.cache import CachedEmbedder
@@ -48,7 +49,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     run, output = Path(settings.run), Path(settings.output_dir)
     if (output / VALUES).exists() and not (output / runs.FINISHED).exists():
         raise InputError(f"output_dir={output}: already holds an audit; choose another directory")
-    points = configuration.defense_points(config, settings.defenses, "defenses")
+    points = configuration.defense_points(config, settings.defenses, "defenses", settings.config_dir)
     tried = {point.name: threat_of(point.config.defense).defense for point in points}
     embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), Path(config.cache_dir))
     check_embedder(run, embedder)
@@ -63,7 +64,9 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     sample = draw(store, width, settings.limit, config.seed, truths)
     del store  # and with it the process that read it
     rows = known_rows(run)
-    warnings = check_space(sample, [row.reference for row in rows], service, settings.trust_vectors)
+    warnings = check_space(
+        sample.name, sample.vectors, [row.reference for row in rows], service, settings.trust_vectors
+    )
     if truths:
         truths, more = check_truths(truths, sample, service, config, settings.trust_vectors)
         warnings += more

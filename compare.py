@@ -1,5 +1,7 @@
 """Compare runs: one table of figures with 95 % intervals, and paired differences where the test texts are the same.
 
+Runs that differ in nothing but their seeds stand there as their mean and standard deviation, and below one by one.
+
     python compare.py runs/a runs/b runs/b/evaluations/beam1       # writes comparison.md and comparison.html
     python compare.py runs/* metrics=token_f1,entity_recovery output=tables/words reference=runs/a
     python compare.py runs/* x=parameters                          # charts over the number of parameters alone
@@ -34,6 +36,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
 
 from configuration import console
 from configuration.ending import check_writable, ending
+from configuration.spacing import joined
 from errors import InputError, did_you_mean, printable
 
 
@@ -57,6 +60,9 @@ def read_settings(words: Sequence[str]) -> Settings:
         InputError: An unknown key, a value that does not fit, no directory.
     """
     known = sorted(set(Settings.model_fields) - {"directories"})
+    words, spaced = joined(words)
+    if spaced:
+        raise InputError("\n".join(spaced))
     values: dict[str, object] = {}
     directories = []
     for word in words:

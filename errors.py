@@ -6,6 +6,7 @@ redacted("python audit.py vectors=... api_key=abc")            # api_key=***
 
 from __future__ import annotations
 
+import bisect
 import difflib
 import os
 import re
@@ -14,6 +15,10 @@ from collections.abc import Iterable
 from urllib.parse import quote, unquote
 
 _TURNS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # the direction of writing
+LISTED = 300  # characters of the names that one message lists
+SHOWN = 10  # names, where there are too many to list all
+LONGEST = 120  # characters of one of them
+COMPARED = 5_000  # names that an unknown one is compared with
 
 BLOTTED = "***"
 # Environment variables that hold secrets: what they hold is shown nowhere.
@@ -52,12 +57,41 @@ class InputError(Exception):
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """The tail of a message about an unknown ``name``: the nearest valid one, or all of them where none is near."""
+    """The tail of a message about an unknown ``name``: the nearest valid one, or all of them where none is near.
+
+    Of more than ``LISTED`` characters, only those that are most like ``name``.
+    """
     choices = sorted(valid)
-    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {near[0]}?"
-    return f"valid: {', '.join(choices)}" if choices else "nothing is valid here"
+    compared = choices
+    if len(choices) > COMPARED:  # a store's ids, say: the nearest ones are looked for among those that sort beside it
+        place = bisect.bisect_left(choices, name)
+        compared = choices[max(0, place - COMPARED // 2) : place + COMPARED // 2]
+    # A long name takes minutes to compare, and is like nothing that anybody would mean.
+    near = difflib.get_close_matches(shortened(name), compared, n=SHOWN, cutoff=0.0)
+    if near and difflib.SequenceMatcher(None, near[0], shortened(name)).ratio() >= 0.6:
+        return f"did you mean {shortened(near[0])}?"
+    if not choices:
+        return "nothing is valid here"
+    return f"valid: {listed(choices if len(', '.join(choices)) <= LISTED else near, len(choices))}"
+
+
+def listed(names: Iterable[str], total: int | None = None) -> str:
+    """Names for a message, in their order and ``LISTED`` characters at most; how many of ``total`` were left out."""
+    every = list(names)
+    shown: list[str] = []
+    length = 0
+    for name in map(shortened, every):
+        length += len(name) + 2
+        if shown and length - 2 > LISTED:
+            break
+        shown.append(name)
+    more = (len(every) if total is None else total) - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more else "")
+
+
+def shortened(text: str) -> str:
+    """``text`` without its middle where it is too long for a message."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 21]}...{text[-18:]}"
 
 
 def printable(text: str) -> str:

@@ -69,6 +69,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     if other is not None and settings.trials == 1:  # both have been tested
         compare(find(run, "run"), other)
         return
+    configuration.check_devices(config)
     original = runs.read_config(run)
     models = scoring_models(config)  # one that cannot be loaded is found out now
     threat = threat_of(config.defense)  # as is a secret that is not given

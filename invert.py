@@ -3,6 +3,8 @@
     python invert.py run=<dir> vectors=mine.npy            # writes mine.npy.texts.jsonl: index, text, cosine
 
 The cosine is that of the text, embedded again, with the vector: close to 1 says that the text is probably right.
+Vectors that the run's embedder cannot have made, by their lengths and directions, are refused: they would be read as
+fluent nonsense.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ if __name__ == "__main__":
 
     stopping.begin()
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
+log = logging.getLogger("invert")
+
+
 def invert(settings: DictConfig, config: DictConfig) -> None:
     """Read vectors -> invert in batches -> embed again -> write."""
     import torch
@@ -31,27 +37,40 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     from rich.progress import track
 
     from attacks.base import Targets
+    from callbacks.audit_reading import known_rows
+    from callbacks.vector_space import check_space
     from datamodules.defended import DefendedEmbedder, FittedDefense
     from datamodules.vector_files import read_vectors
     from defenses.base import Fitted
     from defenses.threat import threat_of
     from embedders.base import QueryLimitError
     from embedders.cache import CachedEmbedder
+    from embedders.language_model import LanguageModel
     from metrics.vectors import cosine_rows
 
     run, output = Path(settings.run), Path(settings.output)
     embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), Path(config.cache_dir))
     threat, oracle = threat_of(config.defense), embedder
     width = threat.defense.output_dimension(embedder.dimension) if threat.adaptive else embedder.dimension
+    kept = FittedDefense(run / runs.ARTIFACTS, threat.settings, embedder.fingerprint)
+    ready = not isinstance(threat.defense, Fitted) or kept.restore(threat.defense)
     if threat.hypotheses == "defended":
-        kept = FittedDefense(run / runs.ARTIFACTS, threat.settings, embedder.fingerprint)
-        if isinstance(threat.defense, Fitted) and not kept.restore(threat.defense):
+        if not ready:
             raise InputError(
                 f"defense.hypotheses=defended: {run} keeps no state of this defense with these settings; take the "
                 "defense that it was trained with, or defense.hypotheses=clean"
             )
         oracle = DefendedEmbedder(embedder, threat.defense)
     vectors = read_vectors(Path(settings.vectors), width, limit=settings.limit)
+    # Rows of a language model's output are no embeddings of texts, and a defense without its state makes no vectors.
+    if not isinstance(embedder.embedder, LanguageModel) and (ready or not threat.adaptive):
+        made = DefendedEmbedder(embedder, threat.defense) if threat.adaptive else embedder
+        known = [row.reference for row in known_rows(run)]
+        try:
+            for warning in check_space(settings.vectors, vectors, known, made, settings.trust_vectors):
+                log.warning(warning)
+        except QueryLimitError as error:
+            log.warning("vectors=%s: not compared with the run's test texts. %s", settings.vectors, error)
 
     seed_everything(config.seed, workers=True, verbose=False)
     attack = instantiate(config.attack, _convert_="all")

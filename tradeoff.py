@@ -48,7 +48,7 @@ def trade_off(settings: DictConfig, config: DictConfig) -> None:
     run, output = Path(settings.run), Path(settings.output_dir)
     sweep = instantiate(settings.tradeoff, _convert_="all")
     lines = [UNDEFENDED, *(line for line in sweep.points if line != UNDEFENDED)]
-    points = configuration.defense_points(config, lines, "tradeoff.points")
+    points = configuration.defense_points(config, lines, "tradeoff.points", settings.config_dir)
     original = runs.read_config(run)
     models = scoring_models(config)
     seed_everything(config.seed, workers=True, verbose=False)

@@ -1,8 +1,7 @@
-"""What an audit is given, held against the run before anything is read back: the store's vectors, and true texts.
+"""The true texts that an audit is given, held against the store before anything is read back.
 
-Vectors of another embedder, of another pooling, or beside the wrong texts give figures that look like safety. So the
-lengths and directions of the store's vectors are compared with those of the run's own test texts, and each true text is
-embedded and compared with the vector that it is said to belong to.
+Texts beside the wrong vectors give figures that look like safety. So each is embedded and compared with the vector that
+it is said to belong to. vector_space.py does the same for the vectors themselves.
 """
 
 from __future__ import annotations
@@ -15,25 +14,17 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from callbacks.audit import Truth
+from callbacks.vector_space import TRUST
 from datamodules.file_rows import existing, rows
 from datamodules.sources import Fields
 from datamodules.truncation import Truncation
 from datamodules.vector_stores import Sample, VectorStore
 from embedders.cache import CachedEmbedder
-from errors import InputError, did_you_mean
+from errors import InputError, did_you_mean, shortened
 from examples import Example
-from metrics import spaces
 from metrics.vectors import cosine_rows
 
-COMPARED = 256  # the run's test texts whose vectors stand for its embedder
-FEWEST = 10  # rows below which directions say nothing
-LIKE, UNLIKE = (
-    0.3,
-    0.05,
-)  # of other text by the same embedder, and of another embedder (docs/audit.md has the measurements)
-LONGER = 1.5  # times that vectors may be longer or shorter: noise lengthens them a little
 BESIDE = 0.8  # median cosine of true texts' vectors with those of the store
-TRUST = "; trust_vectors=true goes on all the same"
 
 
 def read_truths(name: str, store: VectorStore) -> dict[int, Truth]:
@@ -58,11 +49,13 @@ def read_truths(name: str, store: VectorStore) -> dict[int, Truth]:
             place = row["index"]
             place = int(place) if isinstance(place, str) and place.isdecimal() else place
             if not isinstance(place, int) or not 0 <= place < len(places):
-                raise InputError(f"{where}: index {place!r}: the store has the positions 0 to {len(places) - 1}")
+                raise InputError(
+                    f"{where}: index {shortened(repr(place))}: the store has the positions 0 to {len(places) - 1}"
+                )
         elif "id" in row:
-            if str(row["id"]) not in places:
-                raise InputError(f"{where}: no vector has the id {row['id']!r}; {did_you_mean(str(row['id']), places)}")
-            place = places[str(row["id"])]
+            if (wanted := str(row["id"])) not in places:
+                raise InputError(f"{where}: no vector has the id {shortened(wanted)!r}; {did_you_mean(wanted, places)}")
+            place = places[wanted]
         else:
             place = line - 1
             if place >= len(places):
@@ -73,44 +66,6 @@ def read_truths(name: str, store: VectorStore) -> dict[int, Truth]:
     if not found:
         raise InputError(f"texts={name}: holds no text")
     return found
-
-
-def check_space(sample: Sample, known: Sequence[str], embedder: CachedEmbedder, trusted: bool) -> list[str]:
-    """Compare the store's vectors with those of texts that the run was tested on.
-
-    Returns:
-        Warnings for the report.
-
-    Raises:
-        InputError: The vectors are not of the run's embedder, by their lengths or directions, and are not ``trusted``.
-    """
-    if len(sample.vectors) < FEWEST or len(known) < FEWEST:
-        return []
-    step = -(-len(known) // COMPARED)
-    compared = spaces.compare(embedder.embed(list(known[::step]), "scoring"), sample.vectors)
-    wrong = None
-    if not 1 / LONGER <= compared.ratio <= LONGER:
-        wrong = (
-            f"vectors={sample.name}: their median length is {compared.other_norm:.3g}, but the run's embedder gives "
-            f"vectors of length {compared.norm:.3g}: another embedder, or one of the two is not normalised"
-        )
-    elif compared.likeness < UNLIKE:
-        wrong = (
-            f"vectors={sample.name}: their directions have nothing in common with those of the run's embedder "
-            f"(likeness {compared.likeness:.2f}; {LIKE:.1f} and more for other text by the same embedder): another "
-            "model, pooling or prefix, or a rotation"
-        )
-    if wrong is not None:
-        if not trusted:
-            raise InputError(wrong + TRUST)
-        return [wrong + "."]
-    if compared.likeness < LIKE:
-        return [
-            f"The store's vectors point elsewhere than those of the run's own test texts (likeness "
-            f"{compared.likeness:.2f}, where 1 is the same kind of text): text of another kind, or vectors that were "
-            "defended. An attacker who trains on text like the store's reads more."
-        ]
-    return []
 
 
 def check_truths(

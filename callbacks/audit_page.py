@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 import runs
-from callbacks import figures
+from callbacks import figures, terminal
 from callbacks.audit import Audit, Exposed, Kind, Share, Tried
 from callbacks.audit_chart import bars
 from callbacks.audit_inputs import file_name
@@ -69,10 +69,9 @@ def page(audit: Audit) -> Markup:
 
 def print_audit(directory: Path, audit: Audit, console: Console | None = None) -> None:
     """Print warnings, the summary, the defenses, and where the page lies."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = console or Console()
+    console = console or terminal.console()
     for warning in audit.warnings:
         console.print(plain(warning, style="bold red"))
     console.print(plain(lead(audit)))

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -37,11 +37,15 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A run's figure minus the reference's, on the same texts, with the p value of no difference (two-sided)."""
+    """A figure minus the reference's, on the same texts, with the p value of no difference (two-sided).
+
+    Interval and p are over the choice of the test texts (paired bootstrap), or over the seeds (Welch's t-test).
+    """
 
     value: float
     interval: Interval
     p: float
+    over: Literal["texts", "seeds"] = "texts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +55,12 @@ class Compared:
     Attributes:
         entry: The run.
         figures: By metric.
-        differences: By metric; None where a figure is missing on either side, empty where the texts are others.
+        differences: By metric, over the test texts; None where a figure is missing on either side, empty where the
+            texts are others.
         paired: Whether it was tested on the reference's texts.
         common: Number of test texts that both share.
+        drawn: Resampled figures by metric and at last the figure itself, (resamples + 1,) each; runs on the same texts
+            share their draws.
     """
 
     entry: Entry
@@ -61,6 +68,7 @@ class Compared:
     differences: Mapping[str, Difference | None]
     paired: bool
     common: int
+    drawn: Mapping[str, Floats] = field(default_factory=dict)
 
 
 def check_metrics(entries: Sequence[Entry], metrics: Sequence[str]) -> None:
@@ -95,20 +103,28 @@ def compare(entries: Sequence[Entry], metrics: Sequence[str], resamples: int, se
     sums = [_sums(entry, metrics) for entry in entries]
     draws = [_draws(one, resamples, seed) for one in sums]
     texts = [entry.texts for entry in entries]
-    compared = []
+    compared: list[Compared] = []
     for entry, own, drawn, read in zip(entries, sums, draws, texts, strict=True):
         figures = {key: _figure(entry, key, own.get(key), drawn.get(key)) for key in metrics}
-        differences: dict[str, Difference | None] = {}
-        if read == texts[0]:
-            both = sums[0].keys() & own.keys()
-            differences = {
-                key: _difference(own[key].value - sums[0][key].value, drawn[key] - draws[0][key])
-                if key in both
-                else None
-                for key in metrics
-            }
-        compared.append(Compared(entry, figures, differences, read == texts[0], len(read & texts[0])))
+        # The resampled figures are of predictions.jsonl, and so is the value of a difference.
+        kept = {key: np.append(drawn[key], own[key].value) for key in own}
+        one = Compared(entry, figures, {}, read == texts[0], len(read & texts[0]), kept)
+        first = compared[0] if compared else one
+        differences = {key: text_difference([one], [first], key) for key in metrics} if one.paired else {}
+        compared.append(replace(one, differences=differences))
     return compared
+
+
+def text_difference(own: Sequence[Compared], reference: Sequence[Compared], key: str) -> Difference | None:
+    """The difference between runs, or the means of several, on the same texts; over the choice of these alone.
+
+    None where a figure is missing on either side.
+    """
+    if any(key not in one.drawn for one in (*own, *reference)):
+        return None
+    sides = [np.mean([one.drawn[key] for one in runs], axis=0) for runs in (own, reference)]
+    drawn = sides[0] - sides[1]
+    return _difference(float(drawn[-1]), drawn[:-1])
 
 
 def baseline_figures(metrics: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Figure]:

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from callbacks import figures
 from callbacks.comparison import Compared
 from callbacks.comparison_entries import Entry
+from callbacks.comparison_seeds import means, settings
 from callbacks.wording import measure
 from errors import InputError
 
@@ -58,6 +59,7 @@ def check_axis(name: str, entries: Sequence[Entry]) -> None:
 def charts(compared: Sequence[Compared], metrics: Sequence[str], chosen: str | None) -> list[tuple[str, Markup, str]]:
     """Title, SVG and note of each chart: over ``chosen``, or over each axis on which the runs differ."""
     found = []
+    compared = means(settings(compared, metrics))
     for name, axis in AXES.items():
         if chosen in (None, name):
             fitting = _fitting(name, [one.entry for one in compared])
@@ -88,7 +90,7 @@ def _lines(points: Sequence[Point], key: str, axis: Axis) -> list[tuple[str, Mar
         lines.setdefault(", ".join(getattr(entry, part) for part in shown), []).append((place, value))
     series = [figures.Series(name, sorted(line), dots=True) for name, line in lines.items()]
     title = f"{measure(key).title} by {axis.title.partition(',')[0]}"
-    note = "One dot a run on the reference's test texts, one line an attack and embedder."
+    note = "One dot a run, or the mean of its seeds, on the reference's test texts; one line an attack and embedder."
     return [
         (title, figures.line_chart(title, series[start : start + LINES], axis.title), note)
         for start in range(0, len(series), LINES)

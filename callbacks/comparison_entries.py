@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 import limits
 import runs
@@ -15,14 +17,8 @@ from callbacks.results import Results, read_results
 from callbacks.wording import number
 from errors import InputError
 
-COMPARED = (
-    "attack",
-    "defense",
-    "embedder",
-    "datamodule",
-    "trainer",
-    "seed",
-)  # nodes of a config that can tell runs apart
+COMPARED = ("attack", "defense", "embedder", "datamodule", "trainer")  # nodes of a config that can tell runs apart
+ALSO_COMPARED = ("scoring", "init_from")  # which make another setting, but are not shown
 SHOWN_SETTINGS = 3
 
 
@@ -36,6 +32,10 @@ class Entry:
         parameters: Of the attack; None where it has none, or where record.json is missing.
         training_seconds: Of the run that was evaluated; None where nothing was trained.
         settings: What tells it from other entries with the same attack, embedder, data and defense.
+        setting: All of its configuration that can change a figure, that of the run that was tested included, apart from
+            seeds: runs in which it is the same are seeds of one setting. None where it is not known.
+        seeds: Of the training and of the test.
+        apart: As ``settings``, without seeds.
     """
 
     results: Results
@@ -43,6 +43,9 @@ class Entry:
     parameters: int | None
     training_seconds: float | None
     settings: str
+    setting: tuple[str, str] | None = None
+    seeds: tuple[Any, Any] = (None, None)
+    apart: str = ""
 
     @property
     def attack(self) -> str:
@@ -110,8 +113,13 @@ def read_entries(directories: Sequence[Path]) -> list[Entry]:
             parameters=round(number(_record(one.directory), "parameters") or 0) or None,
             training_seconds=_training_seconds(one),
             settings=settings,
+            setting=_setting(one),
+            seeds=_seeds(one),
+            apart=apart,
         )
-        for one, label, settings in zip(results, labels, _settings(results), strict=True)
+        for one, label, settings, apart in zip(
+            results, labels, _settings(results, seeds=True), _settings(results, seeds=False), strict=True
+        )
     ]
 
 
@@ -157,17 +165,79 @@ def _training_seconds(results: Results) -> float | None:
     return None
 
 
-def _settings(results: Sequence[Results]) -> list[str]:
-    """For each, the values in which it differs from the others of the same attack, embedder, data and defense."""
+def _settings(results: Sequence[Results], *, seeds: bool) -> list[str]:
+    """For each, the values in which it differs from the others of the same attack, embedder, data and defense.
+
+    The seed stands there once, although several parts of the configuration take it over; or not at all.
+    """
     found = []
     for one in results:
         alike = [other for other in results if _kind(other) == _kind(one)]
-        told = list(_differing("", [{key: other.config.get(key) for key in COMPARED} for other in alike]))
+        compared = [{key: without_seeds(other.config.get(key)) for key in COMPARED} for other in alike]
+        if seeds:
+            compared = [
+                values | {"seed": other.config.get("seed")} for values, other in zip(compared, alike, strict=True)
+            ]
+        told = list(_differing("", compared))
         place = next(number for number, other in enumerate(alike) if other is one)
         texts = [f"{name.rpartition('.')[2]}={_short(values[place])}" for name, values in told]
         more = f" and {len(texts) - SHOWN_SETTINGS} more" if len(texts) > SHOWN_SETTINGS else ""
         found.append(", ".join(texts[:SHOWN_SETTINGS]) + more)
     return found
+
+
+def without_seeds(value: Any) -> Any:
+    """A configuration without any key that is called seed."""
+    if isinstance(value, dict):
+        return {key: without_seeds(child) for key, child in value.items() if key != "seed"}
+    return [without_seeds(child) for child in value] if isinstance(value, list) else value
+
+
+def _setting(results: Results) -> tuple[str, str] | None:
+    """The run's own part, and that of its test; None where a seed or the run of an evaluation is not known."""
+    origin = _origin(results)
+    if origin is None or None in _seeds(results):
+        return None
+    parts = [
+        {key: without_seeds(config.get(key)) for key in (*COMPARED, *ALSO_COMPARED)}
+        | {"choices": [_chosen(config, group) for group in ("attack", "embedder", "datamodule", "defense")]}
+        for config in (origin, results.config)
+    ]
+    first, second = (json.dumps(part, sort_keys=True, default=str) for part in parts)
+    return first, second
+
+
+def _chosen(config: Mapping[str, Any], group: str) -> Any:
+    choices = config.get("choices")
+    return choices.get(group) if isinstance(choices, dict) else None
+
+
+def _seeds(results: Results) -> tuple[Any, Any]:
+    origin = _origin(results)
+    return (None if origin is None else origin.get("seed"), results.config.get("seed"))
+
+
+def _origin(results: Results) -> dict[str, Any] | None:
+    """The configuration of the run that was trained: this one's own, or of an evaluation that of its run.
+
+    An evaluation on other text does not say what its run was trained on. None where its run cannot be found.
+    """
+    directory, named = results.directory.resolve(), results.config.get("run_dir")
+    if directory.parent.name == "evaluations":
+        return _config(directory.parent.parent)
+    if (directory / runs.ARTIFACTS).is_dir() or not isinstance(named, str) or Path(named).resolve() == directory:
+        return results.config
+    return _config(Path(named))
+
+
+def _config(directory: Path) -> dict[str, Any] | None:
+    try:
+        found = runs.parse_config(limits.text(directory / runs.CONFIG, limits.LARGEST_CONFIG))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{directory / runs.CONFIG}: cannot be read: {error}") from error
+    return found if isinstance(found, dict) else None
 
 
 def _short(value: Any) -> str:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from callbacks.comparison import Compared
 from callbacks.comparison_entries import Entry
-from callbacks.comparison_table import DASH, Cell, Line, Table, figure_cell
+from callbacks.comparison_seeds import spread
+from callbacks.comparison_table import DASH, Cell, Line, Table, figure_cell, spread_cell
 from callbacks.wording import measure
 from errors import InputError
 
@@ -34,24 +35,81 @@ def check_grid(entries: Sequence[Entry]) -> None:
 
 
 def grids(compared: Sequence[Compared], metrics: Sequence[str]) -> list[Table]:
-    """A table for each metric: a line for each trained run, a column for each data set, in the order given."""
-    runs = list(dict.fromkeys(_trained(one.entry) for one in compared))
+    """Tables for each metric: a line for each trained run, a column for each data set, in the order given.
+
+    Runs that differ in nothing but their seeds, and were tested alike, share a line with their mean; a second table has
+    them one by one.
+    """
+    trained = list(dict.fromkeys(_trained(one.entry) for one in compared))
     data = list(dict.fromkeys(_data(one.entry) for one in compared))
     places = {(_trained(one.entry), _data(one.entry)): one for one in compared}
-    return [
-        Table(
-            f"{measure(key).title} by data",
-            ("run", *data),
-            tuple(Line(run.name, _kind(run, places), _cells(run, data, places, key)) for run in runs),
-            notes=("Figures of two columns also differ because the texts do.",),
+    groups = _groups(trained, data, places)
+    found = []
+    for key in metrics:
+        title, columns = f"{measure(key).title} by data", ("run", *data)
+        found.append(
+            Table(
+                title,
+                columns,
+                tuple(_line(runs, data, places, key) for runs in groups),
+                notes=("Figures of two columns also differ because the texts do.", *_notes(groups)),
+            )
         )
-        for key in metrics
-    ]
+        if len(groups) < len(trained):
+            alone = [[run] for runs in groups if len(runs) > 1 for run in runs]
+            lines = tuple(_line(runs, data, places, key) for runs in alone)
+            found.append(Table(f"{title}, seed by seed", columns, lines))
+    return found
 
 
-def _cells(run: Path, data: Sequence[str], places: Mapping[tuple[Path, str], Compared], key: str) -> tuple[Cell, ...]:
+def _groups(
+    trained: Sequence[Path], data: Sequence[str], places: Mapping[tuple[Path, str], Compared]
+) -> list[list[Path]]:
+    """Runs that are seeds of one setting, all tested on the same data in the same way."""
+    groups: list[list[Path]] = []
+    for run in trained:
+        tests = _tests(run, data, places)
+        found = next((group for group in groups if tests and _tests(group[0], data, places) == tests), None)
+        seeds = [_seed(other, places) for other in found or ()]
+        if found is None or _seed(run, places) in seeds:
+            groups.append([run])
+        else:
+            found.append(run)
+    return groups
+
+
+def _tests(run: Path, data: Sequence[str], places: Mapping[tuple[Path, str], Compared]) -> list[object] | None:
+    """What two runs must share to be seeds of one setting: settings and texts of each test; None if not known."""
     found = [places.get((run, name)) for name in data]
-    return tuple(Cell(DASH) if one is None else figure_cell(key, one.figures[key]) for one in found)
+    if any(one is not None and one.entry.setting is None for one in found):
+        return None
+    return [None if one is None else (one.entry.setting, one.entry.texts) for one in found]
+
+
+def _seed(run: Path, places: Mapping[tuple[Path, str], Compared]) -> object:
+    return next(one.entry.seeds[0] for (origin, _), one in places.items() if origin == run)
+
+
+def _notes(groups: Sequence[Sequence[Path]]) -> tuple[str, ...]:
+    several = any(len(runs) > 1 for runs in groups)
+    return ("Of several seeds: the mean and, below it, ± the standard deviation over the seeds (n - 1).",) * several
+
+
+def _line(runs: Sequence[Path], data: Sequence[str], places: Mapping[tuple[Path, str], Compared], key: str) -> Line:
+    title, below = runs[0].name, _kind(runs[0], places)
+    cells = []
+    for name in data:
+        found = [one for run in runs if (one := places.get((run, name))) is not None]
+        if not found:
+            cells.append(Cell(DASH))
+        elif len(runs) == 1:
+            cells.append(figure_cell(key, found[0].figures[key]))
+        else:
+            cells.append(spread_cell(key, spread([one.figures[key].value for one in found])))
+    if len(runs) > 1:
+        title = f"{title} and {len(runs) - 1} more"
+        below = f"{below}, {len(runs)} seeds: {', '.join(str(_seed(run, places)) for run in runs)}"
+    return Line(title, below, tuple(cells))
 
 
 def _kind(run: Path, places: Mapping[tuple[Path, str], Compared]) -> str:

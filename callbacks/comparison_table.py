@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from callbacks.comparison import Compared, Difference, Figure, baseline_figures, better
 from callbacks.comparison_entries import Entry
+from callbacks.comparison_seeds import Setting, Spread, settings, spread
 from callbacks.wording import difference as signed
 from callbacks.wording import duration, measure, number, shown
 
 DASH = "–"  # noqa: RUF001
+SMALLEST = 2000  # a p value of a t-test below 2 / 2000 is shown as a bound, as that of so many resamples is
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,39 +54,74 @@ class Table:
 
 
 def tables(compared: Sequence[Compared], metrics: Sequence[str], resamples: int) -> list[Table]:
-    """The table of all runs, and where two or more have the same texts, that of the paired differences."""
-    found = [_figures(compared, metrics, resamples)]
-    reference, others = compared[0], [one for one in compared[1:] if one.paired]
+    """The table of all runs, seeds of one setting as their mean; these seed by seed; and the differences.
+
+    The last, where two or more settings have the same test texts.
+    """
+    found = settings(compared, metrics)
+    several = [one for setting in found if len(setting.runs) > 1 for one in setting.runs]
+    made = [_figures(compared, found, metrics, resamples)]
+    if several:
+        made.append(_seed_by_seed(compared, several, metrics))
+    others = [one for one in found[1:] if one.differences]
     if others:
-        found.append(_differences(reference, others, metrics, resamples))
-    return found
+        made.append(_differences(found[0], others, metrics, resamples, seeds=bool(several)))
+    return made
 
 
-def _figures(compared: Sequence[Compared], metrics: Sequence[str], resamples: int) -> Table:
-    defended = any(one.entry.defense not in ("none", "unknown") for one in compared)
-    facts = ["attack", "parameters", "embedder", "data", *(["defense"] if defended else []), "training", "queries"]
+def _figures(compared: Sequence[Compared], found: Sequence[Setting], metrics: Sequence[str], resamples: int) -> Table:
+    defended = _is_defended(compared)
     lines = [
-        Line(
-            one.entry.label,
-            one.entry.settings,
-            (*_facts(one.entry, defended), *(figure_cell(key, one.figures[key]) for key in metrics)),
+        _line(setting.runs[0], defended, metrics)
+        if len(setting.runs) == 1
+        else Line(
+            setting.label,
+            "; ".join(part for part in (setting.seeds, setting.runs[0].entry.apart) if part),
+            (*_mean_facts(setting, defended), *(spread_cell(key, setting.figures[key]) for key in metrics)),
         )
-        for one in compared
+        for setting in found
     ]
     baselines = _baselines(compared, metrics, defended)
     notes = [
         f"Below a figure, its 95 % interval over {_tested(compared)} test texts: {resamples:,} bootstrap resamples of "
         "the texts, percentiles; of exact matches, Wilson's. It does not tell how another training run would do.",
     ]
+    if any(len(setting.runs) > 1 for setting in found):
+        notes.append(
+            "Of several seeds: the mean and, below it, ± the standard deviation over the seeds (n - 1); training time "
+            "and queries are means, too."
+        )
     if baselines:
         notes.append(
             "Nearest neighbour: the training text with the closest vector. A run keeps its figures and not its texts, "
             "so it has no bootstrap; python train.py attack=nearest_neighbor makes a run with intervals of it."
         )
+    facts = _fact_names(defended)
     columns = ("run", *facts, *(measure(key).title for key in metrics))
     return Table(
         "Runs side by side", columns, (*lines, *baselines), len(facts), tuple(_warnings(compared)), tuple(notes)
     )
+
+
+def _seed_by_seed(compared: Sequence[Compared], several: Sequence[Compared], metrics: Sequence[str]) -> Table:
+    """Each run of a setting that has several seeds, with its intervals over the test texts."""
+    defended = _is_defended(compared)
+    facts = _fact_names(defended)
+    lines = tuple(_line(one, defended, metrics) for one in several)
+    return Table("Seed by seed", ("run", *facts, *(measure(key).title for key in metrics)), lines, len(facts))
+
+
+def _line(one: Compared, defended: bool, metrics: Sequence[str]) -> Line:
+    cells = (*_facts(one.entry, defended), *(figure_cell(key, one.figures[key]) for key in metrics))
+    return Line(one.entry.label, one.entry.settings, cells)
+
+
+def _is_defended(compared: Sequence[Compared]) -> bool:
+    return any(one.entry.defense not in ("none", "unknown") for one in compared)
+
+
+def _fact_names(defended: bool) -> list[str]:
+    return ["attack", "parameters", "embedder", "data", *(["defense"] if defended else []), "training", "queries"]
 
 
 def _warnings(compared: Sequence[Compared]) -> list[str]:
@@ -118,6 +155,18 @@ def _facts(entry: Entry, defended: bool) -> tuple[Cell, ...]:
         *([Cell(entry.defense)] if defended else []),
         Cell(DASH if entry.training_seconds is None else duration(entry.training_seconds)),
         Cell(shown("count", entry.results.metrics.get("queries"))),
+    )
+
+
+def _mean_facts(setting: Setting, defended: bool) -> tuple[Cell, ...]:
+    """What the runs of a setting share, and the means of their training times and queries."""
+    entries = [one.entry for one in setting.runs]
+    time = spread([entry.training_seconds for entry in entries]).mean
+    asked = spread([number(entry.results.metrics, "queries") for entry in entries]).mean
+    return (
+        *_facts(entries[0], defended)[:-2],
+        Cell(DASH if time is None else duration(time)),
+        Cell(shown("count", asked)),
     )
 
 
@@ -159,22 +208,50 @@ def figure_cell(key: str, figure: Figure) -> Cell:
     return Cell(text, (f"{low} to {high}",))
 
 
-def _differences(reference: Compared, others: Sequence[Compared], metrics: Sequence[str], resamples: int) -> Table:
-    cells = [tuple(_difference_cell(key, one.differences[key], resamples) for key in metrics) for one in others]
-    lines = [Line(one.entry.label, one.entry.settings, own) for one, own in zip(others, cells, strict=True)]
-    note = (
-        "Both attacks are drawn with the same texts (paired bootstrap), so the interval is narrower than those of the "
-        "figures suggest. p: two-sided, of no difference, for each figure alone; coloured where it is below .05."
+def spread_cell(key: str, found: Spread) -> Cell:
+    """A mean, with the deviation below it."""
+    kind = measure(key).kind
+    if found.deviation is None:
+        return Cell(shown(kind, found.mean))
+    return Cell(shown(kind, found.mean), (f"± {shown('score' if kind == 'percent' else kind, found.deviation)}",))
+
+
+def _differences(
+    reference: Setting, others: Sequence[Setting], metrics: Sequence[str], resamples: int, *, seeds: bool
+) -> Table:
+    cells = [tuple(_difference_cell(key, one.differences[key], resamples, seeds) for key in metrics) for one in others]
+    lines = [
+        Line(one.label, one.runs[0].entry.apart if seeds else one.runs[0].entry.settings, own)
+        for one, own in zip(others, cells, strict=True)
+    ]
+    tests = {found.over for one in others for found in one.differences.values() if found is not None}
+    notes = []
+    if "texts" in tests:
+        notes.append(
+            "Both attacks are drawn with the same texts (paired bootstrap), so the interval is narrower than those of "
+            "the figures suggest. It is over the test texts alone and does not cover the seed: a training with another "
+            "seed may differ by more. Several seeds on both sides are tested over the seeds instead."
+        )
+    if "seeds" in tests:
+        notes.append(
+            "Over seeds: the difference of the means, with Welch's t-test and its 95 % interval, over trainings with "
+            "other seeds; few seeds make it wide."
+        )
+    notes.append(
+        "p: two-sided, of no difference, for each figure alone; coloured where it is below .05. Seeds of one setting "
+        "are not tested against each other."
     )
     columns = ("run", *(measure(key).title for key in metrics))
-    return Table(f"Difference to {reference.entry.label}", columns, tuple(lines), notes=(note,))
+    return Table(f"Difference to {reference.label}", columns, tuple(lines), notes=tuple(notes))
 
 
-def _difference_cell(key: str, found: Difference | None, resamples: int) -> Cell:
+def _difference_cell(key: str, found: Difference | None, resamples: int, seeds: bool) -> Cell:
     if found is None:
         return Cell(DASH)
     low, high = (_signed(key, end) for end in found.interval)
-    return Cell(_signed(key, found.value), (f"{low} to {high}", p_value(found.p, resamples)), better(key, found))
+    p = p_value(found.p, resamples if found.over == "texts" else SMALLEST)
+    below = (f"{low} to {high}", p, *([f"over {found.over}"] if seeds else []))
+    return Cell(_signed(key, found.value), below, better(key, found))
 
 
 def _signed(key: str, value: float) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import runs
+from callbacks import terminal
 from callbacks.caveats import below_baseline, partial, undertrained
 from callbacks.results import Results, by_quality, evenly, pieces, read_results
 from callbacks.sections import SECTIONS, comparison, macro
@@ -52,10 +53,9 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
     Raises:
         InputError: A file of the run directory is missing or broken.
     """
-    from rich.console import Console
     from rich.table import Table
 
-    console = console or Console()
+    console = console or terminal.console()
     results = read_results(run_dir)
     table = Table(title=plain(_heading(results)), title_justify="left")
     table.add_column("metric")

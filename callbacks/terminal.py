@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 from errors import printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.text import Text
+
+PIPED = 10_000  # columns of a file or a pipe, which has no edge that a line would have to break at
 
 
 def plain(text: str, style: str = "") -> Text:
@@ -20,3 +23,11 @@ def plain(text: str, style: str = "") -> Text:
     from rich.text import Text
 
     return Text(printable(text), style=style)
+
+
+def console() -> Console:
+    """Where all scripts print: as wide as the terminal or, where there is none, as what is printed."""
+    from rich.console import Console
+
+    found = Console()
+    return found if found.is_terminal else Console(width=PIPED)

@@ -10,7 +10,7 @@ import runs
 from callbacks.comparison_output import write_markdown
 from callbacks.comparison_table import DASH, Cell, Line, Table
 from callbacks.sections import macro
-from callbacks.terminal import plain
+from callbacks.terminal import console, plain
 from callbacks.tradeoff_chart import tradeoff_chart
 from callbacks.tradeoff_figures import READ, Figure, Measured, chief, sentence, signed
 from callbacks.wording import measure, shown
@@ -71,7 +71,6 @@ def _table(measured: Sequence[Measured], notes: Sequence[str], searches: Sequenc
 
 def _print(table: Table) -> None:
     """Values alone: a terminal has no room for intervals."""
-    from rich.console import Console
     from rich.table import Table as RichTable
 
     drawn = RichTable(title=plain(table.title), title_justify="left")
@@ -81,7 +80,7 @@ def _print(table: Table) -> None:
     colours = {True: "green", False: "red", None: ""}
     for line in table.lines:
         drawn.add_row(plain(line.title), *(plain(cell.text, style=colours[cell.gain]) for cell in line.cells))
-    Console().print(drawn)
+    console().print(drawn)
 
 
 def _cell(figure: Figure, kind: str, digits: int, *, more_is_good: bool) -> Cell:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
 import runs
 from callbacks.results import read_lines
-from callbacks.terminal import plain
+from callbacks.terminal import console, plain
 from callbacks.wording import measure, ordered
 from errors import InputError
 
@@ -130,7 +130,6 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Differ
 
 def compare(one: Path, other: Path) -> None:
     """Print the differences between two evaluations with trials, and write them to t_test.json of the first."""
-    from rich.console import Console
     from rich.table import Table
 
     rows = differences(_read(one), _read(other))
@@ -150,11 +149,11 @@ def compare(one: Path, other: Path) -> None:
         difference = row.one[0] - row.other[0]
         shown = "no variance" if row.p is None else f"{row.p:.3g}{' *' if row.p < 0.05 else ''}"
         table.add_row(plain(measure(row.key).title), *cells, _digits(row.key, difference), shown)
-    console = Console()
-    console.print(table)
-    console.print(plain(f"this: {one}\nthe other: {other}"), soft_wrap=True)
+    out = console()
+    out.print(table)
+    out.print(plain(f"this: {one}\nthe other: {other}"), soft_wrap=True)
     if _references(one) != _references(other):
-        console.print(plain("NOTE: THE TWO WERE TESTED ON DIFFERENT TEXTS; a difference may be that of the texts."))
+        out.print(plain("NOTE: THE TWO WERE TESTED ON DIFFERENT TEXTS; a difference may be that of the texts."))
 
 
 def _digits(key: str, value: float) -> str:

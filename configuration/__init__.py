@@ -11,12 +11,13 @@ from configuration.amending import amend
 from configuration.composing import compose, plain
 from configuration.points import DefensePoint, defense_points
 from configuration.resuming import keep, note_changes
-from configuration.running import check, main, main_on_run, on_run
+from configuration.running import check, check_devices, main, main_on_run, on_run
 
 __all__ = [
     "DefensePoint",
     "amend",
     "check",
+    "check_devices",
     "compose",
     "defense_points",
     "keep",

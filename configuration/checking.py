@@ -15,7 +15,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -26,6 +26,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from configuration.locating import locate
 from configuration.resolving import is_measured
 from configuration.signatures import UNKNOWN, Signature, imported, written
+from configuration.trainer import CHECKED, limit_errors
 from errors import BLOTTED, InputError, did_you_mean, holds_secret, secret_refused
 
 _MISSING = "???"
@@ -76,6 +77,7 @@ _ROOT: dict[str, Any] = {
     "exposed": PositiveInt,
     "show_text": bool,
     "trust_vectors": bool,
+    "config_dir": str | None,
 }
 
 # The keys of a group's node that go to what uses the object, and not to the constructor.
@@ -94,13 +96,6 @@ def check_written(config: DictConfig) -> list[str]:
     return _check(_resolve(config, "", messages, measure=False), messages, written)
 
 
-def _endless(trainer: Any) -> Iterator[str]:
-    """Whether nothing ends a training: its learning rate would never fall."""
-    limits = ("max_steps", "max_epochs", "max_time")
-    if _is_node(trainer) and all(trainer.get(name, -1) in (-1, None) for name in limits):
-        yield "trainer.max_steps=-1: nothing ends the training; give trainer.max_steps, max_epochs or max_time"
-
-
 def _check(values: Any, messages: list[str], signature_of: Callable[[str], Signature | None]) -> list[str]:
     messages += _missing(values, "")
     messages += _secrets(values, "")
@@ -112,10 +107,17 @@ def _check(values: Any, messages: list[str], signature_of: Callable[[str], Signa
         for name in hints if _is_node(node) else ():
             messages += _value_errors(f"{group}.{name}", node[name], hints[name]) if name in node else []
     messages += _nodes(values, "", signature_of)
-    messages += _endless(values.get("trainer"))
+    messages += limit_errors(values.get("trainer"))
     refused = {message.partition("=")[0] for message in messages}
     messages += [secret_refused(key) for key in _secret_values(values, "") if key not in refused]
-    return list(dict.fromkeys(messages))
+    return _said_once(dict.fromkeys(messages), values)
+
+
+def _said_once(messages: Iterable[str], values: Mapping[str, Any]) -> list[str]:
+    """``messages`` without those on keys that merely take over a wrong value at the root, such as datamodule.seed."""
+    every = list(messages)
+    wrong = {message for message in every if re.split(r"[=:]", message, maxsplit=1)[0] in values}
+    return [m for m in every if not any(m.endswith(f".{root}") and m.split("=")[0].count(".") for root in wrong)]
 
 
 def _resolve(node: Any, key: str, messages: list[str], *, measure: bool) -> Any:
@@ -188,7 +190,8 @@ def _node_errors(node: Mapping[str, Any], key: str, signature_of: Callable[[str]
     if signature is None:
         return
     beside = _BESIDE.get(key, {})
-    for name in (name for name in node if name not in _RESERVED and name not in beside):
+    told = {name for name in node if name in _RESERVED or name in beside or _join(key, name) == CHECKED}
+    for name in (name for name in node if name not in told):
         if name in signature.required:
             yield from _value_errors(_join(key, name), node[name], signature.hint(name))
         elif not signature.open_ended:

@@ -23,6 +23,7 @@ from configuration.locations import make_absolute
 from configuration.overrides import elements, is_group, key_error, one_line, option_errors, parse, search_path
 from configuration.resolving import is_measured
 from configuration.sources import SEARCH_PATH, loading, root_keys
+from configuration.spacing import joined
 from errors import InputError, did_you_mean
 
 
@@ -67,8 +68,9 @@ def survey(config_name: str, overrides: Sequence[str], *, multirun: bool = False
     groups in full, and in each the values of other sweeps one at a time.
     """
     configs: list[DictConfig] = []
+    overrides, spaced = joined(overrides)
     if wrong_sweeps := swept_chains(overrides):
-        return configs, wrong_sweeps
+        return configs, spaced + wrong_sweeps
     overrides = unrolled(overrides)
     with loading() as loader:
         parsed, errors = parse(loader, overrides)
@@ -78,7 +80,7 @@ def survey(config_name: str, overrides: Sequence[str], *, multirun: bool = False
         if not errors and not multirun and not unknown:
             config, errors = _load(loader, config_name, overrides, None)
             if config is not None and not errors:
-                return [config], []
+                return [config], spaced
             errors = []  # Hydra's message names the first mistake only
         swept = [] if multirun else [o for o in parsed if o.is_sweep_override()]
         errors += [f"{o.input_line}: several values need --multirun (-m)" for o in swept]
@@ -95,7 +97,7 @@ def survey(config_name: str, overrides: Sequence[str], *, multirun: bool = False
     directories = {config.get("run_dir") for config in configs}
     if len(configs) > 1 and len(directories) == 1:
         errors.append(f"run_dir={directories.pop()}: the runs of a multirun would share it; append ${{job_suffix:}}")
-    return configs, list(dict.fromkeys(errors))
+    return configs, list(dict.fromkeys(spaced + errors))
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

@@ -98,9 +98,17 @@ def _message(error: BaseException, config: DictConfig | None, training: bool) ->
             return f"{where}: larger than this process may write (ulimit -f); raise that and {again}"
         if isinstance(cause, ValueError) and isinstance(error, InstantiationException):
             # Constraints between values, such as width and heads, are the constructor's to find.
-            key = re.search(r"full_key: (\S+)", str(error))
-            return redacted(f"{key.group(1)}: {cause}" if key else str(cause))
+            return _of_key(error, cause)
+        if isinstance(error, InstantiationException) and type(cause).__name__ == "MisconfigurationException":
+            return _of_key(error, cause)  # Lightning's trainer; its name, since importing the class takes seconds
     return None
+
+
+def _of_key(error: BaseException, cause: BaseException) -> str:
+    """One line on what a constructor refused, with the node that it was built from."""
+    key = re.search(r"full_key: (\S+)", str(error))
+    said = " ".join(str(cause).split())
+    return redacted(f"{key.group(1)}: {said}" if key else said)
 
 
 def check_writable(folder: Path) -> None:

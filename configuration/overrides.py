@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -18,6 +19,8 @@ from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+import limits
+import runs
 from configuration.signatures import imported, written
 from configuration.sources import SEARCH_PATH, options
 from datamodules.store_address import address_error
@@ -153,3 +156,19 @@ def _paths(tree: Any, key: str) -> Iterator[str]:
             path = f"{key}.{name}" if key else str(name)
             yield path
             yield from _paths(child, path)
+
+
+def search_path_of(directory: str | None) -> list[str]:
+    """The override that adds a directory of configurations to ours; none where none is given.
+
+    Raises:
+        InputError: There is no such directory, or one of its files is larger than any configuration.
+    """
+    if directory is None:
+        return []
+    path = Path(directory).expanduser().absolute()
+    if not path.is_dir():
+        raise InputError(f"--config-dir={directory}: {runs.missing_directory(path)}")
+    for file in Path(directory).expanduser().rglob("*.yaml"):  # named as it was given
+        limits.check_size(file, limits.LARGEST_CONFIG)
+    return [f"{SEARCH_PATH}=[{quoted(f'file://{path}')}]"]

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from configuration.amending import survey_amended
 from configuration.composing import raise_all
+from configuration.overrides import search_path_of
 
 PREFIX = "defense"
 
@@ -33,8 +34,12 @@ class DefensePoint:
     config: DictConfig
 
 
-def defense_points(config: DictConfig, lines: Sequence[str], key: str) -> list[DefensePoint]:
+def defense_points(
+    config: DictConfig, lines: Sequence[str], key: str, config_dir: str | None = None
+) -> list[DefensePoint]:
     """The configuration of a run under each defense of ``lines``; ``key`` names the list in messages.
+
+    ``config_dir`` is a directory of the user's own configurations, or None.
 
     Raises:
         InputError: One line for each mistake in any of them: misspelt names, values that do not fit, other keys than
@@ -56,7 +61,7 @@ def defense_points(config: DictConfig, lines: Sequence[str], key: str) -> list[D
         if foreign or not any(word.startswith(f"{PREFIX}=") for word in words):
             errors.append(f"{where}: write it as for evaluate.py, such as 'defense=noise defense.level=0.01'")
             continue
-        amended, found = survey_amended(config, words)
+        amended, found = survey_amended(config, [*words, *search_path_of(config_dir)])
         found = found or [message for message in check(amended) if message not in unamended]
         errors += [f"{where}: {message}" for message in found]
         if not found:

@@ -20,17 +20,18 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 import claims
-import limits
 import runs
 from configuration import console
 from configuration.amending import survey_amended
 from configuration.chains import unrolled
-from configuration.composing import raise_all, survey
+from configuration.composing import plain, raise_all, survey
 from configuration.ending import check_output, check_writable, ending
 from configuration.locations import cache_of, check_data_known, chooses_data, make_absolute, move, relative_data
-from configuration.overrides import quoted, refuse_secrets
+from configuration.overrides import quoted, refuse_secrets, search_path_of
 from configuration.resuming import WHOLE, resumed
 from configuration.sources import CONFIGS, SEARCH_PATH, groups, own_names, parts
+from configuration.spacing import joined
+from configuration.trainer import device_errors
 from errors import InputError, printable
 from ranks import is_first, local_rank, started_outside
 
@@ -42,6 +43,11 @@ def check(config: DictConfig) -> list[str]:
     from configuration.checking import check as check_values  # pydantic, and behind the constructors torch
 
     return check_values(config)
+
+
+def check_devices(config: DictConfig) -> None:
+    """Raises InputError where this machine lacks the devices that ``config.trainer`` asks for."""
+    raise_all(list(device_errors(plain(config.trainer))))
 
 
 def main(task: Callable[[DictConfig], None], config_name: str) -> None:
@@ -62,13 +68,8 @@ def _main(task: Callable[[DictConfig], None], config_name: str, made: claims.Tid
         return
     held, directory, again = console.hold(), None, None
     if not (arguments.hydra_help or arguments.shell_completion or arguments.info or arguments.experimental_rerun):
-        overrides = list(arguments.overrides)
-        if arguments.config_dir is not None:
-            overrides.append(f"hydra.searchpath=[file://{Path(arguments.config_dir).absolute()}]")
         with ending():
-            if arguments.config_dir is not None:
-                for file in Path(arguments.config_dir).rglob("*.yaml"):
-                    limits.check_size(file, limits.LARGEST_CONFIG)
+            overrides = [*arguments.overrides, *search_path_of(arguments.config_dir)]
             configs, errors = survey(arguments.config_name or config_name, overrides, multirun=arguments.multirun)
             # A configuration that is only shown may have wrong values.
             checked = configs if arguments.cfg is None else []
@@ -85,6 +86,8 @@ def _main(task: Callable[[DictConfig], None], config_name: str, made: claims.Tid
             elif checked:
                 _own_sweep(overrides, checked, made)
             raise_all([message for config in checked for message in check(config)])
+            if len(checked) == 1 and not arguments.multirun:  # whose jobs may run on other machines
+                check_devices(checked[0])
             for config in checked if local_rank() == 0 else []:
                 with ending(settings=config):
                     check_writable(Path(str(config.run_dir)))
@@ -138,15 +141,18 @@ def _main(task: Callable[[DictConfig], None], config_name: str, made: claims.Tid
     hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(job)()
 
 
-def _parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The command line; what is wrong with it is quoted as text, since a shell's ``*`` may stand for any names."""
+def _parsed(parser: argparse.ArgumentParser, *, mixed: bool = False) -> argparse.Namespace:
+    """The command line, its flags in front or, ``mixed``, anywhere.
+
+    What is wrong with it is quoted as text, since a shell's ``*`` may stand for any names.
+    """
 
     def refuse(message: str) -> NoReturn:
         print(printable(f"{message}; --help lists what can be given"), file=sys.stderr)
         raise SystemExit(2)
 
     parser.error = refuse  # type: ignore[method-assign]
-    return parser.parse_args()
+    return parser.parse_intermixed_args() if mixed else parser.parse_args()
 
 
 def _is_parallel(config: DictConfig) -> bool:
@@ -169,17 +175,21 @@ def main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str
 def _main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str, made: claims.Tidied) -> None:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--help", "-h", action="store_true")
+    parser.add_argument("--config-dir", "-cd")
     parser.add_argument("overrides", nargs="*")
-    arguments = _parsed(parser)
+    arguments = _parsed(parser, mixed=True)
     if arguments.help:
         print(_help(task, config_name))
         return
     held = console.hold()
+    overrides = list(arguments.overrides)
+    if arguments.config_dir is not None:
+        overrides.append(f"config_dir={quoted(Path(arguments.config_dir).absolute())}")
     with ending():
-        settings, config = on_run(config_name, arguments.overrides)
+        settings, config = on_run(config_name, overrides)
     with ending(settings=settings):
         if "output_dir" in settings:
-            settings.output_dir = _own(settings.output_dir, "output_dir", arguments.overrides, config, made)
+            settings.output_dir = _own(settings.output_dir, "output_dir", overrides, config, made)
         if local_rank() == 0 and "output_dir" in settings:
             check_writable(Path(settings.output_dir))
         elif local_rank() == 0 and "output" in settings:
@@ -190,7 +200,7 @@ def _main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: st
     console.quieten(held)
     # As in main: the ranks that Lightning starts must write where this process does.
     fixed = [key for key in ("output_dir", "output") if key in settings]
-    own = [line for line in arguments.overrides if _root(line) not in fixed]
+    own = [line for line in overrides if _root(line) not in fixed]
     sys.argv = [sys.argv[0], *own, *(f"{key}={quoted(settings[key])}" for key in fixed)]
     with (
         ending(config, settings=settings),
@@ -238,16 +248,21 @@ def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Dict
         InputError: No such run; or one line for each mistake in either.
     """
     known = own_names(config_name)
+    overrides, spaced = joined(overrides)
+    given = next((line.partition("=")[2].strip("'\"") for line in overrides if _root(line) == "config_dir"), None)
+    search = search_path_of(None if given in ("", "null") else given)
     own = [line for line in overrides if _root(line) in known]
     others = [line for line in overrides if _root(line) not in known]
     from configuration.checking import check_written
 
-    composed, errors = survey(config_name, own)
+    composed, errors = survey(config_name, [*own, *search])
+    errors = spaced + errors
     errors += [message for found in composed for message in check_written(found)]
     if not composed or OmegaConf.is_missing(composed[0], "run"):
         raise_all(errors)
     settings = composed[0]
-    config, misspelt = survey_amended(_read(Path(settings.run).expanduser(), settings.trust, others), others, known)
+    read = _read(Path(settings.run).expanduser(), settings.trust, others)
+    config, misspelt = survey_amended(read, [*others, *search], known)
     _raise_written([*errors, *misspelt], [config])
     raise_all([*check(settings), *check(config)])
     OmegaConf.resolve(config)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from datamodules.sources import Source
-from errors import InputError, did_you_mean
+from errors import InputError, did_you_mean, listed
 from examples import Example, Split
 
 
@@ -81,11 +81,11 @@ class Languages:
                 known = sorted(name for name in present if name is not None)
                 if not known:
                     raise InputError(
-                        f"datamodule.{key}=[{', '.join(wanted)}]: no text says which language it is in; "
+                        f"datamodule.{key}=[{listed(wanted)}]: no text says which language it is in; "
                         "datamodule.language_field=<field> names the field that does"
                     )
                 raise InputError(
-                    f"datamodule.{key}: no text is in {language!r}; present: {', '.join(known)}; "
+                    f"datamodule.{key}: no text is in {language!r}; present: {listed(known)}; "
                     f"{did_you_mean(language, known)}"
                 )
         return [example for example in found[split] if example.language in wanted]

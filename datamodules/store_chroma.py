@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.child import Answer, Child, Limits
-from errors import InputError, did_you_mean
+from errors import InputError, did_you_mean, listed
 
 _TOKEN_PROVIDER = "chromadb.auth.token_authn.TokenAuthClientProvider"
 _CREDENTIALS, _PROVIDER = "CHROMA_CLIENT_AUTH_CREDENTIALS", "CHROMA_CLIENT_AUTH_PROVIDER"
@@ -102,7 +102,7 @@ def _opened(place: str, collection: str | None) -> ChromaStore:
         collection = names[0]
     if collection not in names:
         which = "which collection? " if collection is None else f"no collection {collection}; "
-        hint = f"give collection=<one of {', '.join(names) or 'none'}>"
+        hint = f"give collection=<one of {listed(names) or 'none'}>"
         raise InputError(
             f"vectors=chroma:{place}: {which}{hint if collection is None else did_you_mean(collection, names)}"
         )

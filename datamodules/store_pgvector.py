@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from errors import InputError
+from errors import InputError, listed
 
 _COLUMNS = """
 select table_schema, table_name, column_name from information_schema.columns
@@ -70,7 +70,7 @@ def open_pgvector(place: str, collection: str | None) -> PgvectorStore:
             which = "no column" if not chosen else "which column"
             raise InputError(
                 f"vectors={shown}: {which} of vectors{'' if collection is None else f' {collection}'}? "
-                f"give collection=<one of {', '.join(found) or 'none'}>"
+                f"give collection=<one of {listed(found) or 'none'}>"
             )
         schema, table, column = chosen[0].split(".")
         return PgvectorStore(f"{shown} ({chosen[0]})", connection, schema, table, column)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from datamodules.child import Child, limits_for
 from datamodules.qdrant_folder import collections_of, read_points, storage_of
-from errors import InputError, did_you_mean
+from errors import InputError, did_you_mean, listed
 
 LISTED_TOGETHER = 10_000  # ids asked for at once
 
@@ -111,7 +111,7 @@ def _chosen(
     """The collection, and the name of one of its vectors where they have names."""
     if collection is None and len(names) != 1:
         raise InputError(
-            f"vectors=qdrant:{place}: which collection? give collection=<one of {', '.join(names) or 'none'}>"
+            f"vectors=qdrant:{place}: which collection? give collection=<one of {listed(names) or 'none'}>"
         )
     wanted, _, vector = (collection or names[0]).partition("/")
     if wanted not in names:
@@ -122,7 +122,7 @@ def _chosen(
     vector = vector or (kinds[0] if len(kinds) == 1 else "")
     if vector not in kinds:
         raise InputError(
-            f"vectors=qdrant:{place}: collection {wanted} has the vectors {', '.join(sorted(kinds)) or 'none'}; "
+            f"vectors=qdrant:{place}: collection {wanted} has the vectors {listed(sorted(kinds)) or 'none'}; "
             f"give collection={wanted}/<one of them>"
         )
     return wanted, vector

@@ -24,7 +24,7 @@ from torch import Tensor
 
 import limits
 from datamodules.file_rows import batches
-from errors import InputError, did_you_mean
+from errors import InputError, did_you_mean, listed
 
 # numpy reads the header as a Python literal, and those of old files by the tokenizer of Python.
 _NPY_ERRORS = (
@@ -39,8 +39,13 @@ _NPY_ERRORS = (
     TokenError,
 )
 LONGEST_HEADER = 10_000  # bytes, as numpy has it
+SHORTEST, LONGEST = 1e-18, 1e18  # lengths whose squares float32 holds in full
 NAMES = ("vector", "vectors", "embedding", "embeddings")
 Array = NDArray[Any]
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # float8 needs a scale beside it
+_INTEGERS = (
+    torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+)  # fmt: skip
 
 
 def read_vectors(path: Path, width: int, limit: int | None = None) -> Tensor:
@@ -48,7 +53,8 @@ def read_vectors(path: Path, width: int, limit: int | None = None) -> Tensor:
 
     Raises:
         InputError: No such file, an unknown extension, a file that cannot be read, no vectors, another width than the
-            attack was trained on, or a row that is NaN, infinite or zero (the first one is named).
+            attack was trained on, another type than real numbers, or a row that is NaN, infinite, zero, or of a length
+            that float32 cannot square (the first one is named).
     """
     readers: Mapping[str, Callable[[Path, int, int | None], Array]] = {
         ".npy": _npy,
@@ -77,11 +83,20 @@ def checked(array: Array, name: str, width: int, limit: int | None = None) -> Te
             f"vectors={name}: vectors of width {array.shape[1]}, but this attack was trained on width {width}: "
             "they come from another embedder (or another defense)"
         )
-    if not np.issubdtype(array.dtype, np.number) or np.issubdtype(array.dtype, np.complexfloating):
-        raise InputError(f"vectors={name}: expected real numbers, found {array.dtype}")
-    array = np.array(array[:limit], dtype=np.float32)
+    if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:  # numpy counts spans of time as integers
+        raise InputError(f"vectors={name}: expected real numbers (float16 to float64, integers), found {array.dtype}")
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and named as such
+        array = np.array(array[:limit], dtype=np.float32)
     _check_rows(name, ~np.isfinite(array).all(axis=1), "holds NaN or infinity")
     _check_rows(name, ~array.any(axis=1), "is all zeros: it has no direction to read back")
+    lengths = np.sqrt(np.einsum("ij,ij->i", array, array, dtype=np.float64))
+    outside = (lengths < SHORTEST) | (lengths > LONGEST)
+    if outside.any():
+        row = int(outside.argmax())
+        raise InputError(
+            f"vectors={name}: row {row} has the length {lengths[row]:.3g} ({int(outside.sum())} such rows): outside "
+            f"{SHORTEST:g} to {LONGEST:g} float32 cannot compute cosines; scale the vectors to those of the embedder"
+        )
     return torch.from_numpy(array)
 
 
@@ -119,7 +134,10 @@ def _safetensors(path: Path, width: int, limit: int | None) -> Array:
             tensor = file.get_tensor(_choose(path, file.keys()))
     except (SafetensorError, OSError) as error:
         raise InputError(f"vectors={path}: cannot be read: {error}") from error
-    array: Array = tensor[:limit].float().numpy() if tensor.ndim else tensor.float().numpy()
+    if not (tensor.dtype in _FLOATS or tensor.dtype in _INTEGERS):
+        raise InputError(f"vectors={path}: expected real numbers (float16 to float64, integers), found {tensor.dtype}")
+    tensor = tensor[:limit] if tensor.ndim else tensor
+    array: Array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     return array
 
 
@@ -140,7 +158,7 @@ def _parquet(path: Path, width: int, limit: int | None) -> Array:
         raise InputError(f"vectors={path}: cannot be read: {' '.join(str(error).split())}") from error
     widths = {part.shape[1] for part in parts}
     if len(widths) > 1:
-        raise InputError(f"vectors={path}: holds vectors of widths {', '.join(map(str, sorted(widths)))}")
+        raise InputError(f"vectors={path}: holds vectors of widths {listed(map(str, sorted(widths)))}")
     return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
 
 
@@ -182,7 +200,7 @@ def _choose(path: Path, names: Iterable[str], where: str = "") -> str:
     usual = [name for name in present if name in NAMES]
     if len(present) != 1 and len(usual) != 1:
         raise InputError(
-            f"vectors={path}{where}: which of {', '.join(present) or 'no names'} holds the vectors? "
+            f"vectors={path}{where}: which of {listed(present) or 'no names'} holds the vectors? "
             f"Call it one of {', '.join(NAMES)}"
         )
     return present[0] if len(present) == 1 else usual[0]

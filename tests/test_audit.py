@@ -15,6 +15,7 @@ import torch
 
 import audit
 import configuration
+import invert
 import runs
 import train
 from attacks.base import Prediction, Targets
@@ -437,3 +438,43 @@ def test_reading_and_places() -> None:
     assert reading("a b", 0.5, "b a", "set").exact is None
     truth = Truth("Ada Bell of Rome", (Span(0, 8, "PERSON"), Span(12, 16, "CITY")))
     assert places("so ada  bell, of Romeo", truth, [Span(3, 6, "X")]) == (Span(3, 12, "PERSON"),)
+
+
+def inverted(place: Place, folder: Path, vectors: Any, *lines: str) -> list[dict[str, Any]]:
+    np.save(folder / "mine.npy", vectors)
+    given = [f"run={place.run}", f"vectors={folder / 'mine.npy'}", *lines]
+    invert.invert(*configuration.on_run("invert", given))
+    return [json.loads(line) for line in (folder / "mine.npy.texts.jsonl").read_text().splitlines()]
+
+
+def test_what_an_audit_refuses_is_not_inverted_either(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shuffled = np.random.default_rng(0).permutation(place.vectors.shape[1])
+    assert inverted(place, tmp_path, place.vectors)[0]["text"] == STORE[0]
+    assert "vectors=" not in caplog.text
+    (tmp_path / "mine.npy.texts.jsonl").unlink()
+    for vectors, said in (
+        (place.vectors[:, shuffled], "their directions have nothing in common"),
+        (place.vectors * 3, "their median length is 3, but the run's embedder gives vectors of length 1"),
+        (place.vectors[:3] * 3, "their median length is 3"),
+    ):
+        with pytest.raises(InputError, match=f"{said}.*trust_vectors=true goes on all the same"):
+            inverted(place, tmp_path, vectors)
+        assert not (tmp_path / "mine.npy.texts.jsonl").exists()
+        assert said in place.refuse(f"vectors={tmp_path / 'mine.npy'}")
+        assert len(inverted(place, tmp_path, vectors, "trust_vectors=true")) == len(vectors)
+        assert said in caplog.text
+        (tmp_path / "mine.npy.texts.jsonl").unlink()
+
+
+def test_an_audit_tries_a_defense_from_outside(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "halving.py").write_text(
+        "from defenses.identity import Identity\n\n\nclass Halved(Identity):\n"
+        "    def __call__(self, embeddings, examples, role, epoch=None):\n        return embeddings / 2\n"
+    )
+    (tmp_path / "own" / "defense").mkdir(parents=True)
+    (tmp_path / "own" / "defense" / "halved.yaml").write_text("_target_: halving.Halved\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = place.audit("outside", f"config_dir={tmp_path / 'own'}", defenses='["defense=halved"]')
+    assert [one["name"] for one in found["tried"]] == ["none", "halved"]

@@ -437,7 +437,7 @@ def test_the_report_draws_words_by_frequency(tmp_path: Path) -> None:
 
 
 def test_a_narrow_terminal_still_names_the_runs_and_their_settings(tmp_path: Path) -> None:
-    configs = ["seed: 1\n", "seed: 12345678901234567890123\n"]
+    configs = ["seed: 1\ntrainer: {max_steps: 1}\n", "seed: 12345678901234567890123\ntrainer: {max_steps: 2}\n"]
     runs = [write_run(tmp_path / f"r{place}", config=config) for place, config in enumerate(configs)]
     compared = compare(read_entries(runs), ["stop_word_rate", *METRICS], 1000, 0)
     out = io.StringIO()

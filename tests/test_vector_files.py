@@ -141,7 +141,13 @@ def test_arrays_of_other_dimensions(tmp_path: Path, shape: tuple[int, ...]) -> N
         assert f"found shape {shape}" in message(path)
 
 
-@pytest.mark.parametrize("array", [np.full((2, 4), "a"), np.ones((2, 4), complex), np.ones((2, 4), bool)])
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.full((2, 4), "a"), np.ones((2, 4), complex), np.ones((2, 4), bool), np.ones((2, 4), "timedelta64[s]"),
+        np.ones((2, 4), "datetime64[s]"), np.ones((2, 4), np.longdouble),
+    ],
+)  # fmt: skip
 def test_arrays_that_hold_no_real_numbers(tmp_path: Path, array: NDArray[Any]) -> None:
     npy(tmp_path / "mine.npy", array)
     assert "expected real numbers" in message(tmp_path / "mine.npy")
@@ -243,3 +249,37 @@ def test_a_header_that_claims_to_be_large_is_not_read(tmp_path: Path) -> None:
     path.write_bytes(b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little"))
     os.truncate(path, 2**32 + 100)  # of which nothing is stored
     assert "its header has 4,294,967,295 bytes, and at most 10,000 are read" in message(path)
+
+
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8", ">f4", "i1", "i8", "longlong", "u1", "u4", "u8"])
+def test_all_types_of_real_numbers_are_read(tmp_path: Path, kind: str) -> None:
+    np.save(tmp_path / "mine.npy", np.arange(1, 9).reshape(2, 4).astype(kind))
+    assert read_vectors(tmp_path / "mine.npy", 4).tolist() == [[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]]
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.uint32])
+def test_all_types_of_real_tensors_are_read(tmp_path: Path, kind: torch.dtype) -> None:
+    save_file({"vectors": torch.arange(1, 9).reshape(2, 4).to(kind)}, tmp_path / "mine.safetensors")
+    assert read_vectors(tmp_path / "mine.safetensors", 4).tolist() == [[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]]
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.complex64, torch.float8_e4m3fn])
+def test_other_types_of_tensors_are_refused_by_name(tmp_path: Path, kind: torch.dtype) -> None:
+    save_file({"vectors": torch.ones(2, 4).to(kind)}, tmp_path / "mine.safetensors")
+    assert message(tmp_path / "mine.safetensors").endswith(f"integers), found {kind}")
+
+
+@pytest.mark.parametrize(("scale", "length"), [(1e38, "2e+38"), (1e19, "2e+19"), (1e-19, "2e-19")])
+def test_lengths_that_float32_cannot_square_are_refused(
+    written: Callable[[NDArray[Any]], Path], scale: float, length: str
+) -> None:
+    vectors = np.ones((3, 4), np.float32)
+    vectors[1] *= np.float32(scale)
+    said = message(written(vectors))
+    assert f"row 1 has the length {length} (1 such rows)" in said
+    assert "scale the vectors to those of the embedder" in said
+
+
+def test_what_float32_cannot_hold_is_infinite(tmp_path: Path) -> None:
+    np.save(tmp_path / "mine.npy", np.array([[1.0, 2, 3, 4], [1e300, 0, 0, 0]]))
+    assert "row 1 holds NaN or infinity" in message(tmp_path / "mine.npy")
