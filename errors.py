@@ -43,6 +43,8 @@ _PATTERNS = (
 _USER = re.compile(r"//[^@]*:.*@|^https?:/*[^/?#]*@|^\w+:https?:/*[^/?#]*@", re.DOTALL | re.IGNORECASE)
 _GIVEN = re.compile(rf"(?:^|[?&;,\s'\"])\s*\w*?{_NAMES}\s*=\s*\S", re.IGNORECASE)
 
+_LONGEST = 3900  # characters of a message
+
 
 class InputError(Exception):
     """Something the user gave is wrong: a config value, a file, a run directory.
@@ -53,7 +55,14 @@ class InputError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(printable(redacted(message)))
+        super().__init__(_shortened(printable(redacted(message))))
+
+
+def _shortened(message: str) -> str:
+    """``message`` without its middle where it is longer than a screen: what to do stands at the end."""
+    if len(message) <= _LONGEST:
+        return message
+    return f"{message[: _LONGEST - 1000]} [{len(message) - _LONGEST:,} characters left out] {message[-1000:]}"
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

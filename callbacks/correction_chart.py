@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from markupsafe import Markup
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, ValidationError, model_validator
 
 import limits
 import runs
@@ -83,9 +83,15 @@ class Corrected(BaseModel):
 class Hypotheses(BaseModel):
     """Cosines of a set of training hypotheses with their targets, counted between ``edges``."""
 
-    exact: float
-    cosines: list[int]
-    edges: list[float]
+    exact: FiniteFloat
+    cosines: list[NonNegativeInt]
+    edges: list[FiniteFloat]
+
+    @model_validator(mode="after")
+    def _fit(self) -> Hypotheses:
+        if len(self.edges) != len(self.cosines) + 1 or sorted(set(self.edges)) != self.edges:
+            raise ValueError(f"{len(self.cosines)} counts need one more edge than that, each above the one before")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +175,7 @@ def correction_table(table: Sequence[Row]) -> list[TableLine]:
 
 def story(paths: Sequence[Corrected]) -> Story | None:
     """Of the texts that the widest search changed, the one whose cosine rose by the median amount; None without one."""
-    widest = max(path.beams for path in paths)
+    widest = max((path.beams for path in paths), default=0)
     changed = [path for path in paths if path.beams == widest and path.rounds[-1].text != path.rounds[0].text]
     if not changed:
         return None

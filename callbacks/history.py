@@ -17,6 +17,9 @@ from pydantic import PositiveInt
 import limits
 import runs
 
+_NUMBERS = ("epoch", "seconds", "train_loss", "val_loss", "learning_rate")
+_LARGEST = 1e300
+
 
 class History(Callback):
     """Appends a line every ``every_n_steps`` steps and after each validation.
@@ -77,9 +80,9 @@ class History(Callback):
             "step": trainer.global_step,
             "epoch": trainer.current_epoch,
             "seconds": round(self._seconds(), 3),
-            "train_loss": train_loss,
-            "val_loss": val_loss,
-            "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+            "train_loss": _finite(train_loss),
+            "val_loss": _finite(val_loss),
+            "learning_rate": _finite(trainer.optimizers[0].param_groups[0]["lr"]),
         }
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
@@ -92,6 +95,11 @@ def _rows(path: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except (ValueError, RecursionError):
             continue  # the last line of a killed session may be half written
-        if isinstance(row, dict) and isinstance(row.get("step"), int):
-            rows.append(row)
+        if isinstance(row, dict) and type(row.get("step")) is int:
+            rows.append({"step": row["step"], **{name: _finite(row.get(name)) for name in _NUMBERS}})
     return rows
+
+
+def _finite(value: object) -> float | None:
+    """A number that JSON can hold, else None: the loss of a training that diverges is NaN."""
+    return value if type(value) in (int, float) and -_LARGEST < value < _LARGEST else None  # type: ignore[operator, return-value]

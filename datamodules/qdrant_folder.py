@@ -93,7 +93,7 @@ def read_points(path: str, lock: str, place: str, vector: str | None) -> tuple[d
     with _unlocked(Path(lock), place):
         seen = set()
         for number, content in _contents(path, place):
-            one, values = _point(content, f"vectors=qdrant:{place}, {STORAGE}, row {number}", vector)
+            one, values = point_of(content, f"vectors=qdrant:{place}, {STORAGE}, row {number}", vector)
             if one not in seen and values is not None:  # the newest is first; a point may lack one of several vectors
                 ids.append(one)
                 rows.append(values)
@@ -155,8 +155,12 @@ def _is_stored(module: str, name: str) -> bool:
     return module == _MODELS or f"{module}.{name}" in _PAYLOAD
 
 
-def _point(content: bytes, where: str, vector: str | None) -> tuple[int | str, NDArray[np.float32] | None]:
-    """Id and vector of a pickled point; None where it lacks that one of several."""
+def point_of(content: bytes, where: str, vector: str | None) -> tuple[int | str, NDArray[np.float32] | None]:
+    """Id and vector of a pickled point; None where it lacks that one of several.
+
+    Raises:
+        InputError: It is no point of Qdrant's.
+    """
     try:
         point = pickled_data(content, _is_stored)
         if not isinstance(point, Stored) or point.name != f"{_MODELS}.PointStruct":

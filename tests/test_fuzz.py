@@ -46,14 +46,16 @@ def test_a_good_file_is_read_and_broken_ones_are_refused(fuzzing: ModuleType, tm
     seen = fuzzing.fuzz(name, 25, faults)  # raises where the good one is not read
     assert seen.inputs >= 20
     assert seen.refused > 0
-    limits = ("more than", "waits longer", "a message of more")
-    assert not [key for key in faults.found if not key[0].startswith(limits)]
+    # What takes long depends on the machine too; benchmarks/fuzz_readers.py says so.
+    assert not [key for key in faults.found if not key[0].startswith(("more than 2 s", "waits longer"))]
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_good_one_is_read_and_broken_ones_are_tried(fuzzing: ModuleType, tmp_path: Path, name: str) -> None:
     pytest.importorskip({"FAISS Flat": "faiss", "Qdrant folder": "qdrant_client"}.get(name, "hypothesis"))
-    assert fuzzing.fuzz(name, 5, fuzzing.Faults(tmp_path)).inputs >= 3
+    faults = fuzzing.Faults(tmp_path)
+    assert fuzzing.fuzz(name, 5, faults).inputs >= 3
+    assert not [key for key in faults.found if not key[0].startswith(("more than 2 s", "waits longer"))]
 
 
 def misbehave(folder: Path, content: bytes) -> None:
@@ -122,6 +124,13 @@ def test_a_fault_is_saved_and_can_be_replayed(
     with pytest.raises(SystemExit, match="1"):
         fuzzing.main(["--replay", str(next(tmp_path.glob("a-reader--*.input")))])
     assert "KeyError" in capsys.readouterr().out
+
+
+def test_a_long_message_keeps_its_end() -> None:
+    said = str(InputError(f"config.yaml: {'a' * 10_000}; did you mean b?"))
+    assert len(said) < 4000
+    assert said.startswith("config.yaml: aaa")
+    assert said.endswith("aaa; did you mean b?")
 
 
 def test_bytes_over_which_torch_trips(tmp_path: Path) -> None:

@@ -206,6 +206,8 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     (directory / "corrections.jsonl").write_text('{"index": 1}\n')
     with pytest.raises(InputError, match=r"corrections\.jsonl:1: beams"):
         corrections(directory)
+    (directory / "corrections.jsonl").write_text("")
+    assert story(corrections(directory)[1]) is None
     (directory / "corrections.jsonl").unlink()
     with pytest.raises(InputError, match=r"corrections\.jsonl: missing"):
         corrections(directory)
@@ -224,6 +226,9 @@ def test_hypotheses_of_training_are_drawn(tmp_path: Path) -> None:
     html = hypotheses(results(tmp_path))
     assert html is not None
     assert "<1>" not in html
+    runs.write_json(path, {"valid": {**counts, "edges": [0.5, 1.0]}})
+    with pytest.raises(InputError, match="4 counts need one more edge"):
+        hypothesis_charts(tmp_path)
     path.write_text("{")
     with pytest.raises(InputError, match=r"hypotheses\.json: not JSON"):
         hypothesis_charts(tmp_path)

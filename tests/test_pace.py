@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import re
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from lightning import LightningModule
 from lightning.pytorch.callbacks import Timer
 
 from callbacks import pace
+from callbacks.history import History
 from callbacks.pace import Pace, TerminalBar
 
 BATCH = {"index": torch.arange(16)}
@@ -142,3 +146,12 @@ def test_the_bar_counts_all_steps_and_the_log_alone_has_the_lines(
     assert "400/400" in drawn[-1]
     assert screen.getvalue().count("\n") == 1
     assert [record.__dict__["for_log_alone"] for record in caplog.records] == [True] * len(caplog.records) != []
+
+
+def test_a_training_that_diverged_is_resumed_with_its_curve(tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").write_text(
+        '{"step": 1, "train_loss": NaN, "note": "\\ud800"}\n{"step": 2, "train_loss": 0.5, "seconds": 1e999}\n{"step": 3}\n[]\n{"st'
+    )
+    History(str(tmp_path)).on_train_start(trainer(global_step=2), LightningModule())
+    kept = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["train_loss"], row["seconds"]) for row in kept] == [(1, None, None), (2, 0.5, None)]
