@@ -27,7 +27,7 @@ import runs
 from attacks.continuing import copy_artifacts
 from attacks.finished import FinishedBatches
 from attacks.memory import footprint
-from attacks.training_state import check_state
+from attacks.training_state import check_moments, check_state
 from datamodules.inversion import InversionDataModule
 from embedders.cache import CachedEmbedder
 from errors import InputError
@@ -256,6 +256,7 @@ class Attack(LightningModule):
 
         Ranks draw different ones: each has its own back where they are as many as before; else they start anew.
         """
+        check_moments(self.trainer)
         if len(self._random_states) == self.trainer.world_size:
             own = self._random_states[self.trainer.global_rank]
             torch.set_rng_state(own["cpu"].cpu())

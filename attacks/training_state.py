@@ -23,6 +23,7 @@ from tensor_files import is_dense
 
 _LARGEST_COUNT = 2**53
 _LOADER_STATES = "combined_loader"
+_LIKE_WEIGHTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # of AdamW and Muon
 _PARAMETERS = "params"  # of a group of the optimiser: numbers, or names where the model is sharded
 
 
@@ -41,6 +42,24 @@ def check_state(checkpoint: dict[str, Any], trainer: Trainer) -> None:
             f"the checkpoint cannot be resumed from: {wrong} is missing, or not what a training saves; take another "
             "checkpoint by ckpt_path=<file>, or train again"
         )
+
+
+def check_moments(trainer: Trainer) -> None:
+    """Whether what the optimisers took up of a checkpoint fits the weights; in on_train_start.
+
+    Raises:
+        InputError: A tensor is neither a number nor as large as the weights that it belongs to.
+    """
+    for optimizer in trainer.optimizers:
+        for weights, state in optimizer.state.items():
+            for name, value in state.items():
+                # Others, such as those of an optimizer in eight bits, have shapes of their own.
+                if name in _LIKE_WEIGHTS and getattr(value, "shape", None) != weights.shape:
+                    raise InputError(
+                        f"the checkpoint cannot be resumed from: {name!r} of the optimizer has the shape "
+                        f"{tuple(getattr(value, 'shape', ()))}, and the weights {tuple(weights.shape)}; take another "
+                        "checkpoint by ckpt_path=<file>, or train again"
+                    )
 
 
 @contextmanager
@@ -76,7 +95,7 @@ def _wrong(checkpoint: dict[str, Any], trainer: Trainer) -> Iterator[str]:
         if not isinstance(states, list) or not all(isinstance(state, dict) for state in states):
             yield name
     for group in _groups(checkpoint.get("optimizer_states")):
-        texts = [name for name, value in group.items() if name != _PARAMETERS and _is_text(value)]
+        texts = [name for name, value in group.items() if name != _PARAMETERS and not _is_setting(value)]
         yield from (f"optimizer_states: {name!r:.40}" for name in texts)
     states = checkpoint.get("random_states", [])
     shape = torch.get_rng_state().shape
@@ -115,8 +134,13 @@ def _groups(states: Any) -> Iterator[dict[Any, Any]]:
             yield from _groups(state.get("parts"))
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str | dict) or (isinstance(value, list | tuple) and any(map(_is_text, value)))
+def _is_setting(value: Any) -> bool:
+    """Whether a value is one that an optimiser keeps of its settings: a number, a switch, or several of these."""
+    return (
+        value is None
+        or type(value) in (bool, int, float)
+        or (isinstance(value, list | tuple) and all(map(_is_setting, value)))
+    )
 
 
 def _is_random_state(state: Any, shape: torch.Size) -> bool:

@@ -18,10 +18,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 
 import limits
 import runs
@@ -56,15 +56,23 @@ class Row(BaseModel):
     search: Searched | None = None
 
 
+def _drawable(value: float | None) -> float | None:
+    """A number that a chart has a place for: the loss of a training that diverges is NaN."""
+    return value if value is not None and abs(value) < 1e150 else None
+
+
+_Drawn = Annotated[float | None, AfterValidator(_drawable)]
+
+
 class Moment(BaseModel):
     """A line of history.jsonl; ``seconds`` since the start of training."""
 
     step: int
-    epoch: float | None = None
-    seconds: float | None = None
-    train_loss: float | None = None
-    val_loss: float | None = None
-    learning_rate: float | None = None
+    epoch: _Drawn = None
+    seconds: _Drawn = None
+    train_loss: _Drawn = None
+    val_loss: _Drawn = None
+    learning_rate: _Drawn = None
 
 
 @dataclass(frozen=True, slots=True)

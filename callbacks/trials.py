@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 import runs
 from callbacks.results import read_lines
@@ -27,13 +27,16 @@ from errors import InputError
 TRIALS, T_TEST = "trials.json", "t_test.json"
 UNTESTED = {"examples", "queries", "queries_per_target", "seconds"}  # figures that are no results
 
+# Differences and squares of larger ones have no place in JSON.
+_Number = Annotated[float, Field(ge=-1e150, le=1e150)]
+
 
 class Summary(BaseModel):
     """What ``summary`` gives of a figure, read from a trials.json that may be somebody else's."""
 
-    mean: FiniteFloat | None
-    standard_error: Annotated[FiniteFloat, Field(ge=0)] | None
-    values: list[FiniteFloat | None]
+    mean: _Number | None
+    standard_error: Annotated[_Number, Field(ge=0)] | None
+    values: list[_Number | None]
 
 
 class _Referring(BaseModel):
@@ -123,7 +126,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Differ
         t = p = None
         if any(error > 0 for _, error in means):
             result = ttest_ind(pair[0]["values"], pair[1]["values"], equal_var=False)
-            t, p = float(result.statistic), float(result.pvalue)
+            t, p = (float(value) if math.isfinite(value) else None for value in (result.statistic, result.pvalue))
         found.append(Difference(key, means[0], means[1], t, p))
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,6 +9,8 @@ from typing import Literal
 _LARGEST = 1e300  # of a number that is a figure; JSON may hold integers beyond any float
 
 _SPACE = "\u00a0"  # a number and its unit stay on one line
+
+_LARGEST = 1e300  # beyond, an integer may have no float
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ def shown(kind: str, value: object) -> str:
         return "–"  # noqa: RUF001
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    if not math.isfinite(value):
+    if not -_LARGEST < value < _LARGEST:
         return "not a number"
     if kind == "count":
         return f"{value:,.0f}"

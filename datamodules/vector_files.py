@@ -41,6 +41,7 @@ _NPY_ERRORS = (
 LONGEST_HEADER = 10_000  # bytes, as numpy has it
 SHORTEST, LONGEST = 1e-18, 1e18  # lengths whose squares float32 holds in full
 NAMES = ("vector", "vectors", "embedding", "embeddings")
+BLOCK = 16_384  # rows
 Array = NDArray[Any]
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # float8 needs a scale beside it
 _INTEGERS = (
@@ -87,9 +88,11 @@ def checked(array: Array, name: str, width: int, limit: int | None = None) -> Te
         raise InputError(f"vectors={name}: expected real numbers (float16 to float64, integers), found {array.dtype}")
     with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and named as such
         array = np.array(array[:limit], dtype=np.float32)
-    _check_rows(name, ~np.isfinite(array).all(axis=1), "holds NaN or infinity")
-    _check_rows(name, ~array.any(axis=1), "is all zeros: it has no direction to read back")
-    lengths = np.sqrt(np.einsum("ij,ij->i", array, array, dtype=np.float64))
+    # In blocks, as a copy of all of them in another type may not fit. A row with NaN or infinity has no finite length.
+    blocks = (array[start : start + BLOCK] for start in range(0, len(array), BLOCK))
+    lengths = np.sqrt(np.concatenate([np.einsum("ij,ij->i", one, one, dtype=np.float64) for one in blocks]))
+    _check_rows(name, ~np.isfinite(lengths), "holds NaN or infinity")
+    _check_rows(name, lengths == 0, "is all zeros: it has no direction to read back")
     outside = (lengths < SHORTEST) | (lengths > LONGEST)
     if outside.any():
         row = int(outside.argmax())

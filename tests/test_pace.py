@@ -149,9 +149,14 @@ def test_the_bar_counts_all_steps_and_the_log_alone_has_the_lines(
 
 
 def test_a_training_that_diverged_is_resumed_with_its_curve(tmp_path: Path) -> None:
-    (tmp_path / "history.jsonl").write_text(
-        '{"step": 1, "train_loss": NaN, "note": "\\ud800"}\n{"step": 2, "train_loss": 0.5, "seconds": 1e999}\n{"step": 3}\n[]\n{"st'
-    )
+    lines = [
+        '{"step": 1, "train_loss": NaN, "note": "\\ud800"}',
+        '{"step": 2, "train_loss": 0.5, "seconds": 1e999}',
+        '{"step": 3}',
+        "[]",
+        '{"st',
+    ]
+    (tmp_path / "history.jsonl").write_text("\n".join(lines))
     History(str(tmp_path)).on_train_start(trainer(global_step=2), LightningModule())
     kept = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
     assert [(row["step"], row["train_loss"], row["seconds"]) for row in kept] == [(1, None, None), (2, 0.5, None)]

@@ -18,7 +18,7 @@ from callbacks.caveats import below_baseline, undertrained
 from callbacks.figures import nice_ticks, thin
 from callbacks.report import print_summary, write_report
 from callbacks.results import by_quality, evenly, pieces, read_results
-from callbacks.wording import duration, measure, share, verdict
+from callbacks.wording import duration, measure, share, shown, verdict
 from errors import InputError
 from examples import Span
 from metrics.scored import Scored
@@ -510,3 +510,8 @@ def test_caveats_stand_first_on_page_and_terminal(tmp_path: Path) -> None:
     assert page.index("This attack reads less") < page.index("460 of 1,800 steps")
     shown = summary(run)
     assert shown.index("This attack reads less") < shown.index("460 of 1,800 steps")
+
+
+def test_numbers_beyond_a_float_are_no_numbers() -> None:
+    for value in (10**400, -(10**400), 1e301, float("nan")):
+        assert shown("count", value) == "not a number"

@@ -16,7 +16,7 @@ from lightning import Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
 import runs
-from attacks.training_state import check_state
+from attacks.training_state import check_moments, check_state
 from callbacks.checkpoint_files import WholeCheckpoints
 from callbacks.results import read_results, read_rows
 from configuration.ending import ending
@@ -95,6 +95,7 @@ def trained_state() -> dict[str, Any]:
         ("optimizer_states", {}, "optimizer_states"),
         ("optimizer_states", ["x"], "optimizer_states"),
         ("optimizer_states.0.parts.0.param_groups.0.lr", "x", "optimizer_states: 'lr'"),
+        ("optimizer_states.0.parts.0.param_groups.0.eps", torch.ones(2), "optimizer_states: 'eps'"),
         ("lr_schedulers", None, "lr_schedulers"),
         ("random_states", 3, "random_states"),
         ("random_states.0", {}, "random_states"),
@@ -116,6 +117,19 @@ def test_a_state_of_no_training_is_one_message(place: str, value: Any, wrong: st
         check_state(checkpoint, trainer)
     trainer.state.fn = TrainerFn.TESTING  # which takes up none of it
     check_state(checkpoint, trainer)
+
+
+def test_moments_of_other_weights_are_one_message() -> None:
+    weights = torch.nn.Parameter(torch.zeros(2, 3))
+    optimizer = torch.optim.AdamW([weights])
+    weights.grad = torch.ones(2, 3)
+    optimizer.step()
+    trainer = Trainer(logger=False, accelerator="cpu", max_steps=3)
+    trainer.strategy.optimizers = [optimizer]
+    check_moments(trainer)
+    optimizer.state[weights]["exp_avg"] = torch.zeros(3)
+    with pytest.raises(InputError, match=r"'exp_avg' of the optimizer has the shape \(3,\), and the weights \(2, 3\)"):
+        check_moments(trainer)
 
 
 def test_a_state_is_taken_up_without_paths() -> None:

@@ -41,6 +41,7 @@ def serve(connection: socket.socket, read: Read, folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST_FILE, _LARGEST_FILE))
     said = _redirect(folder / SAID)
+    faulthandler.disable()  # where the parent has it, enabling it again would not take signals back from a library
     faulthandler.enable(file=said, all_threads=True)
     faulthandler.register(signal.SIGUSR1, file=said, all_threads=True)
     os.chdir(folder / WORK)
