@@ -403,6 +403,7 @@ class Ranks:
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.global_rank, self.world_size = rank, world_size
+        self.optimizers: list[torch.optim.Optimizer] = []
 
 
 @pytest.mark.parametrize(("world_size", "kept"), [(2, True), (3, False)])

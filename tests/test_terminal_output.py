@@ -14,7 +14,7 @@ import sysconfig
 import tomllib
 import warnings
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -223,18 +223,19 @@ ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202egnp.\x9b1A"
 
 def test_no_line_of_a_log_is_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever Hydra or we set up: the terminal, the log, a warning, a traceback."""
-    logging.config.dictConfig(
-        {
-            "version": 1, "disable_existing_loggers": False,
-            "formatters": OmegaConf.to_container(job_logging().formatters),
-            "handlers": {
-                "console": {"class": "logging.StreamHandler", "formatter": "simple", "stream": "ext://sys.stderr"},
-                "file": {"class": job_logging().handlers.file["class"], "formatter": "dated",
-                         "filename": str(tmp_path / "hydra")},
-            },
-        }
-    )  # fmt: skip
-    made = [logging._handlers[name] for name in ("console", "file")]
+    # As dictConfig makes them, which would also close the handlers of everything that was imported in this process.
+    configurator = logging.config.DictConfigurator({})
+    formatters = cast(dict[str, Any], OmegaConf.to_container(job_logging().formatters))
+    configurator.config["formatters"] = {
+        name: configurator.configure_formatter(one) for name, one in formatters.items()
+    }
+    written = {"class": job_logging().handlers.file["class"], "formatter": "dated", "filename": str(tmp_path / "hydra")}
+    made = [
+        configurator.configure_handler(settings)
+        for settings in (
+            {"class": "logging.StreamHandler", "formatter": "simple", "stream": "ext://sys.stderr"}, written,
+        )
+    ]  # fmt: skip
     later, held = console.LaterFile(tmp_path / "log"), console.Held()
     try:
         raise KeyError(ESCAPES)
