@@ -233,7 +233,7 @@ def test_no_line_of_a_log_is_obeyed(tmp_path: Path, capsys: pytest.CaptureFixtur
     made = [
         configurator.configure_handler(settings)
         for settings in (
-            {"class": "logging.StreamHandler", "formatter": "simple", "stream": "ext://sys.stderr"}, written,
+            {"class": "logging.StreamHandler", "formatter": "simple", "stream": sys.stderr}, written,
         )
     ]  # fmt: skip
     later, held = console.LaterFile(tmp_path / "log"), console.Held()
