@@ -109,12 +109,12 @@ def compare(settings: Settings) -> None:
         if settings.columns is None
         else grids(compared, settings.metrics)
     )
-    print_tables(found)
     page, text = (settings.output.with_name(settings.output.name + ending) for ending in (".html", ".md"))
     lead = f"{len(entries)} runs and evaluations, each figure with its 95 % interval over the choice of the test texts."
     write_markdown(text, found)
     drawn = side_by_side(compared, settings.metrics) + charts(compared, settings.metrics, settings.x)
     write_page(page, found, drawn, lead)
+    print_tables(found)  # a reader such as head may close the pipe
     print(printable(f"Written: {text} {page}"))
 
 

@@ -37,6 +37,9 @@ _CHOICE = {"run": "output_dir=<path>", "cache_dir": "cache_dir=<path> or the var
 _KEYS = ("output_dir", "output", "run", "run_dir", "cache_dir")
 
 
+UNREAD = 141  # what a shell says of a program that ended because nobody read what it printed
+
+
 class Ended(SystemExit):
     """The user has been told why the process ends.
 
@@ -71,10 +74,16 @@ def ending(
     except Terminated as error:
         _end(_interrupted(config, training, TERMINATED, error.saved), TERMINATED)
     except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich has seen it first
+            raise Ended(UNREAD) from None
         # Lightning tidies up after Ctrl-C and then leaves with exit code 1, the interrupt as context.
         if not isinstance(error.__context__, KeyboardInterrupt):
             raise
         _end(_interrupted(config, training), INTERRUPTED)
+    except BrokenPipeError:
+        if not _is_unread():
+            raise
+        raise Ended(UNREAD) from None
     except (InputError, InstantiationException, OSError, RuntimeError) as error:
         if received():  # other ranks are gone, and what waited for them has failed
             _end(_interrupted(config, training, TERMINATED), TERMINATED)
@@ -82,6 +91,16 @@ def ending(
         if message is None:
             raise
         _end(message, FAILED, mistake=any(isinstance(cause, InputError) for cause in _chain(error)))
+
+
+def _is_unread() -> bool:
+    """Whether nobody reads what is printed any more, as after ``| head``; from here on it goes nowhere."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it at its end, too
+        return True
+    return False
 
 
 def _message(error: BaseException, config: DictConfig | None, training: bool) -> str | None:

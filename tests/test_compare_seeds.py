@@ -6,6 +6,8 @@ import io
 import json
 import re
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -184,6 +186,18 @@ def test_a_piped_table_is_as_wide_as_its_content(six: list[Path], tmp_path: Path
     lines = [line for line in done.stdout.splitlines() if "±" in line and line.startswith("│")]
     assert all(line.count("±") == 9 for line in lines)
     assert done.stdout.count("\n") < 100
+
+
+@pytest.mark.slow
+def test_tables_that_nobody_reads_are_written_all_the_same(six: list[Path], tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "compare.py"), *map(str, six)]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.close()  # as head does
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=120) == 141
+    assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".html"}
 
 
 def test_what_scripts_print_is_not_cut_where_there_is_no_terminal(
