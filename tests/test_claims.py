@@ -173,6 +173,8 @@ def test_an_evaluation_is_written_by_one_process_at_a_time(scripts: Scripts) -> 
 def test_a_failed_training_leaves_nothing(scripts: Scripts, tmp_path: Path) -> None:
     own = Scripts(tmp_path, scripts.warm)
     own.refuse("train", *TINY[:4], "datamodule=files", "datamodule.path=nothere.jsonl")
+    said, _ = own.start("train", *TINY[:4], "embedder=gtr", "run_dir=x", "ckpt_path=last").communicate()
+    assert "run_dir=x: there is no run to resume there, so a new one begins\n" in said
     own.refuse("train", *TINY[:4], "embedder=gtr", "run_dir=above/named")
     own.refuse("train", *TINY[:4], "attack=vec2text_corrector", "attack.inverter_run=nothing", "logger=tensorboard")
     own.refuse("train", "-m", *TINY[:4], "embedder=gtr", "seed=1,2")
