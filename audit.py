@@ -80,7 +80,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     attack.restore(runs.finished_checkpoint(run, settings.ckpt_path) if attack.trainable else None, width)
     attack.to(torch.device("cuda" if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else "cpu"))
     finished = FinishedBatches(output / runs.FINISHED, settings_key(configuration.plain(config), embedder.fingerprint))
-    runs.start(output, resuming=finished.begun())
+    runs.start(output, resuming=finished.begun(), key="output_dir")
     finished.begin()
     finished.open(attack.deciding())
     reader = Reader(attack, oracle, finished, settings.batch_size)

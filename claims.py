@@ -31,6 +31,7 @@ log = logging.getLogger("claims")
 
 LOCK, LOG = ".lock", "log"
 _OF_LOGGERS = ("hparams.yaml", "events.out.tfevents.*")  # written before there is a curve
+_TRIES = 100
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -40,15 +41,19 @@ def claim(directory: Path) -> Path:
     Raises:
         OSError: It cannot be made.
     """
-    number, path = 1, directory
+    number, path, tries = 1, directory, 0
     while True:
         try:
             path.mkdir(parents=True)
         except FileExistsError:
+            if not path.parent.is_dir():  # it is not the name that is taken: a link above it leads nowhere
+                raise
             number += 1
             path = directory.with_name(f"{directory.name}-{number}")
         except FileNotFoundError:  # another process has tidied up an empty parent just now
-            continue
+            tries += 1
+            if tries == _TRIES:  # no: nothing can be made there, as in /proc
+                raise
         else:
             return path
 

@@ -116,7 +116,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
 
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         # An evaluation that was killed is gone on with; a run is not written over, finished or not.
-        runs.start(output, resuming=finished[0].begun() and not (output / runs.ARTIFACTS).exists())
+        runs.start(output, resuming=finished[0].begun() and not (output / runs.ARTIFACTS).exists(), key="output_dir")
         finished[0].begin()
         runs.write_config(output, configuration.plain(config))
     own = [

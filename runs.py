@@ -177,17 +177,15 @@ def _sessions(directory: Path) -> list[Any]:
     return sessions
 
 
-def start(directory: Path, *, resuming: bool) -> None:
-    """Make the directory of a new run.
+def start(directory: Path, *, resuming: bool, key: str = "run_dir") -> None:
+    """Make the directory of a new run, or of results: ``key`` is what names it on the command line.
 
     Raises:
         InputError: It already holds a run, and this is not a resumption: nothing is overwritten.
     """
     if (directory / CONFIG).exists() and not resuming:
-        raise InputError(
-            f"run_dir={directory}: already holds a run; add ckpt_path=last to go on with it, "
-            "or choose another directory"
-        )
+        what = "a run; add ckpt_path=last to go on with it, or" if key == "run_dir" else "a run or finished results;"
+        raise InputError(f"{key}={directory}: already holds {what} choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
     for part in directory.rglob(".*.part"):  # of a session that was killed while writing
         if part.is_file():
@@ -364,8 +362,8 @@ def finished_checkpoint(directory: Path, ckpt_path: str | None = None, key: str 
     checkpoint = directory / CHECKPOINT
     if not checkpoint.is_file():
         raise InputError(
-            f"{key}={directory}: no finished checkpoint ({CHECKPOINT} is missing): training was stopped before its "
-            f"first one; go on with python train.py run_dir={directory} ckpt_path=last"
+            f"{key}={directory}: no finished checkpoint ({CHECKPOINT} is missing): training has not come "
+            f"to its first one; unless it is under way, resume it: python train.py run_dir={directory} ckpt_path=last"
         )
     try:
         return _whole(checkpoint)
@@ -393,9 +391,8 @@ def _last_sound(directory: Path) -> Path | None:
             if path == previous:
                 wrong = "damaged" if last.is_file() else "missing"
                 log.warning("%s is %s: training goes on from %s", last, wrong, path)
-                with contextlib.suppress(
-                    FileNotFoundError
-                ):  # or the next one to be written would push it over this one
+                with contextlib.suppress(FileNotFoundError):
+                    # Or the next one to be written would push it over this one.
                     last.replace(last.with_name(f"{last.name}.damaged"))
             return path
     raise InputError(f"{found[0]}: not a checkpoint, or a damaged one; delete it to train again from the start")

@@ -66,7 +66,7 @@ def trade_off(settings: DictConfig, config: DictConfig) -> None:
     split = {key: source[key] for key in ("valid_fraction", "test_fraction", "split_seed") if key in source}
     bench = Bench(sweep, embedder, attack, HeldOut(collection, **split), training, models)
     finished = Finished(output / POINTS, _key(settings, config, bench))
-    runs.start(output, resuming=finished.folder.is_dir() and not (output / runs.ARTIFACTS).exists())
+    runs.start(output, resuming=finished.folder.is_dir() and not (output / runs.ARTIFACTS).exists(), key="output_dir")
     runs.write_config(output, configuration.plain(config))
     attack.restore(checkpoint, width)
     attack.to(torch.device("cuda" if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else "cpu"))

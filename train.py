@@ -58,6 +58,8 @@ def train(cfg: DictConfig) -> None:
     # The other ranks of a DDP run start this script again once the directory stands.
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         runs.start(run_dir, resuming=cfg.ckpt_path is not None)
+        if cfg.ckpt_path == "last" and not (run_dir / runs.CONFIG).exists():
+            log.warning("run_dir=%s: there is no run to resume there, so a new one begins", run_dir)
         configuration.keep(run_dir, cfg)
     seed_everything(cfg.seed, workers=True, verbose=False)
 

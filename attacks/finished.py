@@ -245,7 +245,8 @@ def _read(path: Path, key: str) -> Done | None:
         if not (isinstance(value, list) and isinstance(queries, str) and isinstance(seconds, float)):
             return None
         keys = np.frombuffer(base64.b64decode(queries, validate=True), "<u8").astype(np.uint64)
-    except (OSError, ValueError, RecursionError):  # ValueError: no JSON, no base64, or not a whole number of keys
+    # InputError: larger than is read; ValueError: no JSON, no base64, or not a whole number of keys
+    except (InputError, OSError, ValueError, RecursionError):
         return None
     return Done(value, keys, seconds) if 0 <= seconds < float("inf") else None
 

@@ -28,7 +28,7 @@ _UNUSABLE = {
     errno.EPERM: "permission denied",
     errno.EROFS: "the file system is read-only",
     errno.ENOTDIR: "a part of the path is a file, not a directory",
-    errno.EEXIST: "a file stands where a directory should be",
+    errno.EEXIST: "a file stands where a directory should be, or a link that leads nowhere",
     errno.EISDIR: "a directory stands where a file should be",
     errno.ENAMETOOLONG: "the name is too long",
     errno.ELOOP: "symbolic links lead in a circle",

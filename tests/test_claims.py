@@ -58,6 +58,18 @@ def test_the_next_free_name_is_claimed(tmp_path: Path) -> None:
     assert [claims.claim(wanted).name for _ in range(3)] == ["name", "name-2", "name-3"]
 
 
+def test_a_name_below_a_link_that_leads_nowhere_is_refused(scripts: Scripts, tmp_path: Path) -> None:
+    """As runs/ does that leads to a disk which is not there; no other name would help."""
+    (tmp_path / "runs").symlink_to(tmp_path / "scratch")
+    with pytest.raises(FileExistsError):
+        claims.claim(tmp_path / "runs" / "name")
+    with pytest.raises(FileNotFoundError):
+        claims.claim(Path("/proc/name"))
+    done = scripts.warm.run([str(ROOT / "train.py")], cwd=tmp_path, environment={**os.environ, "PYTHONPATH": str(ROOT)})
+    message = f"{tmp_path / 'runs'}: a file stands where a directory should be, or a link that leads nowhere; "
+    assert (done.returncode, done.stderr.startswith(message)) == (2, True)
+
+
 @pytest.mark.slow
 def test_evaluations_of_one_second_have_a_directory_each(scripts: Scripts) -> None:
     started = {
@@ -161,6 +173,8 @@ def test_an_evaluation_is_written_by_one_process_at_a_time(scripts: Scripts) -> 
 def test_a_failed_training_leaves_nothing(scripts: Scripts, tmp_path: Path) -> None:
     own = Scripts(tmp_path, scripts.warm)
     own.refuse("train", *TINY[:4], "datamodule=files", "datamodule.path=nothere.jsonl")
+    said, _ = own.start("train", *TINY[:4], "embedder=gtr", "run_dir=x", "ckpt_path=last").communicate()
+    assert "run_dir=x: there is no run to resume there, so a new one begins\n" in said
     own.refuse("train", *TINY[:4], "embedder=gtr", "run_dir=above/named")
     own.refuse("train", *TINY[:4], "attack=vec2text_corrector", "attack.inverter_run=nothing", "logger=tensorboard")
     own.refuse("train", "-m", *TINY[:4], "embedder=gtr", "seed=1,2")

@@ -6,6 +6,7 @@ This file is also the program that is killed: ``python tests/test_resume_evaluat
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -19,6 +20,7 @@ from lightning import Trainer
 
 import configuration
 import evaluate as evaluate_script
+import limits
 import runs
 import train
 from attacks.base import Attack, Prediction, Targets
@@ -193,6 +195,14 @@ def test_a_damaged_file_is_made_again(tmp_path: Path) -> None:
     assert attack.given == [36, 37, 38, 39]
 
 
+def test_a_file_that_is_too_large_is_made_again(tmp_path: Path) -> None:
+    finished(tmp_path)
+    os.truncate(files(tmp_path)[-1], limits.LARGEST_JSON + 1)
+    attack = Slow()
+    evaluate(tmp_path, attack)
+    assert attack.given == [36, 37, 38, 39]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -325,7 +335,7 @@ def test_evaluate_goes_on_after_kill_9(tmp_path: Path, warm: Warm, monkeypatch: 
     assert {**first, "seconds": 0} == {**second, "seconds": 0}
     assert first["queries"] > 40
     assert not (out / runs.FINISHED).exists()
-    with pytest.raises(InputError, match="already holds a run"):
+    with pytest.raises(InputError, match=r"^output_dir=.*: already holds a run or finished results; choose"):
         again(*command, f"output_dir={out}")
     # The same directory with another decoding: nothing of the finished batches is taken for it.
     again(command[0], "attack.decoding.beams=1", "datamodule.eval_batch_size=4", f"output_dir={tmp_path / 'other'}")

@@ -45,6 +45,8 @@ def test_a_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:
     runs.write_config(tmp_path, {"seed": 1})
     with pytest.raises(InputError, match="already holds a run; add ckpt_path=last"):
         runs.start(tmp_path, resuming=False)
+    with pytest.raises(InputError, match=r"^output_dir=.*: already holds a run or finished results; choose another"):
+        runs.start(tmp_path, resuming=False, key="output_dir")
     runs.start(tmp_path, resuming=True)
     assert files(tmp_path) == {"config.yaml": b"seed: 1\n"}
 

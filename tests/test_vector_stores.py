@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import importlib
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import pickle
 import sqlite3
 import struct
 import sys
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -312,6 +314,35 @@ def test_a_faiss_index_whose_vectors_lie_in_another_file(tmp_path: Path) -> None
     index.add(VECTORS)
     faiss.write_index(index, str(tmp_path / "lists.faiss"))
     assert "its vectors lie in another file" in refusal(str(tmp_path / "lists.faiss"))
+
+
+IDLE = """
+import signal, threading, time
+from pathlib import Path
+
+def watch(stopped):
+    while signal.getitimer(signal.ITIMER_REAL)[0] or signal.getitimer(signal.ITIMER_PROF)[0]:
+        time.sleep(0.01)
+    Path(stopped).touch()
+
+def opened(stopped):
+    threading.Thread(target=watch, args=[stopped], daemon=True).start()
+    return 0, lambda rows: [[0.5]] * len(rows)
+"""
+
+
+def test_a_child_is_not_timed_while_nobody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit loads models between opening a store and asking for vectors."""
+    (tmp_path / "idle_store.py").write_text(IDLE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    opener = importlib.import_module("idle_store").opened
+    child = Child("x.index", opener, [str(tmp_path / "stopped")], [], Limits(5.0, 256 << 20))
+    end = time.monotonic() + 20
+    while not (tmp_path / "stopped").exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert child.ask([1, 2]).tolist() == [[0.5], [0.5]]
 
 
 def test_a_child_ends_at_its_limits_and_sees_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
