@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import re
 import struct
@@ -101,12 +102,24 @@ def read_json(path: Path) -> dict[str, Any]:
         FileNotFoundError: There is no such file.
     """
     try:
-        content = json.loads(limits.text(path, limits.LARGEST_JSON))
+        content = json.loads(limits.text(path, limits.LARGEST_JSON), parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError, IsADirectoryError) as error:
         raise InputError(f"{path}: not JSON that can be read: {error}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected an object of keys and values, found {type(content).__name__}")
     return content
+
+
+def _finite(written: str) -> float:
+    """A number of a JSON file.
+
+    Raises:
+        ValueError: It is not finite: a run writes none that is not, and what is read here is written elsewhere.
+    """
+    number = float(written)
+    if not math.isfinite(number):
+        raise ValueError(f"{written:.20} is no finite number")
+    return number
 
 
 def training(directory: Path) -> dict[str, Any] | None:

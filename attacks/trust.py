@@ -31,6 +31,7 @@ from errors import InputError
 _CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 _NAMED = re.compile(r"^[ ]*(?:- )?(\w+):[ ]*([^\s#]+)", re.MULTILINE)
 _ADDRESS = re.compile(r"\s*[\w+.-]+(::[^:]+)*://")  # of the web, and of file systems that libraries know by such names
+_HOW = ("_partial_", "_args_", "_recursive_", "_convert_")  # what Hydra lets a configuration say of how it is built
 _OF_SERVERS = {"base_url", "api_key_env"}
 _NAME = re.compile(r"[\w.:-]+")  # what may be written behind trust= as it is
 _BORROWED = re.compile(r"^\s*- /(\w+)@", re.MULTILINE)  # options of another group: a second embedder, in scoring
@@ -132,6 +133,8 @@ def _errors(node: dict[Any, Any], key: str) -> Iterator[str]:
                 f"{at}_target_={target}: none of the classes that configs/{_root(key)} names, so it is not imported; "
                 f"if you trust that code and this run, add trust={module}"
             )
+    if not _is_trusted(str(node.get("_target_"))):
+        yield from (f"{at}{name}={node[name]!r:.60}: no class of ours needs it" for name in _HOW if name in node)
     if node.get("trust_remote_code"):
         name = node.get("name", node.get("model"))
         if name not in _trusted.get():
