@@ -341,12 +341,13 @@ def check_links(directory: Path) -> None:
     """Whether what is read from, copied from or written into a run lies in it: a stranger's may hold links.
 
     Raises:
-        InputError: An entry of the run, of its artifacts or of its checkpoints is a link that leads out of it, or
-            something that is no file, which could be waited for without end.
+        InputError: Something in the run is a link that leads out of it, or no file, which could be waited for without
+            end. The directory of Weights & Biases is left out: it has such links, and is not read.
     """
     inside = directory.resolve()
-    parts = [directory / ARTIFACTS, directory / Path(CHECKPOINT).parent, directory / FINISHED]
-    for path in (*directory.iterdir(), *(path for part in parts for path in part.rglob("*"))):
+    for path in directory.rglob("*"):
+        if path.relative_to(directory).parts[0] == "wandb" and not (path.is_symlink() and path.parent == directory):
+            continue
         if path.is_symlink() and not path.resolve().is_relative_to(inside):
             raise InputError(f"{path}: a link that leads out of the run, to {path.readlink()}; copy what it leads to")
         if path.exists() and not (path.is_file() or path.is_dir()):

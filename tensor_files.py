@@ -169,7 +169,7 @@ def _is_one_archive(path: Path) -> bool:
         ):
             return False
         length, start = end[-2:]
-    return signature == b"PK\5\6" and comment == 0 and start + length == at
+    return bool(signature == b"PK\5\6" and comment == 0 and start + length == at)
 
 
 def check_sizes(path: Path, content: Any) -> None:

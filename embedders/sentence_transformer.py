@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from embedders.base import DType, fingerprint_of, resolve_device
-from embedders.model_files import ModelFiles, locate, read_json
+from embedders.model_files import UNUSABLE, ModelFiles, locate, read_json
 from errors import InputError
 
 _ARGUMENTS = {"model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"}
@@ -130,7 +129,7 @@ class SentenceTransformerEmbedder:
                 local_files_only=not self._trust_remote_code,
                 model_kwargs={"dtype": getattr(torch, self._dtype)},
             )
-        except (OSError, ValueError, UnpicklingError) as error:
+        except UNUSABLE as error:
             raise InputError(f"embedder.model={self._model} cannot be loaded from {folder}: {error}") from error
         finally:
             enable_progress_bar()

@@ -338,6 +338,23 @@ def test_the_environment_is_no_file_of_texts(run: Path) -> None:
         source.load()
 
 
+@pytest.mark.parametrize("place", ["metrics/v", "metrics/v/metrics.csv", "wandb", "evaluations/x/log"])
+def test_a_link_out_of_any_folder_of_the_run_is_refused(run: Path, tmp_path: Path, place: str) -> None:
+    """A logger would write through it."""
+    (tmp_path / "mine").mkdir()
+    (run / place).parent.mkdir(parents=True, exist_ok=True)
+    (run / place).symlink_to(tmp_path / "mine")
+    assert f"{place}: a link that leads out of the run" in refused(run)
+
+
+def test_curves_are_sent_to_no_account_of_the_runs_choice(run: Path) -> None:
+    change(run, "logger", {"_target_": "callbacks.wandb_logger.WandbOrDisk", "entity": "somebody"})
+    assert "logger.entity=somebody: curves and settings would be sent to that account" in refused(run)
+    with trusting("somebody"):
+        check_trusted(runs.read_config(run), run)
+    check_trusted(runs.read_config(run), run, given={"logger.entity"})
+
+
 @pytest.mark.parametrize("key", ["_partial_", "_args_", "_recursive_", "_convert_"])
 def test_a_run_does_not_say_how_its_classes_are_built(run: Path, key: str) -> None:
     change(run, f"attack.backbone.{key}", True)
