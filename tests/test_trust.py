@@ -17,9 +17,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import configuration
 import runs
+from attacks.base import Prediction
+from attacks.decoders import CausalDecoder
+from attacks.decoding import BeamSearch
 from attacks.from_run import attack_of
 from attacks.run_checks import check_embedder
 from attacks.trust import check_trusted, trusting
@@ -490,6 +494,16 @@ def test_an_archive_that_can_be_read_in_two_ways_is_refused(run: Path, where: st
     for read in (runs.load_checkpoint, lambda path: runs.resume_from(run, str(path))):
         with pytest.raises(InputError, match="a zip archive that can be read as another file"):
             read(run / runs.CHECKPOINT)
+
+
+def test_weights_whose_scores_overflow_are_one_message() -> None:
+    decoding = BeamSearch(beams=1, max_new_tokens=2)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=8, n_positions=8, n_embd=4, n_layer=1, n_head=1)).eval()
+    for weight in model.parameters():
+        weight.data.mul_(1e38)
+    found = decoding(CausalDecoder(model), torch.ones(1, 1, 4), eos=0, index=torch.zeros(1, dtype=torch.long))
+    with pytest.raises(InputError, match="its weights give scores that are not finite"):
+        [Prediction(tuple(map(str, texts))) for texts in found]
 
 
 @pytest.mark.parametrize("version", ["0.9.0", "1.9.5", 2, "2", "x", "9" * 100])
