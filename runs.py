@@ -348,7 +348,7 @@ def check_links(directory: Path) -> None:
     for path in directory.rglob("*"):
         if path.relative_to(directory).parts[0] == "wandb" and not (path.is_symlink() and path.parent == directory):
             continue
-        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(inside):  # resolve() fails in a circle
             raise InputError(f"{path}: a link that leads out of the run, to {path.readlink()}; copy what it leads to")
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise InputError(f"{path}: neither a file nor a directory, such as a pipe or a device; a run holds none")

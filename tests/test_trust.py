@@ -351,6 +351,12 @@ def test_a_link_out_of_any_folder_of_the_run_is_refused(run: Path, tmp_path: Pat
     assert f"{place}: a link that leads out of the run" in refused(run)
 
 
+def test_links_in_a_circle_are_no_traceback(run: Path) -> None:
+    (run / "loop").symlink_to("loop")
+    runs.check_links(run)
+    check_trusted(runs.read_config(run), run)
+
+
 def test_curves_are_sent_to_no_account_of_the_runs_choice(run: Path) -> None:
     change(run, "logger", {"_target_": "callbacks.wandb_logger.WandbOrDisk", "entity": "somebody"})
     assert "logger.entity=somebody: curves and settings would be sent to that account" in refused(run)
