@@ -125,10 +125,21 @@ class Unfolding:
                 )
 
 
+def check_data(path: Path) -> None:
+    """Whether a file lies elsewhere than in /proc, where ``environ`` holds keys and passwords as text.
+
+    Raises:
+        InputError: It does not; a link may lead there.
+    """
+    if path.resolve().is_relative_to("/proc"):
+        raise InputError(f"{path}: leads to {path.resolve()}, which tells of processes and is no file of data")
+
+
 def _check_regular(path: Path) -> None:
     if not stat.S_ISREG(path.stat().st_mode):
         kind = "a directory" if path.is_dir() else "a pipe or a device"
         raise InputError(f"{path}: {kind}, not a file")
+    check_data(path)
 
 
 def _too_large(path: Path, size: int, most: int) -> InputError:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import re
 import struct
@@ -101,12 +102,24 @@ def read_json(path: Path) -> dict[str, Any]:
         FileNotFoundError: There is no such file.
     """
     try:
-        content = json.loads(limits.text(path, limits.LARGEST_JSON))
+        content = json.loads(limits.text(path, limits.LARGEST_JSON), parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError, IsADirectoryError) as error:
         raise InputError(f"{path}: not JSON that can be read: {error}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected an object of keys and values, found {type(content).__name__}")
     return content
+
+
+def _finite(written: str) -> float:
+    """A number of a JSON file.
+
+    Raises:
+        ValueError: It is not finite: a run writes none that is not, and what is read here is written elsewhere.
+    """
+    number = float(written)
+    if not math.isfinite(number):
+        raise ValueError(f"{written:.20} is no finite number")
+    return number
 
 
 def training(directory: Path) -> dict[str, Any] | None:
@@ -328,13 +341,14 @@ def check_links(directory: Path) -> None:
     """Whether what is read from, copied from or written into a run lies in it: a stranger's may hold links.
 
     Raises:
-        InputError: An entry of the run, of its artifacts or of its checkpoints is a link that leads out of it, or
-            something that is no file, which could be waited for without end.
+        InputError: Something in the run is a link that leads out of it, or no file, which could be waited for without
+            end. The directory of Weights & Biases is left out: it has such links, and is not read.
     """
     inside = directory.resolve()
-    parts = [directory / ARTIFACTS, directory / Path(CHECKPOINT).parent, directory / FINISHED]
-    for path in (*directory.iterdir(), *(path for part in parts for path in part.rglob("*"))):
-        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+    for path in directory.rglob("*"):
+        if path.relative_to(directory).parts[0] == "wandb" and not (path.is_symlink() and path.parent == directory):
+            continue
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(inside):  # resolve() fails in a circle
             raise InputError(f"{path}: a link that leads out of the run, to {path.readlink()}; copy what it leads to")
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise InputError(f"{path}: neither a file nor a directory, such as a pipe or a device; a run holds none")

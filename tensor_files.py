@@ -37,7 +37,9 @@ _NAMED = {
 }
 # Other ways to name a class or to call one; torch writes none of them, and its own reader takes none. That of
 # Lightning's FSDP strategy is Python's, and would.
-_OTHER_WAYS = {"STACK_GLOBAL", "INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "PERSID"}
+# Nor does it write sets, of which a byte each would take 216.
+_OTHER_WAYS = {"STACK_GLOBAL", "INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "PERSID", "EMPTY_SET", "FROZENSET"}
+_END, _END_64, _PLACE_64 = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL")
 
 
 def check(path: Path, what: str) -> None:
@@ -120,6 +122,10 @@ def _check_parts(path: Path, what: str) -> None:
     try:
         if not zipfile.is_zipfile(path):  # the directory of a zip archive stands at its end: a cut file has none
             raise InputError(f"{path}: not {what}, or a damaged one")
+        if not _is_one_archive(path):
+            raise InputError(
+                f"{path}: not {what}: a zip archive that can be read as another file; nothing of it is read"
+            )
         with zipfile.ZipFile(path) as archive:
             parts = archive.infolist()
         size = path.stat().st_size
@@ -134,6 +140,36 @@ def _check_parts(path: Path, what: str) -> None:
         )
     if len({part.filename.casefold() for part in parts}) < len(parts) or sum(part.file_size for part in parts) > size:
         raise InputError(f"{path}: not {what}, or a damaged one: parts of it stand twice, or in one another")
+
+
+def _is_one_archive(path: Path) -> bool:
+    """Whether every reader finds the same parts: nothing before the archive, nothing after it, one directory.
+
+    torch takes a file that does not begin as an archive for one of its format of before 2020. It looks for the
+    directory where the end of the file says that it is, and Python's reader right before that end.
+    """
+    with path.open("rb") as file:
+        begins = file.read(4) == b"PK\3\4"
+        size = path.stat().st_size
+        file.seek(max(0, size - _END.size - _PLACE_64.size - _END_64.size))
+        tail = file.read()
+    if not begins or len(tail) < _END.size + _PLACE_64.size + _END_64.size:
+        return False
+    signature, *_, length, start, comment = _END.unpack(tail[-_END.size :])
+    at = size - _END.size
+    place = _PLACE_64.unpack(tail[_END_64.size : -_END.size])
+    if place[0] == b"PK\6\7":
+        at -= _PLACE_64.size + _END_64.size
+        end = _END_64.unpack(tail[: _END_64.size])
+        if (
+            end[0] != b"PK\6\6"
+            or place[2] != at
+            or min(end[-2], 2**32 - 1) != length
+            or min(end[-1], 2**32 - 1) != start
+        ):
+            return False
+        length, start = end[-2:]
+    return bool(signature == b"PK\5\6" and comment == 0 and start + length == at)
 
 
 def check_sizes(path: Path, content: Any) -> None:
@@ -180,12 +216,53 @@ def _tensors(content: Any) -> Iterator[tuple[str, Tensor]]:
 
 def _asked_for(pickled: bytes) -> str | None:
     """What a pickle names that is no part of tensors and plain values; None where there is nothing."""
+    keys = _Keys()
     for operation, argument, _ in pickletools.genops(pickled):
         if operation.name == "GLOBAL" and not _is_plain(str(argument)):
             return str(argument).replace(" ", ".")
         if operation.name in _OTHER_WAYS:
             return f"the operation {operation.name}"
+        keys.step(operation, argument)
+        if keys.unfolded > _LARGEST_PICKLE:
+            return "tuples in tuples"
     return None
+
+
+class _Keys:
+    """Follows a pickle's stack by sizes alone: a tuple of one tuple twice, forty times over, takes a day as a key.
+
+    Attributes:
+        unfolded: Values in all keys and values of dictionaries so far, each as often as it would be looked at.
+    """
+
+    def __init__(self) -> None:
+        self.unfolded = 0
+        self._stack: list[int | None] = []  # values in each item, 1 for what is no tuple; None is a mark
+        self._kept: dict[int, int | None] = {}
+
+    def step(self, operation: pickletools.OpcodeInfo, argument: Any) -> None:
+        """Do to the sizes what ``operation`` does to the values."""
+        name, stack = operation.name, self._stack
+        if name in ("BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"):
+            self._kept[len(self._kept) if name == "MEMOIZE" else argument] = stack[-1]
+            return
+        if name in ("BINGET", "LONG_BINGET", "GET"):
+            stack.append(self._kept[argument])
+            return
+        taken = 0
+        for kind in reversed(operation.stack_before):
+            size = stack.pop()
+            while kind is pickletools.stackslice and size is not None:
+                taken, size = taken + size, stack.pop()
+            if kind is not pickletools.stackslice and kind is not pickletools.markobject:
+                taken += size or 0
+            elif kind is pickletools.stackslice:
+                stack.append(size)  # the mark, which is taken next
+        is_tuple = name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
+        for kind in operation.stack_after:
+            stack.append(None if kind is pickletools.markobject else min(taken + 1, 2**40) if is_tuple else 1)
+        if name in ("SETITEM", "SETITEMS"):
+            self.unfolded += taken
 
 
 def _is_plain(named: str) -> bool:

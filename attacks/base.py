@@ -84,6 +84,9 @@ class Prediction:
         given: What a baseline without vectors was told of the text instead of its vector; None for every attack.
         search: What the search came to, of an attack that searches for the input of a language model.
         partial: A limit of the embedder ended the search for it early: these are the best texts until then.
+
+    Raises:
+        InputError: There is no text: no beam survives where weights are so large that scores overflow.
     """
 
     candidates: tuple[str, ...]
@@ -92,6 +95,10 @@ class Prediction:
     given: str | None = None
     search: SearchRecord | None = None
     partial: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.candidates:
+            raise InputError("the attack writes no text: its weights give scores that are not finite; train it again")
 
 
 _PREDICTIONS = TypeAdapter(list[Prediction])

@@ -31,7 +31,9 @@ from errors import InputError
 _CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 _NAMED = re.compile(r"^[ ]*(?:- )?(\w+):[ ]*([^\s#]+)", re.MULTILINE)
 _ADDRESS = re.compile(r"\s*[\w+.-]+(::[^:]+)*://")  # of the web, and of file systems that libraries know by such names
+_HOW = ("_partial_", "_args_", "_recursive_", "_convert_")  # what Hydra lets a configuration say of how it is built
 _OF_SERVERS = {"base_url", "api_key_env"}
+_ACCOUNT = "logger.entity"  # of Weights & Biases
 _NAME = re.compile(r"[\w.:-]+")  # what may be written behind trust= as it is
 _BORROWED = re.compile(r"^\s*- /(\w+)@", re.MULTILINE)  # options of another group: a second embedder, in scoring
 # Lightning's own callbacks that people add on the command line; evaluation looks at their class, and builds none.
@@ -103,6 +105,8 @@ def _foreign(value: Any, key: str) -> Iterator[str]:
     elif isinstance(value, list):
         for number, child in enumerate(value):
             yield from _foreign(child, f"{key}[{number}]")
+    elif isinstance(value, str) and key == _ACCOUNT:
+        yield value
     elif isinstance(value, str) and key.endswith("_env"):
         yield from [] if value in known.variables else [value]
     elif isinstance(value, str) and _ADDRESS.match(value) and value not in known.addresses:
@@ -132,6 +136,8 @@ def _errors(node: dict[Any, Any], key: str) -> Iterator[str]:
                 f"{at}_target_={target}: none of the classes that configs/{_root(key)} names, so it is not imported; "
                 f"if you trust that code and this run, add trust={module}"
             )
+    if not _is_trusted(str(node.get("_target_"))):
+        yield from (f"{at}{name}={node[name]!r:.60}: no class of ours needs it" for name in _HOW if name in node)
     if node.get("trust_remote_code"):
         name = node.get("name", node.get("model"))
         if name not in _trusted.get():
@@ -192,6 +198,8 @@ def _place(key: str, value: str) -> Iterator[str]:
     if key.endswith("_env"):
         if value not in _known().variables and value not in _trusted.get():
             yield f"{key}={value}: the run asks for what is in that environment variable; {_to_add([value])}"
+    elif key == _ACCOUNT and value not in _trusted.get():
+        yield f"{key}={value}: curves and settings would be sent to that account; {_to_add([value])}"
     elif _ADDRESS.match(value) and value not in _known().addresses and not _is_trusted_host(value):
         yield f"{key}={value}: that address would be asked for files; {_to_add([_host(value)])}"
 

@@ -27,10 +27,11 @@ def existing(name: str, key: str) -> Path:
     """The file of that name.
 
     Raises:
-        InputError: There is none, or it is a directory; names ``key`` and the nearest file beside it.
+        InputError: There is none, it is a directory, or lies in /proc; names ``key`` and the nearest file beside it.
     """
     file = Path(name).expanduser()
     if file.is_file():
+        limits.check_data(file)
         return file
     if file.is_dir():
         raise InputError(f"{key}={name} is a directory, not a file")

@@ -56,7 +56,8 @@ def open_chroma(place: str, collection: str | None) -> ChromaStore | ChromaFolde
     """Open a collection of a persistent folder or of a server.
 
     Raises:
-        InputError: chromadb is not installed; no such folder, server or collection, or a choice of several.
+        InputError: chromadb is not installed; no such folder, server or collection, a choice of several, or a folder
+            with links in it.
     """
     try:
         import chromadb  # noqa: F401
@@ -69,6 +70,11 @@ def open_chroma(place: str, collection: str | None) -> ChromaStore | ChromaFolde
     folder = Path(place).expanduser()
     if not (folder / "chroma.sqlite3").is_file():  # the library would make an empty store here
         raise InputError(f"vectors=chroma:{place}: no Chroma folder (chroma.sqlite3 is missing)")
+    links = [path for path in folder.rglob("*") if path.is_symlink()]
+    if links:  # the library writes to what it opens
+        raise InputError(
+            f"vectors=chroma:{place}: {links[0]} is a link, and a Chroma folder holds none; copy what it leads to"
+        )
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     limits = Limits(seconds=10 + size / 1e6, memory=(2 << 30) + 4 * size, writes=True)  # it marks the folder as opened
     return ChromaFolder(Child(f"vectors=chroma:{place}", read_folder, [place, collection], ["chromadb"], limits))

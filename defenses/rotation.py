@@ -26,11 +26,13 @@ from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
+import limits
 from defenses.base import Role
 from errors import InputError
 from examples import Example
 
 SHORTEST = 16  # bytes of a key
+_LARGEST = 65_536  # bytes of its file
 _CHECK, _MATRIX = b"unembed rotation: check", b"unembed rotation: matrix"
 
 
@@ -48,7 +50,7 @@ class Rotation:
         key_file: A file that holds it; white space around the key does not count.
 
     Raises:
-        InputError: There is no key, or one of fewer than 16 bytes.
+        InputError: There is no key, one of fewer than 16 bytes, or a file that is none.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ def _read(key_env: str, key_file: str | None) -> bytes:
     if key_file is not None:
         where = f"defense.key_file={key_file}"
         try:
-            key = Path(key_file).expanduser().read_bytes().strip()
+            key = limits.content(Path(key_file).expanduser(), _LARGEST).strip()
         except OSError as error:
             raise InputError(f"{where}: the key of the rotation cannot be read: {error.strerror}") from error
     else:

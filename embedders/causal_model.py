@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from embedders.base import resolve_device
-from embedders.model_files import ModelFiles
+from embedders.model_files import UNUSABLE, ModelFiles
 from errors import InputError
 
 _PROBES = 4  # ids that show whether a model reads to the right
@@ -49,7 +49,7 @@ def load(name: str, files: ModelFiles, device: str, trust_remote_code: bool = Fa
         model, report = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, output_loading_info=True, **options
         )
-    except (OSError, ValueError) as error:
+    except UNUSABLE as error:
         first = str(error).splitlines()[0]
         raise InputError(f"embedder.model={name} is no causal language model: {first}") from error
     finally:
@@ -64,7 +64,7 @@ def load(name: str, files: ModelFiles, device: str, trust_remote_code: bool = Fa
     _check_causal(name, model)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-    except (OSError, ValueError) as error:
+    except UNUSABLE as error:
         first = str(error).splitlines()[0]
         raise InputError(f"embedder.model={name}: {folder} holds no tokenizer ({first})") from error
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of no files at all

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +15,12 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from embedders.base import DType, fingerprint_of, resolve_device
-from embedders.model_files import ModelFiles, locate, read_json
+from embedders.model_files import UNUSABLE, ModelFiles, locate, read_json
 from errors import InputError
+
+_ARGUMENTS = {"model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"}
+_HARMLESS = {"torch_dtype", "dtype", "add_pooling_layer", "padding_side", "truncation_side", "model_max_length",
+             "do_lower_case", "use_fast", "trust_remote_code"}  # fmt: skip
 
 
 class SentenceTransformerEmbedder:
@@ -109,10 +114,12 @@ class SentenceTransformerEmbedder:
 
     @cached_property
     def _loaded(self) -> Any:
+        folder = self._files.with_weights()
+        if not self._trust_remote_code:
+            _check_arguments(folder)
         from sentence_transformers import SentenceTransformer
         from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
-        folder = self._files.with_weights()
         disable_progress_bar()
         try:
             model = SentenceTransformer(
@@ -122,7 +129,7 @@ class SentenceTransformerEmbedder:
                 local_files_only=not self._trust_remote_code,
                 model_kwargs={"dtype": getattr(torch, self._dtype)},
             )
-        except (OSError, ValueError) as error:
+        except UNUSABLE as error:
             raise InputError(f"embedder.model={self._model} cannot be loaded from {folder}: {error}") from error
         finally:
             enable_progress_bar()
@@ -133,6 +140,27 @@ class SentenceTransformerEmbedder:
             for position in reversed([i for i, module in enumerate(model) if isinstance(module, Normalize)]):
                 del model[position]
         return model.eval().requires_grad_(False)
+
+
+def _check_arguments(folder: Path) -> None:
+    """Whether the files of a pipeline give the loaders of its parts nothing but what cannot run code.
+
+    sentence-transformers hands such arguments on to transformers, all but ``trust_remote_code``: ``weights_only=false``
+    and ``allow_all_kernels=true`` are among those that there are.
+
+    Raises:
+        InputError: They give another one.
+    """
+    for file in sorted(folder.rglob("sentence_*_config.json")):
+        described = read_json(file)
+        for name in _ARGUMENTS & described.keys() if isinstance(described, dict) else ():
+            given = described[name]
+            other = sorted(set(given) - _HARMLESS) if isinstance(given, dict) else [str(given)]
+            if other:
+                raise InputError(
+                    f"{file}: {name}.{other[0]}: an argument for loading the model that could have code run; if you "
+                    "trust the model, give embedder.trust_remote_code=true"
+                )
 
 
 def _pooling_modes(described: dict[str, Any]) -> int:

@@ -17,7 +17,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from embedders.base import DType, fingerprint_of, resolve_device
-from embedders.model_files import ModelFiles, locate
+from embedders.model_files import UNUSABLE, ModelFiles, locate
 from errors import InputError
 
 Pooling = Literal["mean", "cls", "pooler", "last"]
@@ -177,7 +177,7 @@ class TransformerEmbedder:
 
         try:
             return AutoConfig.from_pretrained(self._files.folder, trust_remote_code=self._trust_remote_code)
-        except (OSError, ValueError) as error:
+        except UNUSABLE as error:
             raise InputError(f"embedder.model={self._model}: its configuration cannot be read: {error}") from error
 
     @cached_property
@@ -197,7 +197,7 @@ class TransformerEmbedder:
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)
             model = kind.from_pretrained(folder, dtype=getattr(torch, self._dtype), trust_remote_code=trust)
-        except (OSError, ValueError) as error:
+        except UNUSABLE as error:
             raise InputError(f"embedder.model={self._model} cannot be loaded from {folder}: {error}") from error
         finally:
             enable_progress_bar()

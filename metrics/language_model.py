@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pickle import UnpicklingError
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -127,7 +128,7 @@ class LanguageModel:
             config = AutoConfig.from_pretrained(self.model, **ours)
             tokenizer = AutoTokenizer.from_pretrained(self.model, **ours)
             model = AutoModelForCausalLM.from_pretrained(self.model, config=config, dtype=torch.float32, **ours)
-        except (OSError, ValueError) as error:  # ValueError: not a causal language model
+        except (OSError, ValueError, ImportError, UnpicklingError) as error:  # ValueError: not a causal language model
             raise InputError(
                 f"scoring.language_model.model={self.model}: no causal language model that can be loaded: neither a "
                 "folder with a model and its tokenizer, nor in the hub's cache on this machine, nor on the hub, or the "

@@ -11,6 +11,7 @@ input gets it by ``prefixes``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pickle import UnpicklingError
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -130,7 +131,7 @@ class Translator:
         try:
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
             model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32, trust_remote_code=False)
-        except (OSError, ValueError) as error:  # ValueError: not an encoder-decoder
+        except (OSError, ValueError, ImportError, UnpicklingError) as error:  # ValueError: not an encoder-decoder
             raise InputError(
                 f"scoring.translation.models.{language}={name}: no encoder-decoder model that can be loaded: neither a "
                 "folder with a model and its tokenizer, nor in the hub's cache on this machine, nor on the hub, or the "

@@ -221,6 +221,8 @@ def test_the_key_of_a_rotation(key: str, tmp_path: Path, monkeypatch: pytest.Mon
         Rotation()
     with pytest.raises(InputError, match=r"defense\.key_file=.*absent: .* cannot be read: No such file"):
         Rotation(key_file=str(tmp_path / "absent"))
+    with pytest.raises(InputError, match="/dev/zero: a pipe or a device, not a file"):
+        Rotation(key_file="/dev/zero")
 
 
 # -- quantisation ----------------------------------------------------------------------------------------------------

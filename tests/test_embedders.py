@@ -19,6 +19,7 @@ from embedders.model_files import folder_hash
 from embedders.sentence_transformer import SentenceTransformerEmbedder
 from embedders.transformer import TransformerEmbedder
 from errors import InputError
+from support.tiny_models import tiny_language_model
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted(
@@ -359,3 +360,15 @@ def test_every_published_config_is_there() -> None:
         *PUBLISHED,
         "minilm",
     }  # openai and language_model have tests of their own
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"attn_implementation": "kernels-community/none"}, {"quantization_config": {"quant_method": "gptq", "bits": 4}}],
+)
+def test_a_model_that_asks_for_a_library_is_one_message(tmp_path: Path, asked: dict[str, object]) -> None:
+    folder = tiny_language_model(tmp_path / "model", causal=False)
+    described = json.loads((folder / "config.json").read_text(encoding="utf-8")) | asked
+    (folder / "config.json").write_text(json.dumps(described), encoding="utf-8")
+    with pytest.raises(InputError, match=r"embedder\.model=.* cannot be loaded"):
+        TransformerEmbedder(str(folder), "mean", True, device="cpu").embed(["w1"])

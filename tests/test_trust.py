@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import io
+import json
 import logging
 import os
+import struct
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -14,16 +17,22 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import configuration
 import runs
+from attacks.base import Prediction
+from attacks.decoders import CausalDecoder
+from attacks.decoding import BeamSearch
 from attacks.from_run import attack_of
 from attacks.run_checks import check_embedder
 from attacks.trust import check_trusted, trusting
 from callbacks.checkpoint_files import WholeCheckpoints
 from configuration import console
+from datamodules.files import TextFiles
 from datamodules.hub import HubSet
 from embedders.minilm import MiniLM
+from embedders.sentence_transformer import SentenceTransformerEmbedder
 from errors import InputError, printable
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -325,6 +334,60 @@ def test_a_pipe_in_a_run_is_refused(run: Path) -> None:
     assert "neither a file nor a directory" in refused(run)
 
 
+def test_the_environment_is_no_file_of_texts(run: Path) -> None:
+    (run / "metrics").mkdir()
+    (run / "metrics" / "texts.txt").symlink_to("/proc/self/environ")
+    source = TextFiles(test=str(run / "metrics" / "texts.txt"))
+    with pytest.raises(InputError, match=r"/environ, which tells of processes and is no file of data"):
+        source.load()
+
+
+@pytest.mark.parametrize("place", ["metrics/v", "metrics/v/metrics.csv", "wandb", "evaluations/x/log"])
+def test_a_link_out_of_any_folder_of_the_run_is_refused(run: Path, tmp_path: Path, place: str) -> None:
+    """A logger would write through it."""
+    (tmp_path / "mine").mkdir()
+    (run / place).parent.mkdir(parents=True, exist_ok=True)
+    (run / place).symlink_to(tmp_path / "mine")
+    assert f"{place}: a link that leads out of the run" in refused(run)
+
+
+def test_links_in_a_circle_are_no_traceback(run: Path) -> None:
+    (run / "loop").symlink_to("loop")
+    runs.check_links(run)
+    check_trusted(runs.read_config(run), run)
+
+
+def test_curves_are_sent_to_no_account_of_the_runs_choice(run: Path) -> None:
+    change(run, "logger", {"_target_": "callbacks.wandb_logger.WandbOrDisk", "entity": "somebody"})
+    assert "logger.entity=somebody: curves and settings would be sent to that account" in refused(run)
+    with trusting("somebody"):
+        check_trusted(runs.read_config(run), run)
+    check_trusted(runs.read_config(run), run, given={"logger.entity"})
+
+
+@pytest.mark.parametrize("key", ["_partial_", "_args_", "_recursive_", "_convert_"])
+def test_a_run_does_not_say_how_its_classes_are_built(run: Path, key: str) -> None:
+    change(run, f"attack.backbone.{key}", True)
+    assert f"attack.backbone.{key}=True: no class of ours needs it" in refused(run)
+
+
+@pytest.mark.parametrize("written", ["1e999", "-1e999", "NaN", "Infinity"])
+def test_a_record_holds_finite_numbers(run: Path, written: str) -> None:
+    (run / runs.RECORD).write_text(f'{{"training": {{"seconds": {written}}}}}', encoding="utf-8")
+    with pytest.raises(InputError, match=f"not JSON that can be read: {written} is no finite number"):
+        runs.training(run)
+
+
+def test_arguments_of_a_pipeline_run_no_code(tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_text('{"hidden_size": 4}', encoding="utf-8")
+    for part, given in (("model_kwargs", {"weights_only": False}), ("model_args", {"allow_all_kernels": True})):
+        described = {"max_seq_length": 8, part: {"torch_dtype": "float32", **given}}
+        (tmp_path / "sentence_bert_config.json").write_text(json.dumps(described), encoding="utf-8")
+        with pytest.raises(InputError, match=f"{part}.{next(iter(given))}: an argument for loading the model"):
+            SentenceTransformerEmbedder(str(tmp_path), device="cpu").embed(["a"])
+
+
 def test_a_packed_checkpoint_is_not_unfolded(run: Path) -> None:
     torch.save({"state_dict": {"a": torch.zeros(1_000_000)}}, run / runs.CHECKPOINT)
     with zipfile.ZipFile(run / runs.CHECKPOINT) as stored:
@@ -385,6 +448,9 @@ def with_pickle(path: Path, pickled: bytes, extra: Sequence[str] = ()) -> None:
         (b"\x80\x02ctorch\nTensor\nJ\x00\x94\x35\x77\x85R.", "torch.Tensor"),
         (b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x04\x00\x00\x00idna\x86R.", "_codecs.encode"),
         (b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x04true\x85R.", "the operation STACK_GLOBAL"),
+        (b"\x80\x02(" + b"\x8f" * 9 + b"t.", "the operation EMPTY_SET"),
+        (b"\x80\x02}N\x85q\x00" + b"h\x00\x86q\x00" * 60 + b"Ns.", "tuples in tuples"),
+        (b"\x80\x02}(N\x85q\x00" + b"(h\x00h\x00tq\x00" * 60 + b"Nu.", "tuples in tuples"),
         (b"(S'true'\nios\nsystem\n.", "the operation INST"),
         (b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R.", "os.system"),
     ],
@@ -408,6 +474,42 @@ def test_parts_that_stand_twice_are_refused(run: Path) -> None:
     with_pickle(run / runs.CHECKPOINT, b"\x80\x02}.", extra=["last/DATA.pkl"])
     with pytest.raises(InputError, match="parts of it stand twice"):
         runs.load_checkpoint(run / runs.CHECKPOINT)
+
+
+@pytest.mark.parametrize("where", ["before", "comment", "beside"])
+def test_an_archive_that_can_be_read_in_two_ways_is_refused(run: Path, where: str) -> None:
+    """torch reads the old format, or another directory of parts, where Python's reader sees a harmless archive."""
+    torch.save({"state_dict": {"a": torch.zeros(1_000_000)}}, run / runs.CHECKPOINT)
+    with zipfile.ZipFile(run / runs.CHECKPOINT) as stored:
+        parts = {part.filename: stored.read(part) for part in stored.infolist()}
+    archives = []
+    for packing in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
+        content = io.BytesIO()
+        if where == "before" and packing == zipfile.ZIP_STORED:
+            torch.save({"state_dict": {}}, content, _use_new_zipfile_serialization=False)
+        with zipfile.ZipFile(content, "a", packing) as made:
+            for name, part in parts.items():
+                made.writestr(name, part if packing == zipfile.ZIP_DEFLATED or where != "beside" else b"")
+            made.comment = b"x" if where == "comment" else b""
+        archives.append(content.getvalue())
+    packed, plain = archives
+    if where == "beside":  # the end tells torch of the directory of the packed parts, Python reads the one before it
+        start = struct.unpack("<L", packed[-6:-2])[0]
+        plain = packed[:-22] + plain[:-6] + struct.pack("<LH", start, 0)
+    (run / runs.CHECKPOINT).write_bytes(plain)
+    for read in (runs.load_checkpoint, lambda path: runs.resume_from(run, str(path))):
+        with pytest.raises(InputError, match="a zip archive that can be read as another file"):
+            read(run / runs.CHECKPOINT)
+
+
+def test_weights_whose_scores_overflow_are_one_message() -> None:
+    decoding = BeamSearch(beams=1, max_new_tokens=2)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=8, n_positions=8, n_embd=4, n_layer=1, n_head=1)).eval()
+    for weight in model.parameters():
+        weight.data.mul_(1e38)
+    found = decoding(CausalDecoder(model), torch.ones(1, 1, 4), eos=0, index=torch.zeros(1, dtype=torch.long))
+    with pytest.raises(InputError, match="its weights give scores that are not finite"):
+        [Prediction(tuple(map(str, texts))) for texts in found]
 
 
 @pytest.mark.parametrize("version", ["0.9.0", "1.9.5", 2, "2", "x", "9" * 100])

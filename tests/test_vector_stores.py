@@ -453,6 +453,15 @@ def test_points_as_the_client_of_qdrant_leaves_them(tmp_path: Path) -> None:
     assert named.vectors[0].numpy() == pytest.approx(VECTORS[5], abs=1e-6)
 
 
+def test_a_chroma_folder_leads_to_no_other_database(tmp_path: Path) -> None:
+    """The library writes its own tables into what it opens."""
+    (tmp_path / "mine.db").write_bytes(b"")
+    (tmp_path / "sent").mkdir()
+    (tmp_path / "sent" / "chroma.sqlite3").symlink_to(tmp_path / "mine.db")
+    assert "chroma.sqlite3 is a link, and a Chroma folder holds none" in refusal(f"chroma:{tmp_path / 'sent'}")
+    assert (tmp_path / "mine.db").read_bytes() == b""
+
+
 def test_a_chroma_folder_builds_and_runs_nothing_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import chromadb
 
