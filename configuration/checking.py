@@ -30,10 +30,12 @@ from configuration.trainer import CHECKED, limit_errors
 from errors import BLOTTED, InputError, did_you_mean, holds_secret, secret_refused
 
 _MISSING = "???"
-# Names of settings that would hold a secret: a configuration is written down, and sent to loggers.
+# Names of settings that would hold a secret, in snake case: a configuration is written down, and sent to loggers.
 _SECRET = re.compile(
-    r"^(key|token)$|(^|_)((api|access|private|secret)_?key|(api|access|auth|hf)_?token|password|passwd|secret)$", re.I
+    r"^(key|token|auth|bearer)$|(^|_)((api|access|private|secret)_?key|(api|access|auth|bearer|hf)_?token|passwd|pwd"
+    r"|passphrase|secret|credentials?|authorization)$|password$"
 )
+_WORDS = re.compile(r"-|(?<=[a-z0-9])(?=[A-Z])")  # what parts the words of x-api-key and secretAccessKey
 _UNKNOWN = object()  # in the place of an interpolation that leads nowhere, which is reported once
 _RESERVED = {"_target_", "_partial_", "_convert_", "_recursive_", "_args_"}
 _WORDING = {
@@ -156,7 +158,8 @@ def _missing(value: Any, key: str) -> Iterator[str]:
 
 def _secrets(value: Any, key: str) -> Iterator[str]:
     for name, child in _children(value):
-        if isinstance(name, str) and isinstance(child, str) and _SECRET.search(name):
+        given = isinstance(child, str | int | float) and not isinstance(child, bool)
+        if isinstance(name, str) and given and _SECRET.search(_WORDS.sub("_", name).lower()):
             yield (
                 f"{_join(key, name)}: a secret does not belong into a configuration, which is written down; export it "
                 "(OPENAI_API_KEY, WANDB_API_KEY, HF_TOKEN, UNEMBED_ROTATION_KEY) and leave this out"

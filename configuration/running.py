@@ -32,7 +32,7 @@ from configuration.resuming import WHOLE, resumed
 from configuration.sources import CONFIGS, SEARCH_PATH, groups, own_names, parts
 from configuration.spacing import joined
 from configuration.trainer import device_errors
-from errors import InputError, printable
+from errors import InputError, printable, redacted
 from ranks import is_first, local_rank, started_outside
 
 _SWEEPS, _TIME = Path("runs/multirun"), "%Y-%m-%d_%H-%M-%S"  # as configs/hydra/default.yaml has them
@@ -148,7 +148,7 @@ def _parsed(parser: argparse.ArgumentParser, *, mixed: bool = False) -> argparse
     """
 
     def refuse(message: str) -> NoReturn:
-        print(printable(f"{message}; --help lists what can be given"), file=sys.stderr)
+        print(printable(f"{redacted(message)}; --help lists what can be given"), file=sys.stderr)
         raise SystemExit(2)
 
     parser.error = refuse  # type: ignore[method-assign]

@@ -29,6 +29,9 @@ def limit_errors(trainer: Any) -> Iterator[str]:
         trainer.get(name, -1) in (-1, None) for name in ("max_steps", "max_epochs", "max_time")
     ):
         yield "trainer.max_steps=-1: nothing ends the training; give trainer.max_steps, max_epochs or max_time"
+    for name in ("max_steps", "max_epochs"):
+        if type(trainer.get(name)) is int and trainer[name] < -1:
+            yield f"trainer.{name}={trainer[name]}: must be -1 for no limit, or at least 0"
 
 
 def device_errors(trainer: Mapping[str, Any]) -> Iterator[str]:

@@ -12,6 +12,7 @@ and processes share one cache. ``kill -9`` loses at most the shard that is being
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -260,7 +262,7 @@ class CachedEmbedder:
         barrier()  # what the other ranks had in memory is stored
         self._store.refresh(force=True)
         locations = self._store.find(keys)
-        self._store.check(locations, lambda name: int(name[:8], 16) % world_size == rank)
+        self._store.check(locations, lambda name: crc32(os.fsencode(name)) % world_size == rank)
         barrier()  # all shards are verified, each by one rank
         self._store.refresh(force=True)
         self._store.trust(self._store.find(keys))

@@ -61,7 +61,7 @@ class Exchange:
         Args:
             url: Where all requests go.
             headers: Of all requests.
-            connections: As many are kept open.
+            connections: As many are open at a time, each for one request.
             seconds: From the look-up of the server's name to the last byte of its answer.
 
         Raises:
@@ -74,7 +74,8 @@ class Exchange:
         self._client = httpx.AsyncClient(
             headers={**headers, "Accept-Encoding": "gzip"},
             timeout=None,
-            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            # Bytes behind an answer would be read as the answer to the connection's next request: other texts' vectors.
+            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=0),
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             follow_redirects=False,
         )
@@ -147,6 +148,8 @@ async def _read(response: httpx.Response, body: bytearray, most_bytes: int) -> N
             raise AnswerError("the answer is said to be packed as gzip, and is not") from error
         if len(body) > most_bytes:
             raise AnswerError(f"the answer is larger than {most_bytes:,} bytes")
+        if unpacking is not None and unpacking.unused_data:  # it would be kept, however much it is
+            raise AnswerError("the answer is packed as gzip, and goes on behind its end")
     if unpacking is not None and not unpacking.eof:
         raise AnswerError("the answer is said to be packed as gzip, and ends too early")
 

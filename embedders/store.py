@@ -81,7 +81,9 @@ class ShardStore:
         changed_at = self.folder.stat().st_mtime_ns
         if changed_at == self._listed_at and not force:
             return
-        names = {entry.name for entry in os.scandir(self.folder) if entry.name.endswith(SUFFIX)}
+        # Whoever shares the folder may have put anything there: a pipe would never end, a link may lead to itself.
+        found = (entry for entry in os.scandir(self.folder) if entry.name.endswith(SUFFIX))
+        names = {entry.name for entry in found if Path(entry.path).is_file()}
         for name in [name for name in self._numbers if name not in names]:
             self._forget(self._numbers[name])
         self._open(sorted(names - self._numbers.keys()))

@@ -340,6 +340,22 @@ def test_a_damaged_shard_is_set_aside_with_one_warning_and_embedded_again(
     assert later.sent == []
 
 
+def test_what_else_lies_in_a_shared_folder_is_no_shard(tmp_path: Path) -> None:
+    """And a shard that a tool for copies has renamed is one still."""
+    CachedEmbedder(Counting(), tmp_path).fill(TEXTS, "training")
+    (shard,) = shards_in(tmp_path)
+    shard.rename(shard.with_name("a copy (1).shard"))
+    (shard.parent / "directory.shard").mkdir()
+    (shard.parent / "circle.shard").symlink_to("circle.shard")
+    (shard.parent / "endless.shard").symlink_to("/dev/zero")
+    os.mkfifo(shard.parent / "pipe.shard")
+    again = Counting()
+    cached = CachedEmbedder(again, tmp_path)
+    cached.fill(TEXTS, "training")
+    assert torch.equal(cached.embed(TEXTS), vectors_of(TEXTS))
+    assert again.sent == []
+
+
 def test_damage_is_found_by_one_of_the_ranks_and_mended_by_all(tmp_path: Path) -> None:
     CachedEmbedder(Counting(), tmp_path, batch_size=10, shard_size=100).fill(TEXTS, "training")
     for victim in shards_in(tmp_path):

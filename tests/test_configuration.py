@@ -126,6 +126,11 @@ def test_a_misspelt_option_of_any_group_is_an_error(multirun: bool) -> None:
     [
         ("logger=wandb", "+logger.api_key=Given"),
         ("logger=wandb", "+logger.settings={api_key: Given}"),
+        ("logger=wandb", "+logger.settings={x-api-key: Given}"),
+        ("logger=wandb", "+logger.settings={Authorization: Bearer Given}"),
+        ("logger=wandb", "+logger.secretAccessKey=Given"),
+        ("logger=wandb", "+logger.PGPASSWORD=Given"),
+        ("logger=wandb", "+logger.password=123456"),
         ("embedder=openai", "+embedder.api_key=Given"),
         ("embedder=openai", "embedder.api_key_env=Given"),
         ("defense=rotation", "defense.key_env=Given"),
@@ -143,6 +148,15 @@ def test_a_token_of_a_text_is_no_secret() -> None:
     errors += configuration.check(config)
     assert errors
     assert not any("secret" in error for error in errors)
+
+
+def test_a_limit_below_none_is_refused() -> None:
+    (config,), errors = survey("train", ["trainer.max_steps=-4", "trainer.max_epochs=-2"])
+    assert not errors
+    assert [error for error in configuration.check(config) if "limit" in error] == [
+        "trainer.max_steps=-4: must be -1 for no limit, or at least 0",
+        "trainer.max_epochs=-2: must be -1 for no limit, or at least 0",
+    ]
 
 
 def test_all_that_is_misspelt_is_reported_at_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gzip
 import hashlib
 import inspect
 import json
@@ -241,6 +242,27 @@ def test_requests_run_at_the_same_time_and_no_more_than_allowed(server: Server) 
     server.otherwise = counted
     embedder(server, batch_size=1, concurrency=3).embed(list("abcdefghi"))
     assert most == 3
+
+
+def twice(handler: Handler, body: dict[str, Any]) -> None:
+    """Sends its answer twice: the second is there before the connection's next request is."""
+    data = json.dumps({"data": rows(body)}).encode()
+    handler.wfile.write((b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data) + data) * 2)
+
+
+def test_bytes_behind_an_answer_are_no_answer_to_the_next_request(server: Server) -> None:
+    server.otherwise = twice
+    found = embedder(server, batch_size=1, concurrency=1).embed(["a", "b", "c"])
+    assert torch.equal(found, vectors_of(["a", "b", "c"]))
+
+
+def test_bytes_behind_a_packed_answer_are_not_kept(server: Server) -> None:
+    """zlib would collect them, and copy all that it has for each piece."""
+    server.script = [lambda handler, body: handler.answer(
+        gzip.compress(json.dumps({"data": rows(body)}).encode()) + bytes(2**24), Content_Encoding="gzip"
+    )]  # fmt: skip
+    with pytest.raises(InputError, match="packed as gzip, and goes on behind its end"):
+        embedder(server).embed(["a"])
 
 
 def test_the_index_decides_whose_a_vector_is(server: Server) -> None:
