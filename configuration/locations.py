@@ -82,9 +82,12 @@ def chooses_data(line: str) -> bool:
     return equals == "=" and parts[0] == _DATA and (len(parts) == 1 or parts[1] in {*_TEXTS, "files", "revision"})
 
 
-def cache_of(named: str) -> str:
-    """The cache that a run named, where there is one; else this machine's own: a stranger's run makes no folders."""
-    if named and any(Path(named).glob("*/embedder.json")):
+def cache_of(named: str, run: Path) -> str:
+    """The cache that a run named, where there is one; else this machine's own: a stranger's run makes no folders.
+
+    A cache that came with the run could hold any vectors.
+    """
+    if named and any(Path(named).glob("*/embedder.json")) and not Path(named).resolve().is_relative_to(run.resolve()):
         return named
     return str(OmegaConf.load(CONFIGS / "paths" / "default.yaml").cache_dir)
 

@@ -111,7 +111,7 @@ def _saved(directory: Path, config: DictConfig, given: set[str], cache_dir: str 
     with trusting([*trust, *foreign(config)]):  # what the command itself names is the user's word
         check_trusted(saved, directory, given)
     was, cache = str(saved.get("run_dir", "")), str(saved.get("cache_dir", ""))
-    saved.run_dir, saved.cache_dir = str(directory), cache_dir or cache_of(cache)
+    saved.run_dir, saved.cache_dir = str(directory), cache_dir or cache_of(cache, directory)
     move(saved, {was: str(directory), cache: str(saved.cache_dir)})
     return saved
 

@@ -302,7 +302,7 @@ def _read(run: Path, trust: str | list[str], overrides: Sequence[str]) -> DictCo
     runs.check_links(run)
     config.run_dir = str(run)  # where the run is now: it may have been moved
     named = str(config.get("cache_dir", ""))
-    config.cache_dir = cache_of(named)
+    config.cache_dir = cache_of(named, run)
     move(config, {named: str(config.cache_dir)})
     config.logger, config.choices.logger = {}, "none"  # its training's curves are no place for other figures
     return config

@@ -294,6 +294,11 @@ def test_writes_go_to_the_run_and_to_a_cache(run: Path, tmp_path: Path, monkeypa
     (folder / "embedder.json").write_text("{}")  # a cache, then
     _, config = configuration.on_run("evaluate", [f"run={run}"])
     assert config.cache_dir == str(tmp_path / "documents")
+    (run / "c" / "0123").mkdir(parents=True)
+    (run / "c" / "0123" / "embedder.json").write_text("{}")
+    change(run, "cache_dir", str(run / "c"))  # it came with the run, and could hold any vectors
+    _, config = configuration.on_run("evaluate", [f"run={run}"])
+    assert config.cache_dir == str(tmp_path / "mine")
     _, config = configuration.on_run("evaluate", [f"run={run}", "cache_dir=/elsewhere"])
     assert config.cache_dir == "/elsewhere"
 
