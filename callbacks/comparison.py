@@ -20,8 +20,9 @@ from callbacks.comparison_entries import Entry
 from callbacks.wording import measure, number
 from errors import InputError, did_you_mean
 from examples import Span
-from metrics.resampling import SUMS, Sums
+from metrics.base import Measured
 from metrics.scored import Scored
+from metrics.scoring import metric_of
 from metrics.statistics import Floats, Interval, interval, resampled_sums, significance, wilson
 
 TOLERANCE = 5e-3  # between a figure of metrics.json and the same one of predictions.jsonl: nothing that a table shows
@@ -137,8 +138,8 @@ def baseline_figures(metrics: Mapping[str, Any], keys: Sequence[str]) -> dict[st
     return found
 
 
-def _sums(entry: Entry, metrics: Sequence[str]) -> dict[str, Sums]:
-    """The parts of each figure that the run has and that is made of sums, examples in the order of their index."""
+def _sums(entry: Entry, metrics: Sequence[str]) -> dict[str, Measured[Scored]]:
+    """Each metric that the run has and that predictions.jsonl gives again, examples in the order of their index."""
     rows = sorted((one.row for one in entry.results.recovered), key=lambda row: row.index)
     scored = [
         Scored(
@@ -148,41 +149,41 @@ def _sums(entry: Entry, metrics: Sequence[str]) -> dict[str, Sums]:
     ]
     found = {}
     for key in metrics:
-        value = number(entry.results.metrics, key)
-        if key in SUMS and value is not None:
-            try:
-                sums = SUMS[key](scored)
-            except ValueError as error:
-                raise InputError(f"{entry.results.directory / 'predictions.jsonl'}: {error}") from error
-            own = sums.value
-            if abs(own - value) <= TOLERANCE:
-                found[key] = sums
-            elif sums.complete:
-                raise InputError(
-                    f"{entry.results.directory}: predictions.jsonl gives {key}={own:.6g}, metrics.json says "
-                    f"{value:.6g}: they are not of one test; python evaluate.py run=<dir> makes both anew"
-                )
+        value, metric = number(entry.results.metrics, key), metric_of(key)
+        if value is None or metric is None or metric.needs == "models" or not metric.summable:
+            continue
+        try:
+            measured = Measured.of(metric, scored)
+        except ValueError as error:
+            raise InputError(f"{entry.results.directory / 'predictions.jsonl'}: {error}") from error
+        if abs(measured.value - value) <= TOLERANCE:
+            found[key] = measured
+        elif metric.needs == "texts":
+            raise InputError(
+                f"{entry.results.directory}: predictions.jsonl gives {key}={measured.value:.6g}, metrics.json says "
+                f"{value:.6g}: they are not of one test; python evaluate.py run=<dir> makes both anew"
+            )
     return found
 
 
-def _draws(sums: Mapping[str, Sums], resamples: int, seed: int) -> dict[str, Floats]:
-    """Resampled figures, (resamples,) each: all metrics of a run share the draws."""
+def _draws(sums: Mapping[str, Measured[Scored]], resamples: int, seed: int) -> dict[str, Floats]:
+    """Resampled values, (resamples,) each: all metrics of a run share the draws."""
     if not sums:
         return {}
     drawn = resampled_sums(np.hstack([one.parts for one in sums.values()]), resamples, seed)
     found, start = {}, 0
     for key, one in sums.items():
-        width = one.parts.shape[1]
-        found[key] = one.combine(drawn[:, start : start + width])
-        start += width
+        columns = one.parts.shape[1]
+        found[key] = one.metric.combine(drawn[:, start : start + columns])
+        start += columns
     return found
 
 
-def _figure(entry: Entry, key: str, sums: Sums | None, drawn: Floats | None) -> Figure:
+def _figure(entry: Entry, key: str, sums: Measured[Scored] | None, drawn: Floats | None) -> Figure:
     value = number(entry.results.metrics, key)
     if value is None or sums is None or drawn is None:
         return Figure(value)
-    return Figure(value, _wilson(value, len(sums.parts)) if sums.share else interval(drawn))
+    return Figure(value, sums.interval(drawn))
 
 
 def _wilson(percent: float, size: int) -> Interval:

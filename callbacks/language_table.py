@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from callbacks.wording import measure, shown
-from metrics.by_language import NAMES, TRANSLATED
+from metrics.scoring import CHIEF, TRANSLATED
 
-ORDER = ("examples", *(name for name in NAMES if name != "examples"))
+ORDER = ("examples", *CHIEF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class LanguageTable:
 def is_of_language(key: str) -> bool:
     """Whether a key of metrics.json is a figure of one language."""
     name, _, language = key.removeprefix(TRANSLATED).partition("/")
-    return bool(language) and name in NAMES
+    return bool(language) and name in ORDER
 
 
 def language_table(metrics: Mapping[str, object]) -> LanguageTable | None:

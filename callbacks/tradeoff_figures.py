@@ -15,9 +15,11 @@ import numpy as np
 
 from callbacks.tradeoff import Point
 from callbacks.wording import shown
-from metrics.resampling import SUMS, Sums, mean
+from metrics import base
+from metrics.retrieval import MeanNdcg
 from metrics.scored import Scored
-from metrics.statistics import Floats, Interval, interval, resampled_sums, wilson
+from metrics.scoring import text_metrics
+from metrics.statistics import Floats, Interval, interval, resampled_sums
 
 READ = ("bleu", "token_f1", "exact_match", "cosine")
 RETRIEVED = "ndcg_at_10"
@@ -71,9 +73,16 @@ def with_intervals(
     points: Sequence[tuple[Point, Sequence[Mapping[str, Any]]]], resamples: int, seed: int = 0
 ) -> list[Measured]:
     """Figures of each point and its rows of texts; the first point is the undefended one."""
-    read = [{key: SUMS[key](scored) if scored else None for key in READ} for scored in (_scored(r) for _, r in points)]
+    metrics = [metric for metric in text_metrics() if metric.description.key in READ]
+    read = [
+        {m.description.key: base.Measured.of(m, scored) if scored else None for m in metrics}
+        for scored in (_scored(rows) for _, rows in points)
+    ]
     found = [
-        {name: None if one is None else mean(one[RETRIEVED]) for name, one in point.retrieval.items()}
+        {
+            name: None if one is None else base.Measured.of(MeanNdcg(), one[RETRIEVED])
+            for name, one in point.retrieval.items()
+        }
         for point, _ in points
     ]
     first = points[0][0]
@@ -96,18 +105,21 @@ def _scored(rows: Sequence[Mapping[str, Any]]) -> list[Scored]:
     ]
 
 
-def _figure(sums: Sums | None, undefended: Sums | None, resamples: int, seed: int) -> Figure:
-    if sums is None or np.isnan(sums.value):
+def _figure(
+    measured: base.Measured[Any] | None, undefended: base.Measured[Any] | None, resamples: int, seed: int
+) -> Figure:
+    if measured is None or np.isnan(measured.value):
         return Figure(None)
-    drawn = sums.combine(resampled_sums(sums.parts, resamples, seed))
-    own = interval(drawn)
-    if sums.share:  # where all or none succeed, the bootstrap would have no width
-        succeeded, of = (round(total) for total in (sums.parts[:, 0].sum() / 100, sums.parts[:, 1].sum()))
-        own = Interval(*(100 * end for end in wilson(succeeded, of)))
-    if undefended is None or undefended is sums or np.isnan(undefended.value):
-        return Figure(sums.value, own)
-    base: Floats = undefended.combine(resampled_sums(undefended.parts, resamples, seed))
-    return Figure(sums.value, own, sums.value - undefended.value, interval(drawn - base))
+    drawn = _resampled(measured, resamples, seed)
+    own = measured.interval(drawn)
+    if undefended is None or undefended is measured or np.isnan(undefended.value):
+        return Figure(measured.value, own)
+    change = interval(drawn - _resampled(undefended, resamples, seed))
+    return Figure(measured.value, own, measured.value - undefended.value, change)
+
+
+def _resampled(measured: base.Measured[Any], resamples: int, seed: int) -> Floats:
+    return measured.metric.combine(resampled_sums(measured.parts, resamples, seed))
 
 
 def chief(measured: Sequence[Measured]) -> str:

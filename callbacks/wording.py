@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
+
+from metrics.base import Description
+from metrics.entity_recovery import EntityRecovery
+from metrics.scoring import text_metrics
 
 _LARGEST = 1e300  # of a number that is a figure; JSON may hold integers beyond any float
 
@@ -13,126 +16,21 @@ _SPACE = "\u00a0"  # a number and its unit stay on one line
 _LARGEST = 1e300  # beyond, an integer may have no float
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """A figure of metrics.json: its key, its title, a short explanation, and which direction means more was read.
-
-    A secondary figure is folded away in the report and left out of the terminal's table.
-    """
-
-    key: str
-    title: str
-    explanation: str
-    more: Literal["higher", "lower"] | None = "higher"
-    kind: Literal["percent", "score", "cosine", "count", "seconds", "other"] = "percent"
-    secondary: bool = False
-
-
 MEASURES = (
-    Measure("exact_match", "Exact match", "Share of texts that came back word for word."),
-    Measure(
-        "exact_match_no_punctuation",
-        "Exact match, no punctuation",
-        "The same, with punctuation left out of both texts.",
-    ),
-    Measure("token_f1", "Token F1", "Harmonic mean of word precision and recall, word order ignored."),
-    Measure("token_precision", "Token precision", "Share of the predicted words that stand in the reference."),
-    Measure("token_recall", "Token recall", "Share of the reference's words that stand in the prediction."),
-    Measure("micro_f1", "Micro F1, words", "F1 over the sets of words, summed over all texts (as in GEIA)."),
-    Measure("micro_precision", "Micro precision, words", "The precision of that F1.", secondary=True),
-    Measure("micro_recall", "Micro recall, words", "The recall of that F1.", secondary=True),
-    Measure("micro_piece_f1", "Micro F1, pieces", "The same over pieces of words, by the data's own tokenizer."),
-    Measure("micro_piece_precision", "Micro precision, pieces", "The precision of that F1.", secondary=True),
-    Measure("micro_piece_recall", "Micro recall, pieces", "The recall of that F1.", secondary=True),
-    Measure("micro_token_f1", "Micro F1, tokens", "The same over the tokens that the attack itself works on."),
-    Measure("micro_token_precision", "Micro precision, tokens", "The precision of that F1.", secondary=True),
-    Measure("micro_token_recall", "Micro recall, tokens", "The recall of that F1.", secondary=True),
-    Measure("bleu", "BLEU", "Overlap of runs of one to four words, over the whole corpus (sacreBLEU).", kind="score"),
-    Measure("bleu_sentence", "BLEU, sentence", "The mean of BLEU computed for each text alone.", kind="score"),
-    Measure("bleu1", "BLEU-1", "Precision of single words, short predictions penalised (as in GEIA).", kind="score"),
-    Measure("bleu2", "BLEU-2", "The same for pairs of neighbouring words alone.", kind="score"),
-    Measure("bleu4", "BLEU-4", "Runs of one to four words, cut at white space, without smoothing.", kind="score"),
-    Measure("rouge1", "ROUGE-1", "Overlap of single words, as F measure.", kind="score"),
-    Measure("rouge2", "ROUGE-2", "Overlap of pairs of neighbouring words.", kind="score"),
-    Measure("rougeL", "ROUGE-L", "Length of the longest common subsequence of words.", kind="score"),
-    Measure(
-        "clipped_bleu1",
-        "BLEU-1, clipped",
-        "Precision of single words times a brevity penalty, of each text alone (Zhu et al. 2024).",
-        kind="score",
-        secondary=True,
-    ),
-    Measure(
-        "clipped_rouge1",
-        "ROUGE-1, clipped",
-        "Recall of single words, of each text alone (Zhu et al. 2024).",
-        kind="score",
-        secondary=True,
-    ),
-    Measure(
-        "edit_distance_mean",
-        "Edit distance, mean",
-        "Characters to change, add or remove, on average.",
-        "lower",
-        "other",
-    ),
-    Measure("edit_distance_median", "Edit distance, median", "The same, for the middle text.", "lower", "other"),
-    Measure(
-        "cosine", "Cosine", "Similarity of the prediction's vector and the attacked one; 1 is equal.", kind="cosine"
-    ),
-    Measure(
-        "cosine_clean",
-        "Cosine, undefended",
-        "Similarity of the prediction's vector and the one that the defense changed.",
-        kind="cosine",
-    ),
-    Measure(
-        "cosine_second",
-        "Cosine, second embedder",
-        "Similarity of prediction and reference to an embedder that was not attacked.",
-        kind="cosine",
-    ),
-    Measure(
-        "perplexity", "Perplexity", "Of the predictions, a token; the lower, the more fluent.", more=None, kind="other"
-    ),
-    Measure(
-        "content_word_recovery",
-        "Content words",
-        "Share of the references' distinct words, stop words apart, that came back.",
-    ),
-    Measure(
-        "stop_word_rate_difference",
-        "Stop words, difference",
-        "Percentage points by which predictions have more stop words than references; near 0 is natural.",
-        more=None,
-        kind="score",
-    ),
-    Measure("stop_word_rate", "Stop words", "Share of the predicted words that say little.", None, secondary=True),
-    Measure(
-        "stop_word_rate_reference",
-        "Stop words, references",
-        "The same share of the references' words.",
-        None,
-        secondary=True,
-    ),
-    Measure("entity_recovery", "Entities", "Share of labelled names, places, dates and the like that came back."),
-    Measure("entity_recovery_unseen", "Entities, unseen", "The same, for values that no training text contains."),
-    Measure("name_first_recovery", "First names", "Share of the people's first names that came back.", secondary=True),
-    Measure("name_last_recovery", "Last names", "Share of the people's last names that came back.", secondary=True),
-    Measure("name_full_recovery", "Full names", "Share of the first names with the last name after.", secondary=True),
-    Measure("token_exact", "Inputs recovered", "Share of a language model's inputs found token for token."),
-    Measure("token_partial", "Tokens recovered", "Share of the inputs' tokens found in their places."),
-    Measure("token_exact_low", "Inputs recovered, from", "Lower end of the share's 95 % interval.", secondary=True),
-    Measure("token_exact_high", "Inputs recovered, to", "Upper end of the share's 95 % interval.", secondary=True),
-    Measure("token_labelled", "Private tokens", "Share of the tokens of labelled entities found in their places."),
-    Measure("claims", "Claims", "Inputs whose output the attack saw to be the given one.", None, "count"),
-    Measure("false_discovery_rate", "False discoveries", "Share of the claims that are another input.", "lower"),
-    Measure("examples", "Examples", "Texts attacked.", None, "count"),
-    Measure("queries", "Queries", "Distinct texts that the attack asked the embedder for.", None, "count"),
-    Measure("queries_per_target", "Queries a text", "The same, divided by the texts attacked.", None, "score"),
-    Measure("partial", "Cut short", "Texts whose search ended at a limit of queries.", None, "count"),
-    Measure("partial_reason", "Why cut short", "What the embedder said.", None, "other", secondary=True),
-    Measure("seconds", "Time", "Time spent on these texts, training apart.", None, "seconds"),
+    *(metric.description for metric in text_metrics()),
+    Description("token_exact", "Inputs recovered", "Share of a language model's inputs found token for token."),
+    Description("token_partial", "Tokens recovered", "Share of the inputs' tokens found in their places."),
+    Description("token_exact_low", "Inputs recovered, from", "Lower end of the share's 95 % interval.", secondary=True),
+    Description("token_exact_high", "Inputs recovered, to", "Upper end of the share's 95 % interval.", secondary=True),
+    Description("token_labelled", "Private tokens", "Share of the tokens of labelled entities found in their places."),
+    Description("claims", "Claims", "Inputs whose output the attack saw to be the given one.", None, "count"),
+    Description("false_discovery_rate", "False discoveries", "Share of the claims that are another input.", "lower"),
+    Description("examples", "Examples", "Texts attacked.", None, "count"),
+    Description("queries", "Queries", "Distinct texts that the attack asked the embedder for.", None, "count"),
+    Description("queries_per_target", "Queries a text", "The same, divided by the texts attacked.", None, "score"),
+    Description("partial", "Cut short", "Texts whose search ended at a limit of queries.", None, "count"),
+    Description("partial_reason", "Why cut short", "What the embedder said.", None, "other", secondary=True),
+    Description("seconds", "Time", "Time spent on these texts, training apart.", None, "seconds"),
 )
 _BY_KEY = {measure.key: measure for measure in MEASURES}
 _BY_LABEL = "entity_recovery/"
@@ -140,25 +38,23 @@ _TRANSLATED = "translated/"
 _OF_LENGTH, _OF_LABEL = "token_exact/", "token_labelled/"
 
 
-def measure(key: str) -> Measure:
+def measure(key: str) -> Description:
     """The measure with that key; an unknown key is shown under its own name, without explanation."""
     if key.startswith(_BY_LABEL):
-        label = key.removeprefix(_BY_LABEL)
-        title = f"Entities: {label.replace('_', ' ')}"
-        return Measure(key, title, "Share of the entities of this kind that came back.", secondary=True)
+        return EntityRecovery(key.removeprefix(_BY_LABEL)).description
     if key.startswith(_OF_LENGTH):
         title = f"Inputs recovered, of {key.removeprefix(_OF_LENGTH)} tokens"
-        return Measure(key, title, "The same share of the inputs of this length.", secondary=True)
+        return Description(key, title, "The same share of the inputs of this length.", secondary=True)
     if key.startswith(_OF_LABEL):
         title = f"Private tokens: {key.removeprefix(_OF_LABEL).replace('_', ' ')}"
-        return Measure(key, title, "The same share of the tokens of this label.", secondary=True)
+        return Description(key, title, "The same share of the tokens of this label.", secondary=True)
     if key.startswith(_TRANSLATED) and (base := _BY_KEY.get(key.removeprefix(_TRANSLATED))):
         said = "The same, of predictions translated into the texts' language."
         return replace(base, key=key, title=f"{base.title}, translated", explanation=said)
-    return _BY_KEY.get(key) or Measure(key, key.replace("_", " "), "", None, "other")
+    return _BY_KEY.get(key) or Description(key, key.replace("_", " "), "", None, "other")
 
 
-def ordered(keys: Mapping[str, object]) -> list[Measure]:
+def ordered(keys: Mapping[str, object]) -> list[Description]:
     """The measures of ``keys``: the known ones in the order of ``MEASURES``, then the others as they stand."""
     known = [one for one in MEASURES if one.key in keys]
     return known + [measure(key) for key in keys if key not in _BY_KEY]
@@ -191,7 +87,7 @@ def shown(kind: str, value: object) -> str:
     return f"{value:.1f}" if kind == "score" else f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
-def difference(one: Measure, mine: float | None, other: float | None) -> str:
+def difference(one: Description, mine: float | None, other: float | None) -> str:
     """``mine - other`` with its sign; empty where a difference says nothing."""
     if mine is None or other is None or one.more is None:
         return ""

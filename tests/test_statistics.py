@@ -10,9 +10,9 @@ import pytest
 import scipy.stats
 
 from examples import Span
-from metrics.resampling import SUMS, mean, ratio
+from metrics.base import Description, Mean, Measured, Ratio
 from metrics.scored import Scored
-from metrics.scoring import score
+from metrics.scoring import metric_of, score, text_metrics
 from metrics.statistics import (
     character_ngrams,
     corpus_similarity,
@@ -41,14 +41,27 @@ def repeated(rows: list[Scored], places: list[int]) -> tuple[np.ndarray, list[Sc
     return np.bincount(places, minlength=len(rows)).astype(float), [rows[place] for place in places]
 
 
-@pytest.mark.parametrize("key", sorted(SUMS))
+KEYS = sorted(
+    metric.description.key
+    for metric in text_metrics()
+    if metric.summable and score(ROWS)[metric.description.key] is not None
+)
+
+
+def measured(key: str, rows: list[Scored]) -> Measured[Scored]:
+    metric = metric_of(key)
+    assert metric is not None
+    return Measured.of(metric, rows)
+
+
+@pytest.mark.parametrize("key", KEYS)
 def test_sums_of_drawn_examples_give_the_figure_of_a_test_set_of_these(key: str) -> None:
-    sums = SUMS[key](ROWS)
+    sums = measured(key, ROWS)
     assert len(sums.parts) == len(ROWS)
     for places in DRAWN:
         times, drawn = repeated(ROWS, places)
         expected = score(drawn)[key]
-        assert sums.combine(times @ sums.parts) == pytest.approx(
+        assert sums.metric.combine(times @ sums.parts) == pytest.approx(
             math.nan if expected is None else expected, nan_ok=True
         )
     assert sums.value == pytest.approx(score(ROWS)[key])
@@ -66,14 +79,14 @@ def test_bleu_of_sums_is_sacrebleus() -> None:
         for tokens, smoothing, key in (("13a", "exp", "bleu"), ("none", "none", "bleu4")):
             counts = bleu_counts([(row.reference, row.prediction) for row in rows], tokens)
             expected = corpus_bleu(counts, smoothing)
-            assert SUMS[key](rows).value == pytest.approx(math.nan if expected is None else expected, nan_ok=True)
+            assert measured(key, rows).value == pytest.approx(math.nan if expected is None else expected, nan_ok=True)
         two = order_bleu(bleu_counts([(row.reference, row.prediction) for row in rows], "none"), 2)
-        assert SUMS["bleu2"](rows).value == pytest.approx(math.nan if two is None else two, nan_ok=True)
+        assert measured("bleu2", rows).value == pytest.approx(math.nan if two is None else two, nan_ok=True)
 
 
 def test_an_empty_prediction_scores_nothing() -> None:
-    assert SUMS["bleu"]([Scored("a b c d e", "")]).value == 0.0
-    assert SUMS["token_f1"]([Scored("a b c d e", "")]).value == 0.0
+    assert measured("bleu", [Scored("a b c d e", "")]).value == 0.0
+    assert measured("token_f1", [Scored("a b c d e", "")]).value == 0.0
 
 
 def test_resampled_sums_draw_as_many_as_there_are_and_repeat_by_seed() -> None:
@@ -97,15 +110,25 @@ def test_blocks_do_not_repeat_each_other(monkeypatch: pytest.MonkeyPatch) -> Non
         resampled_sums(np.empty((0, 2)), 8, seed=0)
 
 
+class Numbers(Mean[float]):
+    def of_example(self, row: float) -> float:
+        return row
+
+
+class Quotients(Ratio[tuple[int, int]]):
+    def of_example(self, row: tuple[int, int]) -> tuple[int, int]:
+        return row
+
+
 @pytest.mark.parametrize("kind", ["mean", "ratio"])
 def test_interval_agrees_with_scipy(kind: str) -> None:
     generator = np.random.default_rng(1)
     above, below = generator.gamma(2.0, 10.0, 300), generator.integers(1, 6, 300).astype(float)
     if kind == "mean":
-        sums = mean([*above])
+        sums = Measured.of(Numbers(Description("a", "A", "")), [*above])
         oracle = scipy.stats.bootstrap((above,), np.mean, n_resamples=5000, method="percentile", random_state=2)
     else:
-        sums = ratio([*zip(above / 100, below, strict=True)])
+        sums = Measured.of(Quotients(Description("b", "B", "")), [*zip(above / 100, below, strict=True)])
 
         def share(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
             return a.sum(axis=axis) / b.sum(axis=axis)
@@ -113,7 +136,7 @@ def test_interval_agrees_with_scipy(kind: str) -> None:
         oracle = scipy.stats.bootstrap(
             (above, below), share, paired=True, n_resamples=5000, method="percentile", random_state=2
         )
-    found = interval(sums.combine(resampled_sums(sums.parts, 5000, seed=0)))
+    found = interval(sums.metric.combine(resampled_sums(sums.parts, 5000, seed=0)))
     assert found is not None
     width = oracle.confidence_interval.high - oracle.confidence_interval.low
     assert found.low == pytest.approx(oracle.confidence_interval.low, abs=0.06 * width)
