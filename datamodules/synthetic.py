@@ -6,8 +6,8 @@ Example:
             spans=(Span(8, 12, "first_name"), Span(32, 37, "diagnosis"), Span(41, 44, "date")),
             attributes={"genre": "chat"})
 
-Sentence patterns stand in synthetic_shapes.py, the values of their slots in synthetic_words.py. What keeps the corpus
-from being a toy: several hundred shapes that each say something of their own, values that are drawn with Zipf-like
+Sentence patterns are in synthetic_shapes.yaml, the values of their slots in synthetic_words.yaml. What keeps the
+corpus from being a toy: several hundred shapes that each say something of their own, values that are drawn with Zipf-like
 frequencies, no sentence twice in any split (case and punctuation aside), and a fifth of the entity values of the test
 split, the rarest of every label, that no training sentence holds.
 """
@@ -22,11 +22,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
+import yaml
 from pydantic import NonNegativeInt, PositiveInt
 
-from datamodules.synthetic_shapes import SHAPES
-from datamodules.synthetic_words import LABELS, LISTS, TABLES
 from errors import InputError
 from examples import Example, Span, Split
 
@@ -51,6 +52,12 @@ def article(noun: str) -> str:
     return "an" if _VOWEL_SOUND.match(noun) else "a"
 
 
+def _data(name: str) -> dict[str, Any]:
+    """A data file that lies beside this one."""
+    data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    return data
+
+
 def _words(text: str) -> list[str]:
     # A comma without a space after it belongs to a number: $1,000.
     return [" ".join(value.split()) for value in re.split(r",\s+", text.strip())]
@@ -73,15 +80,22 @@ class _Grammar:
     def __init__(self) -> None:
         self.rows: dict[str, list[dict[str, _Skewed]]] = {}  # slot -> the rows of the table that it belongs to
         self.columns: dict[str, _Skewed] = {}  # slot -> all its values
-        for slot, text in LISTS.items():
+        words = _data("synthetic_words.yaml")
+        self.labels = {slot: label for label, slots in words["labels"].items() for slot in slots}
+        for slot, text in words["lists"].items():
             self.columns[slot] = _Skewed(_words(text))
-        for names, lines in TABLES.items():
-            cells = [[_words(cell) for cell in line.split(" | ")] for line in lines]
+        for table in words["tables"]:
+            names: list[str] = table["columns"]
+            cells = [[_words(cell) for cell in line.split(" | ")] for line in table["rows"]]
             rows = [dict(zip(names, map(_Skewed, row), strict=True)) for row in cells]
             for column, slot in enumerate(names):
                 self.rows[slot] = rows
                 self.columns[slot] = _Skewed(list(dict.fromkeys(v for row in cells for v in row[column])))
-        self.shapes = [(genre, shape) for genre, text in SHAPES.items() for shape in text.strip().splitlines()]
+        self.shapes = [
+            (genre, shape)
+            for genre, text in _data("synthetic_shapes.yaml").items()
+            for shape in text.strip().splitlines()
+        ]
         room = [self._room(shape) for _, shape in self.shapes]
         self.weights = list(itertools.accumulate(min(1.0, (n / ROOMY) ** 0.3) for n in room))
 
@@ -117,8 +131,8 @@ class _Grammar:
         spans = []
         for hole, value in zip(holes, values, strict=True):
             text += shape[end : hole.start()] + (f"{article(value)} " if hole[1] else "")
-            if hole[2] in LABELS:
-                spans.append(Span(len(text), len(text) + len(value), LABELS[hole[2]]))
+            if hole[2] in self.labels:
+                spans.append(Span(len(text), len(text) + len(value), self.labels[hole[2]]))
             text += value
             end = hole.end()
         text += shape[end:]

@@ -11,13 +11,19 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
+import yaml
 
+import datamodules.synthetic
 from datamodules.synthetic import MOST_SENTENCES, SyntheticCorpus, article, entity_values, normalised
-from datamodules.synthetic_shapes import SHAPES
-from datamodules.synthetic_words import LABELS, LISTS, TABLES
 from errors import InputError
 from examples import Example, Split
 
+DATA = Path(datamodules.synthetic.__file__).parent
+SHAPES = yaml.safe_load((DATA / "synthetic_shapes.yaml").read_text(encoding="utf-8"))
+WORDS = yaml.safe_load((DATA / "synthetic_words.yaml").read_text(encoding="utf-8"))
+LABELS = {slot: label for label, slots in WORDS["labels"].items() for slot in slots}
+LISTS = WORDS["lists"]
+TABLES = {tuple(table["columns"]): table["rows"] for table in WORDS["tables"]}
 Corpus = dict[Split, list[Example]]
 
 FINGERPRINT = (
