@@ -7,7 +7,7 @@ Example:
             attributes={"genre": "chat"})
 
 Sentence patterns are in synthetic_shapes.yaml, the values of their slots in synthetic_words.yaml. What keeps the
-corpus from being a toy: several hundred shapes that each say something of their own, values that are drawn with Zipf-like
+corpus from being a toy: several hundred shapes that each say something of their own, values sampled with Zipf-like
 frequencies, no sentence twice in any split (case and punctuation aside), and a fifth of the entity values of the test
 split, the rarest of every label, that no training sentence holds.
 """
