@@ -85,13 +85,7 @@ def read_settings(words: Sequence[str]) -> Settings:
 
 def compare(settings: Settings) -> None:
     """Read -> check -> resample -> print -> write."""
-    from callbacks import comparison
-    from callbacks.comparison_charts import charts, check_axis
     from callbacks.comparison_entries import read_entries
-    from callbacks.comparison_grid import check_grid, grids
-    from callbacks.comparison_output import print_tables, write_markdown, write_page
-    from callbacks.comparison_table import tables
-    from callbacks.interval_chart import side_by_side
 
     check_writable(settings.output.parent)
     directories = settings.directories
@@ -99,6 +93,14 @@ def compare(settings: Settings) -> None:
         reference = settings.reference.resolve()
         directories = [settings.reference, *(path for path in directories if path.resolve() != reference)]
     entries = read_entries(directories)
+    # Metrics import torch: a directory that is not there is told before.
+    from callbacks import comparison
+    from callbacks.comparison_charts import charts, check_axis
+    from callbacks.comparison_grid import check_grid, grids
+    from callbacks.comparison_output import print_tables, write_markdown, write_page
+    from callbacks.comparison_table import tables
+    from callbacks.interval_chart import side_by_side
+
     if settings.x is not None:
         check_axis(settings.x, entries)
     if settings.columns is not None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from callbacks.wording import number, shown
+from callbacks.numbers import number, shown
 
 PREFIX = "attribute/"
 SOURCES = {

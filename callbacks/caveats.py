@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from callbacks.wording import number
+from callbacks.numbers import number
 
 
 def undertrained(training: Mapping[str, Any]) -> str | None:

@@ -17,7 +17,8 @@ from typing import Any, Literal
 import numpy as np
 
 from callbacks.comparison_entries import Entry
-from callbacks.wording import measure, number
+from callbacks.numbers import number
+from callbacks.wording import measure
 from errors import InputError, did_you_mean
 from examples import Span
 from metrics.base import Measured

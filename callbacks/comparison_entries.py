@@ -13,8 +13,8 @@ import yaml
 
 import limits
 import runs
+from callbacks.numbers import number
 from callbacks.results import Results, read_results
-from callbacks.wording import number
 from errors import InputError
 
 COMPARED = ("attack", "defense", "embedder", "datamodule", "trainer")  # nodes of a config that can tell runs apart

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from callbacks.comparison import Compared, Difference, Figure, baseline_figures, better
 from callbacks.comparison_entries import Entry
 from callbacks.comparison_seeds import Setting, Spread, settings, spread
+from callbacks.numbers import duration, number, shown
 from callbacks.wording import difference as signed
-from callbacks.wording import duration, measure, number, shown
+from callbacks.wording import measure
 
 DASH = "–"  # noqa: RUF001
 SMALLEST = 2000  # a p value of a t-test below 2 / 2000 is shown as a bound, as that of so many resamples is

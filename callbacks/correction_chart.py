@@ -21,8 +21,8 @@ from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, ValidationEr
 import limits
 import runs
 from callbacks import figures
+from callbacks.numbers import shown
 from callbacks.results import Piece, pieces
-from callbacks.wording import shown
 from errors import InputError
 
 HYPOTHESES = "hypotheses.json"

@@ -9,7 +9,8 @@ from markupsafe import Markup
 
 from callbacks.comparison import Compared
 from callbacks.figures import WIDTH, nice_ticks, padded
-from callbacks.wording import measure, shown
+from callbacks.numbers import shown
+from callbacks.wording import measure
 
 LINE, TOP, BOTTOM, MARGIN = 32.0, 6.0, 26.0, 10.0  # units of the drawing; LINE is the height of a run's
 NAME = 44  # characters of a run's name that fit beside its value

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from callbacks.wording import measure, shown
+from callbacks.numbers import shown
+from callbacks.wording import measure
 from metrics.scoring import CHIEF, TRANSLATED
 
 ORDER = ("examples", *CHIEF)

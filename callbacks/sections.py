@@ -27,10 +27,11 @@ from callbacks.correction_chart import (
 )
 from callbacks.frequency_chart import frequency_charts
 from callbacks.language_table import is_of_language, language_table
+from callbacks.numbers import duration, number, shown
 from callbacks.results import Moment, Recovered, Results, by_quality, evenly, pieces
 from callbacks.threshold_chart import threshold_charts
 from callbacks.token_charts import token_charts
-from callbacks.wording import difference, duration, measure, number, ordered, shown
+from callbacks.wording import difference, measure, ordered
 
 HEADLINES = ("exact_match", "token_f1", "bleu", "cosine", "entity_recovery")
 SCATTER_LIMIT = 1500

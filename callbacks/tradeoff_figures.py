@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from callbacks.numbers import shown
 from callbacks.tradeoff import Point
-from callbacks.wording import shown
 from metrics import base
 from metrics.retrieval import MeanNdcg
 from metrics.scored import Scored

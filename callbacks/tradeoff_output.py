@@ -9,11 +9,12 @@ from typing import Any
 import runs
 from callbacks.comparison_output import write_markdown
 from callbacks.comparison_table import DASH, Cell, Line, Table
+from callbacks.numbers import shown
 from callbacks.sections import macro
 from callbacks.terminal import console, plain
 from callbacks.tradeoff_chart import tradeoff_chart
 from callbacks.tradeoff_figures import READ, Figure, Measured, chief, sentence, signed
-from callbacks.wording import measure, shown
+from callbacks.wording import measure
 
 NAME = "tradeoff"
 

@@ -16,9 +16,10 @@ from rich.console import Console
 from callbacks import sections
 from callbacks.caveats import below_baseline, undertrained
 from callbacks.figures import nice_ticks, thin
+from callbacks.numbers import duration, share, shown
 from callbacks.report import print_summary, write_report
 from callbacks.results import by_quality, evenly, pieces, read_results
-from callbacks.wording import duration, measure, share, shown, verdict
+from callbacks.wording import measure, verdict
 from errors import InputError
 from examples import Span
 from metrics.scored import Scored
