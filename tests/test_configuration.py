@@ -330,7 +330,7 @@ def test_amending_chooses_a_part_of_the_attack_anew() -> None:
     run = OmegaConf.create(configuration.plain(configuration.compose("train", ["seed=4", "attack.backbone.layers=7"])))
     config = configuration.amend(run, ["attack/decoding=nucleus", "attack.decoding.p=0.5"])
     assert config.attack.decoding == {
-        "_target_": "attacks.decoding.NucleusSampling",
+        "_target_": "models.decoding.NucleusSampling",
         "p": 0.5,
         "temperature": 0.9,
         "max_new_tokens": 64,

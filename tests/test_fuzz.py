@@ -18,7 +18,7 @@ import pytest
 from hypothesis import strategies as st
 
 import runs
-from datamodules.vector_files import read_vectors
+from datamodules.vector_stores.vector_files import read_vectors
 from errors import InputError
 
 OLD = ["texts.jsonl", "texts.csv", "texts.parquet", "vectors.npy", "vectors.safetensors", "vectors.parquet",

@@ -17,20 +17,20 @@ from omegaconf import OmegaConf
 
 import configuration
 import runs
-from callbacks.results import read_results
 from callbacks.run_record import data_of
 from configuration.ending import ending
 from configuration.locations import make_absolute
-from datamodules.beir import BeirCollection
-from datamodules.collection_texts import CollectionTexts
-from datamodules.data_files import described
-from datamodules.files import TextFiles
-from datamodules.hub import HubSet
+from datamodules.collections.beir import BeirCollection
+from datamodules.collections.texts import CollectionTexts
 from datamodules.inversion import InversionDataModule
-from datamodules.language_sets import LanguageSets
-from datamodules.sources import Source
-from datamodules.token_inputs import CutTexts
+from datamodules.sources.base import Source
+from datamodules.sources.data_files import described
+from datamodules.sources.files import TextFiles
+from datamodules.sources.hub import HubSet
+from datamodules.sources.language_sets import LanguageSets
+from datamodules.sources.token_inputs import CutTexts
 from errors import InputError
+from reports.results import read_results
 from support.processes import ROOT, Warm
 
 FILES = ["datamodule=files", "datamodule.path=data.jsonl"]

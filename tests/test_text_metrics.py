@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.distributed
 
-from callbacks.wording import measure
 from metrics.base import Description, Mean
 from metrics.scored import Scored
 from metrics.scoring import collection, metric_of, score, text_metrics
+from reports.wording import measure
 
 ROWS = [
     Scored("Ada is in Paris with Ben", "Ada is in Paris with a dog", cosine=0.9),
