@@ -388,9 +388,10 @@ class Attack(LightningModule):
 def _are_predictions(value: Any) -> bool:
     """Whether JSON is the predictions of some targets: a file of finished batches may come from somebody else."""
     try:
-        return all(one.candidates for one in _PREDICTIONS.validate_python(value))
-    except ValidationError:
+        _PREDICTIONS.validate_python(value)
+    except (ValidationError, InputError):  # InputError: one without a candidate
         return False
+    return True
 
 
 def of_every_rank(value: Any) -> list[Any]:
