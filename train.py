@@ -45,9 +45,9 @@ def train(cfg: DictConfig) -> None:
     from embedders.cache.cached import CachedEmbedder
     from models.sharding import check_sharding, is_sharded
     from reports.page import print_summary, write_report
+    from runs.batch_cache import FinishedBatches, settings_key
     from runs.checkpoint_io import WholeCheckpoints
     from runs.init_from import check_origin
-    from runs.test_batch_cache import FinishedBatches, settings_key
     from runs.training_state import taking_up
     from scoring.models import scoring_models
 

@@ -28,8 +28,8 @@ from datamodules.inversion import InversionDataModule
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from models.memory import footprint
+from runs.batch_cache import FinishedBatches
 from runs.init_from import copy_artifacts
-from runs.test_batch_cache import FinishedBatches
 from runs.training_state import check_moments, check_state
 
 

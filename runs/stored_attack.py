@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 import runs
-from runs.test_batch_cache import weights_key
+from runs.batch_cache import weights_key
 from runs.trust import check_trusted
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from torch import Tensor
 import configuration
 import runs
 from embedders.base import fingerprint_of
-from runs.test_batch_cache import FinishedBatches
+from runs.batch_cache import FinishedBatches
 from runs.trust import trusting
 
 from .broken import PATHS, VALUES, Inputs, changed, inputs, replaced, weighted, written

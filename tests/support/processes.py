@@ -30,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 # What train.py, evaluate.py and invert.py import with a small attack; a script imports what is missing by itself.
 IMPORTED = (
-    "antlr4.LL1Analyzer", "runs.test_batch_cache", "attacks.geia", "models.sharding", "runs.trust", "audit",
+    "antlr4.LL1Analyzer", "runs.batch_cache", "attacks.geia", "models.sharding", "runs.trust", "audit",
     "callbacks.analyses", "callbacks.attributes", "callbacks.baseline", "runs.checkpoint_io",
     "reports.comparison.measuring", "callbacks.history", "callbacks.pace", "callbacks.predictions", "reports.page",
     "callbacks.run_record", "scoring.models", "reports.trials", "configuration.checking",
