@@ -449,6 +449,7 @@ def test_a_path_that_cannot_be_used_is_named_with_its_key(
         assert hint in said.partition("; ")[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["file/run", "circle/run", f"{'x' * 300}/run", "/proc/nothing/run"])
 def test_a_run_directory_that_cannot_be_made_is_one_message(warm: Warm, tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
