@@ -34,17 +34,17 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from hydra.utils import instantiate
     from lightning import seed_everything
 
-    from attacks.finished import FinishedBatches, settings_key
-    from callbacks.audit_defenses import Rows, prepare
-    from callbacks.audit_inputs import check_truths, read_truths
-    from callbacks.audit_judging import judge
-    from callbacks.audit_page import VALUES, print_audit, write_audit
-    from callbacks.audit_reading import Reader, check_embedder, held_out, known_rows, same_attack, services, truths_of
-    from callbacks.scoring_models import scoring_models
-    from callbacks.vector_space import check_space
-    from datamodules.vector_stores import draw, open_store
+    from datamodules.vector_stores.sampling import draw, open_store
     from defenses.threat import threat_of
-    from embedders.cache import CachedEmbedder
+    from embedders.cache.cached import CachedEmbedder
+    from reports.audit.defenses import Rows, prepare
+    from reports.audit.evaluation import judge
+    from reports.audit.inputs import check_truths, read_truths
+    from reports.audit.page import VALUES, print_audit, write_audit
+    from reports.audit.reading import Reader, check_embedder, held_out, known_rows, same_attack, services, truths_of
+    from reports.vector_space import check_space
+    from runs.batch_cache import FinishedBatches, settings_key
+    from scoring.models import scoring_models
 
     run, output = Path(settings.run), Path(settings.output_dir)
     if (output / VALUES).exists() and not (output / runs.FINISHED).exists():

@@ -2,7 +2,7 @@
 
 Runs that differ in nothing but their seeds stand there as their mean and standard deviation, and below one by one.
 
-    python compare.py runs/a runs/b runs/b/evaluations/beam1       # writes comparison.md and comparison.html
+    python compare.py runs/a runs/b runs/b/evaluations/beam1       # writes measuring.md and measuring.html
     python compare.py runs/* metrics=token_f1,entity_recovery output=tables/words reference=runs/a
     python compare.py runs/* x=parameters                          # charts over the number of parameters alone
     python compare.py runs/*/evaluations/* columns=data            # a table a figure: runs down, data sets across
@@ -85,13 +85,7 @@ def read_settings(words: Sequence[str]) -> Settings:
 
 def compare(settings: Settings) -> None:
     """Read -> check -> resample -> print -> write."""
-    from callbacks import comparison
-    from callbacks.comparison_charts import charts, check_axis
-    from callbacks.comparison_entries import read_entries
-    from callbacks.comparison_grid import check_grid, grids
-    from callbacks.comparison_output import print_tables, write_markdown, write_page
-    from callbacks.comparison_table import tables
-    from callbacks.interval_chart import side_by_side
+    from reports.comparison.entries import read_entries
 
     check_writable(settings.output.parent)
     directories = settings.directories
@@ -99,11 +93,19 @@ def compare(settings: Settings) -> None:
         reference = settings.reference.resolve()
         directories = [settings.reference, *(path for path in directories if path.resolve() != reference)]
     entries = read_entries(directories)
+    # Metrics import torch: a directory that is not there is told before.
+    from reports.comparison import measuring
+    from reports.comparison.charts import charts, check_axis
+    from reports.comparison.grid import check_grid, grids
+    from reports.comparison.output import print_tables, write_markdown, write_page
+    from reports.comparison.table import tables
+    from reports.interval_chart import side_by_side
+
     if settings.x is not None:
         check_axis(settings.x, entries)
     if settings.columns is not None:
         check_grid(entries)
-    compared = comparison.compare(entries, settings.metrics, settings.resamples, settings.seed)
+    compared = measuring.compare(entries, settings.metrics, settings.resamples, settings.seed)
     found = (
         tables(compared, settings.metrics, settings.resamples)
         if settings.columns is None

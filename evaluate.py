@@ -46,23 +46,23 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     from lightning import seed_everything
     from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
-    from attacks.finished import FinishedBatches, settings_key
     from callbacks.analyses import Analyses
     from callbacks.baseline import NearestNeighborBaseline
-    from callbacks.checkpoint_files import WholeCheckpoints
     from callbacks.pace import Pace, TerminalBar
     from callbacks.predictions import Predictions
-    from callbacks.report import print_summary, write_report
     from callbacks.run_record import RunRecord, data_of
-    from callbacks.scoring_models import scoring_models
     from callbacks.termination import Termination
     from callbacks.testing import of_the_test
-    from callbacks.trials import compare, find, folder, write_trials
     from datamodules.defended import FittedDefense
     from datamodules.inversion import InversionDataModule
     from defenses.base import Fitted
     from defenses.threat import threat_of
-    from embedders.cache import CachedEmbedder
+    from embedders.cache.cached import CachedEmbedder
+    from reports.page import print_summary, write_report
+    from reports.trials import compare, find, folder, write_trials
+    from runs.batch_cache import FinishedBatches, settings_key
+    from runs.checkpoint_io import WholeCheckpoints
+    from scoring.models import scoring_models
 
     run, output = Path(settings.run), Path(settings.output_dir)
     other = None if settings.compare is None else find(Path(settings.compare), "compare")

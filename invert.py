@@ -37,16 +37,16 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     from rich.progress import track
 
     from attacks.base import Targets
-    from callbacks.audit_reading import known_rows
-    from callbacks.vector_space import check_space
     from datamodules.defended import DefendedEmbedder, FittedDefense
-    from datamodules.vector_files import read_vectors
+    from datamodules.vector_stores.vector_files import read_vectors
     from defenses.base import Fitted
     from defenses.threat import threat_of
     from embedders.base import QueryLimitError
-    from embedders.cache import CachedEmbedder
+    from embedders.cache.cached import CachedEmbedder
     from embedders.language_model import LanguageModel
     from metrics.vectors import cosine_rows
+    from reports.audit.reading import known_rows
+    from reports.vector_space import check_space
 
     run, output = Path(settings.run), Path(settings.output)
     embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), Path(config.cache_dir))

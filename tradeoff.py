@@ -22,9 +22,9 @@ from errors import printable
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from callbacks.tradeoff import Bench, TradeOff
-    from datamodules.collections import Collection
+    from datamodules.collections.base import Collection
     from defenses.base import Defense
+    from reports.tradeoff.sweep import Bench, TradeOff
 
 log = logging.getLogger("tradeoff")
 UNDEFENDED = "defense=none"
@@ -37,13 +37,13 @@ def trade_off(settings: DictConfig, config: DictConfig) -> None:
     from lightning import seed_everything
 
     from callbacks.run_record import data_of
-    from callbacks.scoring_models import scoring_models
-    from callbacks.tradeoff import POINTS, Bench, Finished
-    from callbacks.tradeoff_figures import with_intervals
-    from callbacks.tradeoff_output import NAME, write_results
-    from datamodules.collection_texts import HeldOut
+    from datamodules.collections.texts import HeldOut
     from defenses.threat import threat_of
-    from embedders.cache import CachedEmbedder
+    from embedders.cache.cached import CachedEmbedder
+    from reports.tradeoff.metrics import with_intervals
+    from reports.tradeoff.output import NAME, write_results
+    from reports.tradeoff.sweep import POINTS, Bench, Finished
+    from scoring.models import scoring_models
 
     run, output = Path(settings.run), Path(settings.output_dir)
     sweep = instantiate(settings.tradeoff, _convert_="all")
@@ -93,7 +93,7 @@ def _built(node: DictConfig) -> Defense:
 
 def _key(settings: DictConfig, config: DictConfig, bench: Bench) -> str:
     """Hash of all that can change a figure of a point, apart from its defense."""
-    from attacks.finished import settings_key
+    from runs.batch_cache import settings_key
 
     plain = configuration.plain(config)
     plain.pop("defense", None)

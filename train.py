@@ -34,22 +34,22 @@ def train(cfg: DictConfig) -> None:
     from lightning import seed_everything
     from lightning.pytorch.utilities import rank_zero_only
 
-    from attacks.continuing import check_origin
-    from attacks.finished import FinishedBatches, settings_key
-    from attacks.sharding import check_sharding, is_sharded
-    from attacks.training_state import taking_up
     from callbacks.analyses import Analyses
     from callbacks.baseline import NearestNeighborBaseline
-    from callbacks.checkpoint_files import WholeCheckpoints
     from callbacks.predictions import Predictions
-    from callbacks.report import print_summary, write_report
     from callbacks.run_record import RunRecord, data_of
-    from callbacks.scoring_models import scoring_models
     from callbacks.termination import Termination
     from callbacks.testing import Testing
     from datamodules.defended import FittedDefense
     from defenses.threat import threat_of
-    from embedders.cache import CachedEmbedder
+    from embedders.cache.cached import CachedEmbedder
+    from models.sharding import check_sharding, is_sharded
+    from reports.page import print_summary, write_report
+    from runs.batch_cache import FinishedBatches, settings_key
+    from runs.checkpoint_io import WholeCheckpoints
+    from runs.init_from import check_origin
+    from runs.training_state import taking_up
+    from scoring.models import scoring_models
 
     run_dir = Path(cfg.run_dir)
     checkpoint = runs.resume_from(run_dir, cfg.ckpt_path)

@@ -17,13 +17,13 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 import runs
-from attacks.backbones import Dropout
 from attacks.base import Prediction, Targets
-from attacks.optimizers import OptimizerSettings
-from attacks.vocabulary import Vocabulary
 from attacks.word_sets import WordSetAttack, scaled
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
+from models.backbones import Dropout
+from models.optimizers import OptimizerSettings
+from models.vocabulary import Vocabulary
 
 THRESHOLDS = tuple(step / 20 for step in range(1, 20))
 BLOCK = 512  # validation texts whose probabilities exist at one time

@@ -24,13 +24,13 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 import runs
-from attacks.continuing import copy_artifacts
-from attacks.finished import FinishedBatches
-from attacks.memory import footprint
-from attacks.training_state import check_moments, check_state
 from datamodules.inversion import InversionDataModule
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
+from models.memory import footprint
+from runs.batch_cache import FinishedBatches
+from runs.init_from import copy_artifacts
+from runs.training_state import check_moments, check_state
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.backbones import Backbone, check_positions
 from attacks.base import Attack, Prediction, Targets
-from attacks.decoders import CausalDecoder, EncoderDecoder
-from attacks.decoding import Decoding, NucleusSampling
-from attacks.optimizers import OptimizerSettings, scheduled
-from attacks.prefix import Prefix
-from attacks.reranking import Reranked, check, reranked
-from attacks.tokenizing import label_ids, load_tokenizer, token_ids
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
+from models.backbones import Backbone, check_positions
+from models.decoders import CausalDecoder, EncoderDecoder
+from models.decoding import Decoding, NucleusSampling
+from models.optimizers import OptimizerSettings, scheduled
+from models.prefix import Prefix
+from models.reranking import Reranked, check, reranked
+from models.tokenizing import label_ids, load_tokenizer, token_ids
 
 
 class GenerativeAttack(Attack):
@@ -101,7 +101,7 @@ class GenerativeAttack(Attack):
         """Decode each target; asks the embedder only where the decoding reranks.
 
         Raises:
-            InputError: See attacks.reranking.check.
+            InputError: See models.reranking.check.
         """
         self.check_reranking(targets.vectors.shape[1], oracle)
         prefix = self.prefix(targets.vectors)
@@ -117,7 +117,7 @@ class GenerativeAttack(Attack):
         """Whether what is decoded can be compared with targets of width ``dimension``, where that is asked for.
 
         Raises:
-            InputError: See attacks.reranking.check.
+            InputError: See models.reranking.check.
         """
         check(self.decoding.rerank, dimension, oracle)
 

@@ -17,17 +17,17 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch import Tensor, nn
 
-from attacks.backbones import Backbone
 from attacks.base import Hint, Prediction, Targets
-from attacks.cross_entropy import IGNORED
-from attacks.decoders import CausalDecoder
-from attacks.decoding import Decoding
 from attacks.generative import GenerativeAttack
-from attacks.optimizers import OptimizerSettings
-from attacks.prefix import Prefix
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Split
+from models.backbones import Backbone
+from models.cross_entropy import IGNORED
+from models.decoders import CausalDecoder
+from models.decoding import Decoding
+from models.optimizers import OptimizerSettings
+from models.prefix import Prefix
 
 FIRST = 16  # tokens of a first word that are used: enough for all but addresses of web pages
 

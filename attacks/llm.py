@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.adapters import Adapter
-from attacks.backbones import Backbone
-from attacks.decoders import ClosedPrefixDecoder
-from attacks.decoding import Decoding
 from attacks.generative import GenerativeAttack
-from attacks.optimizers import OptimizerSettings
-from attacks.prefix import Prefix
 from errors import InputError
+from models.adapters import Adapter
+from models.backbones import Backbone
+from models.decoders import ClosedPrefixDecoder
+from models.decoding import Decoding
+from models.optimizers import OptimizerSettings
+from models.prefix import Prefix
 
 SAMPLED_ROWS = 64  # of the embedding matrix, to tell one model from another
 

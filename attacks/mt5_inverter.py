@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from attacks.backbones import RandomT5, untied
-from attacks.cross_entropy import IGNORED, cross_entropy
-from attacks.decoders import EncoderDecoder
 from attacks.generative import GenerativeAttack
+from models.backbones import RandomT5, untied
+from models.cross_entropy import IGNORED, cross_entropy
+from models.decoders import EncoderDecoder
 
 LOGITS_AT_ONCE = 2**28  # in one piece of the loss: 1 GB in float32
 

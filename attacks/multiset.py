@@ -15,13 +15,13 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from attacks.backbones import Dropout
 from attacks.base import Prediction, Targets
-from attacks.optimizers import OptimizerSettings
-from attacks.prefix import Prefix
-from attacks.vocabulary import Vocabulary
 from attacks.word_sets import WordSetAttack
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
+from models.backbones import Dropout
+from models.optimizers import OptimizerSettings
+from models.prefix import Prefix
+from models.vocabulary import Vocabulary
 
 
 class Multiset(WordSetAttack):

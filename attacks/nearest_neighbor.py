@@ -19,7 +19,7 @@ from torch import Tensor
 import limits
 import runs
 from attacks.base import Attack, Prediction, Targets
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import written_ids
 

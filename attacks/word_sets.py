@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from attacks.base import Attack, Prediction
-from attacks.optimizers import OptimizerSettings, scheduled
-from attacks.vocabulary import Vocabulary
+from models.optimizers import OptimizerSettings, scheduled
+from models.vocabulary import Vocabulary
 
 
 class WordSetAttack(Attack):

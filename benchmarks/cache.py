@@ -24,8 +24,8 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from datamodules.synthetic import SyntheticCorpus
-from embedders.cache import CachedEmbedder, CachedVectors
+from datamodules.sources.synthetic import SyntheticCorpus
+from embedders.cache.cached import CachedEmbedder, CachedVectors
 from embedders.minilm import MiniLM
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 
 BLOCK = 100_000
 START = "spawn"  # a fork would begin with this process's memory

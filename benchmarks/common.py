@@ -20,7 +20,7 @@ import configuration
 from attacks.generative import GenerativeAttack
 from datamodules.inversion import InversionDataModule
 from defenses.threat import threat_of
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 
 
 class Clock:

@@ -23,8 +23,8 @@ import torch
 from common import Clock, Job, arguments, job, quiet, spread, texts_of
 from torch import Tensor
 
-from attacks.decoding import BeamSearch
 from attacks.generative import GenerativeAttack
+from models.decoding import BeamSearch
 
 THEIRS, OURS, ALONE = "generate, in batches", "ours, in batches", "generate, one sentence at a time"
 Texts = list[list[int]]

@@ -33,9 +33,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from budget import Budget, add_budget
 
-from attacks.precision import training_precision
 from embedders.minilm import MiniLM
 from embedders.transformer import TransformerEmbedder
+from models.precision import training_precision
 
 TEACHERS = "en"  # the language that the teacher reads
 ROUNDS = 5  # of expectation maximisation: the alignments hardly change afterwards

@@ -37,8 +37,8 @@ import transformers  # noqa: F401  imported before the first fork
 from lightning.pytorch.utilities import rank_zero_only
 
 import runs
-from embedders.cache import CachedEmbedder
-from embedders.store import ShardStore
+from embedders.cache.cached import CachedEmbedder
+from embedders.cache.store import ShardStore
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ["datamodule.limit_train=160", "datamodule.limit_valid=8", "datamodule.limit_test=24",

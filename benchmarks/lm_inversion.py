@@ -1,4 +1,4 @@
-"""Attacks on a language model's output, measured on a model that was trained a minute ago (docs/lm_output.md).
+"""Attacks on a language model's output, measured on a model that was trained a minute ago (docs/lm_inversion.md).
 
     python benchmarks/train_language_model.py stories.jsonl --output runs/tinylm --steps 2500
     python benchmarks/lm_inversion.py --model runs/tinylm --texts stories.jsonl --output runs/lm_inversion.jsonl
@@ -49,11 +49,11 @@ from slander import every_input
 
 import configuration
 from attacks.base import Targets
-from attacks.optimizers import schedule
-from attacks.precision import training_precision
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModel
 from examples import Example
+from models.optimizers import schedule
+from models.precision import training_precision
 
 PARTS = ("oracle", "wrong_length", "slander", "outputs", "ablation", "lengths", "long")
 ALL = "all"

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from callbacks import figures
 from metrics.token_inversion import Inverted, Share, by_position, exact, exact_by_cost, false_discovery, partial
+from reports import svg
 
 Record = dict[str, Any]
 POINTS = 60  # of a curve
@@ -223,24 +223,24 @@ def plot(records: Sequence[Record]) -> str | None:
     panels = []
     for data in values(found, "data"):
         series = [
-            figures.Series(attack, _curve(rows_of(found, data=data, attack=attack), limit))
+            svg.Series(attack, _curve(rows_of(found, data=data, attack=attack), limit))
             for attack in values(found, "attack")
             if attack != "logits_inverter"
         ]
         panels.append((f"{data}: exact, % of inputs", [one for one in series if one.points]))
     by_length = [
-        figures.Series(f"{n}", _curve(rows_of(alone, data="random", length=n), long_limit)) for n in (3, 4, 5, 6, 8)
+        svg.Series(f"{n}", _curve(rows_of(alone, data="random", length=n), long_limit)) for n in (3, 4, 5, 6, 8)
     ]
     panels.append(("soda, random, by input length", [one for one in by_length if one.points]))
     drawn = [(title, series) for title, series in panels if series]
     if not drawn:
         return None
-    width, height = figures.WIDTH, figures.HEIGHT + 24
+    width, height = svg.WIDTH, svg.HEIGHT + 24
     parts = []
     for place, (title, series) in enumerate(drawn):
-        chart = str(figures.line_chart(title, series, "forward passes a target", from_zero=True))
+        chart = str(svg.line_chart(title, series, "forward passes a target", from_zero=True))
         sized = chart.replace(
-            "<svg ", f'<svg x="{place * width:g}" y="24" width="{width:g}" height="{figures.HEIGHT:g}" ', 1
+            "<svg ", f'<svg x="{place * width:g}" y="24" width="{width:g}" height="{svg.HEIGHT:g}" ', 1
         )
         parts.append(f'<text class="title" x="{place * width + 12:g}" y="18">{title}</text>{sized}')
     whole = width * len(drawn)

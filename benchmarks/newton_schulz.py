@@ -28,9 +28,9 @@ from slow_processor import WARM_UP, emulated
 from torch import nn
 from torch.optim import Optimizer
 
-from attacks import muon
-from attacks.optimizers import JointOptimizer, MuonAdamW
-from attacks.precision import processor_name
+from models import muon
+from models.optimizers import JointOptimizer, MuonAdamW
+from models.precision import processor_name
 
 
 class Timed:

@@ -29,7 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from datamodules.sources import Fields, folded
+from datamodules.sources.base import Fields, folded
 from datamodules.truncation import Truncation
 from embedders.minilm import MiniLM
 

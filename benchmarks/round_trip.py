@@ -23,9 +23,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from datamodules.file_rows import existing, rows
+from datamodules.sources.file_rows import existing, rows
 from errors import InputError
-from metrics.translation import Translator
+from scoring.translation import Translator
 
 BLOCK = 64  # texts that are translated and written together
 PIVOT, HERE = "there", "back"  # names of the languages, which are those of the options in messages

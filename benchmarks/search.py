@@ -32,13 +32,13 @@ from torch import Tensor
 
 import runs
 from attacks.base import Targets
-from attacks.decoding import BeamSearch
-from attacks.from_run import attack_of
 from attacks.vec2text.corrector import Corrector
 from attacks.vec2text.published_export import export
 from defenses.threat import threat_of
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
+from models.decoding import BeamSearch
+from runs.stored_attack import attack_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from attacks.base import Targets
-from attacks.lm_output.losses import TextLoss
-from attacks.lm_output.soda import SODA
-from embedders.cache import CachedEmbedder
+from attacks.lm_inversion.losses import TextLoss
+from attacks.lm_inversion.soda import SODA
+from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModel
 from metrics.token_inversion import Share
 

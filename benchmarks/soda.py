@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from common import Clock, spread
 
-from attacks.finished import Unfinished
-from attacks.lm_output.losses import LogitLoss
-from attacks.lm_output.search import Search
-from attacks.lm_output.soda import SODA
+from attacks.lm_inversion.losses import LogitLoss
+from attacks.lm_inversion.search import Search
+from attacks.lm_inversion.soda import SODA
 from embedders.language_model import LanguageModel
+from runs.batch_cache import Unfinished
 
 
 class DecayingAdam(torch.optim.Optimizer):

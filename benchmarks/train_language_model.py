@@ -1,4 +1,5 @@
-"""A small causal language model, so that inversion of a trained one is measured without a network (docs/lm_output.md).
+"""A small causal language model, so that inversion of a trained one is measured without a
+network (docs/lm_inversion.md).
 
     python benchmarks/train_language_model.py stories.jsonl --output runs/tinylm --steps 2500
     python train.py attack=soda embedder=language_model embedder.model=runs/tinylm
@@ -27,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from budget import Budget, add_budget
 
-from attacks.optimizers import MuonAdamW, schedule
-from attacks.precision import training_precision
-from attacks.tokenizing import token_ids, train_tokenizer
+from models.optimizers import MuonAdamW, schedule
+from models.precision import training_precision
+from models.tokenizing import token_ids, train_tokenizer
 
 
 def read(path: Path, split: str) -> list[str]:

@@ -30,13 +30,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from budget import Budget, add_budget
 
-from attacks.cross_entropy import IGNORED, cross_entropy
-from attacks.optimizers import MuonAdamW, schedule
-from attacks.precision import training_precision
-from attacks.tokenizing import train_tokenizer
 from datamodules.batching import LengthBucketBatchSampler
 from metrics.text import bleu_counts, corpus_bleu
-from metrics.translation import Translator
+from models.cross_entropy import IGNORED, cross_entropy
+from models.optimizers import MuonAdamW, schedule
+from models.precision import training_precision
+from models.tokenizing import train_tokenizer
+from scoring.translation import Translator
 
 SMOOTHING = 0.1
 

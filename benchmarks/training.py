@@ -29,9 +29,9 @@ from common import Clock, Job, arguments, job, quiet, spread, texts_of
 from lightning import Callback
 from torch import Tensor, nn
 
-from attacks.tokenizing import load_tokenizer
 from datamodules.batching import LengthBucketBatchSampler
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
+from models.tokenizing import load_tokenizer
 
 BATCH, PADDED_TO = 64, 40
 

@@ -18,10 +18,10 @@ from lightning import Callback, LightningModule, Trainer
 
 import runs
 from attacks.base import Attack
-from callbacks.results import Row, read_rows
 from datamodules.inversion import InversionDataModule
 from metrics.statistics import corpus_similarity
 from metrics.tokens import words
+from reports.results import Row, read_rows
 
 SIMILARITY_TEXTS = 20_000  # read of each corpus, evenly: a million 4-grams settle which 5,000 are common, in seconds
 

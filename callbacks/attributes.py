@@ -22,15 +22,15 @@ from torch import Tensor
 
 import runs
 from attacks.base import Attack
-from callbacks.attribute_table import PREFIX, SOURCES
 from callbacks.predictions import Predictions
 from callbacks.testing import Testing
 from datamodules.inversion import InversionDataModule
-from datamodules.sources import SPLITS
-from embedders.cache import CachedEmbedder
+from datamodules.sources.base import SPLITS
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError, did_you_mean
 from examples import Example
 from metrics.attributes import majority, ranks, score_ranks, similarities
+from reports.attribute_table import PREFIX, SOURCES
 
 PLACE = "{value}"
 GUESSES = "attributes.jsonl"

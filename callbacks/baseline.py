@@ -11,11 +11,11 @@ from torch import Tensor
 import runs
 from attacks.base import Attack, Prediction
 from attacks.nearest_neighbor import BLOCK, nearest
-from callbacks.scoring import score_predictions
-from callbacks.scoring_models import ScoringModels
 from datamodules.defended import defended
 from datamodules.inversion import InversionDataModule
-from embedders.cache import CachedEmbedder, CachedVectors
+from embedders.cache.cached import CachedEmbedder, CachedVectors
+from reports.scoring import score_predictions
+from scoring.models import ScoringModels
 
 
 class NearestNeighborBaseline(Callback):

@@ -34,7 +34,7 @@ from attacks.base import Attack, Targets, of_every_rank
 from attacks.vec2text.search import Round
 from callbacks.predictions import Predictions
 from callbacks.testing import Testing
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from metrics.text import BleuCounts, bleu_counts, corpus_bleu, exact_match
 from metrics.tokens import token_overlap

@@ -17,8 +17,8 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from pydantic import NonNegativeInt, PositiveFloat
 
-from attacks.budget import own_progress, planned_steps, timer
-from embedders.progress import duration
+from embedders.cache.progress import duration
+from models.budget import own_progress, planned_steps, timer
 
 log = logging.getLogger("train")
 

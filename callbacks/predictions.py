@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 import runs
 from attacks.base import Attack, Prediction, of_every_rank
-from callbacks.scoring import row_of, score_predictions
-from callbacks.scoring_models import ScoringModels
 from datamodules.inversion import InversionDataModule
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
+from reports.scoring import row_of, score_predictions
+from scoring.models import ScoringModels
 
 SAMPLES = 50  # rows of the table that goes to W&B
 

@@ -21,13 +21,13 @@ from lightning import Callback, LightningModule, Trainer
 from pydantic import TypeAdapter, ValidationError
 
 import runs
-from attacks import precision
 from attacks.base import of_every_rank
-from attacks.budget import cut_short, planned_steps
-from callbacks.caveats import undertrained
-from datamodules.data_files import DataFile
-from embedders.cache import CachedEmbedder
+from datamodules.sources.data_files import DataFile
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
+from models import precision
+from models.budget import cut_short, planned_steps
+from reports.caveats import undertrained
 
 log = logging.getLogger("train")
 

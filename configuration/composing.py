@@ -36,7 +36,7 @@ def _job_suffix() -> str:
 
 def _precision(accelerator: str) -> str:
     """Precision of training on an accelerator, by measurement; decoding is always in the weights' own precision."""
-    from attacks.precision import training_precision  # and behind it torch
+    from models.precision import training_precision  # and behind it torch
 
     return training_precision(accelerator)
 

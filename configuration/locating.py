@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from errors import InputError, did_you_mean
+from runs.renamed import current
 
 
 def locate(target: str) -> Callable[..., Any]:
@@ -46,6 +47,8 @@ def accepted(called: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
 
 
 def _import(name: str, parent: types.ModuleType | None, part: str) -> Any:
+    if (moved := current(f"{name}.X").removesuffix(".X")) != name:
+        raise InputError(f"no module {name}: it is {moved} now")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

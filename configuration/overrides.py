@@ -23,7 +23,7 @@ import limits
 import runs
 from configuration.signatures import imported, written
 from configuration.sources import SEARCH_PATH, options
-from datamodules.store_address import address_error
+from datamodules.vector_stores.address import address_error
 from errors import InputError, did_you_mean, holds_secret, secret_refused
 
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from defenses.base import Defense, Fitted, Role
 from embedders.base import Embedder, QueryLimitError
-from embedders.cache import CachedEmbedder, CachedVectors, Purpose, Queries
-from embedders.index import Positions
-from embedders.shards import write_privately
+from embedders.cache.cached import CachedEmbedder, CachedVectors, Purpose, Queries
+from embedders.cache.index import Positions
+from embedders.cache.shards import write_privately
 from errors import InputError
 from examples import Example
 
@@ -42,7 +42,7 @@ def defended(
         raise InputError(
             f"defense: what it has estimated does not fit vectors of dimension {vectors.shape[1]}: {error}"
         ) from error
-    # What was zero before is a language model's output (embedders/soundness.py), and no defense has made it so.
+    # What was zero before is a language model's output (embedders/cache/soundness.py), and no defense has made it so.
     sound = changed.isfinite().all(dim=1) & (changed.any(dim=1) | ~vectors.any(dim=1))
     if not sound.all():
         row = int(sound.int().argmin())

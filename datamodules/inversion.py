@@ -29,10 +29,10 @@ from datamodules.batching import (
     LengthBucketBatchSampler,
     ResumableLoader,
 )
-from datamodules.data_files import DataFile, check_unchanged, described, files_of
 from datamodules.defended import DefendedEmbedder, FittedDefense, defended
 from datamodules.languages import InLanguages, Languages, shared_out
-from datamodules.sources import SPLITS, Downloaded, Source, folded, numbered
+from datamodules.sources.base import SPLITS, Downloaded, Source, folded, numbered
+from datamodules.sources.data_files import DataFile, check_unchanged, described, files_of
 from datamodules.token_ids import Encode, TokenIds
 from datamodules.truncation import Truncation
 from defenses.base import Defense
@@ -41,7 +41,7 @@ from errors import InputError, did_you_mean
 from examples import Example, Split
 
 if TYPE_CHECKING:
-    from embedders.cache import CachedEmbedder, CachedVectors
+    from embedders.cache.cached import CachedEmbedder, CachedVectors
 
 DEFENSE_SAMPLE = 100_000  # training vectors that a defense is fitted to: enough for means and codebooks, bounded memory
 EMBEDDING_LIMIT = timedelta(days=30)  # how long a rank waits for the others to embed their part

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from datamodules.sources import Source
+from datamodules.sources.base import Source
 from errors import InputError, did_you_mean, listed
 from examples import Example, Split
 

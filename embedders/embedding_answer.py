@@ -17,7 +17,7 @@ from email.utils import parsedate_to_datetime
 
 import numpy as np
 
-from embedders.shards import Vectors
+from embedders.cache.shards import Vectors
 
 _QUOTED_BYTES = 2**13
 _OTHER_VALUES, _SPARE_VALUES = 64, 4096  # beside the numbers: of each text, of the whole answer

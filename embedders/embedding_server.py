@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
+from embedders.cache.shards import Vectors
 from embedders.embedding_answer import NoJSONError, retry_after, vectors_of, words_of
 from embedders.exchange import Answer, AnswerError, DeadlineError, Exchange
-from embedders.shards import Vectors
 from errors import InputError
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from torch import Tensor
 
 from embedders.base import Keep, QueryLimitError, UnfinishedError, fingerprint_of
+from embedders.cache.soundness import flaw, sound
 from embedders.embedding_server import Address, EmbeddingServer, VariableName
-from embedders.soundness import flaw, sound
 from errors import InputError
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from examples import Span
 from metrics.tokens import needs_boundary, words
@@ -66,24 +65,6 @@ def recovered_entities(values: Iterable[str], prediction: str, *, ordered: bool 
         return sum(min(times, _occurrences(value, folded)) for value, times in wanted.items())
     offered = Counter(words(prediction))
     return sum(min(times, _fits(value, offered)) for value, times in wanted.items())
-
-
-@dataclass(slots=True)
-class Recovery:
-    """A count of entities over examples, and of those that were recovered."""
-
-    found: int = 0
-    total: int = 0
-
-    def add(self, values: Sequence[str], prediction: str, *, ordered: bool) -> None:
-        """Count the entities of one example; see ``recovered_entities``."""
-        self.found += recovered_entities(values, prediction, ordered=ordered)
-        self.total += len(values)
-
-    @property
-    def rate(self) -> float | None:
-        """Share of recovered entities, 0-100; None where there is none to recover."""
-        return 100 * self.found / self.total if self.total else None
 
 
 def _fold(text: str) -> str:

@@ -2,7 +2,7 @@
 
     perplexity([Likelihood(-12.3, tokens=5), Likelihood(-40.1, tokens=9)])      # exp((12.3 + 40.1) / 14)
 
-``metrics.language_model`` makes the likelihoods.
+``scoring.language_model`` makes the likelihoods.
 """
 
 from __future__ import annotations

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from metrics.base import Description, Mean
 from metrics.statistics import Floats
 
 Name = TypeVar("Name", bound=Hashable)
@@ -84,3 +85,15 @@ def _relevant(grades: Mapping[Name, int]) -> set[Name]:
 
 def _discounted(gains: Sequence[int]) -> float:
     return math.fsum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, start=1))
+
+
+class MeanNdcg(Mean[float]):
+    """NDCG@10, the mean over queries; its examples are the NDCG of each."""
+
+    def __init__(self, **settings: Any) -> None:
+        explanation = "How well a search ranks the relevant documents, among the first ten."
+        super().__init__(Description("ndcg_at_10", "NDCG@10", explanation, kind="cosine"), **settings)
+
+    def of_example(self, row: float) -> float:
+        """0 to 1."""
+        return row

@@ -13,10 +13,8 @@ figures, draw by draw, are the paired bootstrap.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -91,21 +89,11 @@ def wilson(successes: int, total: int, confidence: float = 0.95) -> Interval:
     """
     if not 0 <= successes <= total or total == 0:
         raise ValueError(f"{successes} successes of {total} are no share")
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    share, weight = successes / total, z * z / total
-    middle = (share + weight / 2) / (1 + weight)
-    reach = z * math.sqrt(share * (1 - share) / total + weight / (4 * total)) / (1 + weight)
+    from scipy.stats import binomtest  # takes half a second to import
+
+    found = binomtest(successes, total).proportion_ci(confidence, method="wilson")
     # Rounding must not leave the exact ends, which hold at no and at all successes.
-    low = 0.0 if successes == 0 else max(0.0, middle - reach)
-    high = 1.0 if successes == total else min(1.0, middle + reach)
-    return Interval(low, high)
-
-
-def ranks(values: Floats) -> Floats:
-    """Ranks from 1, equal values sharing the mean of theirs: (n,) -> (n,)."""
-    _, place, times = np.unique(values, return_inverse=True, return_counts=True)
-    means: Floats = np.cumsum(times) - (times - 1) / 2
-    return means[place]
+    return Interval(0.0 if successes == 0 else float(found.low), 1.0 if successes == total else float(found.high))
 
 
 def spearman(first: Floats, second: Floats) -> float | None:
@@ -116,9 +104,11 @@ def spearman(first: Floats, second: Floats) -> float | None:
     """
     if len(first) != len(second) or len(first) < 2:
         raise ValueError(f"a rank correlation needs two lists of one length, got {len(first)} and {len(second)}")
-    one, other = (ranks(values) - (len(values) + 1) / 2 for values in (first, second))
-    scale = math.sqrt(float(one @ one) * float(other @ other))
-    return max(-1.0, min(1.0, float(one @ other) / scale)) if scale else None
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
+        return None
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(first, second).statistic)
 
 
 def corpus_similarity(training: Iterable[str], other: Iterable[str], common: int = COMMON) -> float | None:

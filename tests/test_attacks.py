@@ -23,20 +23,20 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from attacks.backbones import Backbone, Pretrained, RandomGPT2, RandomT5
 from attacks.base import Targets
-from attacks.decoding import BeamSearch
 from attacks.geia import GEIA, GEIAEncoderDecoder
 from attacks.generative import GenerativeAttack
 from attacks.nearest_neighbor import NearestNeighbor
-from attacks.optimizers import AdamW, MuonAdamW
-from attacks.prefix import Prefix
-from attacks.tokenizing import load_tokenizer, train_tokenizer
 from datamodules.inversion import InversionDataModule
 from defenses.identity import Identity
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example, Split
+from models.backbones import Backbone, Pretrained, RandomGPT2, RandomT5
+from models.decoding import BeamSearch
+from models.optimizers import AdamW, MuonAdamW
+from models.prefix import Prefix
+from models.tokenizing import load_tokenizer, train_tokenizer
 from support.letters import FewLetters
 
 DIMENSION = 12

@@ -16,19 +16,19 @@ from lightning import Trainer
 from torch import Tensor
 
 from attacks.nearest_neighbor import NearestNeighbor
-from callbacks.attribute_table import attribute_lines
 from callbacks.attributes import AttributeAttack
 from callbacks.predictions import Predictions
-from callbacks.scoring_models import ScoringModels
-from callbacks.sections import SECTIONS
-from datamodules.files import FilesDataModule, TextFiles
-from datamodules.groups import VALUES, cut_by_group
+from datamodules.sources.files import FilesDataModule, TextFiles
+from datamodules.sources.groups import VALUES, cut_by_group
 from defenses.identity import Identity
 from embedders.base import fingerprint_of
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example
 from metrics.attributes import majority, ranks, score_ranks, similarities
+from reports.attribute_table import attribute_lines
+from reports.sections import SECTIONS
+from scoring.models import ScoringModels
 
 CITIES = ["Oslo", "Lima", "Accra", "Quito"]
 

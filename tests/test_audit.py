@@ -20,18 +20,18 @@ import runs
 import train
 from attacks.base import Prediction, Targets
 from attacks.nearest_neighbor import NearestNeighbor
-from callbacks.audit import Truth
-from callbacks.audit_defenses import neighbours_kept
-from callbacks.audit_inputs import read_truths
-from callbacks.audit_kinds import places
-from callbacks.audit_reading import check_embedder, reading
 from configuration.ending import ending
-from datamodules.vector_stores import open_store
-from embedders.cache import CachedEmbedder
+from datamodules.vector_stores.sampling import open_store
+from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModel
 from embedders.minilm import MiniLM
 from errors import InputError, redacted
 from examples import Span
+from reports.audit.defenses import neighbours_kept
+from reports.audit.entity_kinds import places
+from reports.audit.findings import Truth
+from reports.audit.inputs import read_truths
+from reports.audit.reading import check_embedder, reading
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from errors import InputError
 from examples import Span
 from metrics import calibration, spaces
 from metrics.masking import masked
-from metrics.recognisers import LABELS, Recognisers
+from scoring.recognisers import LABELS, Recognisers
 
 
 def found(text: str) -> list[tuple[str, str]]:

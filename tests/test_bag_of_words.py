@@ -14,14 +14,14 @@ from torch import Tensor
 
 from attacks.bag_of_words import THRESHOLDS, BagOfWords
 from attacks.base import Targets
-from attacks.optimizers import AdamW
-from attacks.vocabulary import Pieces, Vocabulary, Words
-from callbacks.threshold_chart import threshold_charts
 from datamodules.inversion import InversionDataModule
 from defenses.identity import Identity
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example, Split
+from models.optimizers import AdamW
+from models.vocabulary import Pieces, Vocabulary, Words
+from reports.threshold_chart import threshold_charts
 from support.letters import FewLetters
 
 NAMES, CITIES = ["ada", "bob", "cleo", "dan"], ["paris", "rome", "oslo", "lima"]

@@ -27,11 +27,12 @@ from torch import Tensor
 from datamodules.defended import defended
 from defenses.identity import Identity
 from defenses.rounding import Rounding
-from embedders import cache, progress, shards
-from embedders.cache import CachedEmbedder
-from embedders.index import ABSENT, KeyIndex, KeySet, distinct
+from embedders.cache import cached as cache
+from embedders.cache import progress, shards
+from embedders.cache.cached import CachedEmbedder
+from embedders.cache.index import ABSENT, KeyIndex, KeySet, distinct
+from embedders.cache.shards import text_keys
 from embedders.observation import Observation
-from embedders.shards import text_keys
 from errors import InputError
 from examples import Example
 
@@ -644,7 +645,7 @@ def test_making_one_neither_reads_nor_writes_nor_asks(tmp_path: Path) -> None:
 
 
 def test_a_large_cache_is_read_row_by_row_and_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from embedders import store
+    from embedders.cache import store
 
     monkeypatch.setattr(store, "_MAPPED_BYTES", 3000)
     cached = CachedEmbedder(Counting(), tmp_path, shard_size=10, batch_size=10)

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 import configuration
-from datamodules.beir import BeirCollection
-from datamodules.clirmatrix import ClirMatrixCollection
-from datamodules.collection_texts import CollectionTexts, begun
-from datamodules.collections import CollectionSource
+from datamodules.collections.base import CollectionSource
+from datamodules.collections.beir import BeirCollection
+from datamodules.collections.clirmatrix import ClirMatrixCollection
+from datamodules.collections.retrieval import Searchable
+from datamodules.collections.texts import CollectionTexts, begun
 from datamodules.inversion import InversionDataModule
-from datamodules.retrieval import Searchable
 from defenses.base import Role
 from embedders.base import fingerprint_of
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example
 

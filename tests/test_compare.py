@@ -14,20 +14,20 @@ import scipy.stats
 from rich.console import Console
 
 from callbacks.analyses import evenly_spaced, word_frequency
-from callbacks.comparison import compare
-from callbacks.comparison_charts import charts
-from callbacks.comparison_entries import read_entries
-from callbacks.comparison_output import print_tables, write_markdown
-from callbacks.comparison_table import DASH, Cell, Line, Table, count, p_value, tables
-from callbacks.frequency_chart import frequency_charts
-from callbacks.interval_chart import side_by_side
-from callbacks.report import write_report
-from callbacks.results import Row
 from compare import compare as run_compare
 from compare import read_settings
 from errors import InputError
 from metrics.scored import Scored
 from metrics.scoring import score
+from reports.comparison.charts import charts
+from reports.comparison.entries import read_entries
+from reports.comparison.measuring import compare
+from reports.comparison.output import print_tables, write_markdown
+from reports.comparison.table import DASH, Cell, Line, Table, count, p_value, tables
+from reports.frequency_chart import frequency_charts
+from reports.interval_chart import side_by_side
+from reports.page import write_report
+from reports.results import Row
 from support.processes import Warm
 
 ROOT = Path(__file__).parent.parent
@@ -170,7 +170,7 @@ def test_the_baseline_has_a_row_of_its_own_once_for_runs_that_share_it(tmp_path:
 
 
 def test_facts_of_a_run_and_of_its_evaluation(tmp_path: Path) -> None:
-    decoding = "attack: {{decoding: {{_target_: attacks.decoding.{}, {}}}, _target_: attacks.geia.GEIA}}\n"
+    decoding = "attack: {{decoding: {{_target_: models.decoding.{}, {}}}, _target_: attacks.geia.GEIA}}\n"
     run = write_run(tmp_path / "a", config=decoding.format("BeamSearch", "beams: 5"))
     inner = run / "evaluations" / "greedy"
     evaluation = write_run(inner, parameters=None, config=decoding.format("BeamSearch", "beams: 1"))
@@ -359,7 +359,7 @@ def test_bad_input_is_one_message_before_any_resampling(
     for name, metrics in (("a", {}), ("b", {}), ("short", {"examples": 29}), ("wrong", {"bleu": 99.0})):
         write_run(tmp_path / name, metrics=metrics)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("callbacks.comparison.resampled_sums", never)
+    monkeypatch.setattr("reports.comparison.measuring.resampled_sums", never)
     with pytest.raises(InputError, match=message):
         run_compare(read_settings(arguments))
     assert not list(tmp_path.glob("comparison.*"))

@@ -15,15 +15,15 @@ import scipy.stats
 from rich.console import Console
 from test_compare import METRICS, ROOT, improved, write_run
 
-from callbacks import terminal
-from callbacks.comparison import compare
-from callbacks.comparison_charts import charts
-from callbacks.comparison_entries import read_entries
-from callbacks.comparison_output import print_tables
-from callbacks.comparison_seeds import settings
-from callbacks.comparison_table import DASH, tables
 from compare import compare as run_compare
 from compare import read_settings
+from reports import terminal
+from reports.comparison.charts import charts
+from reports.comparison.entries import read_entries
+from reports.comparison.measuring import compare
+from reports.comparison.output import print_tables
+from reports.comparison.seeds import settings
+from reports.comparison.table import DASH, tables
 from support.processes import Warm
 
 

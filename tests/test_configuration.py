@@ -330,7 +330,7 @@ def test_amending_chooses_a_part_of_the_attack_anew() -> None:
     run = OmegaConf.create(configuration.plain(configuration.compose("train", ["seed=4", "attack.backbone.layers=7"])))
     config = configuration.amend(run, ["attack/decoding=nucleus", "attack.decoding.p=0.5"])
     assert config.attack.decoding == {
-        "_target_": "attacks.decoding.NucleusSampling",
+        "_target_": "models.decoding.NucleusSampling",
         "p": 0.5,
         "temperature": 0.9,
         "max_new_tokens": 64,
@@ -449,6 +449,7 @@ def test_a_path_that_cannot_be_used_is_named_with_its_key(
         assert hint in said.partition("; ")[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["file/run", "circle/run", f"{'x' * 300}/run", "/proc/nothing/run"])
 def test_a_run_directory_that_cannot_be_made_is_one_message(warm: Warm, tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()

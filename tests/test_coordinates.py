@@ -7,9 +7,9 @@ import itertools
 import pytest
 import torch
 
-from attacks.lm_output.coordinates import Coordinates, neighbours
-from attacks.lm_output.losses import LogitLoss
-from attacks.lm_output.method import Rows
+from attacks.lm_inversion.coordinates import Coordinates, neighbours
+from attacks.lm_inversion.losses import LogitLoss
+from attacks.lm_inversion.method import Rows
 from embedders.language_model import LanguageModel
 from support.tiny_models import VOCABULARY, tiny_language_model
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attacks import cross_entropy as module
-from attacks.cross_entropy import IGNORED, cross_entropy
+from models import cross_entropy as module
+from models.cross_entropy import IGNORED, cross_entropy
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
-from attacks.decoders import BeamRows, CausalDecoder, EncoderDecoder
-from attacks.decoding import BLOCK, BeamSearch, NucleusSampling, _largest, _packed
-from attacks.gpt2_beams import GPT2Beams, runs
+from models.decoders import BeamRows, CausalDecoder, EncoderDecoder
+from models.decoding import BLOCK, BeamSearch, NucleusSampling, _largest, _packed
+from models.gpt2_beams import GPT2Beams, runs
 
 EOS, VOCABULARY, WIDTH = 1, 23, 16
 

@@ -17,11 +17,10 @@ from torch import Tensor
 
 import configuration
 import runs
-from attacks.trust import trusting
 from configuration.composing import survey
 from datamodules.defended import DefendedEmbedder, FittedDefense, defended
-from datamodules.files import FilesDataModule
 from datamodules.inversion import InversionDataModule
+from datamodules.sources.files import FilesDataModule
 from defenses.language_agnostic import LanguageAgnostic
 from defenses.noise import Noise
 from defenses.product_quantization import ProductQuantization
@@ -30,9 +29,10 @@ from defenses.scalar_quantization import ScalarQuantization
 from defenses.threat import threat_of
 from defenses.truncation import Truncation
 from embedders.base import fingerprint_of
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example
+from runs.trust import trusting
 from support import tiny_vec2text
 
 KEY = "a key that nobody guesses"

@@ -30,7 +30,7 @@ import embedders
 import runs
 from compare import read_settings
 from configuration.composing import survey
-from datamodules.synthetic import SyntheticCorpus
+from datamodules.sources.synthetic import SyntheticCorpus
 from train import train
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import limits
-from datamodules import file_rows
-from datamodules.files import TextFiles
-from datamodules.hub import HubSet
-from datamodules.sources import cut_apart, folded
+from datamodules.sources import file_rows
+from datamodules.sources.base import cut_apart, folded
+from datamodules.sources.files import TextFiles
+from datamodules.sources.hub import HubSet
 from datamodules.truncation import Truncation
 from errors import InputError
 from examples import Example, Span

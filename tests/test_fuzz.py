@@ -18,7 +18,7 @@ import pytest
 from hypothesis import strategies as st
 
 import runs
-from datamodules.vector_files import read_vectors
+from datamodules.vector_stores.vector_files import read_vectors
 from errors import InputError
 
 OLD = ["texts.jsonl", "texts.csv", "texts.parquet", "vectors.npy", "vectors.safetensors", "vectors.parquet",
@@ -40,6 +40,7 @@ def test_these_are_readers(fuzzing: ModuleType) -> None:
     assert len(names) == len({fuzzing.slug(name) for name in names})  # or a saved input would have two readers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OLD)
 def test_a_good_file_is_read_and_broken_ones_are_refused(fuzzing: ModuleType, tmp_path: Path, name: str) -> None:
     faults = fuzzing.Faults(tmp_path)
@@ -50,6 +51,7 @@ def test_a_good_file_is_read_and_broken_ones_are_refused(fuzzing: ModuleType, tm
     assert not [key for key in faults.found if not key[0].startswith(("more than 2 s", "waits longer"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_a_good_one_is_read_and_broken_ones_are_tried(fuzzing: ModuleType, tmp_path: Path, name: str) -> None:
     pytest.importorskip({"FAISS Flat": "faiss", "Qdrant folder": "qdrant_client"}.get(name, "hypothesis"))

@@ -11,12 +11,12 @@ from hydra.utils import instantiate
 
 import configuration
 from attacks.base import Targets
-from attacks.lm_output.gcg import GCG
-from attacks.lm_output.losses import LogitLoss
-from attacks.lm_output.method import Rows
-from attacks.lm_output.soda import SODA
-from attacks.lm_output.swaps import drawn_swaps, promising_tokens
-from embedders.cache import CachedEmbedder
+from attacks.lm_inversion.gcg import GCG
+from attacks.lm_inversion.losses import LogitLoss
+from attacks.lm_inversion.method import Rows
+from attacks.lm_inversion.soda import SODA
+from attacks.lm_inversion.swaps import drawn_swaps, promising_tokens
+from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModel
 from support.tiny_models import VOCABULARY, tiny_language_model
 

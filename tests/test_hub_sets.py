@@ -15,8 +15,8 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from datamodules.hub import HubSet, found_at
 from datamodules.inversion import InversionDataModule
+from datamodules.sources.hub import HubSet, found_at
 from errors import InputError
 
 CONFIGS = Path(__file__).parent.parent / "configs" / "datamodule"

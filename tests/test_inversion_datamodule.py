@@ -19,13 +19,13 @@ from lightning.pytorch.trainer.states import TrainerFn
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from datamodules.files import FilesDataModule
 from datamodules.inversion import InversionDataModule
-from datamodules.sources import Source
+from datamodules.sources.base import Source
+from datamodules.sources.files import FilesDataModule
 from datamodules.truncation import Truncation
 from defenses.base import Role
 from defenses.identity import Identity
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example, Span, Split
 

@@ -19,18 +19,18 @@ import train
 from attacks.base import Attack, Prediction, Targets
 from attacks.nearest_neighbor import NearestNeighbor
 from attacks.vec2text.search import Round
-from callbacks.correction_chart import corrections, hypothesis_charts, story
 from callbacks.iterative_correction import IterativeCorrection
 from callbacks.predictions import Predictions
-from callbacks.results import Results
-from callbacks.scoring_models import ScoringModels
-from callbacks.sections import correction, hypotheses
 from callbacks.testing import of_the_test
 from datamodules.inversion import InversionDataModule
 from defenses.identity import Identity
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example, Split
+from reports.correction_chart import corrections, hypothesis_charts, story
+from reports.results import Results
+from reports.sections import correction, hypotheses
+from scoring.models import ScoringModels
 from support import tiny_vec2text
 from support.letters import Letters
 from support.offline_wandb import recorded

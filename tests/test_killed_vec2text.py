@@ -23,10 +23,10 @@ import configuration
 import evaluate
 import runs
 import train
-from attacks.trust import trusting
 from attacks.vec2text import corrector
 from datamodules.hypotheses import HypothesisStore
 from embedders.base import fingerprint_of
+from runs.trust import trusting
 from support import tiny_vec2text
 from support.processes import Warm
 

@@ -10,17 +10,17 @@ import torch
 from lightning import Callback, LightningModule, Trainer, seed_everything
 from torch import Tensor
 
-from attacks.backbones import RandomGPT2
 from attacks.base import Attack, Hint, Targets
-from attacks.decoding import BeamSearch, NucleusSampling
 from attacks.language_model import FIRST, LanguageModel
 from attacks.nearest_neighbor import NearestNeighbor
-from attacks.optimizers import MuonAdamW
 from datamodules.inversion import InversionDataModule
 from defenses.identity import Identity
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example, Split
+from models.backbones import RandomGPT2
+from models.decoding import BeamSearch, NucleusSampling
+from models.optimizers import MuonAdamW
 
 HOMES = {"ada": "paris", "bob": "rome", "cleo": "oslo", "dan": "lima"}
 TEXTS = [f"{name} lives in {city} ." for name, city in HOMES.items()]

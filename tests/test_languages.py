@@ -15,17 +15,17 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 import configuration
-from callbacks.language_table import language_table
-from datamodules.files import FilesDataModule
 from datamodules.inversion import InversionDataModule
-from datamodules.language_sets import LanguageSets
 from datamodules.languages import Languages, shared_out
-from datamodules.sources import SPLITS
+from datamodules.sources.base import SPLITS
+from datamodules.sources.files import FilesDataModule
+from datamodules.sources.language_sets import LanguageSets
 from errors import InputError
 from evaluate import evaluate
 from examples import Example
 from metrics.scored import Scored
 from metrics.scoring import score
+from reports.language_table import language_table
 from train import train
 
 CONFIGS = Path(__file__).parent.parent / "configs" / "datamodule"
@@ -118,7 +118,7 @@ def test_a_limit_is_shared_by_the_languages(parallel: Path) -> None:
 
 
 def test_texts_are_cut_by_a_tokenizer_of_their_languages(tmp_path: Path) -> None:
-    from attacks.tokenizing import train_tokenizer
+    from models.tokenizing import train_tokenizer
 
     long = [" ".join(f"Haus{number} schön" for number in range(start, start + 90)) for start in range(3)]
     path = tmp_path / "long.jsonl"

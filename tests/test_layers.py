@@ -16,13 +16,16 @@ ORDER = [
     "ranks",
     "stopping",
     "tensor_files",
-    "runs",
-    "claims",
     "metrics",
     "embedders",
     "defenses",
+    "scoring",
     "datamodules",
+    "runs",
+    "claims",
+    "models",
     "attacks",
+    "reports",
     "callbacks",
     "configuration",
     "tradeoff",
@@ -55,4 +58,10 @@ def test_a_top_level_module_imports_only_what_stands_below_it(name: str) -> None
 def test_errors_and_examples_stand_at_the_bottom() -> None:
     assert not imported(ROOT / "errors.py") & set(ORDER)
     assert imported(ROOT / "examples.py") & set(ORDER) <= {"errors"}
-    assert imported(ROOT / "runs.py") & set(ORDER) <= {"errors", "limits", "examples", "tensor_files"}
+    assert imported(ROOT / "runs" / "__init__.py") & set(ORDER) <= {
+        "errors",
+        "limits",
+        "examples",
+        "tensor_files",
+        "runs",
+    }

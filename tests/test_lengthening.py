@@ -12,14 +12,14 @@ import torch
 
 from attacks.base import Attack, Prediction
 from callbacks.analyses import embedded_words
-from callbacks.scoring import score_predictions
-from callbacks.scoring_models import ScoringModels
-from datamodules.files import FilesDataModule, TextFiles
+from datamodules.sources.files import FilesDataModule, TextFiles
 from datamodules.truncation import Truncation
 from defenses.identity import Identity
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example, Span
+from reports.scoring import score_predictions
+from scoring.models import ScoringModels
 
 ROWS: list[dict[str, Any]] = [
     {"text": "Ada lives in Paris", "longer": "As all know, Ada lives in Paris now", "spans": [[0, 3, "name"]]},

@@ -32,20 +32,20 @@ import configuration
 import evaluate
 import invert
 import runs
-from attacks.adapters import Adapter, FullFineTuning, LoRA, QLoRA
-from attacks.backbones import Pretrained, RandomGPT2
 from attacks.base import Targets
-from attacks.decoders import CausalDecoder, ClosedPrefixDecoder
-from attacks.decoding import BeamSearch, NucleusSampling
 from attacks.llm import LLM
-from attacks.memory import footprint
-from attacks.optimizers import AdamW, MuonAdamW
-from attacks.prefix import Prefix
-from attacks.tokenizing import train_tokenizer
-from callbacks.trials import differences, find, summary
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
+from models.adapters import Adapter, FullFineTuning, LoRA, QLoRA
+from models.backbones import Pretrained, RandomGPT2
+from models.decoders import CausalDecoder, ClosedPrefixDecoder
+from models.decoding import BeamSearch, NucleusSampling
+from models.memory import footprint
+from models.optimizers import AdamW, MuonAdamW
+from models.prefix import Prefix
+from models.tokenizing import train_tokenizer
+from reports.trials import differences, find, summary
 from support.places import Place, figures, predictions, read
 
 DIMENSION = 12

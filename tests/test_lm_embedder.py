@@ -11,9 +11,9 @@ import torch
 from transformers import GPT2LMHeadModel
 
 from datamodules.inversion import InversionDataModule
-from datamodules.token_inputs import CutTexts, RandomTokens
+from datamodules.sources.token_inputs import CutTexts, RandomTokens
 from defenses.identity import Identity
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModel
 from embedders.observation import Observation
 from errors import InputError

@@ -11,9 +11,9 @@ from hydra.utils import instantiate
 
 import configuration
 from attacks.base import Targets
-from attacks.lm_output.chunked_logits import ChunkedLogits
-from attacks.lm_output.logits_inverter import LogitsInverter, TextLogitsInverter
-from embedders.cache import CachedEmbedder
+from attacks.lm_inversion.chunked_logits import ChunkedLogits
+from attacks.lm_inversion.logits_inverter import LogitsInverter, TextLogitsInverter
+from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModel
 from embedders.minilm import MiniLM
 from errors import InputError

@@ -108,6 +108,7 @@ def test_more_devices_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [*device_errors({"accelerator": "gup"})] == ["trainer.accelerator=gup: did you mean gpu?"]
 
 
+@pytest.mark.slow
 def test_what_lightning_refuses_of_a_trainer_is_one_message(tmp_path: Path, warm: Warm) -> None:
     arguments = ["trainer.gradient_clip_val=1.0", "trainer.strategy=dpd", "trainer.precision=32-true", "trainer=cpu"]
     done = warm.run([str(ROOT / "train.py"), *arguments, "run_dir=out"], cwd=tmp_path)

@@ -14,7 +14,7 @@ from sklearn.preprocessing import MultiLabelBinarizer
 
 from examples import Span
 from metrics.clipped import clipped_bleu1, clipped_rouge1
-from metrics.micro import Sets, micro
+from metrics.micro import Sets
 from metrics.names import names
 from metrics.perplexity import Likelihood, perplexity
 from metrics.scored import Scored
@@ -75,8 +75,10 @@ def test_micro_over_pieces_and_tokens() -> None:
 
 
 def test_micro_of_nothing_is_none() -> None:
-    assert micro([]) is None
-    assert micro([Sets(frozenset(), frozenset({1}))]) is None
+    nothing = score([Scored("a", "b")])
+    assert nothing["micro_piece_f1"] is None
+    empty = score([Scored("a", "b", pieces=Sets(frozenset(), frozenset({1})))])
+    assert empty["micro_piece_precision"] is None
 
 
 @pytest.mark.parametrize("seed", range(3))

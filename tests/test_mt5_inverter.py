@@ -13,11 +13,11 @@ from transformers import AutoModelForSeq2SeqLM, MT5Config, MT5ForConditionalGene
 
 import attacks.mt5_inverter
 import configuration
-from attacks.backbones import untied
-from attacks.decoders import EncoderDecoder
 from attacks.mt5_inverter import MT5Decoder
-from attacks.tokenizing import train_tokenizer
 from evaluate import evaluate
+from models.backbones import untied
+from models.decoders import EncoderDecoder
+from models.tokenizing import train_tokenizer
 from train import train
 
 TEXTS = ["zwei männer kochen", "deux hommes cuisinent", "two men cook", "ein hund läuft", "un chien court"] * 4

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from attacks.base import Targets
 from attacks.multiset import Multiset, multiset_loss, remaining_words
-from attacks.optimizers import AdamW
-from attacks.prefix import Prefix
-from attacks.vocabulary import Pieces, Vocabulary, Words
 from datamodules.inversion import InversionDataModule
 from defenses.identity import Identity
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from examples import Example, Split
+from models.optimizers import AdamW
+from models.prefix import Prefix
+from models.vocabulary import Pieces, Vocabulary, Words
 from support.letters import FewLetters
 
 NAMES, CITIES = ["ada", "bob", "cleo", "dan"], ["paris", "rome", "oslo", "lima"]

@@ -14,9 +14,9 @@ import attacks.nearest_neighbor
 from attacks.base import Targets
 from attacks.nearest_neighbor import NearestNeighbor, nearest
 from datamodules.inversion import InversionDataModule
-from datamodules.token_inputs import RandomTokens
+from datamodules.sources.token_inputs import RandomTokens
 from defenses.identity import Identity
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModel
 from errors import InputError
 from examples import written_ids

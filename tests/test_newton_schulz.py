@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks import precision
-from attacks.muon import Muon
-from attacks.newton_schulz import MINIMAX, STANDARD, Iterations, orthogonalized
-from attacks.precision import Rates
+from models import precision
+from models.muon import Muon
+from models.newton_schulz import MINIMAX, STANDARD, Iterations, orthogonalized
+from models.precision import Rates
 
 
 def matrices(rows: int, columns: int, count: int = 3) -> tuple[Tensor, Tensor, Tensor]:

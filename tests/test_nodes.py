@@ -17,8 +17,8 @@ import configuration
 import evaluate
 import runs
 import train
-from embedders.shards import text_keys
-from embedders.store import ShardStore
+from embedders.cache.shards import text_keys
+from embedders.cache.store import ShardStore
 
 pytestmark = pytest.mark.slow
 

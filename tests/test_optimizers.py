@@ -14,10 +14,10 @@ from lightning.pytorch.callbacks import Timer
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
-from attacks.budget import cut_short, planned_steps, training_progress
-from attacks.muon import Muon
-from attacks.newton_schulz import STANDARD
-from attacks.optimizers import AdamW, MuonAdamW, schedule
+from models.budget import cut_short, planned_steps, training_progress
+from models.muon import Muon
+from models.newton_schulz import STANDARD
+from models.optimizers import AdamW, MuonAdamW, schedule
 
 
 def gpt2() -> nn.Module:

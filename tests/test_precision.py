@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import configuration
 import runs
-from attacks import precision
-from attacks.precision import Rates, fast_dtype, measured, processor_name, training_precision
+from models import precision
+from models.precision import Rates, fast_dtype, measured, processor_name, training_precision
 from support.places import Place
 
 SLOW, FAST = Rates(float32=134.0, bfloat16=1.1), Rates(float32=180.0, bfloat16=430.0)

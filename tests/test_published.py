@@ -19,17 +19,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
-from attacks.backbones import untied
-from attacks.prefix import Prefix
-from attacks.tokenizing import train_tokenizer
 from attacks.vec2text import published_space
 from attacks.vec2text.network import CorrectorNetwork, Layout, padded
 from attacks.vec2text.published import Published, load_published
 from attacks.vec2text.published_export import export
 from attacks.vec2text.published_space import check_space, stored_embedder
 from attacks.vec2text.search import CorrectionSearch
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
+from models.backbones import untied
+from models.prefix import Prefix
+from models.tokenizing import train_tokenizer
 
 FIXTURES = Path(__file__).parent / "fixtures" / "published"
 REFERENCE = load_file(FIXTURES / "reference.safetensors")

@@ -21,11 +21,11 @@ import evaluate
 import invert
 import runs
 import train
-from attacks.reranking import reranked
-from attacks.trust import trusting
 from attacks.vec2text.search import CorrectionSearch, Proposal
 from embedders.base import QueryLimitError, fingerprint_of
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
+from models.reranking import reranked
+from runs.trust import trusting
 from support import tiny_vec2text
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz ."

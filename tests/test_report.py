@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from callbacks import sections
-from callbacks.caveats import below_baseline, undertrained
-from callbacks.figures import nice_ticks, thin
-from callbacks.report import print_summary, write_report
-from callbacks.results import by_quality, evenly, pieces, read_results
-from callbacks.wording import duration, measure, share, shown, verdict
 from errors import InputError
 from examples import Span
 from metrics.scored import Scored
 from metrics.scoring import score
+from reports import sections
+from reports.caveats import below_baseline, undertrained
+from reports.numbers import duration, share, shown
+from reports.page import print_summary, write_report
+from reports.results import by_quality, evenly, pieces, read_results
+from reports.svg import nice_ticks, thin
+from reports.wording import measure, verdict
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 SPACES = dict.fromkeys(map(ord, "\u00a0\u202f"), " ")
@@ -302,7 +303,7 @@ def test_a_section_is_added_in_one_place(tmp_path: Path, monkeypatch: pytest.Mon
         return Markup("<p class='mine'>{}</p>").format(results.metrics["examples"])
 
     added = (*sections.SECTIONS, sections.Section("My own", mine), sections.Section("Empty", lambda results: None))
-    monkeypatch.setattr("callbacks.report.SECTIONS", added)
+    monkeypatch.setattr("reports.page.SECTIONS", added)
     page = page_of(make_run(tmp_path))
     assert page.texts("p", "mine") == ["3"]
     assert page.texts("h2")[-1] == "My own"

@@ -15,24 +15,24 @@ from hypothesis import strategies as st
 from lightning import Trainer
 from torch import Tensor
 
-from attacks.backbones import RandomGPT2, RandomT5
 from attacks.base import Targets
-from attacks.decoding import BeamSearch, Decoding, NucleusSampling
 from attacks.geia import GEIA, GEIAEncoderDecoder
 from attacks.generative import GenerativeAttack
 from attacks.language_model import LanguageModel
-from attacks.optimizers import AdamW
-from attacks.prefix import Prefix
-from attacks.reranking import EQUAL, closest_first, reranked
 from callbacks.predictions import Predictions
-from callbacks.scoring_models import ScoringModels
 from datamodules.inversion import InversionDataModule
 from defenses.base import Defense, Role
 from defenses.identity import Identity
 from embedders.base import fingerprint_of
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example, Split
+from models.backbones import RandomGPT2, RandomT5
+from models.decoding import BeamSearch, Decoding, NucleusSampling
+from models.optimizers import AdamW
+from models.prefix import Prefix
+from models.reranking import EQUAL, closest_first, reranked
+from scoring.models import ScoringModels
 
 TEXTS = [f"{name} lives in {city} ." for name in ("ada", "bob", "cleo") for city in ("paris", "rome", "oslo", "lima")]
 LETTERS = "abcdefghijklmnopqrstuvwxyz ."

@@ -24,18 +24,18 @@ import limits
 import runs
 import train
 from attacks.base import Attack, Prediction, Targets
-from attacks.finished import FinishedBatches, Unfinished, counted, settings_key
 from attacks.vec2text.search import Round
 from callbacks.iterative_correction import IterativeCorrection
 from callbacks.predictions import Predictions
 from callbacks.run_record import RunRecord
-from callbacks.scoring_models import ScoringModels
 from datamodules.inversion import InversionDataModule
 from defenses.identity import Identity
 from embedders.base import fingerprint_of
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example, Split
+from runs.batch_cache import FinishedBatches, Unfinished, counted, settings_key
+from scoring.models import ScoringModels
 from support.letters import Letters
 from support.processes import Script, Warm
 

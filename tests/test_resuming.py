@@ -17,20 +17,20 @@ from omegaconf import OmegaConf
 
 import configuration
 import runs
-from callbacks.results import read_results
 from callbacks.run_record import data_of
 from configuration.ending import ending
 from configuration.locations import make_absolute
-from datamodules.beir import BeirCollection
-from datamodules.collection_texts import CollectionTexts
-from datamodules.data_files import described
-from datamodules.files import TextFiles
-from datamodules.hub import HubSet
+from datamodules.collections.beir import BeirCollection
+from datamodules.collections.texts import CollectionTexts
 from datamodules.inversion import InversionDataModule
-from datamodules.language_sets import LanguageSets
-from datamodules.sources import Source
-from datamodules.token_inputs import CutTexts
+from datamodules.sources.base import Source
+from datamodules.sources.data_files import described
+from datamodules.sources.files import TextFiles
+from datamodules.sources.hub import HubSet
+from datamodules.sources.language_sets import LanguageSets
+from datamodules.sources.token_inputs import CutTexts
 from errors import InputError
+from reports.results import read_results
 from support.processes import ROOT, Warm
 
 FILES = ["datamodule=files", "datamodule.path=data.jsonl"]
@@ -119,6 +119,7 @@ def lines_of(said: str) -> list[str]:
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_settings(place: Path, typed: Type) -> None:
     run = begun(place, *OLD)
     before = (run / runs.CONFIG).read_bytes()
@@ -154,6 +155,7 @@ def test_a_resumed_run_keeps_its_settings(place: Path, typed: Type) -> None:
     assert [path.name for path in run.iterdir() if path.name != "log"] == [runs.CONFIG]
 
 
+@pytest.mark.slow
 def test_a_step_keeps_its_batches_once_there_is_a_checkpoint(place: Path, typed: Type) -> None:
     run = begun(place, *OLD, "trainer=ddp", "trainer.devices=4")
     (run / runs.CHECKPOINT).parent.mkdir()
@@ -186,6 +188,7 @@ def test_other_settings_are_refused_all_at_once(place: Path, typed: Type) -> Non
     assert (run / runs.CONFIG).read_bytes() == before
 
 
+@pytest.mark.slow
 def test_other_options_and_parts_are_refused(place: Path, typed: Type) -> None:
     run = begun(place, *OLD)
     again = [f"run_dir={run}", "ckpt_path=last"]
@@ -207,6 +210,7 @@ def test_other_options_and_parts_are_refused(place: Path, typed: Type) -> None:
     assert misspelt.said == "attack.bakbone: unknown key, did you mean backbone?\n"
 
 
+@pytest.mark.slow
 def test_an_experiment_is_no_difference_to_itself(place: Path, typed: Type) -> None:
     old = ["experiment=personachat_bag_of_words", "datamodule.path=data.jsonl", "trainer.precision=32-true"]
     run = begun(place, *old)
@@ -220,6 +224,7 @@ def test_an_experiment_is_no_difference_to_itself(place: Path, typed: Type) -> N
     assert "attack.optimizer.weight_decay: 0.0 -> 0.1" in lines_of(other.said)
 
 
+@pytest.mark.slow
 def test_a_default_of_another_version_does_not_matter(place: Path, typed: Type) -> None:
     run = begun(place, *OLD)
     saved = yaml.safe_load((run / runs.CONFIG).read_text())
@@ -232,6 +237,7 @@ def test_a_default_of_another_version_does_not_matter(place: Path, typed: Type) 
         assert one.config == {**saved, "ckpt_path": "last"}
 
 
+@pytest.mark.slow
 def test_a_run_that_has_moved_writes_where_it_is_now(place: Path, typed: Type) -> None:
     run = begun(place, *OLD, "callbacks.history.directory=${run_dir}")
     moved = run.rename(run.with_name("moved"))
@@ -241,6 +247,7 @@ def test_a_run_that_has_moved_writes_where_it_is_now(place: Path, typed: Type) -
     assert found.config["callbacks"]["history"]["directory"] == found.config["logger"]["save_dir"] == str(moved)
 
 
+@pytest.mark.slow
 def test_jobs_of_a_multirun_are_resumed(place: Path, typed: Type) -> None:
     run = begun(place, *FILES, "trainer.precision=32-true", "seed=2")
     again = ["trainer.precision=32-true", "seed=2", f"run_dir={run}", "ckpt_path=last"]
@@ -249,6 +256,7 @@ def test_jobs_of_a_multirun_are_resumed(place: Path, typed: Type) -> None:
     assert (other.code, other.config) == (2, {})
 
 
+@pytest.mark.slow
 def test_a_first_start_and_its_resumption_are_one_command(place: Path, typed: Type) -> None:
     command = [*FILES, "trainer.precision=32-true", "seed=3", f"run_dir={place / 'run'}", "ckpt_path=last"]
     (first,) = typed(command)
@@ -373,6 +381,7 @@ def test_paths_are_made_absolute_where_something_lies_there(place: Path, monkeyp
     assert (config.defense.rotation.key_file, config.defense.rotation.key_env) == (data, "gpt2")
 
 
+@pytest.mark.slow
 def test_a_relative_path_of_an_older_run_is_asked_for(place: Path, typed: Type) -> None:
     run = begun(place, *OLD)
     change(run, "datamodule.path", "data.jsonl")

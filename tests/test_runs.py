@@ -16,13 +16,13 @@ from lightning import Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
 import runs
-from attacks.training_state import check_moments, check_state
-from callbacks.checkpoint_files import WholeCheckpoints
-from callbacks.results import read_results, read_rows
 from configuration.ending import ending
-from embedders.shards import text_keys
-from embedders.store import ShardStore
+from embedders.cache.shards import text_keys
+from embedders.cache.store import ShardStore
 from errors import InputError
+from reports.results import read_results, read_rows
+from runs.checkpoint_io import WholeCheckpoints
+from runs.training_state import check_moments, check_state
 
 
 def files(directory: Path) -> dict[str, bytes]:

@@ -15,16 +15,16 @@ import torch
 
 import configuration
 from attacks.base import Attack, Prediction
-from attacks.tokenizing import train_tokenizer
-from callbacks.scoring import score_predictions
-from callbacks.scoring_models import ScoringModels
 from datamodules.truncation import Truncation
 from errors import InputError
 from evaluate import evaluate
 from examples import Example, Span
-from metrics.language_model import LanguageModel
 from metrics.perplexity import perplexity
-from metrics.taggers import SpacyTagger, StanzaTagger
+from models.tokenizing import train_tokenizer
+from reports.scoring import score_predictions
+from scoring.language_model import LanguageModel
+from scoring.models import ScoringModels
+from scoring.taggers import SpacyTagger, StanzaTagger
 from train import train
 
 TEXTS = ["Ada lives in Paris with her dog", "I met Grace Hopper in Rome", "the train to Paris was late", "hello", ""]
@@ -270,7 +270,7 @@ def test_from_end_to_end(ruler: Path, gpt2: Path, tmp_path: Path) -> None:
     evaluate(*configuration.on_run("evaluate", [f"run={tmp_path / 'run'}", f"output_dir={tmp_path / 'again'}"]))
     assert figures(tmp_path / "again") == got
     amended = configuration.on_run("evaluate", [f"run={tmp_path / 'run'}", "scoring/tagger=stanza"])[1]
-    assert amended.scoring.tagger._target_ == "metrics.taggers.StanzaTagger"
+    assert amended.scoring.tagger._target_ == "scoring.taggers.StanzaTagger"
     assert amended.scoring.language_model.model == str(gpt2)
 
 

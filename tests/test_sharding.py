@@ -9,9 +9,9 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 import configuration
-from attacks.optimizers import AdamW, MuonAdamW
-from attacks.sharding import Sharded, check_sharding, is_block, is_sharded
 from errors import InputError
+from models.optimizers import AdamW, MuonAdamW
+from models.sharding import Sharded, check_sharding, is_block, is_sharded
 
 
 def test_the_strategy_is_made_as_configured() -> None:

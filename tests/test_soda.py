@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from attacks.base import Prediction, Targets
-from attacks.finished import FinishedBatches, Unfinished
-from attacks.lm_output.losses import LogitLoss, TextLoss
-from attacks.lm_output.method import Rows, State
-from attacks.lm_output.soda import SODA
-from embedders.cache import CachedEmbedder
+from attacks.lm_inversion.losses import LogitLoss, TextLoss
+from attacks.lm_inversion.method import Rows, State
+from attacks.lm_inversion.soda import SODA
+from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModel
 from embedders.minilm import MiniLM
 from embedders.observation import Observation
 from errors import InputError
+from runs.batch_cache import FinishedBatches, Unfinished
 from support.tiny_models import POSITIONS, VOCABULARY, tiny_language_model
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from attacks.base import Attack, Prediction, Targets
-from attacks.lm_output.losses import CosineLoss
-from attacks.lm_output.method import Rows
-from attacks.lm_output.soda_embedder import SodaEmbedder
-from embedders.cache import CachedEmbedder
+from attacks.lm_inversion.losses import CosineLoss
+from attacks.lm_inversion.method import Rows
+from attacks.lm_inversion.soda_embedder import SodaEmbedder
+from embedders.cache.cached import CachedEmbedder
 from embedders.minilm import MiniLM
 from embedders.observation import Observation
 from embedders.white_box import RelaxedEncoder

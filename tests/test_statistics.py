@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 import scipy.stats
 
 from examples import Span
-from metrics.resampling import SUMS, mean, ratio
+from metrics.base import Description, Mean, Measured, Ratio
 from metrics.scored import Scored
-from metrics.scoring import score
+from metrics.scoring import metric_of, score, text_metrics
 from metrics.statistics import (
     character_ngrams,
     corpus_similarity,
     interval,
-    ranks,
     resampled_sums,
     significance,
     spearman,
@@ -41,14 +41,27 @@ def repeated(rows: list[Scored], places: list[int]) -> tuple[np.ndarray, list[Sc
     return np.bincount(places, minlength=len(rows)).astype(float), [rows[place] for place in places]
 
 
-@pytest.mark.parametrize("key", sorted(SUMS))
+KEYS = sorted(
+    metric.description.key
+    for metric in text_metrics()
+    if metric.summable and score(ROWS)[metric.description.key] is not None
+)
+
+
+def measured(key: str, rows: list[Scored]) -> Measured[Scored]:
+    metric = metric_of(key)
+    assert metric is not None
+    return Measured.of(metric, rows)
+
+
+@pytest.mark.parametrize("key", KEYS)
 def test_sums_of_drawn_examples_give_the_figure_of_a_test_set_of_these(key: str) -> None:
-    sums = SUMS[key](ROWS)
+    sums = measured(key, ROWS)
     assert len(sums.parts) == len(ROWS)
     for places in DRAWN:
         times, drawn = repeated(ROWS, places)
         expected = score(drawn)[key]
-        assert sums.combine(times @ sums.parts) == pytest.approx(
+        assert sums.metric.combine(times @ sums.parts) == pytest.approx(
             math.nan if expected is None else expected, nan_ok=True
         )
     assert sums.value == pytest.approx(score(ROWS)[key])
@@ -66,14 +79,14 @@ def test_bleu_of_sums_is_sacrebleus() -> None:
         for tokens, smoothing, key in (("13a", "exp", "bleu"), ("none", "none", "bleu4")):
             counts = bleu_counts([(row.reference, row.prediction) for row in rows], tokens)
             expected = corpus_bleu(counts, smoothing)
-            assert SUMS[key](rows).value == pytest.approx(math.nan if expected is None else expected, nan_ok=True)
+            assert measured(key, rows).value == pytest.approx(math.nan if expected is None else expected, nan_ok=True)
         two = order_bleu(bleu_counts([(row.reference, row.prediction) for row in rows], "none"), 2)
-        assert SUMS["bleu2"](rows).value == pytest.approx(math.nan if two is None else two, nan_ok=True)
+        assert measured("bleu2", rows).value == pytest.approx(math.nan if two is None else two, nan_ok=True)
 
 
 def test_an_empty_prediction_scores_nothing() -> None:
-    assert SUMS["bleu"]([Scored("a b c d e", "")]).value == 0.0
-    assert SUMS["token_f1"]([Scored("a b c d e", "")]).value == 0.0
+    assert measured("bleu", [Scored("a b c d e", "")]).value == 0.0
+    assert measured("token_f1", [Scored("a b c d e", "")]).value == 0.0
 
 
 def test_resampled_sums_draw_as_many_as_there_are_and_repeat_by_seed() -> None:
@@ -97,15 +110,25 @@ def test_blocks_do_not_repeat_each_other(monkeypatch: pytest.MonkeyPatch) -> Non
         resampled_sums(np.empty((0, 2)), 8, seed=0)
 
 
+class Numbers(Mean[float]):
+    def of_example(self, row: float) -> float:
+        return row
+
+
+class Quotients(Ratio[tuple[int, int]]):
+    def of_example(self, row: tuple[int, int]) -> tuple[int, int]:
+        return row
+
+
 @pytest.mark.parametrize("kind", ["mean", "ratio"])
 def test_interval_agrees_with_scipy(kind: str) -> None:
     generator = np.random.default_rng(1)
     above, below = generator.gamma(2.0, 10.0, 300), generator.integers(1, 6, 300).astype(float)
     if kind == "mean":
-        sums = mean([*above])
+        sums = Measured.of(Numbers(Description("a", "A", "")), [*above])
         oracle = scipy.stats.bootstrap((above,), np.mean, n_resamples=5000, method="percentile", random_state=2)
     else:
-        sums = ratio([*zip(above / 100, below, strict=True)])
+        sums = Measured.of(Quotients(Description("b", "B", "")), [*zip(above / 100, below, strict=True)])
 
         def share(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
             return a.sum(axis=axis) / b.sum(axis=axis)
@@ -113,7 +136,7 @@ def test_interval_agrees_with_scipy(kind: str) -> None:
         oracle = scipy.stats.bootstrap(
             (above, below), share, paired=True, n_resamples=5000, method="percentile", random_state=2
         )
-    found = interval(sums.combine(resampled_sums(sums.parts, 5000, seed=0)))
+    found = interval(sums.metric.combine(resampled_sums(sums.parts, 5000, seed=0)))
     assert found is not None
     width = oracle.confidence_interval.high - oracle.confidence_interval.low
     assert found.low == pytest.approx(oracle.confidence_interval.low, abs=0.06 * width)
@@ -145,10 +168,14 @@ def test_significance_agrees_with_a_t_test_on_paired_means() -> None:
 
 
 @pytest.mark.parametrize(("successes", "total"), [(0, 10), (10, 10), (1, 2000), (226, 2000), (3, 4)])
-def test_wilson_agrees_with_scipy(successes: int, total: int) -> None:
+def test_wilson_agrees_with_its_formula(successes: int, total: int) -> None:
     for confidence in (0.95, 0.5):
-        oracle = scipy.stats.binomtest(successes, total).proportion_ci(confidence, method="wilson")
-        assert wilson(successes, total, confidence) == pytest.approx((oracle.low, oracle.high), abs=1e-12)
+        z = NormalDist().inv_cdf((1 + confidence) / 2)
+        share, weight = successes / total, z * z / total
+        middle = (share + weight / 2) / (1 + weight)
+        reach = z * math.sqrt(share * (1 - share) / total + weight / (4 * total)) / (1 + weight)
+        expected = (middle - reach, middle + reach)
+        assert wilson(successes, total, confidence) == pytest.approx(expected, abs=1e-12)
 
 
 def test_wilson_by_hand_and_refusals() -> None:
@@ -159,14 +186,10 @@ def test_wilson_by_hand_and_refusals() -> None:
             wilson(successes, total)
 
 
-def test_ranks_and_spearman_agree_with_scipy() -> None:
-    assert ranks(np.array([5.0, 1.0, 5.0, 7.0])).tolist() == [2.5, 1.0, 2.5, 4.0]
-    generator = np.random.default_rng(0)
-    for size in (2, 5, 400):
-        first, second = (generator.integers(0, 6, size).astype(float) for _ in range(2))
-        first[0], second[0] = 9.0, 8.0  # never constant
-        assert (ranks(first) == scipy.stats.rankdata(first)).all()
-        assert spearman(first, second) == pytest.approx(scipy.stats.spearmanr(first, second).statistic)
+def test_spearman_by_hand() -> None:
+    # Ranks 2, 1, 3.5, 3.5 and 1, 2, 3, 4: deviations -.5, -1.5, 1, 1 and -1.5, -.5, .5, 1.5
+    found = spearman(np.array([5.0, 1.0, 7.0, 7.0]), np.array([0.1, 0.2, 0.3, 0.4]))
+    assert found == pytest.approx(3.5 / math.sqrt(4.5 * 5))
     assert spearman(np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])) == pytest.approx(-1.0)
     assert spearman(np.array([1.0, 2.0]), np.array([3.0, 3.0])) is None
     with pytest.raises(ValueError, match="two lists of one length"):

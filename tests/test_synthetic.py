@@ -11,17 +11,23 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
+import yaml
 
-from datamodules.synthetic import MOST_SENTENCES, SyntheticCorpus, article, entity_values, normalised
-from datamodules.synthetic_shapes import SHAPES
-from datamodules.synthetic_words import LABELS, LISTS, TABLES
+import datamodules.sources.synthetic
+from datamodules.sources.synthetic import MOST_SENTENCES, SyntheticCorpus, article, entity_values, normalised
 from errors import InputError
 from examples import Example, Split
 
+DATA = Path(datamodules.sources.synthetic.__file__).parent
+SHAPES = yaml.safe_load((DATA / "synthetic_shapes.yaml").read_text(encoding="utf-8"))
+WORDS = yaml.safe_load((DATA / "synthetic_words.yaml").read_text(encoding="utf-8"))
+LABELS = {slot: label for label, slots in WORDS["labels"].items() for slot in slots}
+LISTS = WORDS["lists"]
+TABLES = {tuple(table["columns"]): table["rows"] for table in WORDS["tables"]}
 Corpus = dict[Split, list[Example]]
 
 FINGERPRINT = (
-    "import hashlib; from datamodules.synthetic import SyntheticCorpus; "
+    "import hashlib; from datamodules.sources.synthetic import SyntheticCorpus; "
     "print(hashlib.sha256(repr(SyntheticCorpus(600, 50, 100, seed=3).load()).encode()).hexdigest())"
 )
 

@@ -6,8 +6,6 @@ import math
 
 import pytest
 
-from callbacks.results import Row, Searched
-from callbacks.token_charts import token_charts
 from metrics.token_inversion import (
     Inverted,
     Share,
@@ -19,6 +17,8 @@ from metrics.token_inversion import (
     partial,
     token_inversion,
 )
+from reports.results import Row, Searched
+from reports.token_charts import token_charts
 
 WHOLE = Inverted(true=(5, 7, 7), found=(5, 7, 7), claimed=True, cost=40)
 MIDDLE_WRONG = Inverted(true=(5, 7, 7), found=(5, 1, 7), claimed=True, cost=10)

@@ -14,16 +14,16 @@ from hydra.errors import InstantiationException
 from torch import Tensor
 
 import configuration
-from callbacks.tradeoff import Bench, Point
-from callbacks.tradeoff_chart import tradeoff_chart
-from callbacks.tradeoff_figures import Measured, chief, sentence, with_intervals
-from callbacks.under_defense import ZeroFilled
-from datamodules.beir import BeirCollection
-from datamodules.collection_texts import CollectionTexts, HeldOut
+from datamodules.collections.beir import BeirCollection
+from datamodules.collections.texts import CollectionTexts, HeldOut
 from defenses.base import Role
 from errors import InputError
 from evaluate import evaluate
 from examples import Example
+from reports.tradeoff.chart import tradeoff_chart
+from reports.tradeoff.metrics import Measured, chief, sentence, with_intervals
+from reports.tradeoff.sweep import Bench, Point
+from reports.under_defense import ZeroFilled
 from train import train
 
 SEARCH = "32 tokens, both defended"

@@ -32,9 +32,9 @@ import configuration
 import invert
 import runs
 from datamodules.inversion import InversionDataModule
-from datamodules.synthetic import SyntheticCorpus
+from datamodules.sources.synthetic import SyntheticCorpus
 from defenses.identity import Identity
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
 from support.offline_wandb import recorded
@@ -57,7 +57,7 @@ TWO_RANKS = ["trainer=ddp", "trainer.accelerator=cpu"]
 # train.py with shards of 64 texts: the first one is finished in a second.
 SMALL_SHARDS = f"""
 import runpy, sys
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 CachedEmbedder.__init__.__kwdefaults__["shard_size"] = 64
 sys.argv[0] = {str(ROOT / "train.py")!r}
 runpy.run_path(sys.argv[0], run_name="__main__")

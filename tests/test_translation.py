@@ -15,15 +15,15 @@ import torch
 
 import configuration
 from attacks.base import Prediction
-from attacks.tokenizing import train_tokenizer
-from callbacks.scoring import score_predictions
-from callbacks.scoring_models import ScoringModels, scoring_models
-from callbacks.wording import measure
 from errors import InputError
 from examples import Example
 from metrics.scored import Scored
 from metrics.scoring import score
-from metrics.translation import Translator
+from models.tokenizing import train_tokenizer
+from reports.scoring import score_predictions
+from reports.wording import measure
+from scoring.models import ScoringModels, scoring_models
+from scoring.translation import Translator
 from train import train
 
 GERMAN = ["zwei männer kochen", "ein roter hund läuft", "sie liest bücher", "das meer ist kalt"]
@@ -91,7 +91,7 @@ def test_a_text_is_translated_once_and_alone_as_among_others(
     together = translator.translate([*GERMAN, GERMAN[0]], ["en"] * 5)
     assert translator.translate(GERMAN[:2], ["en", "en"]) == together[:2]
     assert asked == GERMAN
-    monkeypatch.setattr("metrics.translation._TOKENS_AT_ONCE", {"cpu": 1})  # one text at a time
+    monkeypatch.setattr("scoring.translation._TOKENS_AT_ONCE", {"cpu": 1})  # one text at a time
     assert Translator("de", {"en": str(german_english)}).translate(GERMAN, ["en"] * 4) == together[:4] == ENGLISH
 
 

@@ -22,18 +22,18 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import configuration
 import runs
 from attacks.base import Prediction
-from attacks.decoders import CausalDecoder
-from attacks.decoding import BeamSearch
-from attacks.from_run import attack_of
-from attacks.run_checks import check_embedder
-from attacks.trust import check_trusted, trusting
-from callbacks.checkpoint_files import WholeCheckpoints
 from configuration import console
-from datamodules.files import TextFiles
-from datamodules.hub import HubSet
+from datamodules.sources.files import TextFiles
+from datamodules.sources.hub import HubSet
 from embedders.minilm import MiniLM
 from embedders.sentence_transformer import SentenceTransformerEmbedder
 from errors import InputError, printable
+from models.decoders import CausalDecoder
+from models.decoding import BeamSearch
+from runs.checkpoint_io import WholeCheckpoints
+from runs.embedder_check import check_embedder
+from runs.stored_attack import attack_of
+from runs.trust import check_trusted, trusting
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("attacks", "callbacks", "configuration", "datamodules", "defenses", "embedders", "metrics")
@@ -105,7 +105,7 @@ def test_a_run_as_it_was_written_is_read(run: Path) -> None:
         ("attack._target_", "os.system"),
         ("attack._target_", "hostile_module.Evil"),
         ("attack._target_", "attacks.geia.torch.load"),  # ours by its beginning only
-        ("attack._target_", "attacks.continuing.copy_artifacts"),  # ours, but no class of any configuration
+        ("attack._target_", "runs.init_from.copy_artifacts"),  # ours, but no class of any configuration
         ("attack._target_", "attacks.geia.__builtins__"),
         ("attack._target_", "builtins.eval"),
         # Ours elsewhere: as an embedder it would begin a session, and send the key to a server of its settings.
@@ -180,7 +180,7 @@ def test_nothing_is_looked_up(run: Path, monkeypatch: pytest.MonkeyPatch, resolv
 
 def test_code_that_comes_with_a_model_needs_the_users_word(run: Path) -> None:
     change(
-        run, "attack.backbone", {"_target_": "attacks.backbones.Pretrained", "name": "x/y", "trust_remote_code": True}
+        run, "attack.backbone", {"_target_": "models.backbones.Pretrained", "name": "x/y", "trust_remote_code": True}
     )
     assert refused(run).endswith("the code that comes with the model x/y; if you trust it, add trust=x/y")
     _, config = configuration.on_run("evaluate", [f"run={run}", "trust=[x/y]"])
@@ -658,8 +658,9 @@ def test_a_hostile_configuration_is_one_message(tmp_path: Path, content: bytes, 
 
 def test_our_own_classes_are_those_of_the_configurations(run: Path) -> None:
     places = {
-        "trainer": "lightning.Trainer", "attack.attack": "attacks.geia.GEIA", "datamodule": "datamodules.hub.HubSet",
-        "scoring.tagger": "metrics.taggers.StanzaTagger", "scoring.second_embedder": "embedders.minilm.MiniLM",
+        "trainer": "lightning.Trainer", "attack.attack": "attacks.geia.GEIA",
+        "datamodule": "datamodules.sources.hub.HubSet",
+        "scoring.tagger": "scoring.taggers.StanzaTagger", "scoring.second_embedder": "embedders.minilm.MiniLM",
         "callbacks.mine": "lightning.pytorch.callbacks.EarlyStopping",
     }  # fmt: skip
     for place, target in places.items():

@@ -19,8 +19,6 @@ import configuration
 import invert
 import runs
 from attacks.base import Targets
-from attacks.finished import FinishedBatches
-from attacks.from_run import attack_of
 from attacks.vec2text.attack import Vec2Text
 from attacks.vec2text.corrector import Corrector
 from attacks.vec2text.hypothesis_plan import Recipe, matched_noise
@@ -28,9 +26,11 @@ from attacks.vec2text.network import CorrectorNetwork, Layout, padded
 from attacks.vec2text.published_export import export
 from attacks.vec2text.search import CorrectionSearch
 from datamodules.hypotheses import HypothesisStore
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
+from runs.batch_cache import FinishedBatches
+from runs.stored_attack import attack_of
 from support import tiny_vec2text
 from support.places import Place, figures, predictions
 

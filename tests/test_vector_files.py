@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 import limits
-from datamodules.vector_files import read_vectors
+from datamodules.vector_stores.vector_files import read_vectors
 from errors import InputError
 
 VECTORS = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)

@@ -22,9 +22,9 @@ import numpy as np
 import pytest
 import torch
 
-from datamodules.child import Child, Limits
-from datamodules.store_address import address_error
-from datamodules.vector_stores import draw, open_store
+from datamodules.vector_stores.address import address_error
+from datamodules.vector_stores.child import Child, Limits
+from datamodules.vector_stores.sampling import draw, open_store
 from errors import InputError
 
 WIDTH = 6

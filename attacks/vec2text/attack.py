@@ -13,8 +13,6 @@ from pathlib import Path
 from torch import Tensor
 
 from attacks.base import Attack, Targets
-from attacks.from_run import attack_of, class_of, keep
-from attacks.run_checks import check_embedder
 from attacks.vec2text.corrector import Corrector
 from attacks.vec2text.iterative import Initial, IterativeAttack
 from attacks.vec2text.network import NetworkRewriter
@@ -22,6 +20,8 @@ from attacks.vec2text.published import Published, load_published
 from attacks.vec2text.published_space import check_space
 from attacks.vec2text.search import CorrectionSearch, Proposal
 from errors import InputError
+from runs.embedder_check import check_embedder
+from runs.stored_attack import attack_of, class_of, keep
 
 CORRECTOR, INVERTER = "corrector", "inverter"
 

@@ -21,14 +21,7 @@ from torch import Tensor
 
 import runs
 from attacks.base import Targets
-from attacks.budget import training_progress
-from attacks.decoders import EncoderDecoder
-from attacks.finished import weights_key
-from attacks.from_run import attack_of, identity, keep
 from attacks.generative import GenerativeAttack
-from attacks.optimizers import OptimizerSettings, scheduled
-from attacks.run_checks import check_embedder
-from attacks.tokenizing import label_ids, load_tokenizer, token_ids
 from attacks.vec2text.hypothesis_plan import (
     HypothesisPlan,
     Recipe,
@@ -40,10 +33,17 @@ from attacks.vec2text.iterative import Initial, IterativeAttack, check_width
 from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, without_ignored
 from attacks.vec2text.search import CorrectionSearch, Proposal
 from datamodules.hypotheses import Hypotheses, HypothesisMixture, HypothesisStore, texts_key
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Split
 from metrics.vectors import cosine_rows
+from models.budget import training_progress
+from models.decoders import EncoderDecoder
+from models.optimizers import OptimizerSettings, scheduled
+from models.tokenizing import label_ids, load_tokenizer, token_ids
+from runs.batch_cache import weights_key
+from runs.embedder_check import check_embedder
+from runs.stored_attack import attack_of, identity, keep
 
 INVERTER = "inverter"  # the copy, among the artifacts
 STATISTICS = "hypotheses.json"

@@ -21,8 +21,8 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
 from attacks.base import Targets
-from attacks.decoding import BeamSearch, Decoding, NucleusSampling
 from attacks.generative import GenerativeAttack
+from models.decoding import BeamSearch, Decoding, NucleusSampling
 
 ROWS = 256  # vectors that are decoded together
 NOISE_STEP = 0.02

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from attacks.decoders import EncoderDecoder
 from attacks.generative import GenerativeAttack
+from models.decoders import EncoderDecoder
 
 
 class Inverter(GenerativeAttack):

@@ -14,7 +14,7 @@ import torch
 from attacks.base import Attack, Prediction, Targets
 from attacks.vec2text.network import NetworkRewriter
 from attacks.vec2text.search import CorrectionSearch, Proposal, Round
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 
 Initial = Literal["inverter", "random", "constant"]

@@ -17,12 +17,12 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from attacks.cross_entropy import IGNORED, cross_entropy
-from attacks.decoders import start_decoder, step_decoder
-from attacks.decoding import BeamSearch
-from attacks.prefix import Prefix
-from attacks.tokenizing import token_ids
 from attacks.vec2text.search import Proposal
+from models.cross_entropy import IGNORED, cross_entropy
+from models.decoders import start_decoder, step_decoder
+from models.decoding import BeamSearch
+from models.prefix import Prefix
+from models.tokenizing import token_ids
 
 
 @dataclass(frozen=True, slots=True)

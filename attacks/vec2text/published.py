@@ -18,15 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.backbones import untied
-from attacks.decoders import EncoderDecoder
-from attacks.decoding import BeamSearch
-from attacks.prefix import Prefix
 from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter
 from attacks.vec2text.published_files import EMBEDDER, ReleasedFiles, fill, find, find_pair
 from attacks.vec2text.search import Proposal
 from embedders.model_files import read_json
 from errors import InputError
+from models.backbones import untied
+from models.decoders import EncoderDecoder
+from models.decoding import BeamSearch
+from models.prefix import Prefix
 
 _T5 = ("t5", "mt5")
 _INVERTER = {

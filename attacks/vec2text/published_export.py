@@ -19,9 +19,9 @@ from typing import Any
 from torch import Tensor, nn
 
 import runs
-from attacks.prefix import Prefix
 from attacks.vec2text.network import CorrectorNetwork
 from errors import InputError
+from models.prefix import Prefix
 
 _ARCHITECTURE = (
     "vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads", "dropout_rate",

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from attacks.vec2text.published import Published
-from embedders.cache import CachedEmbedder
+from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 
 # Everyday English on five subjects; the released models were trained on questions and passages of the web.

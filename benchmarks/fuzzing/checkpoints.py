@@ -21,9 +21,9 @@ from torch import Tensor
 
 import configuration
 import runs
-from attacks.finished import FinishedBatches
-from attacks.trust import trusting
 from embedders.base import fingerprint_of
+from runs.batch_cache import FinishedBatches
+from runs.trust import trusting
 
 from .broken import PATHS, VALUES, Inputs, changed, inputs, replaced, weighted, written
 from .pickles import hostile
@@ -34,8 +34,8 @@ SMALL = [
     "trainer.precision=32-true", "trainer.max_time=00:00:00:01", "~callbacks.progress", "~callbacks.attributes",
     "~callbacks.pace", "+callbacks.checkpoint.every_n_train_steps=1", "callbacks.checkpoint.train_time_interval=null",
 ]  # fmt: skip
-LIBRARIES = ("train", "lightning", "callbacks.analyses", "callbacks.baseline", "callbacks.report",
-             "callbacks.run_record", "callbacks.scoring_models", "attacks.bag_of_words", "attacks.sharding",
+LIBRARIES = ("train", "lightning", "callbacks.analyses", "callbacks.baseline", "reports.page",
+             "callbacks.run_record", "scoring.models", "attacks.bag_of_words", "models.sharding",
              "datamodules.inversion", "sentence_transformers", "transformers", "hydra.utils",
              "defenses.threat")  # fmt: skip
 ABSURD = [6_000_000_000, 2**31, 10**12]

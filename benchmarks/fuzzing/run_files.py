@@ -17,16 +17,16 @@ from rich.console import Console
 import compare
 import runs
 from attacks.base import Attack
-from attacks.finished import FinishedBatches
-from attacks.run_checks import check_embedder
-from attacks.trust import check_trusted
-from callbacks import trials
-from callbacks.audit_inputs import read_truths
-from callbacks.comparison_entries import read_entries
-from callbacks.correction_chart import HYPOTHESES
 from callbacks.history import History
-from callbacks.report import print_summary, write_report
-from embedders.cache import Queries
+from embedders.cache.cached import Queries
+from reports import trials
+from reports.audit.inputs import read_truths
+from reports.comparison.entries import read_entries
+from reports.correction_chart import HYPOTHESES
+from reports.page import print_summary, write_report
+from runs.batch_cache import FinishedBatches
+from runs.embedder_check import check_embedder
+from runs.trust import check_trusted
 
 from .broken import Inputs, inputs, json_of, json_values, lines_of, trees, weighted, written
 from .reader import Reader

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from datamodules.qdrant_folder import point_of
-from datamodules.vector_stores import draw, open_store
+from datamodules.vector_stores.qdrant_folder import point_of
+from datamodules.vector_stores.sampling import draw, open_store
 
 from .broken import Inputs, changed, inputs, json_of, json_values, replaced, weighted, written
 from .pickles import hostile

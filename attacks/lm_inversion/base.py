@@ -1,0 +1,227 @@
+"""The base of attacks that search for the input behind a language model's output; they hold the model itself.
+
+    attack=soda embedder=language_model embedder.model=gpt2 datamodule=random_tokens
+
+A target is an observation (embedders/observation.py); a prediction carries the ids that were found and whether the
+model gives exactly what was observed for them. Nothing is trained.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from attacks.base import Attack, Prediction, SearchRecord, Targets
+from attacks.lm_inversion.losses import Loss
+from attacks.lm_inversion.method import Rows, State
+from attacks.lm_inversion.search import Search
+from attacks.lm_inversion.slots import Found, SearchSettings
+from embedders.cache.cached import CachedEmbedder
+from embedders.language_model import LanguageModel
+from embedders.observation import Seen
+from embedders.white_box import WhiteBox
+from errors import InputError
+from examples import written_ids
+
+Length = Literal["known", "search"] | PositiveInt
+Tolerance = Annotated[float, Field(ge=0)]
+
+
+class LanguageModelAttack(Attack):
+    """Searches an input for every target; a subclass is the method that takes the steps (see method.Method).
+
+    Args:
+        loss: How far a candidate's output is from the target's.
+        iterations: For each target, and each length that is tried.
+        length: Tokens of the inputs: ``known`` of every target (from the data), ``search``: 1, 2, ... until one is
+            found, or a number for all of them.
+        max_length: The last that ``search`` tries.
+        slots: Targets searched at once; no more than a batch of the test holds (datamodule.eval_batch_size).
+        restarts: Searches for a target side by side, each with random numbers of its own.
+        atol: Within which observed logits agree, absolute.
+        rtol: The same, relative to the target's.
+        snapshot_every: Iterations between two files that a killed search goes on from.
+        seed: Of all random numbers.
+    """
+
+    trainable = False
+    reads_training_text = False
+
+    def __init__(
+        self,
+        loss: Loss,
+        iterations: PositiveInt = 1000,
+        length: Length = "known",
+        max_length: PositiveInt = 10,
+        slots: PositiveInt = 32,
+        restarts: PositiveInt = 1,
+        atol: Tolerance = 1e-4,
+        rtol: Tolerance = 1e-4,
+        snapshot_every: PositiveInt = 500,
+        seed: NonNegativeInt = 0,
+    ) -> None:
+        super().__init__()
+        self.objective = loss
+        self.length, self.max_length = length, max_length
+        self.settings = SearchSettings(iterations, slots, restarts, seed, atol, rtol, snapshot_every)
+
+    # -- what a subclass gives ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def passes(self, state: State) -> int | Tensor:
+        """See method.Method."""
+
+    @abstractmethod
+    def begin(self, rows: Rows) -> State:
+        """See method.Method."""
+
+    @abstractmethod
+    def step(self, state: State, rows: Rows) -> Tensor:
+        """See method.Method."""
+
+    def distance(self, model: WhiteBox, seen: Seen, logits: Tensor) -> Tensor:
+        """Loss of candidates by their logits (B, m, V), (B,)."""
+        return self.objective(model.observation, seen, logits)
+
+    # -- the attack -----------------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> WhiteBox:
+        """The model behind the observations."""
+        return self.white_box(self.oracle)
+
+    def white_box(self, oracle: CachedEmbedder | None) -> WhiteBox:
+        """The model behind a cache.
+
+        Raises:
+            InputError: It is none that the attack can invert.
+        """
+        return language_model_of(oracle)
+
+    def check_embedder(self, embedder: CachedEmbedder) -> None:
+        """See white_box."""
+        self.white_box(embedder)
+
+    def prepare_data(self) -> None:
+        """Before anything is embedded: is enough seen of the model?"""
+        self.check(self.model)
+
+    def check(self, model: WhiteBox) -> None:
+        """Whether outputs of ``model`` can be attacked with these settings.
+
+        Raises:
+            InputError: The loss needs logits and the text alone is seen; inputs are longer than the model's positions.
+        """
+        if self.objective.reads_logits and not model.observation.sees_logits:
+            raise InputError(
+                "attack.loss: the loss compares logits, and of the output the text alone is seen (embedder.top_k=0); "
+                "take attack/loss=text"
+            )
+        key, longest = ("length", self.length) if isinstance(self.length, int) else ("max_length", self.max_length)
+        if self.length != "known" and longest > model.max_tokens:
+            raise InputError(
+                f"attack.{key}={longest}: {model.name} has positions for {model.max_tokens} tokens of input"
+            )
+
+    def lengths(self, index: Sequence[int]) -> tuple[int, ...] | None:
+        """Tokens of the inputs of test examples, where the attack is told them."""
+        if self.length != "known":
+            return None
+        examples = self.data.examples("test")
+        chosen = [examples[place] for place in index]
+        return tuple(len(self.model.ids(e.text) if e.tokens is None else e.tokens) for e in chosen)
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """The language model's own tokens of texts."""
+        return [self.model.ids(text) for text in texts]
+
+    def query(self, prediction: Prediction) -> str:
+        """The ids that were found, written out."""
+        assert prediction.tokens is not None
+        return written_ids(prediction.tokens)
+
+    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        """Search an input for each target; a killed search goes on from its last file.
+
+        Raises:
+            InputError: The embedder is no language model; NaN, infinity or another width than the observation's; the
+                lengths are not known, or beyond the model's positions.
+        """
+        model = self.white_box(oracle)
+        # A test runs in inference mode, whose tensors take no gradients.
+        with torch.inference_mode(False), torch.enable_grad():
+            vectors = checked(targets.vectors, model).clone()
+            stages = self._stages(targets, model)
+            part = {"index": targets.index, "vectors": vectors}
+            unfinished = self.finished.unfinished("search", part, repr(stages))
+            search = Search(self, model, vectors, targets.index.tolist(), self.settings, unfinished)
+            found = search.run(stages)
+        return [prediction_of(one, model) for one in found]
+
+    def _stages(self, targets: Targets, model: WhiteBox) -> list[tuple[int, list[int]]]:
+        """The lengths to try, in order, and the targets that each is tried for."""
+        self.check(model)
+        everyone = list(range(len(targets.vectors)))
+        if self.length == "search":
+            return [(length, everyone) for length in range(1, self.max_length + 1)]
+        if self.length != "known":
+            return [(self.length, everyone)]
+        if targets.lengths is None:
+            raise InputError(
+                "attack.length=known: nobody says how long these inputs are; give attack.length=<number>, or "
+                "attack.length=search attack.max_length=<number> to try one length after another"
+            )
+        if max(targets.lengths, default=0) > model.max_tokens:
+            raise InputError(
+                f"an input of {max(targets.lengths)} tokens: {model.name} has positions for {model.max_tokens}"
+            )
+        return [
+            (length, [place for place in everyone if targets.lengths[place] == length])
+            for length in sorted(set(targets.lengths))
+        ]
+
+
+def language_model_of(oracle: CachedEmbedder | None) -> LanguageModel:
+    """The language model behind a cache.
+
+    Raises:
+        InputError: It is no language model.
+    """
+    embedder = None if oracle is None else oracle.embedder
+    if not isinstance(embedder, LanguageModel):
+        kind = "none" if embedder is None else type(embedder).__name__
+        raise InputError(
+            f"embedder: this attack inverts a language model's output, and {kind} is no language model; take "
+            "embedder=language_model embedder.model=<folder or hub name>"
+        )
+    return embedder
+
+
+def checked(vectors: Tensor, model: WhiteBox) -> Tensor:
+    """Observations (N, width) that the model could have given.
+
+    Raises:
+        InputError: Another width, NaN or infinity.
+    """
+    width = model.observation.width
+    if vectors.ndim != 2 or vectors.shape[1] != width:
+        raise InputError(
+            f"the targets have shape {tuple(vectors.shape)}; what is observed of {model.name} has width {width} "
+            f"({model.observation})"
+        )
+    finite = vectors.isfinite().all(dim=1)
+    if not finite.all():
+        raise InputError(f"target {int((~finite).nonzero()[0])} holds NaN or infinity")
+    return vectors
+
+
+def prediction_of(found: Found, model: WhiteBox) -> Prediction:
+    """What a search found, with the text that shows it."""
+    assert found.ids is not None
+    record = SearchRecord(found.verified, found.iterations, found.passes, found.loss)
+    return Prediction((model.decode(found.ids),), tokens=tuple(found.ids), search=record)

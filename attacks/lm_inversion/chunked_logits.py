@@ -1,0 +1,84 @@
+"""From next-token logits to the vectors that an encoder reads (Skapars et al. 2025, appendix D; Morris et al. 2023b).
+
+    logits (V,) - their moving average -> 64 pieces of V / 64 -> an MLP a piece -> 64 vectors
+
+Most of what a language model says is the same whatever it read: which tokens are common. The moving average over the
+training batches (unigram adaptation) is taken away, so that what is left is what the input changed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from models.prefix import Prefix
+
+
+class ChunkedLogits(Prefix):
+    """Logits cut into pieces, each through an MLP of its own, since each is of other tokens.
+
+    Args:
+        vectors: Pieces, and so vectors.
+        hidden: Width inside an MLP.
+        adaptation: Share of a training batch in the moving average; 0 leaves the logits as they are.
+        dropout: Dropout inside the MLPs.
+    """
+
+    unigram: Tensor
+    batches: Tensor
+
+    def __init__(
+        self,
+        vectors: PositiveInt = 64,
+        hidden: PositiveInt = 256,
+        adaptation: Annotated[float, Field(ge=0, lt=1)] = 0.01,
+        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0,
+    ) -> None:
+        super().__init__(vectors, "mlp", normalize=False, dropout=dropout)
+        self.hidden, self.adaptation = hidden, adaptation
+
+    def build(self, dimension: int, width: int) -> None:
+        """Make the layers for ``dimension`` logits (fewer than ``vectors`` leave pieces of zeros) and an encoder of
+        ``width``."""
+        self.width, self.piece = width, math.ceil(dimension / self.vectors)
+        self.inner = _Layers(self.vectors, self.piece, self.hidden)
+        self.drop = nn.Dropout(self.dropout)
+        self.outer = _Layers(self.vectors, self.hidden, width)
+        self.register_buffer("unigram", torch.zeros(dimension))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """(n, V) -> (n, vectors, width); in training, the batch moves the average first."""
+        if self.adaptation:
+            if self.training:
+                self._adapt(embeddings.detach().mean(0))
+            embeddings = embeddings - self.unigram
+        missing = self.vectors * self.piece - embeddings.shape[1]
+        pieces = nn.functional.pad(embeddings, (0, missing)).view(len(embeddings), self.vectors, self.piece)
+        projected: Tensor = self.outer(self.drop(nn.functional.gelu(self.inner(pieces))))
+        return projected
+
+    @torch.no_grad()
+    def _adapt(self, mean: Tensor) -> None:
+        """The first batch begins the average: from zero it would take hundreds."""
+        share = torch.where(self.batches == 0, 1.0, self.adaptation)
+        self.unigram.lerp_(mean, share)
+        self.batches += 1
+
+
+class _Layers(nn.Module):
+    """A linear layer for each of k pieces: (n, k, input) -> (n, k, output)."""
+
+    def __init__(self, pieces: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        bound = inputs**-0.5
+        self.weight = nn.Parameter(torch.empty(pieces, inputs, outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(pieces, outputs))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """All pieces in one batched product."""
+        return torch.einsum("nki,kio->nko", inputs, self.weight) + self.bias

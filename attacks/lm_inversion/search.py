@@ -1,0 +1,105 @@
+"""The search for many inputs at once, over one length after another; a killed one goes on from its last file.
+
+    search = Search(method, model, rows, index, SearchSettings(iterations=1000), unfinished)
+    search.run([(1, [0, 3]), (2, [1, 2])])      # inputs of one token for targets 0 and 3, of two for 1 and 2
+
+Every random number comes from (seed, example, length, restart, purpose), and a loss is a number a target, so what is
+found for a target depends neither on its neighbours nor on when it got its slot: all restarts of a target begin
+together and stop together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+
+from attacks.lm_inversion.interrupted import fits
+from attacks.lm_inversion.method import Method, State
+from attacks.lm_inversion.slots import Found, SearchSettings, Slots, Task
+from embedders.white_box import WhiteBox
+from runs.batch_cache import Unfinished
+
+SNAPSHOT_SECONDS = 60.0  # after which a file is written whatever the number of iterations: they may be slow
+
+
+class Search:
+    """A search for the inputs behind some observations.
+
+    Args:
+        method: Takes the steps.
+        model: Whose inputs are searched, in fp32.
+        rows: Observations (N, width).
+        index: Example of each.
+        settings: How long, how wide, how exact.
+        unfinished: Where a killed search left off.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        model: WhiteBox,
+        rows: Tensor,
+        index: Sequence[int],
+        settings: SearchSettings,
+        unfinished: Unfinished,
+    ) -> None:
+        seen = model.observation.parse(rows.to(model.device))
+        self.task = Task(method, model, seen, list(index), settings, [Found() for _ in index])
+        self.unfinished = unfinished
+        self._since, self._written = 0, time.monotonic()
+
+    def run(self, stages: Sequence[tuple[int, Sequence[int]]]) -> list[Found]:
+        """Search the inputs of each stage's length for its targets, but for those that an earlier stage has solved."""
+        task = self.task
+        first, slots = self._interrupted(stages)
+        for number in range(first, len(stages)):
+            length, wanted = stages[number]
+            if slots is None:
+                slots = Slots(task, length, [place for place in wanted if not task.found[place].verified])
+            while slots.active():
+                slots.step()
+                self._keep(number, slots)
+            slots = None
+        self.unfinished.remove()
+        return task.found
+
+    def _interrupted(self, stages: Sequence[tuple[int, Sequence[int]]]) -> tuple[int, Slots | None]:
+        """The stage to begin with, and its slots where a killed search has left some; takes over what was found."""
+        task, saved = self.task, self.unfinished.read()
+        sizes = {"stages": len(stages), "targets": len(task.found), "vocabulary": task.model.inputs}
+        if saved is None:
+            return 0, None
+        if fits(saved, **sizes):
+            book, state = (_moved(saved[name], task.model.device) for name in ("book", "state"))
+            slots = Slots(task, stages[saved["stage"]][0], saved["waiting"], book, state)
+            if slots.fits():
+                task.found[:] = [Found(**values) for values in saved["found"]]
+                return saved["stage"], slots
+        rank_zero_warn(f"{self.unfinished.path}: not what this search writes; that batch is begun anew")
+        return 0, None
+
+    def _keep(self, stage: int, slots: Slots) -> None:
+        """Write a file where the last was written long enough ago."""
+        self._since += 1
+        many = self._since >= self.task.settings.snapshot_every
+        if not many and time.monotonic() - self._written < SNAPSHOT_SECONDS:
+            return
+        self.unfinished.write(
+            {
+                "stage": stage,
+                "found": [asdict(found) for found in self.task.found],
+                "waiting": slots.waiting,
+                "book": slots.book,
+                "state": {name: tensor.detach() for name, tensor in slots.state.items()},
+            }
+        )
+        self._since, self._written = 0, time.monotonic()
+
+
+def _moved(state: State, device: torch.device) -> State:
+    return {name: tensor.to(device) if isinstance(tensor, Tensor) else tensor for name, tensor in state.items()}

@@ -1,0 +1,231 @@
+"""Targets in slots: a step for all of them, candidates judged, those that are solved leave and waiting ones follow.
+
+    slots = Slots(task, length=3, waiting=[0, 1, 2])
+    while slots.active():
+        slots.step()
+    task.found[0].ids
+
+All inputs in the slots have one length; a search over several is search.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.lm_inversion.interrupted import book_fits, state_fits
+from attacks.lm_inversion.method import Method, Rows, State
+from embedders.observation import Seen
+from embedders.white_box import WhiteBox
+
+_WORST = 3e38  # in the place of a loss that is no number: any candidate is better than none
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """How long, how wide and how exact a search is.
+
+    Attributes:
+        iterations: For each target and length.
+        slots: Targets at once.
+        restarts: Searches for a target at once, each with random numbers of its own; the first that ends counts.
+        seed: Of all random numbers.
+        atol: Within which observed logits agree, absolute.
+        rtol: The same, relative to the target's.
+        snapshot_every: Iterations between two files that a killed search goes on from.
+    """
+
+    iterations: int
+    slots: int = 32
+    restarts: int = 1
+    seed: int = 0
+    atol: float = 1e-4
+    rtol: float = 1e-4
+    snapshot_every: int = 500
+
+
+@dataclass(slots=True)
+class Found:
+    """The best candidate of a target so far.
+
+    Attributes:
+        ids: Its tokens; None before the first.
+        loss: Its distance from the target.
+        verified: Whether it gives all that is seen.
+        iterations: Taken for the target, over all lengths.
+        passes: Forward passes, over all lengths and restarts.
+    """
+
+    ids: list[int] | None = None
+    loss: float = float("inf")
+    verified: bool = False
+    iterations: int = 0
+    passes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A search for the inputs behind some observations.
+
+    Attributes:
+        method: Takes the steps.
+        model: Whose inputs are searched, in fp32.
+        seen: What is seen of N targets.
+        index: Example of each.
+        settings: How long, how wide, how exact.
+        found: What was found for each so far.
+    """
+
+    method: Method
+    model: WhiteBox
+    seen: Seen
+    index: Sequence[int]
+    settings: SearchSettings
+    found: list[Found]
+
+
+class Slots:
+    """The slots of one stage of a search.
+
+    ``book`` holds, a row for each target in a slot: ``target`` (its place), ``iteration``, ``passes``, ``before`` (the
+    candidates of its restarts, (R, n)), ``ids`` and ``loss`` of the best so far.
+
+    Args:
+        task: The whole search.
+        length: Tokens of the inputs.
+        waiting: Places of the targets that have no slot yet, in order.
+        book: See above; None: all slots are free.
+        state: The method's, a row for each restart of each target in a slot.
+    """
+
+    def __init__(
+        self, task: Task, length: int, waiting: list[int], book: State | None = None, state: State | None = None
+    ) -> None:
+        self.task, self.length, self.waiting = task, length, waiting
+        self.book, self.state = book or {}, state or {}
+        self._rows: Rows | None = None
+
+    def fits(self) -> bool:
+        """Whether book and state are those of this search: they are read from a file, which may be somebody else's."""
+        sizes = {"targets": len(self.task.found), "vocabulary": self.task.model.inputs}
+        if not book_fits(self.book, self._new([0]), **sizes):
+            return False
+        begun = self.task.method.begin(self._rows_of(self.book)) if len(self.book["target"]) else {}
+        return state_fits(self.state, begun, vocabulary=self.task.model.inputs) if begun else True
+
+    def active(self) -> bool:
+        """Fill the free slots; whether there is anything left to do."""
+        taken = len(self.book["target"]) if self.book else 0
+        new = self.waiting[: self.task.settings.slots - taken]
+        if new:
+            self.waiting = self.waiting[len(new) :]
+            book = self._new(new)
+            rows = self._rows_of(book)
+            self.state = _joined(self.state, self.task.method.begin(rows))
+            self.book = _joined(self.book, book)
+            self._rows = None
+        return bool(self.book) and len(self.book["target"]) > 0
+
+    def step(self) -> None:
+        """One iteration of all targets in a slot; those that are solved or have had theirs leave."""
+        method, settings, book = self.task.method, self.task.settings, self.book
+        book["iteration"] += 1
+        if self._rows is None:
+            self._rows = self._rows_of(book)
+        self._rows.iteration.copy_(book["iteration"].repeat_interleave(settings.restarts))
+        self._rows.best.copy_(book["ids"].repeat_interleave(settings.restarts, dim=0))
+        candidates = method.step(self.state, self._rows)
+        spent = method.passes(self.state)
+        each = spent.view(-1, settings.restarts).sum(1) if isinstance(spent, Tensor) else spent * settings.restarts
+        book["passes"] += each
+        solved = self._judge(candidates.view(-1, settings.restarts, self.length), self._rows.seen)
+        leaving = solved | (book["iteration"] >= settings.iterations)
+        if leaving.any():
+            self._leave(leaving, solved)
+
+    def _judge(self, candidates: Tensor, seen: Seen) -> Tensor:
+        """Run the candidates (S, R, n) that are new, and keep the best; (S,) whether one of them is exact."""
+        book, settings = self.book, self.task.settings
+        slots, restarts = candidates.shape[:2]
+        changed = (candidates != book["before"]).any(dim=2)
+        book["before"] = candidates.clone()
+        book["passes"] += changed.sum(dim=1)
+        solved = torch.zeros(slots, dtype=torch.bool, device=candidates.device)
+        chosen = changed.flatten().nonzero().squeeze(1)
+        if not len(chosen):
+            return solved
+        some = seen[chosen]
+        logits = self.task.model.logits(candidates.flatten(0, 1)[chosen], some.continuation)
+        agrees = self.task.model.observation.agrees(some, logits, settings.atol, settings.rtol)
+        distance = (
+            self.task.method.distance(self.task.model, some, logits).float().nan_to_num(nan=_WORST, posinf=_WORST)
+        )
+        loss = torch.full((slots * restarts,), torch.inf, device=candidates.device)
+        # An exact candidate is before all others, whatever the last digits of its loss.
+        loss[chosen] = torch.where(agrees, -1.0, distance)
+        least, restart = loss.view(slots, restarts).min(dim=1)
+        better = least < book["loss"]
+        best = candidates[torch.arange(slots, device=candidates.device), restart]
+        book["ids"] = torch.where(better[:, None], best, book["ids"])
+        book["loss"] = torch.where(better, least, book["loss"])
+        solved |= least == -1.0
+        exact = torch.zeros_like(loss)
+        exact[chosen] = distance
+        at = exact.view(slots, restarts).gather(1, restart[:, None]).squeeze(1)
+        book["loss"] = torch.where(solved, at, book["loss"])
+        return solved
+
+    def _leave(self, leaving: Tensor, solved: Tensor) -> None:
+        book = self.book
+        for slot in leaving.nonzero().squeeze(1).tolist():
+            found = self.task.found[int(book["target"][slot])]
+            found.iterations += int(book["iteration"][slot])
+            found.passes += int(book["passes"][slot])
+            if solved[slot] or float(book["loss"][slot]) < found.loss or found.ids is None:
+                found.ids, found.loss = book["ids"][slot].tolist(), float(book["loss"][slot])
+                found.verified = bool(solved[slot])
+        kept = (~leaving).nonzero().squeeze(1)
+        self.book = {name: tensor[kept] for name, tensor in book.items()}
+        rows = _every_restart(kept, self.task.settings.restarts)
+        self.state = {name: tensor[rows] for name, tensor in self.state.items()}
+        self._rows = None
+
+    def _new(self, targets: list[int]) -> State:
+        device, restarts = self.task.model.device, self.task.settings.restarts
+        count = len(targets)
+        return {
+            "target": torch.tensor(targets, device=device),
+            "iteration": torch.zeros(count, dtype=torch.long, device=device),
+            "passes": torch.zeros(count, dtype=torch.long, device=device),
+            "before": torch.full((count, restarts, self.length), -1, device=device),
+            "ids": torch.full((count, self.length), -1, device=device),
+            "loss": torch.full((count,), torch.inf, device=device),
+        }
+
+    def _rows_of(self, book: State) -> Rows:
+        restarts = self.task.settings.restarts
+        places = book["target"].repeat_interleave(restarts)
+        return Rows(
+            model=self.task.model,
+            seen=self.task.seen[places],
+            length=self.length,
+            iteration=book["iteration"].repeat_interleave(restarts),
+            examples=tuple(self.task.index[place] for place in places.tolist()),
+            restarts=tuple(range(restarts)) * len(book["target"]),
+            seed=self.task.settings.seed,
+            best=book["ids"].repeat_interleave(restarts, dim=0),
+        )
+
+
+def _joined(old: State, new: State) -> State:
+    """The rows of both, those of ``old`` first."""
+    return {name: torch.cat([old[name], tensor]) if name in old else tensor for name, tensor in new.items()}
+
+
+def _every_restart(slots: Tensor, restarts: int) -> Tensor:
+    """Rows of the state of some slots."""
+    within = torch.arange(restarts, device=slots.device)
+    return (slots[:, None] * restarts + within).flatten()

@@ -1,0 +1,158 @@
+"""SODA (soda_skapars2025, algorithm 1): gradient search over relaxed inputs, for many targets in one tensor.
+
+    state Z (B, n, V), one row a target's input; the input read is softmax(Z / temperature) @ embedding matrix
+    step  Adam without bias correction, then Z shrinks (decay); argmax Z is the candidate
+    every reset_moments steps Adam forgets, every reset_state steps Z is drawn anew
+
+Without decay the search fails almost always: weights that once rose are never lowered again.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from attacks.lm_inversion.base import LanguageModelAttack, Length, Tolerance
+from attacks.lm_inversion.losses import Loss
+from attacks.lm_inversion.method import Rows, State
+
+EPSILON = 1e-8
+# Of what is drawn, in the paper: weights of tokens (algorithm 1) and input vectors (algorithm 2).
+WEIGHTS_STD, VECTORS_STD = 0.1, 1.0
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class SODA(LanguageModelAttack):
+    """Sparse one-hot discrete Adam; the defaults are the paper's for TinyStories-33M (appendix A).
+
+    Args:
+        loss: See LanguageModelAttack, also for the arguments that are not named here.
+        lr: Learning rate.
+        betas: Of Adam's moments.
+        temperature: Of the softmax.
+        decay: What Z is multiplied with after each step; 1: nothing.
+        reset_moments: Steps after which Adam's moments are zero again, t1; null: never.
+        reset_state: Steps after which Z is drawn anew too, t2; null: never.
+        bias_correction: Adam's, which the paper leaves out.
+        reparametrize: Search weights of tokens (true), or input vectors, which begin at random and are read as the
+            nearest token (false; the paper's embedding search).
+        fluency: Weight of the input's negative log-likelihood (equation 13); the paper uses 0.009 on natural text.
+        draw_std: Standard deviation of what is drawn; null: the paper's, 0.1 for weights and 1 for input vectors. A
+            model's own vectors may be far shorter than those (GPT-2's are about 0.14 a number).
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        lr: PositiveFloat = 0.065,
+        betas: tuple[Beta, Beta] = (0.9, 0.995),
+        temperature: PositiveFloat = 0.05,
+        decay: Annotated[float, Field(gt=0, le=1)] = 0.9,
+        reset_moments: PositiveInt | None = 50,
+        reset_state: PositiveInt | None = 1500,
+        bias_correction: bool = False,
+        reparametrize: bool = True,
+        fluency: NonNegativeFloat = 0.0,
+        iterations: PositiveInt = 1000,
+        length: Length = "known",
+        max_length: PositiveInt = 10,
+        slots: PositiveInt = 32,
+        restarts: PositiveInt = 1,
+        atol: Tolerance = 1e-4,
+        rtol: Tolerance = 1e-4,
+        snapshot_every: PositiveInt = 500,
+        seed: NonNegativeInt = 0,
+        draw_std: PositiveFloat | None = None,
+    ) -> None:
+        super().__init__(
+            loss, iterations, length, max_length, slots, restarts, atol, rtol, snapshot_every, seed
+        )  # fmt: skip
+        self.lr, self.betas, self.temperature, self.decay = lr, betas, temperature, decay
+        self.reset_moments, self.reset_state = reset_moments, reset_state
+        self.bias_correction, self.reparametrize, self.fluency = bias_correction, reparametrize, fluency
+        self.draw_std = draw_std or (WEIGHTS_STD if reparametrize else VECTORS_STD)
+
+    def passes(self, state: State) -> int | Tensor:
+        """A forward and a backward pass."""
+        return 3
+
+    def begin(self, rows: Rows) -> State:
+        """Z = 0 for the first restart, drawn for the others; input vectors are always drawn."""
+        vectors = rows.model.input_vectors
+        shape = (len(rows), rows.length, len(vectors) if self.reparametrize else vectors.shape[1])
+        z = torch.zeros(shape, device=rows.model.device)
+        for row in range(len(rows)):
+            if rows.restarts[row] or not self.reparametrize:
+                self._draw(z, rows, row, purpose=0)
+        return {"z": z, "m": torch.zeros_like(z), "v": torch.zeros_like(z)}
+
+    def step(self, state: State, rows: Rows) -> Tensor:
+        """One step for all inputs, (B, n) ids of the candidates."""
+        z, m, v = state["z"], state["m"], state["v"]
+        gradient = self._gradient(z, rows)
+        first, second = self.betas
+        m.mul_(first).add_(gradient, alpha=1 - first)
+        v.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        if self.bias_correction:
+            taken = rows.iteration if self.reset_moments is None else (rows.iteration - 1) % self.reset_moments + 1
+            taken = taken.to(z.dtype)[:, None, None]
+            root = (v / (1 - second**taken)).sqrt_().add_(EPSILON)
+            z.addcdiv_(m / (1 - first**taken), root, value=-self.lr)
+        else:
+            z.addcdiv_(m, v.sqrt().add_(EPSILON), value=-self.lr)
+        if self.decay != 1:
+            z.mul_(self.decay)
+        candidates = self._candidates(z, rows)
+        self._reset(state, rows)
+        return candidates
+
+    def _gradient(self, z: Tensor, rows: Rows) -> Tensor:
+        """Of the loss of all inputs; each one's depends on its own row alone."""
+        z = z.detach().requires_grad_(True)
+        weights = (z / self.temperature).softmax(dim=-1) if self.reparametrize else None
+        vectors = z if weights is None else weights @ rows.model.input_vectors
+        m = rows.seen.ids.shape[1]
+        keep = rows.length + m - 1 if self.fluency else m
+        logits = rows.model.relaxed(vectors, rows.seen.continuation, keep)
+        loss = self.objective(rows.model.observation, rows.seen, logits[:, -m:]).sum()
+        if self.fluency and rows.length > 1:
+            read = weights if weights is not None else self._nearest(vectors.detach(), rows)
+            said = logits[:, : rows.length - 1, : read.shape[-1]] - logits[:, : rows.length - 1].logsumexp(-1, True)
+            loss = loss - self.fluency * (read[:, 1:] * said).sum()
+        (gradient,) = torch.autograd.grad(loss, z)
+        return gradient
+
+    def _candidates(self, z: Tensor, rows: Rows) -> Tensor:
+        """The candidate that a state stands for, (B, n) ids."""
+        return (z if self.reparametrize else _closeness(z, rows.model.input_vectors)).argmax(dim=-1)
+
+    def _nearest(self, vectors: Tensor, rows: Rows) -> Tensor:
+        """One-hot nearest tokens, (B, n, V)."""
+        table = rows.model.input_vectors
+        return torch.nn.functional.one_hot(_closeness(vectors, table).argmax(dim=-1), len(table)).float()
+
+    def _reset(self, state: State, rows: Rows) -> None:
+        iteration = rows.iteration
+        again = _every(iteration, self.reset_state)
+        forget = (again | _every(iteration, self.reset_moments)).nonzero().squeeze(1)
+        if len(forget):
+            state["m"][forget] = 0
+            state["v"][forget] = 0
+        for row in again.nonzero().squeeze(1).tolist():
+            self._draw(state["z"], rows, row, purpose=int(iteration[row]))
+
+    def _draw(self, z: Tensor, rows: Rows, row: int, purpose: int) -> None:
+        drawn = torch.randn(z.shape[1:], generator=rows.generator(row, purpose))
+        z[row] = (drawn * self.draw_std).to(z.device)
+
+
+def _every(iteration: Tensor, steps: int | None) -> Tensor:
+    return torch.zeros_like(iteration, dtype=torch.bool) if steps is None else iteration % steps == 0
+
+
+def _closeness(vectors: Tensor, table: Tensor) -> Tensor:
+    """Larger for tokens whose vector is nearer, (B, n, V): half the squared distance, negated, up to a constant."""
+    return vectors @ table.T - table.square().sum(dim=1) / 2

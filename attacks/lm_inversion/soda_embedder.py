@@ -1,0 +1,188 @@
+"""SODA against a sentence embedder whose weights are known: a vector in, the word pieces behind it out.
+
+    attack=soda_embedder embedder=minilm                                # from nothing
+    attack=soda_embedder embedder=minilm attack.start_run=<geia run>    # from what another attack reads
+
+The same relaxation and steps as against a language model; the vector is the only "token" that is seen. No paper has it:
+what it reaches is in docs/lm_inversion.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from attacks.base import Attack, Prediction, Targets
+from attacks.lm_inversion.base import Length, Tolerance
+from attacks.lm_inversion.coordinates import Coordinates
+from attacks.lm_inversion.losses import Loss
+from attacks.lm_inversion.method import Rows, State
+from attacks.lm_inversion.soda import SODA, Beta
+from embedders.cache.cached import CachedEmbedder
+from embedders.transformer import TransformerEmbedder
+from embedders.white_box import RelaxedEncoder, WhiteBox
+from errors import InputError
+from runs.embedder_check import check_embedder
+from runs.stored_attack import attack_of, keep
+
+START = "start"  # among the artifacts
+
+
+class SodaEmbedder(SODA):
+    """White-box inversion of sentence vectors; see SODA for the arguments that are not named here.
+
+    Args:
+        start_run: A finished run on vectors of the same embedder; the search begins at what its attack reads. None
+            begins from nothing.
+        start_weight: Of the tokens that the start says, before the first step, among all tokens.
+        exact_steps: The last so many iterations are exact steps (see coordinates.py), from the best candidate of the
+            others; 0: none, ``iterations``: all, from the start itself.
+        candidates: Tokens that an exact step tries at its place.
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        start_run: str | None = None,
+        start_weight: Annotated[float, Field(gt=0, lt=1)] = 0.5,
+        exact_steps: NonNegativeInt = 0,
+        candidates: PositiveInt = 64,
+        lr: PositiveFloat = 0.065,
+        betas: tuple[Beta, Beta] = (0.9, 0.995),
+        temperature: PositiveFloat = 0.05,
+        decay: Annotated[float, Field(gt=0, le=1)] = 0.9,
+        reset_moments: PositiveInt | None = 50,
+        reset_state: PositiveInt | None = 1500,
+        bias_correction: bool = False,
+        reparametrize: bool = True,
+        iterations: PositiveInt = 1000,
+        length: Length = "known",
+        max_length: PositiveInt = 10,
+        slots: PositiveInt = 32,
+        restarts: PositiveInt = 1,
+        atol: Tolerance = 1e-4,
+        rtol: Tolerance = 1e-4,
+        snapshot_every: PositiveInt = 500,
+        seed: NonNegativeInt = 0,
+    ) -> None:
+        super().__init__(
+            loss, lr, betas, temperature, decay, reset_moments, reset_state, bias_correction, reparametrize, 0.0,
+            iterations, length, max_length, slots, restarts, atol, rtol, snapshot_every, seed,
+        )  # fmt: skip
+        if start_run is not None and not reparametrize:
+            raise ValueError("start_run gives weights of tokens to begin with, and reparametrize=false searches none")
+        if exact_steps > iterations:
+            raise ValueError(
+                f"exact_steps={exact_steps}: more than iterations={iterations}, of which they are the last; give "
+                "fewer of them, or more iterations"
+            )
+        self.start_run, self.start_weight = start_run, start_weight
+        self.relaxed_steps = iterations - exact_steps
+        self.coordinates = Coordinates(loss, candidates)
+        self._held: dict[str, Attack] = {}  # no submodule: it is not trained, moved or saved
+        self._starts: dict[int, list[int]] = {}
+
+    def white_box(self, oracle: CachedEmbedder | None) -> WhiteBox:
+        """The encoder behind a cache.
+
+        Raises:
+            InputError: It is none whose gradients can be taken.
+        """
+        embedder = None if oracle is None else oracle.embedder
+        if not isinstance(embedder, TransformerEmbedder):
+            kind = "none" if embedder is None else type(embedder).__name__
+            raise InputError(
+                f"embedder: this attack takes gradients through the embedder, and {kind} gives none; take "
+                "embedder=minilm, or embedder=transformer embedder.model=<folder or hub name>"
+            )
+        return RelaxedEncoder(embedder)
+
+    def prepare_data(self) -> None:
+        """Before anything is embedded: does the start go with the embedder?"""
+        super().prepare_data()
+        if self.start_run is not None and not self.from_checkpoint:
+            assert self.oracle is not None
+            key = "attack.start_run"
+            check_embedder(Path(self.start_run), key, self.oracle.fingerprint, self.oracle.dimension)
+
+    def prepare(self, texts: object, artifacts: Path) -> None:
+        """Copy the run that the search starts from."""
+        if self.start_run is not None:
+            keep(Path(self.start_run), artifacts / START)
+
+    def build(self, dimension: int) -> None:
+        """Read that run."""
+        assert self.artifacts is not None
+        if self.start_run is not None:
+            self._held = {START: attack_of(self.artifacts / START, dimension)}
+
+    def deciding(self) -> dict[str, Tensor]:
+        """The weights of the start."""
+        return {name: tensor for attack in self._held.values() for name, tensor in attack.deciding().items()}
+
+    def query(self, prediction: Prediction) -> str:
+        """The text."""
+        return prediction.candidates[0]
+
+    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        """Search from what the other attack reads, where there is one; see LanguageModelAttack.invert."""
+        model = self.white_box(oracle)
+        said: dict[int, str] = {}
+        for attack in self._held.values():
+            read = attack.to(targets.vectors.device).invert(targets, None)
+            for place, prediction in zip(targets.index.tolist(), read, strict=True):
+                self._starts[place] = model.ids(prediction.candidates[0])
+                said[place] = prediction.candidates[0]
+        found = super().invert(targets, oracle)
+        # Pieces do not say how a text was spaced and capitalised: where they are the start's, its text stands.
+        return [
+            replace(prediction, candidates=(said[place],))
+            if place in said and list(prediction.tokens or ()) == self._starts[place]
+            else prediction
+            for place, prediction in zip(targets.index.tolist(), found, strict=True)
+        ]
+
+    def begin(self, rows: Rows) -> State:
+        """As SODA, plus the weights of the start; where the start is shorter than the input, its end is left open."""
+        state = super().begin(rows)
+        vocabulary = len(rows.model.input_vectors)
+        odds = self.start_weight / (1 - self.start_weight) * (vocabulary - 1)
+        for row, example in enumerate(rows.examples):
+            ids = torch.tensor(self._starts.get(example, [])[: rows.length], dtype=torch.long)
+            state["z"][row, torch.arange(len(ids)), ids] += self.temperature * float(torch.tensor(odds).log())
+        return state | self.coordinates.begin(self._candidates(state["z"], rows))
+
+    def passes(self, state: State) -> Tensor:
+        """Of the last step, (B,)."""
+        return state["spent"]
+
+    def step(self, state: State, rows: Rows) -> Tensor:
+        """A step of SODA for inputs that have some of these left, an exact one for the others."""
+        exact = rows.iteration > self.relaxed_steps
+        found = torch.empty_like(state["ids"])
+        for take, chosen in ((self._relaxed_step, ~exact), (self._exact_step, exact)):
+            places = chosen.nonzero().squeeze(1)
+            if len(places) == len(rows):
+                return take(state, rows)
+            if len(places):
+                part = {name: tensor[places] for name, tensor in state.items()}
+                found[places] = take(part, rows[places])
+                for name, tensor in part.items():
+                    state[name][places] = tensor
+        return found
+
+    def _relaxed_step(self, state: State, rows: Rows) -> Tensor:
+        state["spent"] = torch.zeros_like(state["spent"]) + super().passes(state)
+        return super().step(state, rows)
+
+    def _exact_step(self, state: State, rows: Rows) -> Tensor:
+        """The first begins with the best candidate so far, if there is one."""
+        taken = rows.iteration - self.relaxed_steps
+        fresh = (taken == 1)[:, None] & (rows.best >= 0)
+        state["ids"] = torch.where(fresh, rows.best, state["ids"])
+        return self.coordinates.step(state, rows, (taken - 1) % rows.length)

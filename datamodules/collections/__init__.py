@@ -1,0 +1,1 @@
+"""Collections of documents and queries, which can be searched."""

@@ -1,0 +1,182 @@
+"""Collections to search in: documents, queries, and judgements of which document answers which query.
+
+    collection = BeirCollection("scifact").read()       # a directory or a data set of the hub
+    collection.documents[4].text, collection.queries[0].text, collection.judgements[0]      # {"31715818": 1}
+
+``datamodules.collections.beir`` and ``datamodules.collections.clirmatrix`` read files; what does not fit together is
+found here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from lightning.pytorch.utilities import rank_zero_warn
+
+from errors import InputError, did_you_mean
+from examples import Example
+
+
+class Entry(NamedTuple):
+    """A document or a query as a file has it."""
+
+    name: str
+    text: str
+    language: str | None
+
+
+class Judgement(NamedTuple):
+    """How relevant a document is to a query; 0 or less is not at all."""
+
+    query: str
+    document: str
+    grade: int
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What can be searched and judged.
+
+    Attributes:
+        documents: Uncut, ``index`` their position; blank ones are left out.
+        document_ids: Of each document.
+        queries: Those with a text and a relevant document; uncut, ``index`` their position.
+        query_ids: Of each query.
+        judgements: Of each query: grades by document id, those of documents that are not there included, so that
+            figures are those of any evaluator that reads the judgements.
+        left_out: What does not fit, counted; see ``assembled``.
+        skip_same_id: Whether a document with a query's own id is no answer to it.
+    """
+
+    documents: Sequence[Example]
+    document_ids: Sequence[str]
+    queries: Sequence[Example]
+    query_ids: Sequence[str]
+    judgements: Sequence[Mapping[str, int]]
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    skip_same_id: bool = False
+
+
+@runtime_checkable
+class CollectionSource(Protocol):
+    """Reads a collection from where it lies."""
+
+    def read(self) -> Collection: ...
+
+
+def assembled(
+    name: str,
+    documents: Iterable[tuple[str, Entry]],
+    queries: Iterable[tuple[str, Entry]],
+    judgements: Iterable[tuple[str, Judgement]],
+    skip_same_id: bool = False,
+) -> Collection:
+    """A collection of its parts; what does not fit is left out, counted and reported in one warning.
+
+    Counted are blank documents and queries, judgements of unknown documents (these stay in ``judgements``) and of
+    unknown queries, and judged queries to which no document is relevant, for which no figure is defined.
+
+    Args:
+        name: For messages.
+        documents: With the place in a file of each, in the order in which they are searched.
+        queries: The same; those without a judgement are no part of the test.
+        judgements: The same.
+        skip_same_id: See Collection.
+
+    Raises:
+        InputError: An id comes twice, a judgement contradicts another, or nothing is left to be searched for.
+    """
+    left_out: Counter[str] = Counter()
+    all_documents, all_queries = _distinct("documents", documents), _distinct("queries", queries)
+    known = {one: entry for one, entry in all_documents.items() if entry.text.strip()}
+    asked = {one: entry for one, entry in all_queries.items() if entry.text.strip()}
+    left_out["blank documents"] = len(all_documents) - len(known)
+    grades: dict[str, dict[str, int]] = {}
+    overlap = False
+    for where, (query, document, grade) in judgements:
+        of_query = grades.setdefault(query, {})
+        if of_query.setdefault(document, grade) != grade:
+            raise InputError(
+                f"{where}: query {query!r} and document {document!r} were judged {of_query[document]} before"
+            )
+        left_out["judgements of unknown documents"] += document not in all_documents
+        left_out["judgements of unknown queries"] += query not in all_queries
+        overlap = overlap or (document in known and query in asked)
+    if not overlap:
+        raise InputError(_apart(name, all_documents, all_queries, grades))
+    left_out["blank queries"] = sum(one in grades and one not in asked for one in all_queries)
+    judged = [one for one in asked if one in grades]
+    chosen = [one for one in judged if any(grade > 0 for grade in grades[one].values())]
+    left_out["queries without a relevant document"] = len(judged) - len(chosen)
+    counted = {what: count for what, count in left_out.items() if count}
+    if counted:
+        rank_zero_warn(f"collection {name}: {', '.join(f'{count:,} {what}' for what, count in counted.items())}")
+    if not chosen:
+        raise InputError(f"collection {name}: no document is relevant to any of {len(judged)} judged queries")
+    return Collection(
+        documents=[Example(place, entry.text, language=entry.language) for place, entry in enumerate(known.values())],
+        document_ids=list(known),
+        queries=[Example(place, asked[one].text, language=asked[one].language) for place, one in enumerate(chosen)],
+        query_ids=chosen,
+        judgements=[grades[one] for one in chosen],
+        left_out=counted,
+        skip_same_id=skip_same_id,
+    )
+
+
+def _apart(
+    name: str, documents: Mapping[str, Entry], queries: Mapping[str, Entry], grades: Mapping[str, Mapping[str, int]]
+) -> str:
+    """Why no judgement joins a query to a document, with one id of each kind."""
+    if not grades:
+        return f"collection {name}: there are no judgements"
+    judged = next(iter(grades.items()))
+    samples = {
+        "documents": (len(documents), next(iter(documents), "none"), next(iter(judged[1]))),
+        "queries": (len(queries), next(iter(queries), "none"), judged[0]),
+    }
+    said = (
+        f"{count:,} {kind} such as {one!r}, judged such as {other!r}" for kind, (count, one, other) in samples.items()
+    )
+    return f"collection {name}: no judgement joins a query to a document that are both there ({'; '.join(said)})"
+
+
+def _distinct(kind: str, entries: Iterable[tuple[str, Entry]]) -> dict[str, Entry]:
+    found: dict[str, Entry] = {}
+    for where, entry in entries:
+        if entry.name in found:
+            raise InputError(f"{where}: two {kind} have the id {entry.name!r}")
+        found[entry.name] = entry
+    return found
+
+
+def name_of(row: Mapping[str, Any], field_name: str, where: str) -> str:
+    if row.get(field_name) in (None, ""):
+        hint = did_you_mean(field_name, map(str, row))
+        raise InputError(
+            f"{where}: no {field_name!r}; {hint}" if field_name not in row else f"{where}: {field_name} is empty"
+        )
+    return str(row[field_name]).strip()
+
+
+def text_of(row: Mapping[str, Any], field_name: str, where: str) -> str:
+    if field_name not in row:
+        raise InputError(f"{where}: no field {field_name!r}; {did_you_mean(field_name, map(str, row))}")
+    text = row[field_name]
+    if not isinstance(text, str):
+        raise InputError(f"{where}: {field_name} should be a text, not {type(text).__name__}")
+    return text
+
+
+def grade_of(row: Mapping[str, Any], where: str) -> int:
+    value = row.get("score")
+    try:
+        grade = float(str(value))
+        if grade != int(grade):
+            raise ValueError
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{where}: the score should be a whole number, not {value!r:.40}") from error
+    return int(grade)

@@ -1,0 +1,1 @@
+"""Where texts come from: files, sets of the hub, the built-in corpus, token ids."""

@@ -1,0 +1,256 @@
+"""datamodule=files: your own text, one file or several.
+
+    python train.py datamodule=files datamodule.path=chat.jsonl datamodule.text_field=utterance
+
+where a line of chat.jsonl is ``{"utterance": "hi, I am Ada", "split": "train"}``. Readable: .jsonl, .csv, .tsv (no
+quoting: a quote is a character like any other), .parquet and .txt (a text a line), all in UTF-8, and .gz of each but
+parquet. Blank texts and lines are skipped, with one warning for a file; anything else that cannot be read is an error
+that names the file and line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from lightning.pytorch.utilities import rank_zero_warn
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from datamodules.inversion import InversionDataModule
+from datamodules.sources.base import SPLITS, Fields, completed
+from datamodules.sources.file_rows import existing, rows
+from datamodules.sources.groups import check_disjoint, cut_by_group
+from datamodules.sources.named_splits import NamedSplits
+from errors import InputError, did_you_mean
+from examples import Example, Split
+
+Paths = str | Sequence[str]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class TextFiles:
+    """Texts from files.
+
+    Either ``path`` holds all texts, told apart by ``split_field`` where it is given, or ``train``, ``valid`` and
+    ``test`` are files of their own. A validation or test split that is given neither way is cut from the training
+    texts, by a hash of the text. With ``test`` alone there is nothing but test texts, which is enough to evaluate.
+
+    Args:
+        path: One file or several, for all splits.
+        train: One file or several of training texts.
+        valid: The same of validation texts.
+        test: The same of test texts.
+        text_field: Field or column of the text; .txt files have none.
+        split_field: Field that says which split a row belongs to; rows of no split that is asked for are skipped.
+        split_values: The value of ``split_field`` that makes a split; null means the usual names (train; valid,
+            validation, dev; test).
+        spans_field: Field of entity spans (see Fields).
+        language_field: Field of the language.
+        attributes: Fields that are labels of the text; the attribute attack predicts them.
+        group_field: Field of what a text is about, such as a person: no group will stand in two splits. Texts without
+            one stay in training.
+        context_field: Field of what was said before a text: a text, or a list of them.
+        original_field: Field of what a text was made from, where it was lengthened or otherwise rewritten: figures
+            compare with that, and spans are places in it.
+        valid_fraction: Share of the training texts to cut off for validation.
+        test_fraction: Share of the training texts to cut off for testing.
+        split_seed: Chooses which.
+    """
+
+    def __init__(
+        self,
+        path: Paths | None = None,
+        train: Paths | None = None,
+        valid: Paths | None = None,
+        test: Paths | None = None,
+        text_field: str = "text",
+        split_field: str | None = None,
+        split_values: Mapping[Split, str | None] | None = None,
+        spans_field: str | None = None,
+        language_field: str | None = None,
+        attributes: Sequence[str] = (),
+        group_field: str | None = None,
+        context_field: str | None = None,
+        original_field: str | None = None,
+        valid_fraction: Fraction = 0.05,
+        test_fraction: Fraction = 0.05,
+        split_seed: NonNegativeInt = 0,
+    ) -> None:
+        self.path = path
+        self.files: Mapping[Split, Paths | None] = {"train": train, "valid": valid, "test": test}
+        self.fields = Fields(
+            text=text_field,
+            spans=spans_field,
+            language=language_field,
+            attributes=tuple(attributes),
+            group=group_field,
+            context=context_field,
+            original=original_field,
+        )
+        self.named = NamedSplits(split_field, split_values)
+        self.fractions: Mapping[Split, float] = {"valid": valid_fraction, "test": test_fraction}
+        self.split_seed = split_seed
+        given = [split for split in SPLITS if self.files[split] is not None]
+        if path is None and not given:
+            raise InputError("datamodule=files needs datamodule.path=<file>, or datamodule.train, .valid, .test")
+        if path is not None and given:
+            raise InputError(
+                f"datamodule.path={path} and datamodule.{given[0]}={self.files[given[0]]} exclude each other"
+            )
+        if path is None and split_field is not None:
+            raise InputError(
+                f"datamodule.split_field={split_field} is for datamodule.path, not for a file for each split"
+            )
+        if valid_fraction + test_fraction >= 1:
+            raise InputError(
+                f"datamodule.valid_fraction={valid_fraction} and datamodule.test_fraction={test_fraction} leave no "
+                "training text"
+            )
+
+    def load(self) -> Mapping[Split, Sequence[Example]]:
+        """Read the files.
+
+        Raises:
+            InputError: A file or field is missing, a file is empty or damaged, or a row is not what it should be.
+        """
+        found: dict[Split, list[Example]] = {}
+        self._columns, self._unseen = set[str](), dict.fromkeys(self._optional())
+        if self.path is None:
+            for split in SPLITS:
+                if (files := self.files[split]) is not None:
+                    found[split] = [example for example, _ in self._texts(files, f"datamodule.{split}")]
+        else:
+            found = self._told_apart(self.path)
+        for key, name in self._unseen:
+            names = ", ".join(map(str, self.data_files()))
+            raise InputError(f"datamodule.{key}: no row of {names} has {name!r}; {did_you_mean(name, self._columns)}")
+        train = found.get("train", [])
+        if self.fields.group is None:
+            counts = {split: math.ceil(len(train) * fraction) for split, fraction in self.fractions.items()}
+            return completed(found, counts, self.split_seed)
+        check_disjoint(found, self.fields.group)
+        grouped = sum(example.group is not None for example in train)
+        counts = {split: math.ceil(grouped * fraction) for split, fraction in self.fractions.items()}
+        return completed(found, counts, self.split_seed, cut_by_group)
+
+    def data_files(self) -> list[Path]:
+        """The files that ``load`` reads."""
+        given = [paths for paths in (self.path, *self.files.values()) if paths is not None]
+        return [Path(name).expanduser() for paths in given for name in ([paths] if isinstance(paths, str) else paths)]
+
+    def _optional(self) -> list[tuple[str, str]]:
+        """Keys and names of the fields that a row may lack, but not all rows."""
+        single = [("group_field", self.fields.group), ("context_field", self.fields.context)]
+        return [("attributes", name) for name in self.fields.attributes] + [(k, name) for k, name in single if name]
+
+    def _told_apart(self, path: Paths) -> dict[Split, list[Example]]:
+        """The rows of all files, those that belong to a split."""
+        found: dict[Split, list[Example]] = {}
+        values: Counter[str] = Counter()
+        for example, value in self._texts(path, "datamodule.path"):
+            values[value] += 1
+            if (split := self.named.split(value)) is not None:
+                found.setdefault(split, []).append(example)
+        self.named.check(values)
+        return found
+
+    def _texts(self, paths: Paths, key: str) -> Iterator[tuple[Example, str]]:
+        """Examples with the value of their split field ('' without one); blank texts are counted and left out."""
+        for name in [paths] if isinstance(paths, str) else paths:
+            file = existing(name, key)
+            blank = texts = 0
+            for line, row in rows(file, self.fields.text):
+                where = f"{file}:{line}"
+                example = self.fields.example(row, where)
+                if example is None:
+                    blank += 1
+                    continue
+                texts += 1
+                if self._unseen:
+                    self._look_for(example, row)
+                yield example, self.named.value(row, where)
+            if not texts:
+                raise InputError(f"{key}={name}: {'every text is blank' if blank else 'the file is empty'}")
+            if blank:
+                rank_zero_warn(f"{file}: {blank} blank texts skipped")
+
+    def _look_for(self, example: Example, row: Mapping[str, Any]) -> None:
+        """Strike off the fields that this row has, until all were seen in one row or another."""
+        self._columns.update(row)
+        self._columns.update(row["attributes"] if isinstance(row.get("attributes"), Mapping) else ())
+        seen = {("attributes", name) for name in example.attributes}
+        seen |= {("group_field", self.fields.group or "")} if example.group is not None else set()
+        seen |= {("context_field", self.fields.context or "")} if example.context is not None else set()
+        self._unseen = {wanted: None for wanted in self._unseen if wanted not in seen}
+
+
+class FilesDataModule(InversionDataModule):
+    """InversionDataModule over TextFiles, with the arguments of both side by side, so that keys stay short."""
+
+    def __init__(
+        self,
+        path: Paths | None = None,
+        train: Paths | None = None,
+        valid: Paths | None = None,
+        test: Paths | None = None,
+        text_field: str = "text",
+        split_field: str | None = None,
+        split_values: Mapping[Split, str | None] | None = None,
+        spans_field: str | None = None,
+        language_field: str | None = None,
+        attributes: Sequence[str] = (),
+        group_field: str | None = None,
+        context_field: str | None = None,
+        original_field: str | None = None,
+        valid_fraction: Fraction = 0.05,
+        test_fraction: Fraction = 0.05,
+        split_seed: NonNegativeInt = 0,
+        max_tokens: PositiveInt = 32,
+        tokenizer: str = "minilm",
+        batch_size: PositiveInt = 64,
+        eval_batch_size: PositiveInt = 128,
+        limit_train: PositiveInt | None = None,
+        limit_valid: PositiveInt | None = None,
+        limit_test: PositiveInt | None = None,
+        drop_repeated: bool = True,
+        seed: NonNegativeInt = 0,
+        languages: Sequence[str] | None = None,
+        train_languages: Sequence[str] | None = None,
+        test_languages: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(
+            source=TextFiles(
+                path=path,
+                train=train,
+                valid=valid,
+                test=test,
+                text_field=text_field,
+                split_field=split_field,
+                split_values=split_values,
+                spans_field=spans_field,
+                language_field=language_field,
+                attributes=attributes,
+                group_field=group_field,
+                context_field=context_field,
+                original_field=original_field,
+                valid_fraction=valid_fraction,
+                test_fraction=test_fraction,
+                split_seed=split_seed,
+            ),
+            max_tokens=max_tokens,
+            tokenizer=tokenizer,
+            batch_size=batch_size,
+            eval_batch_size=eval_batch_size,
+            limit_train=limit_train,
+            limit_valid=limit_valid,
+            limit_test=limit_test,
+            drop_repeated=drop_repeated,
+            attributes=attributes,
+            seed=seed,
+            languages=languages,
+            train_languages=train_languages,
+            test_languages=test_languages,
+        )

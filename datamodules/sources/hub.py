@@ -1,0 +1,265 @@
+"""Named data sets of the Hugging Face hub: each a declaration in configs/datamodule/<name>.yaml, read by the same code.
+
+A conversation of PersonaChat, and the texts that the path ``utterances.-1.history.*`` finds in it:
+
+    {"personality": [...], "utterances": [{"history": ["Hi."], ...}, {"history": ["Hi.", "Hello!"], ...}]}
+    "Hi.", "Hello!"
+
+The files of a set are fetched as they are and read here, so no code of a data set is ever run, a set that was fetched
+once works offline, and the folder's name tells the commit that a revision stood for.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.utilities import rank_zero_warn
+from pydantic import NonNegativeInt, PositiveInt
+
+import limits
+from datamodules.sources.base import SPLITS, completed
+from datamodules.sources.file_rows import plain_rows, rows
+from errors import InputError, did_you_mean
+from examples import Example, Split
+
+TABLES = ("*.parquet", "*.jsonl", "*.jsonl.gz", "*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz")
+ONE_OBJECT = (".json", ".json.gz")
+BLOCK = 1 << 20  # bytes unpacked at once
+
+
+@dataclass(frozen=True)
+class HubSet:
+    """Texts of a data set on the hub, of a folder laid out like one, or of files behind a web address.
+
+    Attributes:
+        path: ``owner/name`` on the hub, a local folder, or an address ``https://...`` to which the files' names are
+            added (``{revision}`` in it is filled in).
+        files: Names of each split's files in the repository, with ``*``; .parquet, .jsonl, .csv, .tsv, .json.
+        texts: Where the texts of a row are: keys and positions joined by dots; ``*`` stands for every element, and
+            ``key!=value`` lets only those elements pass whose ``key`` holds something else.
+        sizes: Use at most the first so many texts of each split. A validation or test split without files is cut from
+            the training texts, so large, by a hash of the text.
+        licence: What the set's owner says.
+        revision: Branch, tag or commit.
+        rows: Where a .json file keeps the rows of each split; left out where it is one list.
+        language: ISO 639-1 code of all texts.
+        split_seed: Chooses which training texts are cut off.
+        attributes: Labels of a row's texts by name, and where in the row their values are.
+        fill: Pieces of the texts that stand for a value, such as ``<mask>``, and where in the row that is.
+        plain: Whether the files hold a text a line, whatever they are called; ``texts`` is then ``[text]``.
+    """
+
+    path: str
+    files: Mapping[Split, Sequence[str]]
+    texts: Sequence[str]
+    sizes: Mapping[Split, PositiveInt]
+    licence: str
+    revision: str = "main"
+    rows: Mapping[Split, str] = field(default_factory=dict)
+    language: str | None = "en"
+    split_seed: NonNegativeInt = 0
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    fill: Mapping[str, str] = field(default_factory=dict)
+    plain: bool = False
+
+    def download(self) -> str | None:
+        """Fetch what is not here yet; gives ``resolved_revision``.
+
+        Raises:
+            InputError: It is neither here nor to be had.
+        """
+        return self.resolved_revision
+
+    @property
+    def resolved_revision(self) -> str | None:
+        """The commit that ``revision`` stood for; None for a local folder or a web address, which do not tell."""
+        folder = self.folder
+        return None if self._is_local or self._is_address else folder.name
+
+    def load(self) -> Mapping[Split, Sequence[Example]]:
+        """The texts of each split, uncut, blank ones left out.
+
+        Raises:
+            InputError: The set cannot be fetched, or does not have the files or fields that are declared.
+        """
+        cut = {split: self.sizes[split] for split in SPLITS if split in self.sizes and split not in self.files}
+        found: dict[Split, list[Example]] = {}
+        for split in self.files:
+            most = self.sizes[split] + (sum(cut.values()) if split == "train" else 0) if split in self.sizes else None
+            found[split] = list(islice(self._examples(split), most))
+            if not found[split]:
+                raise InputError(f"{self._name}: the {split} files {list(self.files[split])} hold no text")
+        return completed(found, cut, self.split_seed)
+
+    def data_files(self) -> list[Path]:
+        """The files of all splits, fetched where they are not here.
+
+        Raises:
+            InputError: As ``load``.
+        """
+        return [file for split in self.files for file in self._split_files(split)]
+
+    def _examples(self, split: Split) -> Iterator[Example]:
+        blank = 0
+        for file in self._split_files(split):
+            for number, row in self._rows(file, split):
+                where = f"{file}:{number}"
+                labels = {name: value for name, path in self.attributes.items() if (value := _single(row, path, where))}
+                fill = {piece: _single(row, path, where) for piece, path in self.fill.items()}
+                for path in self.texts:
+                    for text in found_at(row, path, where):
+                        if not isinstance(text, str):
+                            raise InputError(f"{where}: {path} holds {type(text).__name__}, not a text")
+                        for piece, value in fill.items():
+                            text = text.replace(piece, value)
+                        if text.strip():
+                            yield Example(0, text, language=self.language, attributes=labels)
+                        else:
+                            blank += 1
+        if blank:
+            rank_zero_warn(f"{self._name}, {split}: {blank} blank texts skipped")
+
+    def _rows(self, file: Path, split: Split) -> Iterator[tuple[int, Any]]:
+        if self.plain:
+            return plain_rows(file, "text")
+        if not file.name.endswith(ONE_OBJECT):
+            return rows(file, "text")
+        try:
+            content = json.loads(_whole(file))
+        except (ValueError, RecursionError, OSError, EOFError, zlib.error) as error:
+            raise InputError(f"{file}: not JSON ({error})") from error
+        where = f"{self.rows[split]}.*" if split in self.rows else "*"
+        return enumerate(found_at(content, where, str(file)), start=1)
+
+    def _split_files(self, split: Split) -> Sequence[Path]:
+        """Files of a split, in the order of their names."""
+        found = sorted({file for name in self.files[split] for file in self.folder.glob(name)})
+        if not found:
+            present = [str(file.relative_to(self.folder)) for kind in TABLES for file in self.folder.rglob(kind)]
+            wanted = self.files[split][0]
+            raise InputError(f"{self._name}: there is no {split} file {wanted}; {did_you_mean(wanted, present[:50])}")
+        return found
+
+    @property
+    def _name(self) -> str:
+        return f"data set {self.path} (revision {self.revision})"
+
+    @property
+    def _is_local(self) -> bool:
+        return Path(self.path).expanduser().is_dir()
+
+    @property
+    def _is_address(self) -> bool:
+        return self.path.startswith("https://")
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where the files lie on this machine; they are fetched where they do not yet.
+
+        Raises:
+            InputError: They cannot be fetched.
+        """
+        if self._is_local:
+            return Path(self.path).expanduser()
+        return self._from_address() if self._is_address else self._from_hub()
+
+    def _from_hub(self) -> Path:
+        import httpx
+        from huggingface_hub import snapshot_download
+
+        patterns = [name for names in self.files.values() for name in names]
+        try:
+            folder = snapshot_download(self.path, repo_type="dataset", revision=self.revision, allow_patterns=patterns)
+        except (OSError, ValueError, httpx.HTTPError) as error:
+            raise InputError(self._not_found(error)) from error
+        return Path(folder)
+
+    def _from_address(self) -> Path:
+        import torch
+
+        base = self.path.replace("{revision}", self.revision)
+        folder = Path(torch.hub.get_dir()) / "texts" / base.removeprefix("https://")
+        names = list(dict.fromkeys(name for names in self.files.values() for name in names))
+        for name in (base.removeprefix("https://"), *names):  # a run's configuration may be a stranger's
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise InputError(f"{self._name}: {name} leads out of the folder that the files are kept in")
+        for name in names:
+            file = folder / name
+            if not file.exists():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                part = file.with_name(f"{os.getpid()}.part")
+                try:
+                    torch.hub.download_url_to_file(f"{base}/{name}", str(part))
+                    part.replace(file)
+                except (OSError, ValueError) as error:
+                    raise InputError(self._not_found(error)) from error
+                finally:
+                    part.unlink(missing_ok=True)
+        return folder
+
+    def _not_found(self, error: Exception) -> str:
+        reason = str(error).strip().partition("\n")[0]
+        return (
+            f"{self._name} is neither on this machine nor to be had ({type(error).__name__}: {reason}); "
+            "datamodule=synthetic, and datamodule=files with your own text, work offline"
+        )
+
+
+def _whole(file: Path) -> bytes:
+    """What a file of one JSON object or list holds, unpacked.
+
+    Raises:
+        InputError: It is larger than any such data set, or unfolds to more than text does.
+    """
+    if file.suffix != ".gz":
+        return limits.content(file, limits.LARGEST_LIST)
+    limits.check_size(file, limits.LARGEST_LIST)
+    unfolding, parts = limits.Unfolding(file), list[bytes]()
+    with gzip.open(file) as stream:
+        while part := stream.read(BLOCK):
+            unfolding.add(len(part))
+            parts.append(part)
+    return b"".join(parts)
+
+
+def _single(row: Any, path: str, where: str) -> str:
+    """The first value that a path leads to; empty where there is none."""
+    value = next(found_at(row, path, where), None)
+    return "" if value is None else str(value)
+
+
+def found_at(value: Any, path: str, where: str) -> Iterator[Any]:
+    """What a path leads to (see HubSet.texts), in order; nothing where a list on the way is empty.
+
+    Raises:
+        InputError: The value has no such key or position; names ``where`` and the nearest key.
+    """
+    if not path:
+        yield value
+        return
+    step, _, rest = path.partition(".")
+    key, unequal, unwanted = step.partition("!=")
+    if key == "*":
+        for element in value.values() if isinstance(value, Mapping) else value or ():
+            yield from found_at(element, rest, where)
+    elif unequal:
+        if str(next(found_at(value, key, where))) != unwanted:
+            yield from found_at(value, rest, where)
+    elif isinstance(value, Mapping):
+        if key not in value:
+            raise InputError(f"{where}: no field {key!r}; {did_you_mean(key, map(str, value))}")
+        yield from found_at(value[key], rest, where)
+    elif isinstance(value, Sequence) and not isinstance(value, str) and key.lstrip("-").isdigit():
+        if -len(value) <= int(key) < len(value):
+            yield from found_at(value[int(key)], rest, where)
+    else:
+        raise InputError(f"{where}: {step!r} leads nowhere in {type(value).__name__} {value!r:.40}")

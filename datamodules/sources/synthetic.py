@@ -1,0 +1,240 @@
+"""The built-in corpus: privacy-flavoured English from a small grammar, the same on every machine for the same seed.
+
+Example:
+
+    Example(index=0, text="My aunt Rosa was diagnosed with lupus in May.", language="en",
+            spans=(Span(8, 12, "first_name"), Span(32, 37, "diagnosis"), Span(41, 44, "date")),
+            attributes={"genre": "chat"})
+
+Sentence patterns are in synthetic_shapes.yaml, the values of their slots in synthetic_words.yaml. What keeps the
+corpus from being a toy: several hundred shapes that each say something of their own, values sampled with Zipf-like
+frequencies, no sentence twice in any split (case and punctuation aside), and a fifth of the entity values of the test
+split, the rarest of every label, that no training sentence holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from bisect import bisect
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import NonNegativeInt, PositiveInt
+
+from errors import InputError
+from examples import Example, Span, Split
+
+# The grammar could form billions of sentences, but beyond this they differ in little but a name or a number.
+MOST_SENTENCES = 100_000
+FEWEST_TRAINING = 2
+UNSEEN_SHARE = 0.2
+# A shape that can say fewer things than this is drawn less often, or its sentences would soon be used up.
+ROOMY = 100_000
+
+_SLOT = re.compile(r"\{(a )?(\w+)\}")
+_VOWEL_SOUND = re.compile(r"(?!uk|uni|ur|us|one)[aeiou]|hour|8|11\b|18\b|(MRI|HIV|X-ray)\b", re.IGNORECASE)
+
+
+def normalised(text: str) -> str:
+    """``text`` in lower case without punctuation: two sentences that agree in this count as one."""
+    return " ".join(re.sub(r"[^\w\s]", "", text.lower()).split())
+
+
+def article(noun: str) -> str:
+    """The indefinite article that ``noun`` takes: "a" or "an", by its first sound."""
+    return "an" if _VOWEL_SOUND.match(noun) else "a"
+
+
+def _data(name: str) -> dict[str, Any]:
+    """A data file that lies beside this one."""
+    data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    return data
+
+
+def _words(text: str) -> list[str]:
+    # A comma without a space after it belongs to a number: $1,000.
+    return [" ".join(value.split()) for value in re.split(r",\s+", text.strip())]
+
+
+class _Skewed:
+    """Values, common ones first, drawn with weights 1 / (rank + 3): rank 1 about forty times as often as rank 150."""
+
+    def __init__(self, values: Sequence[str]) -> None:
+        self.values = values
+        self.cumulative = list(itertools.accumulate(1 / (rank + 3) for rank in range(1, len(values) + 1)))
+
+    def draw(self, rng: random.Random) -> str:
+        return self.values[bisect(self.cumulative, rng.random() * self.cumulative[-1])]
+
+
+class _Grammar:
+    """Draws single sentences, with their entity spans; knows nothing of splits."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[dict[str, _Skewed]]] = {}  # slot -> the rows of the table that it belongs to
+        self.columns: dict[str, _Skewed] = {}  # slot -> all its values
+        words = _data("synthetic_words.yaml")
+        self.labels = {slot: label for label, slots in words["labels"].items() for slot in slots}
+        for slot, text in words["lists"].items():
+            self.columns[slot] = _Skewed(_words(text))
+        for table in words["tables"]:
+            names: list[str] = table["columns"]
+            cells = [[_words(cell) for cell in line.split(" | ")] for line in table["rows"]]
+            rows = [dict(zip(names, map(_Skewed, row), strict=True)) for row in cells]
+            for column, slot in enumerate(names):
+                self.rows[slot] = rows
+                self.columns[slot] = _Skewed(list(dict.fromkeys(v for row in cells for v in row[column])))
+        self.shapes = [
+            (genre, shape)
+            for genre, text in _data("synthetic_shapes.yaml").items()
+            for shape in text.strip().splitlines()
+        ]
+        room = [self._room(shape) for _, shape in self.shapes]
+        self.weights = list(itertools.accumulate(min(1.0, (n / ROOMY) ** 0.3) for n in room))
+
+    def _room(self, shape: str) -> float:
+        """About how many sentences the shape can form."""
+        room = 1.0
+        for _, slot in _SLOT.findall(shape):
+            room *= len(self.columns[slot].values)
+        return room
+
+    def _fill(self, slots: Sequence[str], rng: random.Random) -> list[str]:
+        """One value a slot; slots of one table from one row, chosen by the value of its first slot."""
+        chosen: dict[int, dict[str, _Skewed]] = {}
+        values = []
+        for slot in slots:
+            table = self.rows.get(slot)
+            if table is None:
+                values.append(self.columns[slot].draw(rng))
+            elif id(table) in chosen:
+                values.append(chosen[id(table)][slot].draw(rng))
+            else:
+                values.append(self.columns[slot].draw(rng))
+                chosen[id(table)] = rng.choice([row for row in table if values[-1] in row[slot].values])
+        return values
+
+    def sentence(self, rng: random.Random) -> Example:
+        genre, shape = self.shapes[bisect(self.weights, rng.random() * self.weights[-1])]
+        holes = list(_SLOT.finditer(shape))
+        values = self._fill([hole[2] for hole in holes], rng)
+        while len(set(values)) < len(values):
+            values = self._fill([hole[2] for hole in holes], rng)
+        text, end = "", 0
+        spans = []
+        for hole, value in zip(holes, values, strict=True):
+            text += shape[end : hole.start()] + (f"{article(value)} " if hole[1] else "")
+            if hole[2] in self.labels:
+                spans.append(Span(len(text), len(text) + len(value), self.labels[hole[2]]))
+            text += value
+            end = hole.end()
+        text += shape[end:]
+        return Example(
+            index=0,
+            text=text[0].upper() + text[1:],
+            spans=tuple(spans),
+            language="en",
+            attributes={"genre": genre},
+        )
+
+    def distinct(self, seed: int) -> Iterator[Example]:
+        """Endless sentences, none twice."""
+        rng = random.Random(seed)
+        seen: set[str] = set()
+        while True:
+            example = self.sentence(rng)
+            key = normalised(example.text)
+            if key not in seen:
+                seen.add(key)
+                yield example
+
+
+def entity_values(example: Example) -> list[tuple[str, str]]:
+    """The entities of an example as (label, text in lower case)."""
+    return [(span.label, example.text[span.start : span.end].lower()) for span in example.spans]
+
+
+def _held_out(test: Iterable[Example], pool: Iterable[Example]) -> set[tuple[str, str]]:
+    """A fifth of the entity values of ``test``, for each label those that are rarest in ``pool``."""
+    frequency = Counter(itertools.chain.from_iterable(map(entity_values, pool)))
+    by_label: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+    for value in itertools.chain.from_iterable(map(entity_values, test)):
+        by_label[value[0]].add(value)
+    held_out: set[tuple[str, str]] = set()
+    for values in by_label.values():
+        # The value itself breaks ties, so that the order does not hang on the hash of a string.
+        rarest = sorted(values, key=lambda value: (frequency[value], value))
+        held_out.update(rarest[: round(UNSEEN_SHARE * len(values))])
+    return held_out
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    train: int
+    valid: int
+    test: int
+
+
+class SyntheticCorpus:
+    """The built-in corpus, generated in about a second and never stored.
+
+    Args:
+        sentences: Distinct sentences in all three splits together.
+        valid: Sentences for validation. They may hold entity values that training lacks, as those of the test do.
+        test: Sentences for the test.
+        seed: Chooses the sentences; the grammar is the same for all seeds.
+
+    Raises:
+        InputError: The splits leave fewer than two training sentences, or more is asked than the grammar gives.
+    """
+
+    def __init__(
+        self,
+        sentences: PositiveInt = 20_000,
+        valid: PositiveInt = 1_000,
+        test: PositiveInt = 2_000,
+        seed: NonNegativeInt = 0,
+    ) -> None:
+        if sentences > MOST_SENTENCES:
+            raise InputError(
+                f"sentences={sentences}: the built-in grammar gives {MOST_SENTENCES} sentences at the most; "
+                "for more text use your own files"
+            )
+        train = sentences - valid - test
+        if train < FEWEST_TRAINING:
+            raise InputError(
+                f"sentences={sentences}: valid={valid} and test={test} leave {max(train, 0)} sentences for training; "
+                f"ask for at least {valid + test + FEWEST_TRAINING}"
+            )
+        self.sizes = _Sizes(train, valid, test)
+        self.seed = seed
+
+    @cached_property
+    def _grammar(self) -> _Grammar:
+        return _Grammar()
+
+    def load(self) -> dict[Split, list[Example]]:
+        """The splits "train", "valid" and "test": no sentence in common, indices counted from 0 in each.
+
+        A fifth of the distinct entity values of the test split occur nowhere in the training split.
+        """
+        sizes = self.sizes
+        stream = self._grammar.distinct(self.seed)
+        pool = list(itertools.islice(stream, sizes.train + sizes.valid + sizes.test))
+        test, valid = pool[: sizes.test], pool[sizes.test : sizes.test + sizes.valid]
+        held_out = _held_out(test, pool)
+        candidates = itertools.chain(pool[sizes.test + sizes.valid :], stream)
+        allowed = (example for example in candidates if held_out.isdisjoint(entity_values(example)))
+        train = list(itertools.islice(allowed, sizes.train))
+        splits: dict[Split, list[Example]] = {"train": train, "valid": valid, "test": test}
+        return {
+            split: [replace(example, index=index) for index, example in enumerate(examples)]
+            for split, examples in splits.items()
+        }

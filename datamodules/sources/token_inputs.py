@@ -1,0 +1,197 @@
+"""Inputs of a language model as token ids of given lengths: random ones, and natural text cut to so many tokens.
+
+    datamodule=random_tokens embedder=language_model embedder.model=gpt2
+
+    Example(index=0, text=" Wheel adop", tokens=(17862, 14520))
+
+The ids are what the model reads; the text only shows them. Most random ids would come back as others from decoding and
+encoding, so nothing is cut or compared by the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
+
+from datamodules.languages import InLanguages
+from datamodules.sources.base import SPLITS, Downloaded, Source
+from datamodules.sources.data_files import files_of
+from datamodules.truncation import CHUNK, load_tokenizer
+from errors import InputError
+from examples import Example, Span, Split
+
+TOKENIZER_KEY = "datamodule.source.tokenizer"
+
+
+class RandomTokens:
+    """Ids drawn evenly from the tokenizer's, for each length and split so many different inputs (section 5.1).
+
+    No input stands in two splits. Where there are too few different ones of a length, the test gets them first.
+
+    Args:
+        tokenizer: A tokenizer.json, a directory that holds one, or the name of a model on the hub.
+        min_length: Tokens of the shortest inputs.
+        max_length: Tokens of the longest.
+        test_per_length: Test inputs of each length.
+        valid_per_length: The same for validation; 0: none.
+        train_per_length: The same for training; 0: none, which attacks that only search do not need.
+        seed: Decides what is drawn.
+    """
+
+    def __init__(
+        self,
+        tokenizer: str,
+        min_length: PositiveInt = 1,
+        max_length: PositiveInt = 10,
+        test_per_length: PositiveInt = 1000,
+        valid_per_length: NonNegativeInt = 0,
+        train_per_length: NonNegativeInt = 0,
+        seed: NonNegativeInt = 0,
+    ) -> None:
+        if min_length > max_length:
+            raise ValueError(f"min_length={min_length} is greater than max_length={max_length}")
+        self.tokenizer = tokenizer
+        self.lengths = range(min_length, max_length + 1)
+        self.counts: Mapping[Split, int] = {
+            "test": test_per_length, "valid": valid_per_length, "train": train_per_length,
+        }  # fmt: skip
+        self.seed = seed
+
+    def load(self) -> Mapping[Split, Sequence[Example]]:
+        """Examples of each split, shortest first."""
+        tokenizer = load_tokenizer(self.tokenizer, TOKENIZER_KEY)
+        vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
+        found: dict[Split, list[Example]] = {split: [] for split in SPLITS}
+        for length in self.lengths:
+            drawn = self._draw(vocabulary, length)
+            for split, count in self.counts.items():
+                ids = [next(drawn, None) for _ in range(count)]
+                known = [row for row in ids if row is not None]
+                texts = tokenizer.decode_batch(known, skip_special_tokens=False)
+                found[split] += [Example(0, text, tokens=row) for text, row in zip(texts, known, strict=True)]
+        return found
+
+    def _draw(self, vocabulary: int, length: int) -> Iterator[tuple[int, ...]]:
+        """Different inputs of a length, as many as asked for or as there are."""
+        generator = np.random.default_rng([self.seed, length])
+        wanted, space = sum(self.counts.values()), vocabulary**length
+        if space <= 4 * wanted:  # drawing until none is new would take long
+            for number in generator.permutation(space).tolist():
+                yield tuple(number // vocabulary**place % vocabulary for place in range(length))
+            return
+        seen: set[tuple[int, ...]] = set()
+        while True:
+            for row in generator.integers(vocabulary, size=(1024, length)).tolist():
+                ids = tuple(row)
+                if ids not in seen:
+                    seen.add(ids)
+                    yield ids
+
+
+class CutTexts:
+    """The first tokens of texts of another source, in equal numbers for each length.
+
+    Every text gives one input at most: of the length that has fewest so far, among those that the text is long enough
+    for. Labelled entities of the text become labels of the tokens.
+
+    Args:
+        source: Gives the texts.
+        tokenizer: As in RandomTokens.
+        min_length: Tokens of the shortest inputs.
+        max_length: Tokens of the longest.
+        test_per_length: Test inputs of each length, at most; null: as many as there are texts.
+        valid_per_length: The same for validation.
+        train_per_length: The same for training.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        tokenizer: str,
+        min_length: PositiveInt = 1,
+        max_length: PositiveInt = 10,
+        test_per_length: PositiveInt | None = None,
+        valid_per_length: NonNegativeInt | None = None,
+        train_per_length: NonNegativeInt | None = None,
+    ) -> None:
+        if min_length > max_length:
+            raise ValueError(f"min_length={min_length} is greater than max_length={max_length}")
+        self.source = source
+        self.tokenizer = tokenizer
+        self.lengths = range(min_length, max_length + 1)
+        self.counts: Mapping[Split, int | None] = {
+            "test": test_per_length, "valid": valid_per_length, "train": train_per_length,
+        }  # fmt: skip
+
+    def only(self, languages: Sequence[str]) -> Source:
+        """The same of fewer languages, where the source can be asked for some alone."""
+        if isinstance(self.source, InLanguages):
+            self.source = self.source.only(languages)
+        return self
+
+    def download(self) -> str | None:
+        """What the source has to fetch."""
+        return self.source.download() if isinstance(self.source, Downloaded) else None
+
+    def data_files(self) -> list[Path]:
+        """The files that the source reads."""
+        return files_of(self.source)
+
+    def load(self) -> Mapping[Split, Sequence[Example]]:
+        """Examples of each split, shortest first.
+
+        Raises:
+            InputError: No test text has ``min_length`` tokens.
+        """
+        found = {split: self._cut(examples, self.counts[split]) for split, examples in self.source.load().items()}
+        if not found.get("test"):
+            raise InputError(
+                f"datamodule.source.min_length={self.lengths[0]}: no test text has so many tokens of {self.tokenizer}"
+            )
+        return found
+
+    @cached_property
+    def _tokens(self) -> Any:
+        return load_tokenizer(self.tokenizer, TOKENIZER_KEY)
+
+    def _cut(self, examples: Sequence[Example], per_length: int | None) -> list[Example]:
+        cut: dict[int, dict[tuple[int, ...], Example]] = {length: {} for length in self.lengths}
+        limit = len(examples) if per_length is None else per_length
+        for begin in range(0, len(examples), CHUNK):
+            if all(len(rows) >= limit for rows in cut.values()):
+                break
+            some = examples[begin : begin + CHUNK]
+            encoded = self._tokens.encode_batch([e.text for e in some], add_special_tokens=False)
+            for example, encoding in zip(some, encoded, strict=True):
+                fitting = [
+                    length for length in self.lengths if length <= len(encoding.ids) and len(cut[length]) < limit
+                ]
+                if fitting:
+                    length = min(fitting, key=lambda length: (len(cut[length]), -length))
+                    cut[length].setdefault(tuple(encoding.ids[:length]), _shortened(example, encoding, length))
+        return [example for rows in cut.values() for example in rows.values()]
+
+
+def _shortened(example: Example, encoding: Any, length: int) -> Example:
+    """The first ``length`` tokens of an example."""
+    places = encoding.offsets[:length]
+    end = places[-1][1]
+    return replace(
+        example,
+        text=example.text[:end],
+        original=None,
+        spans=tuple(span for span in example.spans if span.end <= end),
+        tokens=tuple(encoding.ids[:length]),
+        token_labels=tuple(_label(example.spans, *place) for place in places),
+    )
+
+
+def _label(spans: Sequence[Span], start: int, end: int) -> str | None:
+    """The label of the first entity that characters of a token lie in."""
+    return next((span.label for span in spans if span.start < end and start < span.end), None)

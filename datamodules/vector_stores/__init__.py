@@ -1,0 +1,1 @@
+"""Vectors in: files, FAISS, Chroma, Qdrant, pgvector."""

@@ -1,0 +1,234 @@
+"""A file of somebody else's, read in a process of its own: what it does to its reader ends that process alone.
+
+    child = Child("mine.index", open_index, ["mine.index"], imports=["faiss"], limits=limits_for(size))
+    child.opened                   # what open_index("mine.index") said first, a JSON value
+    child.ask([0, 5])              # (2, d) float32: what it answers since then
+
+The child is a fresh interpreter with limits on memory, processor time and time. It writes no file above 64 kB and
+sees no secret of the environment. It hands over JSON and plain numbers; no object of its making is built here. It ends
+when this side closes it, lets go of it, or is killed. It is no sandbox: code that ran there could do what its user can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import re
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from errors import InputError
+
+Answer = Callable[[list[int]], NDArray[np.float32]]
+_ROOT = Path(__file__).resolve().parents[2]
+_CODE = "import sys; sys.path.insert(0, sys.argv[1]); from datamodules.vector_stores.child import serve; serve()"
+_FRAME = struct.Struct(">QQ")  # bytes of JSON, bytes of numbers
+# All of the environment that an interpreter and its libraries need, so that no key or password is in it.
+_KEPT = (
+    "PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
+)  # fmt: skip
+_LARGEST_FILE = 1 << 16  # bytes that it may write: its last words are a file
+# One thread each, and one heap: every thread would take address space.
+_SMALL = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS", "TOKIO_WORKER_THREADS",
+     "MALLOC_ARENA_MAX"), "1",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of a child.
+
+    Attributes:
+        seconds: Of the processor, for opening and for each answer; ten times as long, and half a minute more, by the
+            clock.
+        memory: Bytes beyond those of the imported libraries.
+        writes: Whether it may write files of more than 64 kB.
+    """
+
+    seconds: float
+    memory: int
+    writes: bool = False
+
+
+def limits_for(size: int) -> Limits:
+    """For reading a file of ``size`` bytes: an honest one stays far below them."""
+    return Limits(2 + size / 1e6, (512 << 20) + 4 * size)
+
+
+class Child:
+    """A process that opens something and answers questions about it.
+
+    Args:
+        name: Of what is read, as messages begin.
+        opener: A function of a module: called with ``arguments`` in the child, it gives a JSON value and what answers.
+        arguments: JSON values.
+        imports: Libraries that are imported before the limits count.
+        limits: What it may take.
+
+    Raises:
+        InputError: The opener raised one; or it broke, or broke a limit.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        opener: Callable[..., tuple[Any, Answer]],
+        arguments: Sequence[Any],
+        imports: Sequence[str],
+        limits: Limits,
+    ) -> None:
+        self.name, self.limits = name, limits
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 -- open as long as the process
+        environment = {key: os.environ[key] for key in _KEPT if key in os.environ} | _SMALL
+        # -P: what lies in the current directory, which may be a stranger's, is not imported
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _CODE, str(_ROOT)], env=environment, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=self._said,
+        )  # fmt: skip
+        self.close = weakref.finalize(self, _end, self._process, self._said)
+        job = {"module": opener.__module__, "function": opener.__name__, "arguments": list(arguments),
+               "imports": list(imports), "seconds": limits.seconds, "memory": limits.memory,
+               "writes": limits.writes}  # fmt: skip
+        self.opened: Any = self._exchange(job)[0]
+
+    def ask(self, request: Sequence[int]) -> NDArray[np.float32]:
+        """What the child answers to ``request``, (len(request), d).
+
+        Raises:
+            InputError: As of the constructor; or another number of rows.
+        """
+        shape, numbers = self._exchange([int(one) for one in request])
+        try:
+            found = np.frombuffer(numbers, np.float32).reshape(len(request), -1)
+        except ValueError as error:
+            raise InputError(f"{self.name}: gives {shape} numbers for {len(request)} rows") from error
+        return found
+
+    def _exchange(self, request: Any) -> tuple[Any, bytes]:
+        """Send a request and wait for its answer: a JSON value and numbers."""
+        asked, answers = self._process.stdin, self._process.stdout
+        assert asked is not None
+        assert answers is not None
+        try:
+            asked.write(json.dumps(request).encode() + b"\n")
+            asked.flush()
+            text, numbers = _FRAME.unpack(_exactly(answers, _FRAME.size))
+            if text + numbers > self.limits.memory:
+                raise EOFError
+            answer, content = json.loads(_exactly(answers, text)), _exactly(answers, numbers)
+        except (BrokenPipeError, EOFError, ValueError, RecursionError):
+            self._refuse()
+        if "error" in answer:
+            self.close()
+            raise InputError(answer["error"])
+        return answer["value"], content
+
+    def _refuse(self) -> NoReturn:
+        """Say how the process ended."""
+        try:
+            code = self._process.wait(timeout=5)  # mostly it has ended
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # it says what it should not
+            code = self._process.wait()
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").strip().splitlines()
+        self.close()
+        if code in (-signal.SIGPROF, -signal.SIGALRM):
+            reason = f"takes more than {self.limits.seconds:.0f} seconds of the processor, too long for its size"
+        elif code > 0 and lines and re.match(r"(\w+\.)*(MemoryError|bad_alloc)", lines[-1]):
+            reason = f"takes more than {self.limits.memory >> 20} MB of memory, too much for its size"
+        elif code > 0 and lines:
+            reason = f"its reader failed: {lines[-1]}"
+        else:
+            reason = f"its reader crashed ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
+        raise InputError(f"{self.name}: damaged, or made to do harm: {reason}")
+
+
+def _exactly(stream: IO[bytes], count: int) -> bytes:
+    content = stream.read(count)
+    if len(content) < count:
+        raise EOFError
+    return content
+
+
+def _end(process: subprocess.Popen[bytes], said: IO[bytes]) -> None:
+    process.kill()
+    for stream in (process.stdin, process.stdout):
+        assert stream is not None
+        with contextlib.suppress(BrokenPipeError):  # a request that it did not read
+            stream.close()
+    process.wait()
+    said.close()
+
+
+# -- the child ---------------------------------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """Be the child of a ``Child``: what it asks comes on standard input, line by line."""
+    asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # libraries print
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; this one ends with it
+    job = json.loads(asked.readline())
+    for name in job["imports"]:
+        importlib.import_module(name)
+    opener = getattr(importlib.import_module(job["module"]), job["function"])
+    _set_limits(job["memory"], writes=job["writes"])
+    try:
+        _set_timers(job["seconds"])
+        value, answer = opener(*job["arguments"])
+        _send(answers, {"value": value})
+        _stop_timers()
+        for line in asked:
+            _set_timers(job["seconds"])
+            found = np.ascontiguousarray(answer(json.loads(line)), np.float32)
+            _send(answers, {"value": list(found.shape)}, found.tobytes())
+            _stop_timers()
+    except InputError as error:
+        _send(answers, {"error": str(error)})
+
+
+def _send(stream: IO[bytes], value: Any, numbers: bytes = b"") -> None:
+    text = json.dumps(value).encode()
+    stream.write(_FRAME.pack(len(text), len(numbers)) + text)
+    stream.write(numbers)
+    stream.flush()
+
+
+def _set_limits(memory: int, *, writes: bool) -> None:
+    pages = Path("/proc/self/statm")  # macOS has none, and does not hold a process to its address space either
+    mapped = int(pages.read_text().split()[0]) * resource.getpagesize() if pages.exists() else 4 << 30
+    wanted = {resource.RLIMIT_AS: mapped + memory, resource.RLIMIT_CORE: 0}
+    if not writes:
+        wanted[resource.RLIMIT_FSIZE] = _LARGEST_FILE
+    for kind, value in wanted.items():
+        hard = resource.getrlimit(kind)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (value, value))
+
+
+def _set_timers(seconds: float) -> None:
+    """Have the kernel end this process after so long, C++ that never comes back included."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 10 * seconds + 30)
+
+
+def _stop_timers() -> None:
+    """Until the next question: whoever asks may load a model meanwhile."""
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.setitimer(signal.ITIMER_REAL, 0)

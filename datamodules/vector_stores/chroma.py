@@ -1,0 +1,119 @@
+"""Vectors of a Chroma collection: ``chroma:folder`` or ``chroma:http://host:8000``.
+
+A server's token is in CHROMA_CLIENT_AUTH_CREDENTIALS; CHROMA_CLIENT_AUTH_PROVIDER names another way of logging in.
+
+A folder is opened by Chroma's library in a child process (child.py): it loads an index of hnswlib, which believes what
+its files say. The embedding function that a collection names, which may load a model with its code, is never built.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.vector_stores.child import Answer, Child, Limits
+from errors import InputError, did_you_mean, listed
+
+_TOKEN_PROVIDER = "chromadb.auth.token_authn.TokenAuthClientProvider"
+_CREDENTIALS, _PROVIDER = "CHROMA_CLIENT_AUTH_CREDENTIALS", "CHROMA_CLIENT_AUTH_PROVIDER"
+
+
+class ChromaStore:
+    """A collection under its ids."""
+
+    def __init__(self, name: str, collection: Any) -> None:
+        self.name, self._collection = name, collection
+        self.ids: Sequence[str] = collection.get(include=[])["ids"]
+
+    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
+        """See VectorStore."""
+        wanted = [self.ids[place] for place in positions]
+        answer = self._collection.get(ids=wanted, include=["embeddings"])
+        rows = dict(zip(answer["ids"], answer["embeddings"], strict=True))  # not in the order that was asked for
+        return np.stack([rows[one] for one in wanted])
+
+
+class ChromaFolder:
+    """A collection of a folder, which a child process reads."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self.name: str = child.opened["name"]
+        self.ids: Sequence[str] = child.opened["ids"]
+
+    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
+        """See VectorStore."""
+        return self._child.ask(positions)
+
+
+def open_chroma(place: str, collection: str | None) -> ChromaStore | ChromaFolder:
+    """Open a collection of a persistent folder or of a server.
+
+    Raises:
+        InputError: chromadb is not installed; no such folder, server or collection, a choice of several, or a folder
+            with links in it.
+    """
+    try:
+        import chromadb  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"vectors=chroma:{place}: needs the library chromadb; pip install 'unembed[chroma]'"
+        ) from error
+    if "://" in place:
+        return _opened(place, collection)
+    folder = Path(place).expanduser()
+    if not (folder / "chroma.sqlite3").is_file():  # the library would make an empty store here
+        raise InputError(f"vectors=chroma:{place}: no Chroma folder (chroma.sqlite3 is missing)")
+    links = [path for path in folder.rglob("*") if path.is_symlink()]
+    if links:  # the library writes to what it opens
+        raise InputError(
+            f"vectors=chroma:{place}: {links[0]} is a link, and a Chroma folder holds none; copy what it leads to"
+        )
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    limits = Limits(seconds=10 + size / 1e6, memory=(2 << 30) + 4 * size, writes=True)  # it marks the folder as opened
+    return ChromaFolder(Child(f"vectors=chroma:{place}", read_folder, [place, collection], ["chromadb"], limits))
+
+
+def read_folder(place: str, collection: str | None) -> tuple[dict[str, Any], Answer]:
+    """The opener of the child: name and ids of a collection, and what gives its vectors."""
+    store = _opened(place, collection)
+    return {"name": store.name, "ids": list(store.ids)}, store.fetch
+
+
+def _opened(place: str, collection: str | None) -> ChromaStore:
+    import chromadb
+
+    # The library would read .env of the current directory too, which may be the folder that somebody sent.
+    settings = chromadb.Settings(_env_file=None, anonymized_telemetry=False)
+    if os.environ.get(_CREDENTIALS) and not os.environ.get(_PROVIDER):
+        settings.chroma_client_auth_provider = _TOKEN_PROVIDER
+    try:
+        if "://" in place:
+            server = urlsplit(place)
+            client = chromadb.HttpClient(
+                server.hostname or "", server.port or 8000, ssl=server.scheme == "https", settings=settings
+            )
+        else:
+            client = chromadb.PersistentClient(str(Path(place).expanduser()), settings=settings)
+        names = sorted(found.name for found in client.list_collections())
+    except (ValueError, chromadb.errors.ChromaError) as error:
+        raise InputError(f"vectors=chroma:{place}: cannot be opened: {' '.join(str(error).split())}") from error
+    if collection is None and len(names) == 1:
+        collection = names[0]
+    if collection not in names:
+        which = "which collection? " if collection is None else f"no collection {collection}; "
+        hint = f"give collection=<one of {listed(names) or 'none'}>"
+        raise InputError(
+            f"vectors=chroma:{place}: {which}{hint if collection is None else did_you_mean(collection, names)}"
+        )
+    try:
+        opened = client.get_collection(collection, embedding_function=None)  # or it would build the one that is named
+        return ChromaStore(f"chroma:{place} ({collection})", opened)
+    except (ValueError, chromadb.errors.ChromaError) as error:
+        raise InputError(f"vectors=chroma:{place}: cannot be read: {' '.join(str(error).split())}") from error

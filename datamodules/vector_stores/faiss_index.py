@@ -1,0 +1,131 @@
+"""Vectors of a FAISS index file: ``faiss:mine.index`` or ``mine.faiss``.
+
+An index of compressed vectors (PQ, SQ) gives what it reconstructs, which is all that a thief of the file would have.
+
+FAISS believes what a file says: a few changed bytes make it take all memory, run for ever, or crash. So what the header
+states is compared with the file's size, and the index is only ever loaded in a child process (child.py).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.vector_stores.child import Answer, Child, limits_for
+from errors import InputError
+
+_HEADER = struct.Struct("<4siq")  # kind, dimension, vectors
+_LARGEST_DIMENSION = 1 << 20
+
+
+class FaissStore:
+    """An index; its ids are those of an IndexIDMap, or row numbers."""
+
+    def __init__(self, name: str, child: Child) -> None:
+        self.name, self._child = name, child
+        numbers = child.opened["ids"] or range(child.opened["rows"])
+        self.ids: Sequence[str] = [str(number) for number in numbers]
+
+    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
+        """See VectorStore."""
+        return self._child.ask(positions)
+
+
+def open_faiss(place: str, collection: str | None) -> FaissStore:
+    """Open an index file.
+
+    Raises:
+        InputError: faiss is not installed; no such file, or not an index; one that FAISS cannot load within limits that
+            grow with the file.
+    """
+    try:
+        import faiss  # noqa: F401 -- the child needs it
+    except ModuleNotFoundError as error:
+        raise InputError(f"vectors={place}: needs the library faiss; pip install 'unembed[faiss]'") from error
+    if collection is not None:
+        raise InputError(f"collection={collection}: an index has no collections; leave it out")
+    path = Path(place).expanduser()
+    if not path.is_file():
+        raise InputError(f"vectors={place}: no such file")
+    size = _check_header(path, place)
+    return FaissStore(place, Child(f"vectors={place}", read_index, [str(path), place], ["faiss"], limits_for(size)))
+
+
+def _check_header(path: Path, place: str) -> int:
+    """The size of the file, in bytes."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(_HEADER.size)
+    if len(start) < _HEADER.size or not start[:4].isalnum():
+        raise InputError(f"vectors={place}: not a FAISS index")
+    _, dimension, rows = _HEADER.unpack(start)
+    # Every kind of index takes at least one byte for a vector.
+    if not (0 < dimension <= _LARGEST_DIMENSION and 0 <= rows <= size):
+        raise InputError(
+            f"vectors={place}: not a FAISS index, or a damaged one: {rows} vectors of dimension {dimension} in "
+            f"{size} bytes"
+        )
+    return size
+
+
+# -- in the child ------------------------------------------------------------------------------------------------------
+
+
+def read_index(path: str, place: str) -> tuple[dict[str, Any], Answer]:
+    """The opener of the child: the number of rows, ids where the index has them, and what gives vectors back.
+
+    Raises:
+        InputError: Not an index; one whose parts do not fit each other, or whose vectors lie in another file.
+    """
+    import faiss
+
+    size = Path(path).stat().st_size
+    for limit in ("set_deserialization_vector_byte_limit", "set_deserialization_loop_limit"):
+        if hasattr(faiss, limit):  # newer versions have them
+            getattr(faiss, limit)(size)
+    try:
+        owner = index = faiss.read_index(path, faiss.IO_FLAG_READ_ONLY)
+    except RuntimeError as error:
+        raise InputError(f"vectors={place}: not a FAISS index: {_last_line(error)}") from error
+    ids = None
+    if isinstance(index, faiss.IndexIDMap):
+        ids = faiss.vector_to_array(index.id_map).tolist()
+        index = faiss.downcast_index(index.index)
+    rows = index.ntotal
+    if not 0 <= rows <= size or (ids is not None and len(ids) != rows):
+        raise InputError(f"vectors={place}: a damaged FAISS index: {rows} vectors in {size} bytes")
+    lists = faiss.try_extract_index_ivf(index)  # within a transformation of the vectors too
+    if lists is not None:
+        if isinstance(faiss.downcast_index(lists), faiss.IndexIVFFastScan):  # its reconstruct_batch crashes
+            raise InputError(f"vectors={place}: FAISS does not give the vectors of fast-scan lists (PQ4x4fs) back")
+        if lists.invlists is None or isinstance(
+            faiss.downcast_InvertedLists(lists.invlists), faiss.OnDiskInvertedLists
+        ):
+            raise InputError(f"vectors={place}: its vectors lie in another file, which is not read; merge them into it")
+        try:
+            lists.make_direct_map()  # its vectors lie in lists; this notes which row lies where
+        except RuntimeError as error:
+            raise InputError(f"vectors={place}: a damaged FAISS index: {_last_line(error)}") from error
+
+    def answer(positions: list[int], _owner: Any = owner) -> NDArray[np.float32]:  # which frees the index within it
+        try:
+            found: NDArray[np.float32] = index.reconstruct_batch(np.asarray(positions, np.int64))
+        except RuntimeError as error:
+            raise InputError(
+                f"vectors={place}: this kind of index ({type(index).__name__}) does not give its vectors back, or is "
+                f"damaged: {_last_line(error)}"
+            ) from error
+        return found
+
+    return {"rows": rows, "ids": ids}, answer
+
+
+def _last_line(error: RuntimeError) -> str:
+    """What FAISS says, without the place in its sources."""
+    return re.sub(r"^Error in .* at \S+:\d+: ", "", str(error).strip().splitlines()[-1])

@@ -1,0 +1,128 @@
+"""Vectors of a Qdrant collection: ``qdrant:folder`` or ``qdrant:http://host:6333`` (key in QDRANT_API_KEY).
+
+A collection with several vectors a point needs ``collection=<name>/<vector>``. A server normalises the vectors of a
+collection whose distance is the cosine when they are stored: their lengths are gone. A folder holds them as they were.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.vector_stores.child import Child, limits_for
+from datamodules.vector_stores.qdrant_folder import collections_of, read_points, storage_of
+from errors import InputError, did_you_mean, listed
+
+LISTED_TOGETHER = 10_000  # ids asked for at once
+
+
+class QdrantStore:
+    """A collection under its points' ids; ``vector`` is the name of one of several vectors, None of the only one."""
+
+    def __init__(self, name: str, client: Any, collection: str, vector: str | None) -> None:
+        self.name, self._client, self._collection, self._vector = name, client, collection, vector
+        self._points: list[Any] = []
+        offset = None
+        while True:
+            points, offset = client.scroll(
+                collection, limit=LISTED_TOGETHER, offset=offset, with_payload=False, with_vectors=False
+            )
+            self._points += [point.id for point in points]
+            if offset is None:
+                break
+        self.ids: Sequence[str] = [str(point) for point in self._points]
+
+    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
+        """See VectorStore."""
+        wanted = [self._points[place] for place in positions]
+        vectors = True if self._vector is None else [self._vector]
+        found = self._client.retrieve(self._collection, wanted, with_payload=False, with_vectors=vectors)
+        rows = {point.id: point.vector if self._vector is None else point.vector[self._vector] for point in found}
+        return np.stack([np.asarray(rows[one]) for one in wanted])
+
+
+class QdrantFolder:
+    """A collection of a local folder, which a child process reads."""
+
+    def __init__(self, name: str, child: Child) -> None:
+        self.name, self._child = name, child
+        self.ids: Sequence[str] = [str(one) for one in child.opened["ids"]]
+
+    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
+        """See VectorStore."""
+        return self._child.ask(positions)
+
+
+def open_qdrant(place: str, collection: str | None) -> QdrantStore | QdrantFolder:
+    """Open a collection of a local folder or of a server.
+
+    Raises:
+        InputError: qdrant-client is not installed; no such folder, server or collection, or a choice of several.
+    """
+    return _open_server(place, collection) if "://" in place else _open_folder(place, collection)
+
+
+def _open_folder(place: str, collection: str | None) -> QdrantFolder:
+    folder = Path(place).expanduser()
+    kinds = collections_of(folder, place)
+    chosen, vector = _chosen(place, collection, sorted(kinds), kinds.__getitem__)
+    storage = storage_of(folder, place, chosen)
+    arguments = [str(storage.resolve()), str(folder / ".lock"), place, vector]
+    child = Child(f"vectors=qdrant:{place}", read_points, arguments, [], limits_for(storage.stat().st_size))
+    return QdrantFolder(f"qdrant:{place} ({chosen})", child)
+
+
+def _open_server(place: str, collection: str | None) -> QdrantStore:
+    try:
+        from qdrant_client import QdrantClient
+        from qdrant_client.common.client_exceptions import QdrantException
+        from qdrant_client.http.exceptions import ApiException
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"vectors=qdrant:{place}: needs the library qdrant-client; pip install 'unembed[qdrant]'"
+        ) from error
+    try:
+        client = QdrantClient(url=place, api_key=os.environ.get("QDRANT_API_KEY"), check_compatibility=False)
+        with ExitStack() as unless_opened:
+            unless_opened.callback(client.close)
+
+            def vectors_of(name: str) -> Sequence[str] | None:
+                kinds = client.get_collection(name).config.params.vectors
+                return sorted(kinds) if isinstance(kinds, dict) else None
+
+            names = sorted(found.name for found in client.get_collections().collections)
+            chosen, vector = _chosen(place, collection, names, vectors_of)
+            store = QdrantStore(f"qdrant:{place} ({chosen})", client, chosen, vector)
+            unless_opened.pop_all()
+        return store
+    except (QdrantException, ApiException, ValueError) as error:
+        raise InputError(f"vectors=qdrant:{place}: cannot be opened: {' '.join(str(error).split())}") from error
+
+
+def _chosen(
+    place: str, collection: str | None, names: Sequence[str], vectors_of: Callable[[str], Sequence[str] | None]
+) -> tuple[str, str | None]:
+    """The collection, and the name of one of its vectors where they have names."""
+    if collection is None and len(names) != 1:
+        raise InputError(
+            f"vectors=qdrant:{place}: which collection? give collection=<one of {listed(names) or 'none'}>"
+        )
+    wanted, _, vector = (collection or names[0]).partition("/")
+    if wanted not in names:
+        raise InputError(f"vectors=qdrant:{place}: no collection {wanted}; {did_you_mean(wanted, names)}")
+    kinds = vectors_of(wanted)
+    if kinds is None:
+        return wanted, None
+    vector = vector or (kinds[0] if len(kinds) == 1 else "")
+    if vector not in kinds:
+        raise InputError(
+            f"vectors=qdrant:{place}: collection {wanted} has the vectors {listed(sorted(kinds)) or 'none'}; "
+            f"give collection={wanted}/<one of them>"
+        )
+    return wanted, vector

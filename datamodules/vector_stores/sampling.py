@@ -1,0 +1,127 @@
+"""A sample of somebody's vectors, wherever they lie: a file, or a vector store read through its own client library.
+
+    sample = draw(open_store("chroma:db"), width=384, limit=2000, seed=0)
+    sample.ids, sample.vectors                     # 2,000 of the store's own ids, (2000, 384) float32
+
+    mine.npy, .parquet, .safetensors, .jsonl       a file, see datamodules/vector_stores/vector_files.py
+    mine.faiss, faiss:mine.index                   a FAISS index
+    chroma:folder, chroma:http://host:8000         Chroma, a persistent folder or a server
+    qdrant:folder, qdrant:http://host:6333         Qdrant, a local folder or a server
+    postgresql://user@host/database                PostgreSQL with pgvector
+
+A store is only read. Its ids are listed first, and only the vectors of a random sample are fetched. Passwords come from
+the environment and are refused in an address (store_address.py); files are read in child processes (child.py), but for
+those of vector_files.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datamodules.vector_stores.address import check_address, split_address
+from datamodules.vector_stores.chroma import open_chroma
+from datamodules.vector_stores.faiss_index import open_faiss
+from datamodules.vector_stores.pgvector import open_pgvector
+from datamodules.vector_stores.qdrant import open_qdrant
+from datamodules.vector_stores.vector_files import checked, read_vectors
+from errors import InputError, did_you_mean
+
+FETCHED_TOGETHER = 1000  # vectors asked of a store at once
+
+
+class VectorStore(Protocol):
+    """Vectors under ids."""
+
+    name: str  # for messages and reports: no password in it
+    ids: Sequence[str]
+
+    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
+        """The vectors of ``ids[position]`` for each position, (n, d), in the order asked for."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Rows of a store, in the store's order.
+
+    Attributes:
+        name: Of the store.
+        size: Rows of the whole store.
+        positions: Places in the store, 0-based.
+        ids: What the store calls these rows.
+        vectors: (n, d) float32.
+    """
+
+    name: str
+    size: int
+    positions: tuple[int, ...]
+    ids: tuple[str, ...]
+    vectors: Tensor
+
+
+class FileStore:
+    """A file of vectors; its ids are row numbers from 0."""
+
+    def __init__(self, path: str, width: int) -> None:
+        self.name = path
+        self._vectors = read_vectors(Path(path).expanduser(), width).numpy()
+        self.ids: Sequence[str] = [str(row) for row in range(len(self._vectors))]
+
+    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
+        """See VectorStore."""
+        return self._vectors[list(positions)]
+
+
+def open_store(vectors: str, width: int, collection: str | None = None) -> VectorStore:
+    """The store that ``vectors`` names; ``collection`` chooses within it, and may be left out where there is one only.
+
+    Raises:
+        InputError: No such file, folder, server or collection; an unknown kind; a client library that is not installed;
+            an address with a password in it.
+    """
+    kinds: Mapping[str, Callable[[str, str | None], VectorStore]] = {
+        "chroma": open_chroma,
+        "faiss": open_faiss,
+        "qdrant": open_qdrant,
+        "postgresql": open_pgvector,
+    }
+    check_address(vectors)
+    kind, place = split_address(vectors)
+    if kind in kinds and not Path(vectors).exists():
+        return kinds[kind](place, collection)
+    if Path(vectors).suffix == ".faiss":
+        return open_faiss(vectors, collection)
+    if kind and not Path(vectors).suffix:
+        raise InputError(f"vectors={vectors}: unknown kind of store {kind!r}, {did_you_mean(kind, kinds)}")
+    if collection is not None:
+        raise InputError(f"collection={collection}: a file has no collections; leave it out")
+    return FileStore(vectors, width)
+
+
+def draw(
+    store: VectorStore, width: int, limit: int | None = None, seed: int = 0, wanted: Collection[int] = ()
+) -> Sample:
+    """All rows, or ``limit`` of them at random, taken from those ``wanted`` (positions) first.
+
+    Raises:
+        InputError: An empty store; vectors of another width, NaN, infinite or zero.
+    """
+    size = len(store.ids)
+    if not size:
+        raise InputError(f"vectors={store.name}: holds no vectors")
+    first = set(wanted)
+    order = np.random.default_rng(seed).permutation(size).tolist()
+    order.sort(key=lambda place: place not in first)  # stable: random within both parts
+    positions = sorted(order[:limit])
+    parts = [
+        store.fetch(positions[start : start + FETCHED_TOGETHER]) for start in range(0, len(positions), FETCHED_TOGETHER)
+    ]
+    vectors = checked(np.concatenate(parts), store.name, width)
+    return Sample(store.name, size, tuple(positions), tuple(store.ids[place] for place in positions), vectors)

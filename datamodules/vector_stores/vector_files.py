@@ -1,0 +1,230 @@
+"""Vectors from a file, for ``invert.py`` and ``audit.py``: .npy, .parquet, .safetensors or .jsonl.
+
+vectors = read_vectors(Path("mine.npy"), width=384)      # (n, 384) float32
+
+.npy          an array (n, d); never unpickled
+.safetensors  one tensor (n, d), or the one called "vectors" or "embeddings"
+.parquet      one column of lists of numbers, or the one called "vector", "vectors", "embedding" or "embeddings"
+.jsonl        a list of numbers a line, or an object with one of these names
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import limits
+from datamodules.sources.file_rows import batches
+from errors import InputError, did_you_mean, listed
+
+# numpy reads the header as a Python literal, and those of old files by the tokenizer of Python.
+_NPY_ERRORS = (
+    ValueError,
+    EOFError,
+    OSError,
+    TypeError,
+    OverflowError,
+    SyntaxError,
+    RecursionError,
+    MemoryError,
+    TokenError,
+)
+LONGEST_HEADER = 10_000  # bytes, as numpy has it
+SHORTEST, LONGEST = 1e-18, 1e18  # lengths whose squares float32 holds in full
+NAMES = ("vector", "vectors", "embedding", "embeddings")
+BLOCK = 16_384  # rows
+Array = NDArray[Any]
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # float8 needs a scale beside it
+_INTEGERS = (
+    torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+)  # fmt: skip
+
+
+def read_vectors(path: Path, width: int, limit: int | None = None) -> Tensor:
+    """The first ``limit`` vectors of a file, (n, width) float32.
+
+    Raises:
+        InputError: No such file, an unknown extension, a file that cannot be read, no vectors, another width than the
+            attack was trained on, another type than real numbers, or a row that is NaN, infinite, zero, or of a length
+            that float32 cannot square (the first one is named).
+    """
+    readers: Mapping[str, Callable[[Path, int, int | None], Array]] = {
+        ".npy": _npy,
+        ".parquet": _parquet,
+        ".safetensors": _safetensors,
+        ".jsonl": _jsonl,
+    }
+    if path.suffix not in readers:
+        raise InputError(f"vectors={path}: unknown extension {path.suffix!r}, {did_you_mean(path.suffix, readers)}")
+    if not path.is_file():
+        siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise InputError(f"vectors={path}: no such file, {did_you_mean(path.name, siblings)}")
+    return checked(readers[path.suffix](path, width, limit), str(path), width, limit)
+
+
+def checked(array: Array, name: str, width: int, limit: int | None = None) -> Tensor:
+    """The first ``limit`` rows of vectors that somebody gave as ``vectors=name``, (n, width) float32.
+
+    Raises:
+        InputError: As ``read_vectors``, of the content.
+    """
+    if array.ndim != 2 or not len(array):
+        raise InputError(f"vectors={name}: expected an array (n, {width}), found shape {array.shape}")
+    if array.shape[1] != width:
+        raise InputError(
+            f"vectors={name}: vectors of width {array.shape[1]}, but this attack was trained on width {width}: "
+            "they come from another embedder (or another defense)"
+        )
+    if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:  # numpy counts spans of time as integers
+        raise InputError(f"vectors={name}: expected real numbers (float16 to float64, integers), found {array.dtype}")
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and named as such
+        array = np.array(array[:limit], dtype=np.float32)
+    # In blocks, as a copy of all of them in another type may not fit. A row with NaN or infinity has no finite length.
+    blocks = (array[start : start + BLOCK] for start in range(0, len(array), BLOCK))
+    lengths = np.sqrt(np.concatenate([np.einsum("ij,ij->i", one, one, dtype=np.float64) for one in blocks]))
+    _check_rows(name, ~np.isfinite(lengths), "holds NaN or infinity")
+    _check_rows(name, lengths == 0, "is all zeros: it has no direction to read back")
+    outside = (lengths < SHORTEST) | (lengths > LONGEST)
+    if outside.any():
+        row = int(outside.argmax())
+        raise InputError(
+            f"vectors={name}: row {row} has the length {lengths[row]:.3g} ({int(outside.sum())} such rows): outside "
+            f"{SHORTEST:g} to {LONGEST:g} float32 cannot compute cosines; scale the vectors to those of the embedder"
+        )
+    return torch.from_numpy(array)
+
+
+def _check_rows(name: str, bad: Array | np.bool, what: str) -> None:
+    if bad.any():
+        raise InputError(f"vectors={name}: row {int(bad.argmax())} {what} ({int(bad.sum())} such rows)")
+
+
+def _npy(path: Path, width: int, limit: int | None) -> Array:
+    try:
+        _check_header(path)
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except _NPY_ERRORS as error:
+        raise InputError(f"vectors={path}: no .npy array can be read from it: {error}") from error
+
+
+def _check_header(path: Path) -> None:
+    """Whether the header of an .npy is as short as numpy takes it, which reads all of it before it looks.
+
+    Raises:
+        ValueError: It is longer; numpy's own reader finds everything else.
+    """
+    with path.open("rb") as file:
+        begin = file.read(12)
+    later = begin.startswith(np.lib.format.MAGIC_PREFIX) and begin[6:7] > b"\x01"  # format 1.0 has two bytes for it
+    if later and (size := int.from_bytes(begin[8:], "little")) > LONGEST_HEADER:
+        raise ValueError(f"its header has {size:,} bytes, and at most {LONGEST_HEADER:,} are read")
+
+
+def _safetensors(path: Path, width: int, limit: int | None) -> Array:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensor = file.get_tensor(_choose(path, file.keys()))
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"vectors={path}: cannot be read: {error}") from error
+    if not (tensor.dtype in _FLOATS or tensor.dtype in _INTEGERS):
+        raise InputError(f"vectors={path}: expected real numbers (float16 to float64, integers), found {tensor.dtype}")
+    tensor = tensor[:limit] if tensor.ndim else tensor
+    array: Array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array
+
+
+def _parquet(path: Path, width: int, limit: int | None) -> Array:
+    """A first part of another width than ``width`` is all that is read."""
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    parts: list[Array] = []
+    try:
+        with parquet.ParquetFile(path) as file:
+            name = _choose(path, file.schema_arrow.names)
+        for batch in batches(path, [name]):  # a million vectors as Python lists would fill the memory
+            parts.append(_rows(path, batch.column(0), read := sum(map(len, parts))))
+            if parts[0].shape[1] != width or (limit is not None and read + len(batch) >= limit):
+                break
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"vectors={path}: cannot be read: {' '.join(str(error).split())}") from error
+    widths = {part.shape[1] for part in parts}
+    if len(widths) > 1:
+        raise InputError(f"vectors={path}: holds vectors of widths {listed(map(str, sorted(widths)))}")
+    return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
+
+
+def _rows(path: Path, column: Any, begin: int) -> Array:
+    """The lists of an Arrow column as an array; ``begin`` is the number of its first row."""
+    import pyarrow
+
+    kind = column.type
+    lists = pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind)
+    if not lists or not (pyarrow.types.is_floating(kind.value_type) or pyarrow.types.is_integer(kind.value_type)):
+        raise InputError(f"vectors={path}: expected a column of lists of numbers, found {kind}")
+    lengths = column.value_lengths().to_numpy(zero_copy_only=False)  # NaN for a null
+    if (bad := lengths != lengths[0]).any() or column.null_count:
+        row = begin + int((bad | np.isnan(lengths)).argmax())
+        raise InputError(f"vectors={path}, row {row}: its length is not that of the rows before, or it is null")
+    values: Array = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32)  # NaN for a null
+    return values.reshape(len(column), int(lengths[0]))
+
+
+def _jsonl(path: Path, width: int, limit: int | None) -> Array:
+    def values() -> Iterator[tuple[str, Any]]:
+        for number, line in limits.lines(path, most=None):
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"vectors={path}, line {number}: no JSON: {error}") from error
+            if isinstance(value, dict):
+                value = value[_choose(path, value, f", line {number}")]
+            yield f"line {number}", value
+
+    return _stack(path, islice(values(), limit), width)
+
+
+def _choose(path: Path, names: Iterable[str], where: str = "") -> str:
+    """The one that holds the vectors: the only one, or the only one of a usual name."""
+    present = list(names)
+    usual = [name for name in present if name in NAMES]
+    if len(present) != 1 and len(usual) != 1:
+        raise InputError(
+            f"vectors={path}{where}: which of {listed(present) or 'no names'} holds the vectors? "
+            f"Call it one of {', '.join(NAMES)}"
+        )
+    return present[0] if len(present) == 1 else usual[0]
+
+
+def _stack(path: Path, values: Iterable[tuple[str, Any]], width: int) -> Array:
+    """The rows as an array; the first one alone, where it is not ``width`` long."""
+    rows: list[Array] = []
+    for where, value in values:
+        try:
+            row = np.asarray(value)
+        except ValueError as error:
+            raise InputError(f"vectors={path}, {where}: expected a list of numbers: {error}") from error
+        if row.dtype.kind not in "iuf":  # numpy would turn the text "1" into a number
+            raise InputError(f"vectors={path}, {where}: expected a list of numbers")
+        if row.ndim != 1 or (rows and len(row) != len(rows[0])):
+            raise InputError(
+                f"vectors={path}, {where}: expected a list of {len(rows[0]) if rows else 'd'} numbers, "
+                f"found shape {row.shape}"
+            )
+        rows.append(row.astype(np.float32))
+        if len(row) != width:
+            break
+    return np.stack(rows) if rows else np.empty((0, 0), np.float32)

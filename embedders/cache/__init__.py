@@ -1,0 +1,1 @@
+"""The embedding cache: shards, index, the cached embedder."""

@@ -1,0 +1,67 @@
+"""Which process sends a text: of several that fill one cache at a time, one pays for it and the others wait.
+
+    with claiming(folder, keys) as mine:      # (n,) bool; False: a living process has claimed that text before
+        ...                                   # send and store the texts that are mine
+
+A claim is a file of keys that its process keeps locked for so long; what a dead process has claimed is free. Nobody
+waits for others' texts within ``claiming``, so no two processes can wait for each other. On a disk without locks every
+claim looks like that of a dead process: each process sends all its texts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedders.cache.shards import Keys, lock
+
+_SUFFIX = ".claim"
+_DOOR = "claims.lock"
+_DOOR_SECONDS = 5.0  # a process looks and claims within milliseconds, unless it is stopped just then
+
+
+@contextlib.contextmanager
+def claiming(folder: Path, keys: Keys) -> Iterator[NDArray[np.bool_]]:
+    """Claim those of ``keys`` (n, 2) that no other process has claimed; within it, they are this process's to send.
+
+    Raises:
+        OSError: The folder is not writable, or the disk is full.
+    """
+    path = folder / f"{os.getpid()}-{secrets.token_hex(8)}{_SUFFIX}"
+    try:
+        with contextlib.ExitStack() as door:
+            # One at a time looks and claims.
+            descriptor = os.open(folder / _DOOR, os.O_RDWR | os.O_CREAT, 0o600)
+            door.callback(os.close, descriptor)
+            end = time.monotonic() + _DOOR_SECONDS
+            while not lock(descriptor) and time.monotonic() < end:
+                time.sleep(0.01)
+            mine = ~_claimed(folder, keys)
+            file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+            lock(file.fileno())
+            file.write(np.ascontiguousarray(keys[mine, 0], dtype="<u8").tobytes())
+            file.flush()
+        with file:
+            yield mine
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _claimed(folder: Path, keys: Keys) -> NDArray[np.bool_]:
+    """Which of ``keys`` a living process has claimed, by their first 64 bits, (n,)."""
+    claimed = np.zeros(len(keys), dtype=np.bool_)
+    for path in folder.glob(f"*{_SUFFIX}"):
+        with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
+            if lock(file.fileno()):
+                path.unlink()
+                continue
+            content = file.read()
+            claimed |= np.isin(keys[:, 0], np.frombuffer(content[: len(content) // 8 * 8], dtype="<u8"))
+    return claimed

@@ -1,0 +1,60 @@
+"""What a folder of the cache says about the embedder that it belongs to.
+
+describe(folder, embedder, 384)        # embedder.json: {"fingerprint": "a1b2...", "dimension": 384, "max_tokens": 256}
+dimension_known(folder, embedder)      # 384
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from embedders.base import Embedder
+from embedders.cache.shards import write_privately
+from embedders.cache.store import full_disk_explained, make_private_folder
+from errors import InputError
+
+_FILE = "embedder.json"
+_MOST_BYTES = 2**16
+
+
+def describe(folder: Path, embedder: Embedder, dimension: int) -> None:
+    """Write what ``folder`` belongs to, making it (0700) where it is missing, or check it.
+
+    Raises:
+        InputError: The folder cannot be made, the disk is full, or the folder belongs to another embedder.
+    """
+    make_private_folder(folder)
+    description = _description(embedder, dimension)
+    path = folder / _FILE
+    found = _read(path)
+    if found is None:
+        found = description
+        content = json.dumps(description).encode()
+        with full_disk_explained(folder, len(content)):
+            write_privately(path, content)
+    if found != description:
+        raise InputError(f"{path} describes another embedder ({found}) than the one in use ({description})")
+
+
+def dimension_known(folder: Path, embedder: Embedder) -> int | None:
+    """The dimension that ``folder`` was made with; None where it does not say so, or belongs to another embedder."""
+    found = _read(folder / _FILE)
+    return found["dimension"] if found is not None and found == _description(embedder, found["dimension"]) else None
+
+
+def _description(embedder: Embedder, dimension: int) -> dict[str, Any]:
+    return {"fingerprint": embedder.fingerprint, "dimension": dimension, "max_tokens": embedder.max_tokens}
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """What the file says; None where it is missing or damaged: then it says nothing that is not known otherwise."""
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_MOST_BYTES))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or type(found.get("dimension")) is not int or found["dimension"] < 1:
+        return None
+    return found

@@ -1,0 +1,126 @@
+"""A compact map from 128-bit keys to integers that is cheap to extend.
+
+The keys lie in a few sorted arrays, each at least twice as long as the next (24 bytes a key), so that adding n keys one
+small group after another costs O(n log n) in all, and a look-up is one binary search in each array.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedders.cache.shards import Keys
+
+Values = NDArray[np.int64]
+Positions = NDArray[np.int64]
+
+ABSENT = -1
+_AT_ONCE = 2**17  # keys looked up together: what a look-up needs besides is eight times as large as they are
+
+
+class _Run(NamedTuple):
+    high: NDArray[np.uint64]  # sorted
+    low: NDArray[np.uint64]
+    values: Values
+
+
+class KeyIndex:
+    """Maps keys to integers >= 0. Of a key that was added twice, either value is found."""
+
+    def __init__(self) -> None:
+        self._runs: list[_Run] = []
+
+    def __len__(self) -> int:
+        return sum(len(run.high) for run in self._runs)
+
+    def add(self, high: NDArray[np.uint64], low: NDArray[np.uint64], values: Values) -> None:
+        """Add keys by their two halves, (n,) each, with values (n,); the arrays are kept, and sorted in place."""
+        if not len(high):
+            return
+        self._runs.append(_sorted(high, low, values))
+        while len(self._runs) > 1 and len(self._runs[-2].high) < 2 * len(self._runs[-1].high):
+            newer, older = self._runs.pop(), self._runs.pop()
+            self._runs.append(_sorted(*(np.concatenate(pair) for pair in zip(older, newer, strict=True))))
+
+    def find(self, keys: Keys) -> Values:
+        """Values of ``keys`` (n, 2), ABSENT where a key is not known; (n,)."""
+        found = np.empty(len(keys), dtype=np.int64)
+        for begin in range(0, len(keys), _AT_ONCE):
+            found[begin : begin + _AT_ONCE] = self._find(keys[begin : begin + _AT_ONCE])
+        return found
+
+    def _find(self, keys: Keys) -> Values:
+        found = np.full(len(keys), ABSENT, dtype=np.int64)
+        open_ = np.arange(len(keys))
+        for run in self._runs:
+            high, low = keys[open_, 0], keys[open_, 1]
+            places = np.searchsorted(run.high, high)
+            looking = np.arange(len(open_))
+            while len(looking):  # once, but for keys that share their first 64 bits
+                inside = places[looking] < len(run.high)
+                looking = looking[inside]
+                looking = looking[run.high[places[looking]] == high[looking]]
+                hit = run.low[places[looking]] == low[looking]
+                found[open_[looking[hit]]] = run.values[places[looking[hit]]]
+                looking = looking[~hit]
+                places[looking] += 1
+            open_ = open_[found[open_] == ABSENT]
+            if not len(open_):
+                break
+        return found
+
+    def drop(self, first: int, last: int) -> None:
+        """Forget all keys whose value lies in ``first`` .. ``last`` (excluded)."""
+        kept = []
+        for run in self._runs:
+            keep = (run.values < first) | (run.values >= last)
+            if keep.any():
+                kept.append(_Run(run.high[keep], run.low[keep], run.values[keep]))
+        self._runs = kept
+
+
+class KeySet:
+    """Counts distinct keys, by their first 64 bits (8 bytes a key; two of five million collide once in a million)."""
+
+    def __init__(self) -> None:
+        self._runs: list[NDArray[np.uint64]] = []
+
+    def __len__(self) -> int:
+        return sum(len(run) for run in self._runs)
+
+    def array(self) -> NDArray[np.uint64]:
+        """The keys' first halves, (n,), in no order."""
+        return np.concatenate([np.empty(0, np.uint64), *self._runs])
+
+    def add(self, keys: Keys) -> None:
+        """Add ``keys`` (n, 2), those that are known already included."""
+        new = np.unique(keys[:, 0])
+        for run in self._runs:
+            places = np.minimum(np.searchsorted(run, new), len(run) - 1)
+            new = new[run[places] != new]
+        if not len(new):
+            return
+        self._runs.append(new)
+        while len(self._runs) > 1 and len(self._runs[-2]) < 2 * len(self._runs[-1]):
+            merged = np.concatenate([self._runs.pop(), self._runs.pop()])
+            merged.sort(kind="stable")
+            self._runs.append(merged)
+
+
+def distinct(keys: Keys) -> Positions:
+    """Positions of the first occurrence of each key in ``keys`` (n, 2), ascending."""
+    order = np.lexsort((keys[:, 1], keys[:, 0]))
+    ordered = keys[order]
+    first = np.ones(len(keys), dtype=bool)
+    first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    return np.sort(order[first])  # lexsort is stable, so the first of equals is the earliest
+
+
+def _sorted(high: NDArray[np.uint64], low: NDArray[np.uint64], values: Values) -> _Run:
+    order = np.argsort(high, kind="stable")  # merges two sorted halves in linear time
+    run = _Run(high, low, values)
+    for array in run:
+        array[:] = array[order]  # one at a time: copies of all three would take as much memory again
+    return run

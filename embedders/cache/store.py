@@ -1,0 +1,286 @@
+"""A folder of shards: finds stored vectors by key, reads them, adds new ones.
+
+Any number of processes, on any number of machines, may use one folder at a time without locks: shards are written whole
+and never changed, and two of them may hold the same text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedders.cache.index import ABSENT, KeyIndex, Positions, Values
+from embedders.cache.shards import (
+    SUFFIX,
+    DamagedShardError,
+    Keys,
+    Shard,
+    Vectors,
+    remove_abandoned,
+    set_aside,
+    shard_size_in_bytes,
+    write_shard,
+)
+from embedders.cache.soundness import flaw, sound
+from errors import InputError
+
+log = logging.getLogger(__name__)
+
+_ROW_BITS = 32  # a location is (number of the shard << 32) | row
+_ROW_MASK = (1 << _ROW_BITS) - 1
+# Up to this size shards are mapped into memory. Beyond it rows are read one by one, because a kernel with large pages
+# counts up to 2 MB as this process's memory for each row that is touched.
+_MAPPED_BYTES = 512 << 20
+
+
+class ShardStore:
+    """The shards of one embedder.
+
+    Locations are plain integers, valid as long as this object lives.
+    """
+
+    def __init__(self, folder: Path, dimension: int, zeros: bool = False) -> None:
+        """Open ``folder``, making it (0700) where it does not exist, and index the shards in it.
+
+        Args:
+            zeros: Whether a row of zeros may be stored.
+
+        Raises:
+            InputError: The folder cannot be made or read.
+        """
+        self.folder = folder
+        self.dimension = dimension
+        self.zeros = zeros
+        self._shards: list[Shard | None] = []
+        self._numbers: dict[str, int] = {}  # by file name
+        self._index = KeyIndex()
+        self._listed_at: int | None = None
+        self._bytes = 0
+        make_private_folder(folder)
+        remove_abandoned(folder)
+        self.refresh()
+
+    def __len__(self) -> int:
+        """Stored keys; one that two shards hold counts twice."""
+        return len(self._index)
+
+    def find(self, keys: Keys) -> Values:
+        """Locations of ``keys`` (n, 2), ABSENT where a text is not stored; (n,)."""
+        return self._index.find(keys)
+
+    def refresh(self, force: bool = False) -> None:
+        """Index the shards that appeared since, forget those that went; cheap while the folder has not changed."""
+        changed_at = self.folder.stat().st_mtime_ns
+        if changed_at == self._listed_at and not force:
+            return
+        # Whoever shares the folder may have put anything there: a pipe would never end, a link may lead to itself.
+        found = (entry for entry in os.scandir(self.folder) if entry.name.endswith(SUFFIX))
+        names = {entry.name for entry in found if Path(entry.path).is_file()}
+        for name in [name for name in self._numbers if name not in names]:
+            self._forget(self._numbers[name])
+        self._open(sorted(names - self._numbers.keys()))
+        self._listed_at = changed_at
+
+    def add(self, keys: Keys, vectors: Vectors, rows_to_come: int = 0) -> None:
+        """Store vectors (n, d) under keys (n, 2); they are on the disk when this returns.
+
+        Args:
+            rows_to_come: Rows that will follow, for the message about a full disk.
+
+        Raises:
+            InputError: The disk is full.
+        """
+        with full_disk_explained(self.folder, shard_size_in_bytes(len(keys) + rows_to_come, self.dimension)):
+            path = write_shard(self.folder, keys, vectors)
+        if path.name not in self._numbers:
+            self._open([path.name])
+        self.trust(self.find(keys[:1]))  # it was in memory a moment ago
+
+    def check(self, locations: Values, mine: Callable[[str], bool] = lambda name: True) -> bool:
+        """Verify the vectors of the shards that ``locations`` lie in; set damaged ones aside.
+
+        Args:
+            mine: Whether this process verifies the shard of a file name; another one verifies the rest.
+
+        Returns:
+            Whether all were sound. Where not, look the keys up again.
+        """
+        damaged: dict[str, str] = {}
+        for number in np.unique(locations[locations != ABSENT] >> _ROW_BITS).tolist():
+            shard = self._shards[number]
+            if shard is None or (not shard.verified and mine(shard.path.name) and not self._sound(number, damaged)):
+                self._forget(number)
+        self._warn(damaged)
+        return all(
+            self._shards[number] is not None for number in np.unique(locations[locations != ABSENT] >> _ROW_BITS)
+        )
+
+    def trust(self, locations: Values) -> None:
+        """Take the shards of ``locations`` as verified, because other processes have done it."""
+        for number in np.unique(locations[locations != ABSENT] >> _ROW_BITS).tolist():
+            shard = self._shards[number]
+            if shard is not None:
+                shard.verified = True
+
+    def read(self, locations: Values) -> Vectors:
+        """Vectors at ``locations`` (n,), none of them ABSENT; (n, d).
+
+        Raises:
+            DamagedShardError: A shard that was read for the first time is damaged; it has been set aside.
+            InputError: A vector is not sound: versions before the check stored what an embedder gave.
+        """
+        vectors = np.empty((len(locations), self.dimension), dtype=np.float32)
+        for number, places in _by_shard(locations):
+            shard = self._shards[number]
+            if shard is None or not (shard.verified or self.check(locations[places])):
+                raise DamagedShardError(f"a shard of {self.folder} was damaged and has been set aside")
+            rows = locations[places] & _ROW_MASK
+            found = shard.mapped()[rows] if self._bytes <= _MAPPED_BYTES else shard.read(rows)
+            good = sound(found, self.zeros)
+            if not good.all():
+                raise InputError(
+                    f"the embedding cache {self.folder} holds {flaw(found[good.argmin()])} that an embedder gave in an "
+                    f"earlier run: remove {shard.path}, and its {shard.rows:,} texts are embedded again"
+                )
+            vectors[places] = found
+        return vectors
+
+    def _open(self, names: Iterable[str]) -> None:
+        paths = [self.folder / name for name in names]
+        # Of five million keys these three arrays take 120 MB; a list of small ones would leave holes as large behind.
+        room = sum(self._room(path) for path in paths)
+        high, low = np.empty(room, np.uint64), np.empty(room, np.uint64)
+        locations, filled = np.empty(room, np.int64), 0
+        damaged: dict[str, str] = {}
+        for path in paths:
+            name = path.name
+            try:
+                shard = Shard(path, self.dimension)
+            except FileNotFoundError:
+                continue  # set aside by another process since the folder was listed
+            except DamagedShardError as error:
+                damaged[name] = str(error)
+                set_aside(path)
+                continue
+            if filled + shard.rows > room:
+                continue  # it went and came back meanwhile: the next look at the folder finds it
+            number = len(self._shards)
+            self._shards.append(shard)
+            self._numbers[name] = number
+            self._bytes += shard_size_in_bytes(shard.rows, self.dimension)
+            part = slice(filled, filled + shard.rows)
+            high[part], low[part] = shard.take_keys()
+            locations[part] = np.arange(shard.rows, dtype=np.int64) | (number << _ROW_BITS)
+            filled += shard.rows
+        self._index.add(high[:filled], low[:filled], locations[:filled])
+        if self._bytes > _MAPPED_BYTES:
+            for known in self._shards:
+                if known is not None:
+                    known.unmap()
+        self._warn(damaged)
+
+    def _room(self, path: Path) -> int:
+        """Rows that a file of its size has; a damaged one fewer, one that went none."""
+        try:
+            return max(0, path.stat().st_size - shard_size_in_bytes(0, self.dimension)) // (16 + 4 * self.dimension)
+        except FileNotFoundError:
+            return 0
+
+    def _sound(self, number: int, damaged: dict[str, str]) -> bool:
+        shard = self._shards[number]
+        assert shard is not None
+        try:
+            shard.verify()
+        except FileNotFoundError:
+            return False
+        except DamagedShardError as error:
+            damaged[shard.path.name] = str(error)
+            set_aside(shard.path)
+            return False
+        return True
+
+    def _forget(self, number: int) -> None:
+        shard = self._shards[number]
+        if shard is None:
+            return
+        self._shards[number] = None
+        del self._numbers[shard.path.name]
+        self._bytes -= shard_size_in_bytes(shard.rows, self.dimension)
+        self._index.drop(number << _ROW_BITS, (number + 1) << _ROW_BITS)
+
+    def _warn(self, damaged: dict[str, str]) -> None:
+        if damaged:
+            listed = "; ".join(f"{name} ({reason})" for name, reason in list(damaged.items())[:3])
+            more = f"; and {len(damaged) - 3} more" if len(damaged) > 3 else ""
+            log.warning(
+                "embedding cache %s: %d damaged file(s) set aside as *.damaged, their texts are embedded again: %s%s",
+                self.folder,
+                len(damaged),
+                listed,
+                more,
+            )
+
+
+@contextlib.contextmanager
+def full_disk_explained(folder: Path, needed_bytes: int) -> Iterator[None]:
+    """Turn the error of a full disk into one that says where, and how much is needed.
+
+    Raises:
+        InputError: The disk is full, or the quota is used up.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        if error.errno == errno.EFBIG:
+            raise InputError(
+                f"the embedding cache {folder}: a file would be larger than this process may write (ulimit -f); what "
+                "was finished before is kept"
+            ) from error
+        raise InputError(
+            f"the disk of the embedding cache {folder} is full: {needed_bytes / 1e6:,.1f} MB are needed, "
+            f"{shutil.disk_usage(folder).free / 1e6:,.1f} MB are free; what was finished before is kept, and the next "
+            "run continues there"
+        ) from error
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make ``folder`` and its missing parents, readable by their owner only (0700).
+
+    Raises:
+        InputError: It cannot be made.
+    """
+    try:
+        for path in [*reversed(folder.parents), folder]:
+            if not path.exists():
+                path.mkdir(mode=0o700, exist_ok=True)
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except OSError as error:
+        raise InputError(
+            f"cache_dir: the embedding cache {folder} cannot be made: {error.strerror}; choose another place by "
+            "cache_dir=<directory>, or by the variable UNEMBED_CACHE"
+        ) from error
+
+
+def _by_shard(locations: Values) -> Iterable[tuple[int, Positions | slice]]:
+    """The shards of ``locations`` with the positions that lie in each."""
+    numbers = locations >> _ROW_BITS
+    if not len(numbers):
+        return
+    if (numbers == numbers[0]).all():
+        yield int(numbers[0]), slice(None)
+        return
+    order: NDArray[np.int64] = np.argsort(numbers, kind="stable")
+    cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+    for places in np.split(order, cuts):
+        yield int(numbers[places[0]]), places

@@ -1,0 +1,206 @@
+"""What a metric is: what each example adds to it, and how the sums over examples make its value.
+
+    bleu = CorpusBleu()
+    bleu.update([Scored("Ada lives in Paris.", "Ada lives in Rome.")])
+    bleu.compute()                                    # tensor(42.7288, dtype=torch.float64)
+    parts = bleu.parts_so_far()                       # (1, 11): matches and n-grams of each order, lengths
+    bleu.combine(resampled_sums(parts, 2000, seed=0)) # (2000,): the bootstrap uses the same definition
+
+The value on a test set, on the texts of one language and in a bootstrap, and the wording of tables, come from this one
+definition.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from metrics.statistics import Floats, Interval, interval, wilson
+
+Unit = Literal["percent", "score", "cosine", "count", "seconds", "other"]
+Needs = Literal["texts", "labels", "models"]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """How a value of metrics.json is named and explained.
+
+    Attributes:
+        key: Its name in metrics.json.
+        title: Its name in tables.
+        explanation: One sentence.
+        more: Which direction means that more was read; None where neither does.
+        kind: Its unit; "percent" and "score" lie in 0-100.
+        secondary: Whether the report folds it away and the terminal's table leaves it out.
+        reference: The paper, table or section that defines it; empty for a definition of ours.
+    """
+
+    key: str
+    title: str
+    explanation: str
+    more: Literal["higher", "lower"] | None = "higher"
+    kind: Unit = "percent"
+    secondary: bool = False
+    reference: str = ""
+
+
+Row = TypeVar("Row")
+
+
+class ExampleMetric(Metric, ABC, Generic[Row]):
+    """A metric of examples: of ``Scored`` texts with their predictions, or of other rows.
+
+    State: the sufficient statistics of each example, (n, k) float64, which torchmetrics concatenates over ranks. Sums
+    are exact (``math.fsum``), so a value depends neither on the order of the examples nor on the number of ranks.
+
+    Args:
+        description: Key, title, unit and direction.
+        ordered: Whether it needs the order of the words: it is undefined for predictions that are sets of words.
+        share: Whether it is 100 times the share of examples that succeed, so that it has Wilson's interval.
+        needs: What it reads of an example: texts and cosines; also labels of entities or the language, which a tagger
+            may have given and predictions.jsonl may lack; or what only models give, which it does lack.
+        settings: Of torchmetrics.Metric, such as ``sync_on_compute``.
+    """
+
+    is_differentiable = False
+    full_state_update = False
+    summable = True  # whether ``combine`` makes the value from sums, so that examples can be resampled
+    parts: list[Tensor]
+
+    def __init__(
+        self,
+        description: Description,
+        *,
+        ordered: bool = False,
+        share: bool = False,
+        needs: Needs = "texts",
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        self.description, self.ordered, self.share, self.needs = description, ordered, share, needs
+        self.add_state("parts", default=[], dist_reduce_fx="cat")
+
+    @property
+    def higher_is_better(self) -> bool | None:  # type: ignore[override]  # torchmetrics has a class attribute
+        """From the attacker's side: whether a higher value means that more was read."""
+        return None if self.description.more is None else self.description.more == "higher"
+
+    @property
+    def shares(self) -> object:
+        """Equal for metrics whose statistics are the same, so that they are made once; by default for no two."""
+        return self.description.key
+
+    @abstractmethod
+    def statistics(self, rows: Sequence[Row]) -> Floats:
+        """What each example adds: (n, k) float64."""
+
+    @abstractmethod
+    def combine(self, sums: Floats) -> Floats:
+        """Values from sums over examples: (..., k) -> (...,); NaN where the metric is undefined."""
+
+    def update(self, rows: Sequence[Row]) -> None:
+        """Add examples."""
+        self.parts.append(torch.from_numpy(self.statistics(rows)))
+
+    def compute(self) -> Tensor:
+        """The value of all examples so far, a float64 scalar; NaN where it is undefined."""
+        return torch.tensor(self.value(self.parts_so_far()), dtype=torch.float64)
+
+    def parts_so_far(self) -> Floats:
+        """The statistics of all examples, (n, k)."""
+        # After a reduction over ranks, torchmetrics holds one tensor in the place of the list.
+        found = self.parts if isinstance(self.parts, Tensor) else torch.cat(self.parts)
+        parts: Floats = found.cpu().numpy()
+        return parts
+
+    def value(self, parts: Floats) -> float:
+        """The value of the examples with these statistics, (n, k); NaN where it is undefined."""
+        return float(self.combine(np.array([math.fsum(column) for column in parts.T], np.float64)))
+
+    def interval(self, parts: Floats, resampled: Floats) -> Interval | None:
+        """The 95 % interval: Wilson's for a share of examples, else the percentiles of ``resampled`` values.
+
+        A bootstrap has no width where all examples succeed or none does. Values resampled are (resamples,).
+        """
+        if not self.share:
+            return interval(resampled)
+        succeeded, of = (round(total) for total in (parts[:, 0].sum() / 100, parts[:, 1].sum()))
+        if not of:
+            return None
+        low, high = wilson(succeeded, of)
+        return Interval(100 * low, 100 * high)
+
+
+class Mean(ExampleMetric[Row]):
+    """The mean over those examples that have a value; an example without one (None) does not count."""
+
+    def statistics(self, rows: Sequence[Row]) -> Floats:
+        """(n, 2): the value, and 1 where there is one."""
+        values = [self.of_example(row) for row in rows]
+        return np.array([(0.0, 0.0) if value is None else (value, 1.0) for value in values], np.float64).reshape(-1, 2)
+
+    @abstractmethod
+    def of_example(self, row: Row) -> float | None:
+        """The value of one example."""
+
+    def combine(self, sums: Floats) -> Floats:
+        """The first over the second."""
+        return quotient(sums[..., 0], sums[..., 1])
+
+
+class Ratio(ExampleMetric[Row]):
+    """100 times what was found over what there was, each summed over the examples."""
+
+    def statistics(self, rows: Sequence[Row]) -> Floats:
+        """(n, 2): found and total."""
+        return np.array([self.of_example(row) for row in rows], np.float64).reshape(-1, 2)
+
+    @abstractmethod
+    def of_example(self, row: Row) -> tuple[int, int]:
+        """Of one example, how many were found and how many there were."""
+
+    def combine(self, sums: Floats) -> Floats:
+        """The first over the second, in percent."""
+        return quotient(100 * sums[..., 0], sums[..., 1])
+
+
+def quotient(above: Floats, below: Floats) -> Floats:
+    """``above / below``; NaN where nothing is below."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Floats = np.where(below > 0, above / below, np.nan)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Generic[Row]):
+    """A metric of some examples, ready to be resampled.
+
+    Attributes:
+        metric: The metric.
+        parts: (n, k) statistics of each example.
+    """
+
+    metric: ExampleMetric[Row]
+    parts: Floats
+
+    @classmethod
+    def of(cls, metric: ExampleMetric[Row], rows: Sequence[Row]) -> Measured[Row]:
+        """Of these examples, of which there is at least one."""
+        return cls(metric, metric.statistics(rows))
+
+    @property
+    def value(self) -> float:
+        """The value of all examples; NaN where it is undefined."""
+        return self.metric.value(self.parts)
+
+    def interval(self, resampled: Floats) -> Interval | None:
+        """The 95 % interval of the value, from resampled values, (resamples,)."""
+        return self.metric.interval(self.parts, resampled)

@@ -1,0 +1,46 @@
+"""Mean cosines of vectors of predictions, which the caller has computed (``Scored.cosine`` and its two relatives)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metrics.base import Description, Mean
+from metrics.scored import Scored
+
+
+class Cosine(Mean[Scored]):
+    """With the vector that the attacker received."""
+
+    def __init__(self, **settings: Any) -> None:
+        explanation = "Similarity of the prediction's vector and the attacked one; 1 is equal."
+        super().__init__(Description("cosine", "Cosine", explanation, kind="cosine"), **settings)
+
+    def of_example(self, row: Scored) -> float | None:
+        """-1 to 1; None where the embedder was not asked."""
+        return row.cosine
+
+
+class CosineUndefended(Mean[Scored]):
+    """With the vector before a defense changed it."""
+
+    def __init__(self, **settings: Any) -> None:
+        explanation = "Similarity of the prediction's vector and the one that the defense changed."
+        described = Description("cosine_clean", "Cosine, undefended", explanation, kind="cosine")
+        super().__init__(described, needs="models", **settings)
+
+    def of_example(self, row: Scored) -> float | None:
+        """-1 to 1; None where no defense changed a vector."""
+        return row.cosine_clean
+
+
+class CosineSecond(Mean[Scored]):
+    """Of prediction and reference, by an embedder that was not attacked."""
+
+    def __init__(self, **settings: Any) -> None:
+        explanation = "Similarity of prediction and reference to an embedder that was not attacked."
+        described = Description("cosine_second", "Cosine, second embedder", explanation, kind="cosine")
+        super().__init__(described, needs="models", **settings)
+
+    def of_example(self, row: Scored) -> float | None:
+        """-1 to 1; None where no second embedder was named."""
+        return row.cosine_second

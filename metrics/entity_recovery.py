@@ -1,0 +1,78 @@
+"""How many of the references' entities the predictions disclose (``metrics.entities``, ``metrics.names``)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from metrics.base import Description, Ratio
+from metrics.entities import entity_key, recovered_entities, span_text
+from metrics.names import names
+from metrics.scored import Scored
+
+
+class EntityRecovery(Ratio[Scored]):
+    """Share of all labelled spans, or of those of one label.
+
+    Args:
+        label: The label; None for all.
+        settings: Of torchmetrics.Metric.
+    """
+
+    def __init__(self, label: str | None = None, **settings: Any) -> None:
+        super().__init__(_described(label), needs="labels", **settings)
+        self.label = label
+
+    def of_example(self, row: Scored) -> tuple[int, int]:
+        """Spans that came back, and all of them."""
+        values = [span_text(row.reference, span) for span in row.spans if self.label in (None, span.label)]
+        return recovered_entities(values, row.prediction, ordered=row.kind == "sequence"), len(values)
+
+
+def _described(label: str | None) -> Description:
+    if label is None:
+        explanation = "Share of labelled names, places, dates and the like that came back."
+        return Description("entity_recovery", "Entities", explanation)
+    title, explanation = f"Entities: {label.replace('_', ' ')}", "Share of the entities of this kind that came back."
+    return Description(f"entity_recovery/{label}", title, explanation, secondary=True)
+
+
+class UnseenEntityRecovery(Ratio[Scored]):
+    """Share of the spans whose label and text no training text has.
+
+    Args:
+        training: All ``entity_keys`` of the training split; None where it is unknown, so that nothing is counted.
+        settings: Of torchmetrics.Metric.
+    """
+
+    def __init__(self, training: frozenset[tuple[str, str]] | None = None, **settings: Any) -> None:
+        explanation = "The same, for values that no training text contains."
+        described = Description("entity_recovery_unseen", "Entities, unseen", explanation)
+        super().__init__(described, needs="labels", **settings)
+        self.known = training
+
+    def of_example(self, row: Scored) -> tuple[int, int]:
+        """Unseen spans that came back, and all of them."""
+        if self.known is None:
+            return 0, 0
+        found = [(span.label, span_text(row.reference, span)) for span in row.spans]
+        values = [value for label, value in found if entity_key(label, value) not in self.known]
+        return recovered_entities(values, row.prediction, ordered=row.kind == "sequence"), len(values)
+
+
+class NameRecovery(Ratio[Scored]):
+    """Share of the first, last or full names of people."""
+
+    def __init__(self, part: Literal["first", "last", "full"], **settings: Any) -> None:
+        explanation = {
+            "first": "Share of the people's first names that came back.",
+            "last": "Share of the people's last names that came back.",
+            "full": "Share of the first names with the last name after.",
+        }[part]
+        described = Description(f"name_{part}_recovery", f"{part.capitalize()} names", explanation, secondary=True)
+        super().__init__(described, needs="labels", **settings)
+        self.part = part
+
+    def of_example(self, row: Scored) -> tuple[int, int]:
+        """Names that came back, and all of them."""
+        values = getattr(names(row.reference, row.spans), self.part)
+        return recovered_entities(values, row.prediction, ordered=row.kind == "sequence"), len(values)

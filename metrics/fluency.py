@@ -1,0 +1,105 @@
+"""How natural predictions are: perplexity, and how many of their words are stop words (GEIA, section 4.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from metrics.base import Description, ExampleMetric, Ratio, quotient
+from metrics.scored import Scored
+from metrics.statistics import Floats
+from metrics.stop_words import LANGUAGE, content_words, stop_words
+from metrics.tokens import words
+
+# numpy's own differs in the last bit from one processor to the next.
+_EXP = np.vectorize(math.exp, otypes=[np.float64])
+
+
+class Perplexity(ExampleMetric[Scored]):
+    """Of the predictions, a token. Statistics, (n, 2): log probability, and the tokens that it is of."""
+
+    def __init__(self, **settings: Any) -> None:
+        explanation = "Of the predictions, a token; the lower, the more fluent."
+        described = Description("perplexity", "Perplexity", explanation, None, "other", reference="GEIA, section 4.2")
+        super().__init__(described, needs="models", **settings)
+
+    def statistics(self, rows: Sequence[Scored]) -> Floats:
+        """(n, 2); zeros where no language model was asked."""
+        return np.array([row.likelihood or (0.0, 0) for row in rows], np.float64)
+
+    def combine(self, sums: Floats) -> Floats:
+        """exp of minus the mean log probability of a token."""
+        found: Floats = _EXP(-quotient(sums[..., 0], sums[..., 1]))
+        return found
+
+
+class StopWordRate(Ratio[Scored]):
+    """Share of stop words among the words of the predictions, or of the references; English texts only."""
+
+    def __init__(self, of: Literal["prediction", "reference"], **settings: Any) -> None:
+        described = {
+            "prediction": Description(
+                "stop_word_rate", "Stop words", "Share of the predicted words that say little.", None, secondary=True
+            ),
+            "reference": Description(
+                "stop_word_rate_reference",
+                "Stop words, references",
+                "The same share of the references' words.",
+                None,
+                secondary=True,
+            ),
+        }[of]
+        super().__init__(described, needs="labels", **settings)
+        self.of = of
+
+    def of_example(self, row: Scored) -> tuple[int, int]:
+        """Stop words and words."""
+        return _counted(row)[self.of == "reference"]
+
+
+class StopWordDifference(ExampleMetric[Scored]):
+    """Rate of the predictions minus that of the references. Statistics, (n, 4): stop words and words of each."""
+
+    def __init__(self, **settings: Any) -> None:
+        explanation = "Percentage points by which predictions have more stop words than references; near 0 is natural."
+        described = Description("stop_word_rate_difference", "Stop words, difference", explanation, None, "score")
+        super().__init__(described, needs="labels", **settings)
+
+    def statistics(self, rows: Sequence[Scored]) -> Floats:
+        """(n, 4); see the class."""
+        return np.array([(*own, *usual) for own, usual in map(_counted, rows)], np.float64)
+
+    def combine(self, sums: Floats) -> Floats:
+        """In percentage points."""
+        return quotient(100 * sums[..., 0], sums[..., 1]) - quotient(100 * sums[..., 2], sums[..., 3])
+
+
+class ContentWordRecovery(Ratio[Scored]):
+    """Share of the references' distinct words, stop words apart, that the predictions have; English texts only."""
+
+    def __init__(self, **settings: Any) -> None:
+        explanation = "Share of the references' distinct words, stop words apart, that came back."
+        described = Description("content_word_recovery", "Content words", explanation)
+        super().__init__(described, needs="labels", **settings)
+
+    def of_example(self, row: Scored) -> tuple[int, int]:
+        """Distinct content words that came back, and all of them."""
+        if not _is_english(row):
+            return 0, 0
+        wanted = content_words(words(row.reference))
+        return len(wanted.intersection(words(row.prediction))), len(wanted)
+
+
+def _is_english(row: Scored) -> bool:
+    return row.language in (None, LANGUAGE)
+
+
+def _counted(row: Scored) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Stop words and words of the prediction, and of the reference."""
+    if not _is_english(row):
+        return (0, 0), (0, 0)
+    own, usual = stop_words([words(row.prediction)]), stop_words([words(row.reference)])
+    return (own.stop, own.words), (usual.stop, usual.words)

@@ -1,0 +1,1 @@
+"""Pages, tables and charts, read from run directories."""

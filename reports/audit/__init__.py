@@ -1,0 +1,1 @@
+"""What a vector store discloses: audit.py."""

@@ -1,0 +1,228 @@
+"""What each of a few defenses would change: the same rows, defended, read by the same attacker, who knows of none.
+
+    vectors = defend(defense, rows, known)
+    tried = try_defense("noise level=0.05", vectors, rows, known, reader, readable=80, part="noise")
+
+A defense is fitted to the rows themselves, as their owner would fit it. Without true texts, the share of readable rows
+is estimated as for the whole store, calibrated anew on the run's own test texts under the same defense: what a cosine
+says about a text changes with the defense. Cosines are those with the undefended vectors, which the owner has.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from datamodules.defended import defended
+from datamodules.vector_stores.sampling import Sample
+from defenses.base import Defense
+from errors import InputError
+from examples import Example
+from metrics import calibration
+from reports.audit.entity_kinds import leaks
+from reports.audit.findings import Reading, Share, Tried, Truth
+from reports.audit.reading import Reader
+from reports.under_defense import ZeroFilled
+
+NEAREST = 10
+COMPARED_TOGETHER = 512  # rows whose similarities with all others are held at once
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Vectors (n, d), their positions, and their true texts where they are known."""
+
+    vectors: Tensor
+    positions: Sequence[int]
+    truths: Sequence[Truth | None]
+
+    def examples(self) -> list[Example]:
+        """What a defense is told: the language, where it is known."""
+        texts = [truth or Truth("") for truth in self.truths]
+        return [
+            Example(place, one.text, language=one.language) for place, one in zip(self.positions, texts, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Defended:
+    """Rows of the store and the run's own test texts under one defense, as the attacker receives them.
+
+    Attributes:
+        width: Of the defended vectors, before narrower ones were filled up.
+        kept: See ``neighbours_kept``.
+        rows: Vectors (n, d); None where they are too wide for the attacker.
+        known: The same of the test texts.
+    """
+
+    width: int
+    kept: float
+    rows: Tensor | None
+    known: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """What defenses are tried on, and what they make of it.
+
+    Attributes:
+        chosen: Places in the sample.
+        rows: Of the store.
+        known: The run's own test texts.
+        defended: By the name of the defense.
+    """
+
+    chosen: list[int]
+    rows: Rows
+    known: Rows
+    defended: Mapping[str, Defended]
+
+
+def prepare(
+    defenses: Mapping[str, Defense],
+    sample: Sample,
+    truths: Mapping[int, Truth],
+    known: Rows,
+    limit: int,
+) -> Trials:
+    """Apply each defense to the same rows: those of known truth where there are any, evenly over them.
+
+    Raises:
+        InputError: As ``defend``; names the defense.
+    """
+    truth = [truths.get(place) for place in sample.positions]
+    chosen = evenly([row for row, one in enumerate(truth) if one is not None] or list(range(len(truth))), limit)
+    own = evenly(range(len(known.truths)), limit)
+    rows = Rows(sample.vectors[chosen], [sample.positions[row] for row in chosen], [truth[row] for row in chosen])
+    others = Rows(known.vectors[own], [known.positions[row] for row in own], [known.truths[row] for row in own])
+    found = {}
+    for name, defense in defenses.items():
+        try:
+            found[name] = defend(defense, rows, others)
+        except InputError as error:
+            raise InputError(f"defenses: {name}: {error}") from error
+    return Trials(chosen, rows, others, found)
+
+
+def evenly(places: Sequence[int], count: int) -> list[int]:
+    """At most ``count`` of ``places``, evenly over them."""
+    size = len(places)
+    return [places[number * size // count] for number in range(count)] if size > count else list(places)
+
+
+def defend(defense: Defense, rows: Rows, known: Rows) -> Defended:
+    """Fit a defense to the rows, and apply it to both; before hours of reading.
+
+    Raises:
+        InputError: It cannot be fitted to these rows, or leaves nothing of a vector.
+    """
+    width = rows.vectors.shape[1]
+    defense.fit(rows.vectors, rows.examples())
+    changed = defended(defense, rows.vectors, rows.examples(), "document")
+    kept = neighbours_kept(rows.vectors, changed)
+    filled = ZeroFilled(defense, width)
+    if not filled.fits(width):
+        return Defended(changed.shape[1], kept, None, None)
+    parts = [filled(one.vectors, one.examples(), "document") for one in (rows, known)]
+    return Defended(changed.shape[1], kept, *parts)
+
+
+def try_defense(
+    name: str, vectors: Defended, rows: Rows, known: Rows, reader: Reader, readable: float, part: str
+) -> Tried:
+    """Read both under a defense, and compare.
+
+    Args:
+        name: For the report.
+        vectors: Under the defense.
+        rows: Of the store, without it.
+        known: The run's own test texts, all of whose truths are known; may be none.
+        reader: The attacker.
+        readable: Word F1 in percent from which a text counts as readable.
+        part: Name of this work among the reader's.
+    """
+    if vectors.rows is None or vectors.known is None:
+        return Tried(name, None, None, None, None, vectors.kept, vectors.width)
+    read = reader.readings(reader.read(part, vectors.rows, rows.positions), rows.vectors, rows.truths)
+    own: list[Reading] = []
+    if not any(rows.truths) and len(known.positions):
+        texts = reader.read(f"{part}, test texts", vectors.known, known.positions)
+        own = reader.readings(texts, known.vectors, known.truths)
+    return summary(name, rows, read, own, reader, readable, vectors.kept, vectors.width)
+
+
+def summary(
+    name: str,
+    rows: Rows,
+    read: Sequence[Reading],
+    known: Sequence[Reading],
+    reader: Reader,
+    readable: float,
+    kept: float,
+    width: int,
+) -> Tried:
+    """The figures of one defense; those of ``none`` are made from what was read before."""
+    pairs = [(truth, one) for truth, one in zip(rows.truths, read, strict=True) if truth is not None]
+    hits = leaks([truth for truth, _ in pairs], [one for _, one in pairs], ordered=reader.kind == "sequence")
+    return Tried(
+        name=name,
+        readable=share(read, known, readable),
+        exact=share(read, known, None) if reader.kind == "sequence" else None,
+        entities=Share.of([hit for found in hits.values() for hit in found]),
+        cosine=statistics.fmean(one.cosine for one in read),
+        neighbours=kept,
+        width=width,
+    )
+
+
+def share(read: Sequence[Reading], known: Sequence[Reading], readable: float | None) -> Share | None:
+    """The share of texts that were read well enough (``readable``: word F1 in percent), or word for word (None).
+
+    Measured where the truth of any row is known, else estimated from ``known``; None where neither can be done.
+    """
+    measured = Share.of([was_read(one, readable) for one in read if one.f1 is not None])
+    return measured or estimated(read, known, readable)
+
+
+def estimated(read: Sequence[Reading], known: Sequence[Reading], readable: float | None) -> Share | None:
+    """The share without truth; None where too few texts are known to learn from."""
+    if len(known) < calibration.SMALLEST:
+        return None
+    learned = calibrate(known, readable)
+    return Share.estimated(learned.share([one.cosine for one in read]), len(read))
+
+
+def calibrate(known: Sequence[Reading], readable: float | None) -> calibration.Calibration:
+    """What a cosine says about a text, from at least ``calibration.SMALLEST`` of known truth."""
+    return calibration.fit([one.cosine for one in known], [was_read(one, readable) for one in known])
+
+
+def was_read(reading: Reading, readable: float | None) -> bool:
+    """Whether a text of known truth was read well enough, or word for word."""
+    if readable is None:
+        return bool(reading.exact)
+    return reading.f1 is not None and reading.f1 >= readable
+
+
+def neighbours_kept(vectors: Tensor, defended: Tensor) -> float:
+    """Share of each row's nearest rows, by cosine, that are so under a defense too: (n, d), (n, k) -> 0 to 1.
+
+    A stand-in for search where nobody has queries: rows that were found together still are.
+    """
+    count = min(NEAREST, len(vectors) - 1)
+    if count < 1:
+        return 1.0
+    units = [torch.nn.functional.normalize(one.double(), dim=1) for one in (vectors, defended)]
+    kept = 0
+    for begin in range(0, len(vectors), COMPARED_TOGETHER):
+        near = []
+        for unit in units:
+            cosines = unit[begin : begin + COMPARED_TOGETHER] @ unit.T
+            cosines[torch.arange(len(cosines)), torch.arange(begin, begin + len(cosines))] = -2.0  # itself
+            near.append(cosines.topk(count, dim=1).indices)
+        kept += int((near[0][:, :, None] == near[1][:, None, :]).sum())
+    return kept / (count * len(vectors))

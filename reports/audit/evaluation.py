@@ -1,0 +1,169 @@
+"""From a sample, what was read of it and what the run knows, to everything that an audit says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from omegaconf import DictConfig
+from scipy import stats
+
+from datamodules.vector_stores.sampling import Sample
+from metrics import calibration
+from metrics.masking import masked
+from reports.audit.defenses import Trials, calibrate, estimated, neighbours_kept, share, summary, try_defense
+from reports.audit.entity_kinds import leaked, places, suspected
+from reports.audit.findings import Audit, Exposed, Reading, Tried, Truth
+from reports.audit.reading import Known, Reader
+from scoring.recognisers import Recognisers
+from scoring.taggers import Tagger
+
+SHIFT, SURE = 0.15, 1e-3  # largest gap between two distributions of cosines that is still called alike, and its p value
+CURVE = 41  # points of the drawn calibration
+
+
+def judge(
+    settings: DictConfig,
+    config: DictConfig,
+    sample: Sample,
+    truths: Mapping[int, Truth],
+    known: Known,
+    reader: Reader,
+    tagger: Tagger | None,
+    trials: Trials,
+) -> Audit:
+    """Read the sample back and say what it means.
+
+    Args:
+        settings: Of configs/audit.yaml.
+        config: Of the run, amended.
+        sample: Of the store.
+        truths: By position; may be none.
+        known: The run's own test texts and what was read of them.
+        reader: The attacker.
+        tagger: Finds entities; None takes the recognisers, which need no model.
+        trials: Of defenses.
+    """
+    truth = [truths.get(place) for place in sample.positions]
+    texts = reader.read("store", sample.vectors, sample.positions)
+    readings = reader.readings(texts, sample.vectors, truth)
+    ordered = reader.kind == "sequence"
+    finder = tagger or Recognisers()
+    labelled = _with_entities(truth, finder)
+    found = Audit(
+        store=sample.name,
+        size=sample.size,
+        sampled=len(sample.positions),
+        width=sample.vectors.shape[1],
+        run=_run(settings, config),
+        threshold=settings.readable,
+        masked=not settings.show_text,
+        tagged="the labels of the true texts" if any(one and one.spans for one in truth) else _tagged(tagger),
+        readable=share(readings, known.readings, settings.readable),
+        exact=share(readings, known.readings, None) if ordered else None,
+        cosines=[one.cosine for one in readings],
+        known=[one.cosine for one in known.readings],
+    )
+    learned = calibrate(known.readings, settings.readable) if len(known.readings) >= calibration.SMALLEST else None
+    if found.measured:
+        guesses = {"readable": estimated(readings, known.readings, settings.readable)}
+        if ordered:
+            guesses["exact"] = estimated(readings, known.readings, None)
+        found.estimated = {name: guess for name, guess in guesses.items() if guess is not None}
+        pairs = [(one, other) for one, other in zip(labelled, readings, strict=True) if one is not None]
+        found.kinds = leaked([one for one, _ in pairs], [other for _, other in pairs], ordered=ordered)
+    else:
+        found.kinds = suspected(readings, known, finder, ordered=ordered)
+        found.held_out = leaked(known.truths, known.readings, ordered=ordered)
+    found.rows = _exposed(settings, sample, labelled, readings, learned, finder)
+    found.warnings = _shift(found.cosines, found.known)
+    if learned is None and not found.measured:
+        found.warnings.append(
+            f"Nothing can be estimated: the run has {len(known.readings)} test texts of known truth, and it takes "
+            f"{calibration.SMALLEST}. Test it (evaluate.py), or give the true texts of some rows (texts=<file>)."
+        )
+    if learned is not None:
+        grid = np.linspace(min(found.known), 1.0, CURVE).tolist()
+        found.curve = list(zip(grid, learned.probabilities(grid).tolist(), strict=True))
+    found.tried_on = len(trials.chosen)
+    trials = replace(trials, rows=replace(trials.rows, truths=[labelled[row] for row in trials.chosen]))
+    found.tried = _tried(readings, known, reader, settings.readable, trials)
+    return found
+
+
+def _tried(readings: Sequence[Reading], known: Known, reader: Reader, readable: float, trials: Trials) -> list[Tried]:
+    """The rows as they are, then under each defense."""
+    rows = trials.rows
+    read = [readings[row] for row in trials.chosen]
+    kept, width = neighbours_kept(rows.vectors, rows.vectors), rows.vectors.shape[1]
+    tried = [summary("none", rows, read, known.readings, reader, readable, kept, width)]
+    for name, vectors in trials.defended.items():
+        tried.append(try_defense(name, vectors, rows, trials.known, reader, readable, f"defense {name}"))
+    return tried
+
+
+def _exposed(
+    settings: DictConfig,
+    sample: Sample,
+    truth: Sequence[Truth | None],
+    readings: Sequence[Reading],
+    learned: calibration.Calibration | None,
+    tagger: Tagger,
+) -> list[Exposed]:
+    """The rows of the highest cosines; among equals the longer text first."""
+    order = sorted(range(len(readings)), key=lambda row: (-readings[row].cosine, -len(readings[row].text), row))
+    chosen = order[: settings.exposed]
+    tagged = tagger.tag([readings[row].text for row in chosen])
+    rows = []
+    for row, spans in zip(chosen, tagged, strict=True):
+        reading, known = readings[row], truth[row]
+        entities = places(reading.text, known, spans)
+        rows.append(
+            Exposed(
+                id=sample.ids[row],
+                position=sample.positions[row],
+                reading=reading,
+                probability=None if learned is None else float(learned.probabilities([reading.cosine])[0]),
+                kinds=tuple(dict.fromkeys(span.label for span in entities)),
+                text=reading.text if settings.show_text else masked(reading.text, entities),
+                truth=known.text if settings.show_text and known is not None else None,
+            )
+        )
+    return rows
+
+
+def _with_entities(truths: Sequence[Truth | None], tagger: Tagger) -> list[Truth | None]:
+    """True texts with the entities that they label; where no text labels any, those that the tagger finds."""
+    if any(one.spans for one in truths if one is not None):
+        return list(truths)
+    texts = [one.text for one in truths if one is not None]
+    tagged = iter(tagger.tag(texts))
+    return [None if one is None else Truth(one.text, next(tagged), one.language) for one in truths]
+
+
+def _shift(store: Sequence[float], known: Sequence[float]) -> list[str]:
+    """Whether the store's text comes as near as the run's own test texts do (Kolmogorov and Smirnov)."""
+    if len(known) < calibration.SMALLEST:
+        return []
+    gap = stats.ks_2samp(store, known)
+    if gap.statistic <= SHIFT or gap.pvalue >= SURE:
+        return []
+    lower = np.median(store) < np.median(known)
+    return [
+        f"The store's text looks unlike the run's own test texts: recovered texts come {'less' if lower else 'more'} "
+        f"near to its vectors (median cosine {np.median(store):.2f} against {np.median(known):.2f}). What is estimated "
+        "from those texts may be off beyond the intervals"
+        + (", and an attacker who trains on text like the store's reads more." if lower else ".")
+    ]
+
+
+def _run(settings: DictConfig, config: DictConfig) -> dict[str, str]:
+    choices = config.choices
+    named = {name: str(choices[name]) for name in ("attack", "embedder", "datamodule", "defense") if name in choices}
+    named["data"] = named.pop("datamodule", "")
+    return {"directory": str(settings.run), **{name: value for name, value in named.items() if value}}
+
+
+def _tagged(tagger: Tagger | None) -> str:
+    return "their form alone (mail addresses, cards, ...)" if tagger is None else type(tagger).__name__

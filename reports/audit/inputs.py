@@ -1,0 +1,124 @@
+"""The true texts that an audit is given, held against the store before anything is read back.
+
+Texts beside the wrong vectors give figures that look like safety. So each is embedded and compared with the vector that
+it is said to belong to. vector_space.py does the same for the vectors themselves.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig
+from torch import Tensor
+
+from datamodules.sources.base import Fields
+from datamodules.sources.file_rows import existing, rows
+from datamodules.truncation import Truncation
+from datamodules.vector_stores.sampling import Sample, VectorStore
+from embedders.cache.cached import CachedEmbedder
+from errors import InputError, did_you_mean, shortened
+from examples import Example
+from metrics.vectors import cosine_rows
+from reports.audit.findings import Truth
+from reports.vector_space import TRUST
+
+BESIDE = 0.8  # median cosine of true texts' vectors with those of the store
+
+
+def read_truths(name: str, store: VectorStore) -> dict[int, Truth]:
+    """True texts by position in the store.
+
+    A row says which vector it belongs to by ``index`` (position, from 0) or ``id`` (the store's); without either, the
+    first text belongs to the first vector, and so on. ``spans`` and ``language`` are read where a row has them.
+
+    Raises:
+        InputError: A file that cannot be read, an id that the store does not have, or two texts for one vector.
+    """
+    file = existing(name, "texts")
+    places = {one: place for place, one in enumerate(store.ids)}
+    found: dict[int, Truth] = {}
+    for line, row in rows(file, "text"):
+        where = f"{file}:{line}"
+        fields = Fields(spans="spans" if "spans" in row else None, language="language" if "language" in row else None)
+        example = fields.example(row, where)
+        if example is None:
+            continue
+        if "index" in row:
+            place = row["index"]
+            place = int(place) if isinstance(place, str) and place.isdecimal() else place
+            if not isinstance(place, int) or not 0 <= place < len(places):
+                raise InputError(
+                    f"{where}: index {shortened(repr(place))}: the store has the positions 0 to {len(places) - 1}"
+                )
+        elif "id" in row:
+            if (wanted := str(row["id"])) not in places:
+                raise InputError(f"{where}: no vector has the id {shortened(wanted)!r}; {did_you_mean(wanted, places)}")
+            place = places[wanted]
+        else:
+            place = line - 1
+            if place >= len(places):
+                raise InputError(f"{where}: the store has only {len(places)} vectors; name each by index or id")
+        if place in found:
+            raise InputError(f"{where}: a second text for the vector {store.ids[place]}")
+        found[place] = Truth(example.text, example.spans, example.language)
+    if not found:
+        raise InputError(f"texts={name}: holds no text")
+    return found
+
+
+def check_truths(
+    truths: Mapping[int, Truth], sample: Sample, embedder: CachedEmbedder, config: DictConfig, trusted: bool
+) -> tuple[dict[int, Truth], list[str]]:
+    """The truths as the vectors hold them, whole or cut like the run's texts, whichever is nearer; and warnings.
+
+    Raises:
+        InputError: The texts do not belong to the vectors, and are not ``trusted``.
+    """
+    places = [place for place in sample.positions if place in truths]
+    rows_of = {place: row for row, place in enumerate(sample.positions)}
+    vectors = sample.vectors[[rows_of[place] for place in places]]
+    whole = [_example(truths[place]) for place in places]
+    data = config.datamodule
+    cutter = Truncation(data.get("max_tokens", 32), data.get("tokenizer", "minilm"))
+    cut = cutter.cut(whole)
+    cosines = {name: _cosines(part, vectors, embedder) for name, part in (("whole", whole), ("cut", cut))}
+    # Of equals the whole: a text that was not cut is both.
+    best = max(cosines, key=lambda name: (statistics.median(cosines[name]), name == "whole"))
+    median, chosen = statistics.median(cosines[best]), {"whole": whole, "cut": cut}[best]
+    warnings = []
+    if median < BESIDE:
+        low = min(range(len(places)), key=lambda row: cosines[best][row])
+        wrong = (
+            f"texts: the vectors of these texts have a median cosine of {median:.2f} with those of the store "
+            f"({cosines[best][low]:.2f} in row {sample.ids[rows_of[places[low]]]}): other texts, another order, or "
+            "another embedder"
+        )
+        if not trusted:
+            raise InputError(wrong + TRUST)
+        warnings.append(wrong + ".")
+    elif strays := sum(cosine < BESIDE / 2 for cosine in cosines[best]):
+        warnings.append(f"{strays} of {len(places)} true texts seem to belong to other vectors (cosine below 0.4).")
+    if best == "whole" and cutter.cut_texts:
+        warnings.append(
+            f"{cutter.cut_texts} of {len(places)} texts are longer than the {cutter.max_tokens} tokens that the attack "
+            "was trained on: an attacker who trains on longer texts reads more."
+        )
+    return {
+        place: Truth(one.text, one.spans, one.language) for place, one in zip(places, chosen, strict=True)
+    }, warnings
+
+
+def _cosines(examples: Sequence[Example], vectors: Tensor, embedder: CachedEmbedder) -> list[float]:
+    found: list[float] = cosine_rows(embedder.embed([one.text for one in examples], "scoring"), vectors).tolist()
+    return found
+
+
+def _example(truth: Truth) -> Example:
+    return Example(0, truth.text, truth.spans, truth.language)
+
+
+def file_name(path: str) -> str:
+    """The last part of a store's name, for headings."""
+    return Path(path).name or path

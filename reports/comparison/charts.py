@@ -1,0 +1,109 @@
+"""The charts of a comparison: a figure against what the runs differ in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from errors import InputError
+from reports import svg
+from reports.comparison.entries import Entry
+from reports.comparison.measuring import Compared
+from reports.comparison.seeds import means, settings
+from reports.wording import measure
+
+Point = tuple[Entry, float, float]  # a run, its place on the axis, its figure
+LINES = 4  # in one chart; the page has no more colours
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What runs can differ in: its name, how it is read, and whether a power of ten is a step."""
+
+    title: str
+    of: Callable[[Entry], float | None]
+    powers: bool = True
+
+    def place(self, entry: Entry) -> float | None:
+        """Where a run stands on the axis; None where it is not known, or zero on an axis of powers."""
+        value = self.of(entry)
+        if value is None or (self.powers and value <= 0):
+            return None
+        return math.log10(value) if self.powers else value
+
+
+AXES: Mapping[str, Axis] = {
+    "training_texts": Axis("training texts, power of ten", lambda entry: entry.training_texts),
+    "parameters": Axis("parameters, power of ten", lambda entry: entry.parameters),
+    "embedded_words": Axis("words of an embedded text", lambda entry: entry.embedded_words, powers=False),
+    "corpus_similarity": Axis("similarity of the corpora", lambda entry: entry.corpus_similarity, powers=False),
+}
+
+
+def check_axis(name: str, entries: Sequence[Entry]) -> None:
+    """Raises InputError where fewer than two runs that a chart may join differ on the axis that was asked for."""
+    axis, fitting = AXES[name], _fitting(name, entries)
+    if len({axis.place(entry) for entry in fitting} - {None}) < 2:
+        known = [(entry.label, axis.of(entry)) for entry in fitting]
+        values = ", ".join(f"{label}: {'unknown' if value is None else f'{value:g}'}" for label, value in known)
+        rule = "" if name == "corpus_similarity" else " on the same test texts"
+        raise InputError(
+            f"x={name}: at least two runs{rule} must differ in it ({values}); "
+            "python evaluate.py run=<dir> records what is unknown"
+        )
+
+
+def charts(compared: Sequence[Compared], metrics: Sequence[str], chosen: str | None) -> list[tuple[str, Markup, str]]:
+    """Title, SVG and note of each chart: over ``chosen``, or over each axis on which the runs differ."""
+    found = []
+    compared = means(settings(compared, metrics))
+    for name, axis in AXES.items():
+        if chosen in (None, name):
+            fitting = _fitting(name, [one.entry for one in compared])
+            draw = _scatter if name == "corpus_similarity" else _lines
+            for key in metrics:
+                points = _points([one for one in compared if one.entry in fitting], key, axis)
+                if len({place for _, place, _ in points}) > 1:
+                    found += draw(points, key, axis)
+    return found
+
+
+def _fitting(name: str, entries: Sequence[Entry]) -> list[Entry]:
+    """Those that a chart may join: the similarity of corpora is one of test sets, all else needs the same texts."""
+    return [entry for entry in entries if name == "corpus_similarity" or entry.texts == entries[0].texts]
+
+
+def _points(compared: Sequence[Compared], key: str, axis: Axis) -> list[Point]:
+    placed = [(one.entry, axis.place(one.entry), one.figures[key].value) for one in compared]
+    return [(entry, place, value) for entry, place, value in placed if place is not None and value is not None]
+
+
+def _lines(points: Sequence[Point], key: str, axis: Axis) -> list[tuple[str, Markup, str]]:
+    """One line for each class of attack and embedder: sizes of one attack are joined, two attacks never."""
+    several = {part: len({getattr(entry, part) for entry, _, _ in points}) > 1 for part in ("attack_class", "embedder")}
+    shown = [part for part, differs in several.items() if differs] or ["embedder"]
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for entry, place, value in points:
+        lines.setdefault(", ".join(getattr(entry, part) for part in shown), []).append((place, value))
+    series = [svg.Series(name, sorted(line), dots=True) for name, line in lines.items()]
+    title = f"{measure(key).title} by {axis.title.partition(',')[0]}"
+    note = "One dot a run, or the mean of its seeds, on the reference's test texts; one line an attack and embedder."
+    return [
+        (title, svg.line_chart(title, series[start : start + LINES], axis.title), note)
+        for start in range(0, len(series), LINES)
+    ]
+
+
+def _scatter(points: Sequence[Point], key: str, axis: Axis) -> list[tuple[str, Markup, str]]:
+    """One dot a run; the y axis runs from 0 to 100."""
+    one = measure(key)
+    scale, name = (100.0, f"{one.title}, times 100") if one.kind == "cosine" else (1.0, one.title)
+    if one.kind not in ("percent", "score", "cosine"):
+        return []
+    note = "One dot a run: Spearman's correlation of 4-grams in training and test text, lower for a small test set."
+    title = f"{one.title} by similarity of the corpora"
+    dots = [(place, scale * value) for _, place, value in points]
+    return [(title, svg.scatter(title, dots, axis.title, name), note)]

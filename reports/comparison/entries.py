@@ -1,0 +1,261 @@
+"""What compare.py reads of each run: its results, and what it was."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import limits
+import runs
+from errors import InputError
+from reports.numbers import number
+from reports.results import Results, read_results
+
+COMPARED = ("attack", "defense", "embedder", "datamodule", "trainer")  # nodes of a config that can tell runs apart
+ALSO_COMPARED = ("scoring", "init_from")  # which make another setting, but are not shown
+SHOWN_SETTINGS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A run or one of its evaluations.
+
+    Attributes:
+        results: What its directory says.
+        label: The end of its path, as long as it takes to tell it from the others.
+        parameters: Of the attack; None where it has none, or where record.json is missing.
+        training_seconds: Of the run that was evaluated; None where nothing was trained.
+        settings: What tells it from other entries with the same attack, embedder, data and defense.
+        setting: All of its configuration that can change a figure, that of the run that was tested included, apart from
+            seeds: runs in which it is the same are seeds of one setting. None where it is not known.
+        seeds: Of the training and of the test.
+        apart: As ``settings``, without seeds.
+    """
+
+    results: Results
+    label: str
+    parameters: int | None
+    training_seconds: float | None
+    settings: str
+    setting: tuple[str, str] | None = None
+    seeds: tuple[Any, Any] = (None, None)
+    apart: str = ""
+
+    @property
+    def attack(self) -> str:
+        return self.results.choice("attack") or "unknown"
+
+    @property
+    def attack_class(self) -> str:
+        """The name of the attack's class: sizes of one attack share it."""
+        node = self.results.config.get("attack")
+        target = node.get("_target_") if isinstance(node, dict) else None
+        return self.attack if target is None else str(target).rpartition(".")[2]
+
+    @property
+    def embedder(self) -> str:
+        return self.results.choice("embedder") or "unknown"
+
+    @property
+    def data(self) -> str:
+        """The data module, and of files the one that was tested on."""
+        name = self.results.choice("datamodule") or "unknown"
+        node = self.results.config.get("datamodule")
+        files = [node.get(key) for key in ("test", "path")] if isinstance(node, dict) else []
+        named = next((file for file in files if isinstance(file, str)), None)
+        return name if named is None else f"{name}: {Path(named).stem}"
+
+    @property
+    def texts(self) -> frozenset[tuple[int, str]]:
+        """Index and reference of each test example: where these are the same, runs can be paired."""
+        return frozenset((one.row.index, one.row.reference) for one in self.results.recovered)
+
+    @property
+    def defense(self) -> str:
+        return self.results.choice("defense") or "unknown"
+
+    @property
+    def training_texts(self) -> float | None:
+        return number(self.results.analyses, "training_texts")
+
+    @property
+    def embedded_words(self) -> float | None:
+        return number(self.results.analyses, "embedded_words")
+
+    @property
+    def corpus_similarity(self) -> float | None:
+        return number(self.results.analyses, "corpus_similarity")
+
+
+def read_entries(directories: Sequence[Path]) -> list[Entry]:
+    """Read runs and evaluations.
+
+    Raises:
+        InputError: One is missing (the nearest name is given), given twice, not finished, or holds a broken file.
+    """
+    for directory in directories:
+        _check(directory)
+    twice = [path for path, times in Counter(path.resolve() for path in directories).items() if times > 1]
+    if twice:
+        raise InputError(f"{twice[0]}: given twice")
+    results = [read_results(directory) for directory in directories]
+    labels = _labels(directories)
+    return [
+        Entry(
+            results=one,
+            label=label,
+            parameters=round(number(_record(one.directory), "parameters") or 0) or None,
+            training_seconds=_training_seconds(one),
+            settings=settings,
+            setting=_setting(one),
+            seeds=_seeds(one),
+            apart=apart,
+        )
+        for one, label, settings, apart in zip(
+            results, labels, _settings(results, seeds=True), _settings(results, seeds=False), strict=True
+        )
+    ]
+
+
+def _check(directory: Path) -> None:
+    if not directory.is_dir():
+        raise InputError(f"{directory}: {runs.missing_directory(directory)}")
+    for name in (runs.METRICS, runs.PREDICTIONS):
+        if not (directory / name).is_file():
+            inner = sorted(str(found.parent) for found in directory.glob(f"**/{name}"))
+            hint = f"did you mean {inner[-1]}?" if inner else "a run writes it when its test ends"
+            raise InputError(f"{directory}: holds no {name}; {hint}")
+
+
+def _labels(directories: Sequence[Path]) -> list[str]:
+    parts = [path.resolve().parts for path in directories]
+    for length in range(1, max(map(len, parts))):
+        labels = ["/".join(one[-length:]) for one in parts]
+        if len(set(labels)) == len(labels):
+            return labels
+    return [str(path) for path in directories]
+
+
+def _record(directory: Path) -> dict[str, Any]:
+    path = directory / runs.RECORD
+    try:
+        record = json.loads(limits.text(path, limits.LARGEST_JSON))
+    except FileNotFoundError:  # a run of before, or of another tool: its parameters are not known
+        return {}
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON: {error}") from error
+    return record if isinstance(record, dict) else {}
+
+
+def _training_seconds(results: Results) -> float | None:
+    """An evaluation trains nothing: its time is that of the run it lies in, or that its config names."""
+    directory = results.directory.resolve()
+    named = results.config.get("run_dir")
+    origins = [directory, directory.parent.parent, *([Path(named)] if isinstance(named, str) else [])]
+    for origin in origins:
+        training = _record(origin).get("training")
+        if isinstance(training, dict):
+            return number(training, "seconds")
+    return None
+
+
+def _settings(results: Sequence[Results], *, seeds: bool) -> list[str]:
+    """For each, the values in which it differs from the others of the same attack, embedder, data and defense.
+
+    The seed stands there once, although several parts of the configuration take it over; or not at all.
+    """
+    found = []
+    for one in results:
+        alike = [other for other in results if _kind(other) == _kind(one)]
+        compared = [{key: without_seeds(other.config.get(key)) for key in COMPARED} for other in alike]
+        if seeds:
+            compared = [
+                values | {"seed": other.config.get("seed")} for values, other in zip(compared, alike, strict=True)
+            ]
+        told = list(_differing("", compared))
+        place = next(number for number, other in enumerate(alike) if other is one)
+        texts = [f"{name.rpartition('.')[2]}={_short(values[place])}" for name, values in told]
+        more = f" and {len(texts) - SHOWN_SETTINGS} more" if len(texts) > SHOWN_SETTINGS else ""
+        found.append(", ".join(texts[:SHOWN_SETTINGS]) + more)
+    return found
+
+
+def without_seeds(value: Any) -> Any:
+    """A configuration without any key that is called seed."""
+    if isinstance(value, dict):
+        return {key: without_seeds(child) for key, child in value.items() if key != "seed"}
+    return [without_seeds(child) for child in value] if isinstance(value, list) else value
+
+
+def _setting(results: Results) -> tuple[str, str] | None:
+    """The run's own part, and that of its test; None where a seed or the run of an evaluation is not known."""
+    origin = _origin(results)
+    if origin is None or None in _seeds(results):
+        return None
+    parts = [
+        {key: without_seeds(config.get(key)) for key in (*COMPARED, *ALSO_COMPARED)}
+        | {"choices": [_chosen(config, group) for group in ("attack", "embedder", "datamodule", "defense")]}
+        for config in (origin, results.config)
+    ]
+    first, second = (json.dumps(part, sort_keys=True, default=str) for part in parts)
+    return first, second
+
+
+def _chosen(config: Mapping[str, Any], group: str) -> Any:
+    choices = config.get("choices")
+    return choices.get(group) if isinstance(choices, dict) else None
+
+
+def _seeds(results: Results) -> tuple[Any, Any]:
+    origin = _origin(results)
+    return (None if origin is None else origin.get("seed"), results.config.get("seed"))
+
+
+def _origin(results: Results) -> dict[str, Any] | None:
+    """The configuration of the run that was trained: this one's own, or of an evaluation that of its run.
+
+    An evaluation on other text does not say what its run was trained on. None where its run cannot be found.
+    """
+    directory, named = results.directory.resolve(), results.config.get("run_dir")
+    if directory.parent.name == "evaluations":
+        return _config(directory.parent.parent)
+    if (directory / runs.ARTIFACTS).is_dir() or not isinstance(named, str) or Path(named).resolve() == directory:
+        return results.config
+    return _config(Path(named))
+
+
+def _config(directory: Path) -> dict[str, Any] | None:
+    try:
+        found = runs.parse_config(limits.text(directory / runs.CONFIG, limits.LARGEST_CONFIG))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{directory / runs.CONFIG}: cannot be read: {error}") from error
+    return found if isinstance(found, dict) else None
+
+
+def _short(value: Any) -> str:
+    return Path(value).name if isinstance(value, str) else "null" if value is None else str(value)
+
+
+def _kind(results: Results) -> list[str | None]:
+    return [results.choice(group) for group in ("attack", "embedder", "datamodule", "defense")]
+
+
+def _differing(name: str, values: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Keys in which configs differ, with the value of each; where the classes differ, only these."""
+    if all(isinstance(value, dict) for value in values):
+        classes = [value.get("_target_") for value in values]
+        if len(set(classes)) > 1:
+            yield name, [str(target).rpartition(".")[2] for target in classes]
+            return
+        for key in dict.fromkeys(key for value in values for key in value):
+            yield from _differing(f"{name}.{key}".lstrip("."), [value.get(key) for value in values])
+    elif any(value != values[0] for value in values):
+        yield name, list(values)

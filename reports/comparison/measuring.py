@@ -1,0 +1,204 @@
+"""Figures of several runs side by side, each with its interval, and paired differences where the texts are the same.
+
+    entries = read_entries([Path("runs/a"), Path("runs/b")])
+    compared = compare(entries, ["bleu", "token_f1"], resamples=2000, seed=0)      # the first entry is the reference
+
+Intervals are 95 % percentile bootstraps over examples; of shares of texts (exact match) Wilson's, which have a width at
+0 and 100 % too. All resampling uses one seed, so that two attacks on the same texts are drawn together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from errors import InputError, did_you_mean
+from examples import Span
+from metrics.base import Measured
+from metrics.scored import Scored
+from metrics.scoring import metric_of
+from metrics.statistics import Floats, Interval, interval, resampled_sums, significance, wilson
+from reports.comparison.entries import Entry
+from reports.numbers import number
+from reports.wording import measure
+
+TOLERANCE = 5e-3  # between a figure of metrics.json and the same one of predictions.jsonl: nothing that a table shows
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of one run; no value where it does not apply, no interval where it is no sum over examples."""
+
+    value: float | None
+    interval: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A figure minus the reference's, on the same texts, with the p value of no difference (two-sided).
+
+    Interval and p are over the choice of the test texts (paired bootstrap), or over the seeds (Welch's t-test).
+    """
+
+    value: float
+    interval: Interval
+    p: float
+    over: Literal["texts", "seeds"] = "texts"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A run beside the reference.
+
+    Attributes:
+        entry: The run.
+        figures: By metric.
+        differences: By metric, over the test texts; None where a figure is missing on either side, empty where the
+            texts are others.
+        paired: Whether it was tested on the reference's texts.
+        common: Number of test texts that both share.
+        drawn: Resampled figures by metric and at last the figure itself, (resamples + 1,) each; runs on the same texts
+            share their draws.
+    """
+
+    entry: Entry
+    figures: Mapping[str, Figure]
+    differences: Mapping[str, Difference | None]
+    paired: bool
+    common: int
+    drawn: Mapping[str, Floats] = field(default_factory=dict)
+
+
+def check_metrics(entries: Sequence[Entry], metrics: Sequence[str]) -> None:
+    """Raises InputError where no run has a metric of that name."""
+    known = {key for entry in entries for key in entry.results.metrics}
+    for name in metrics:
+        if name not in known:
+            raise InputError(f"metrics: no run has {name!r}; {did_you_mean(name, known)}")
+
+
+def check_predictions(entries: Sequence[Entry]) -> None:
+    """Raises InputError where predictions.jsonl has not the examples that metrics.json counts."""
+    for entry in entries:
+        indices = [one.row.index for one in entry.results.recovered]
+        path = entry.results.directory / "predictions.jsonl"
+        counted = number(entry.results.metrics, "examples")
+        if counted != len(indices):
+            said = "no number of examples" if counted is None else f"{counted:.0f} examples"
+            raise InputError(f"{path}: {len(indices)} predictions, but metrics.json beside it says {said}")
+        if len(set(indices)) != len(indices):
+            raise InputError(f"{path}: an index occurs twice")
+
+
+def compare(entries: Sequence[Entry], metrics: Sequence[str], resamples: int, seed: int) -> list[Compared]:
+    """Compare all entries with the first one.
+
+    Raises:
+        InputError: An unknown metric; predictions that do not give the figures of metrics.json. Before any resampling.
+    """
+    check_metrics(entries, metrics)
+    check_predictions(entries)
+    sums = [_sums(entry, metrics) for entry in entries]
+    draws = [_draws(one, resamples, seed) for one in sums]
+    texts = [entry.texts for entry in entries]
+    compared: list[Compared] = []
+    for entry, own, drawn, read in zip(entries, sums, draws, texts, strict=True):
+        figures = {key: _figure(entry, key, own.get(key), drawn.get(key)) for key in metrics}
+        # The resampled figures are of predictions.jsonl, and so is the value of a difference.
+        kept = {key: np.append(drawn[key], own[key].value) for key in own}
+        one = Compared(entry, figures, {}, read == texts[0], len(read & texts[0]), kept)
+        first = compared[0] if compared else one
+        differences = {key: text_difference([one], [first], key) for key in metrics} if one.paired else {}
+        compared.append(replace(one, differences=differences))
+    return compared
+
+
+def text_difference(own: Sequence[Compared], reference: Sequence[Compared], key: str) -> Difference | None:
+    """The difference between runs, or the means of several, on the same texts; over the choice of these alone.
+
+    None where a figure is missing on either side.
+    """
+    if any(key not in one.drawn for one in (*own, *reference)):
+        return None
+    sides = [np.mean([one.drawn[key] for one in runs], axis=0) for runs in (own, reference)]
+    drawn = sides[0] - sides[1]
+    return _difference(float(drawn[-1]), drawn[:-1])
+
+
+def baseline_figures(metrics: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Figure]:
+    """The figures of baseline.json; its texts are not kept, so only shares of texts have an interval."""
+    found = {}
+    for key in keys:
+        value, size = number(metrics, key), number(metrics, "examples")
+        share = key in ("exact_match", "exact_match_no_punctuation") and value is not None and size
+        found[key] = Figure(value, _wilson(value, round(size)) if share and value is not None and size else None)
+    return found
+
+
+def _sums(entry: Entry, metrics: Sequence[str]) -> dict[str, Measured[Scored]]:
+    """Each metric that the run has and that predictions.jsonl gives again, examples in the order of their index."""
+    rows = sorted((one.row for one in entry.results.recovered), key=lambda row: row.index)
+    scored = [
+        Scored(
+            row.reference, row.prediction, tuple(Span(*span) for span in row.spans), kind=row.kind, cosine=row.cosine
+        )
+        for row in rows
+    ]
+    found = {}
+    for key in metrics:
+        value, metric = number(entry.results.metrics, key), metric_of(key)
+        if value is None or metric is None or metric.needs == "models" or not metric.summable:
+            continue
+        try:
+            measured = Measured.of(metric, scored)
+        except ValueError as error:
+            raise InputError(f"{entry.results.directory / 'predictions.jsonl'}: {error}") from error
+        if abs(measured.value - value) <= TOLERANCE:
+            found[key] = measured
+        elif metric.needs == "texts":
+            raise InputError(
+                f"{entry.results.directory}: predictions.jsonl gives {key}={measured.value:.6g}, metrics.json says "
+                f"{value:.6g}: they are not of one test; python evaluate.py run=<dir> makes both anew"
+            )
+    return found
+
+
+def _draws(sums: Mapping[str, Measured[Scored]], resamples: int, seed: int) -> dict[str, Floats]:
+    """Resampled values, (resamples,) each: all metrics of a run share the draws."""
+    if not sums:
+        return {}
+    drawn = resampled_sums(np.hstack([one.parts for one in sums.values()]), resamples, seed)
+    found, start = {}, 0
+    for key, one in sums.items():
+        columns = one.parts.shape[1]
+        found[key] = one.metric.combine(drawn[:, start : start + columns])
+        start += columns
+    return found
+
+
+def _figure(entry: Entry, key: str, sums: Measured[Scored] | None, drawn: Floats | None) -> Figure:
+    value = number(entry.results.metrics, key)
+    if value is None or sums is None or drawn is None:
+        return Figure(value)
+    return Figure(value, sums.interval(drawn))
+
+
+def _wilson(percent: float, size: int) -> Interval:
+    low, high = wilson(round(percent / 100 * size), size)
+    return Interval(100 * low, 100 * high)
+
+
+def _difference(value: float, drawn: Floats) -> Difference | None:
+    reach, p = interval(drawn), significance(drawn)
+    return None if reach is None or p is None or math.isnan(value) else Difference(value, reach, p)
+
+
+def better(key: str, difference: Difference) -> bool | None:
+    """Whether a difference is for the better, None where it may be chance (p of .05 and more) or neither is better."""
+    if difference.p >= 0.05 or measure(key).more is None:
+        return None
+    return (difference.value > 0) == (measure(key).more == "higher")

@@ -1,0 +1,278 @@
+"""The tables of a comparison, as lines and cells that the terminal, Markdown and HTML all show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from reports.comparison.entries import Entry
+from reports.comparison.measuring import Compared, Difference, Figure, baseline_figures, better
+from reports.comparison.seeds import Setting, Spread, settings, spread
+from reports.numbers import duration, number, shown
+from reports.wording import difference as signed
+from reports.wording import measure
+
+DASH = "–"  # noqa: RUF001
+SMALLEST = 2000  # a p value of a t-test below 2 / 2000 is shown as a bound, as that of so many resamples is
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value, what stands smaller below it, and whether it is a gain (None: neither, or it may be chance)."""
+
+    text: str
+    below: tuple[str, ...] = ()
+    gain: bool | None = None
+
+    @property
+    def line(self) -> str:
+        """All of it on one line, for Markdown."""
+        return " ".join([self.text, *(f"({part})" for part in self.below)])
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row: the run's title, what tells it apart, its cells."""
+
+    title: str
+    below: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table with its title, loud warnings above it and notes below it.
+
+    ``columns`` hold that of the lines' titles too; ``facts`` of those after it say what a run is, the rest how it did.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    lines: tuple[Line, ...]
+    facts: int = 0
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def tables(compared: Sequence[Compared], metrics: Sequence[str], resamples: int) -> list[Table]:
+    """The table of all runs, seeds of one setting as their mean; these seed by seed; and the differences.
+
+    The last, where two or more settings have the same test texts.
+    """
+    found = settings(compared, metrics)
+    several = [one for setting in found if len(setting.runs) > 1 for one in setting.runs]
+    made = [_figures(compared, found, metrics, resamples)]
+    if several:
+        made.append(_seed_by_seed(compared, several, metrics))
+    others = [one for one in found[1:] if one.differences]
+    if others:
+        made.append(_differences(found[0], others, metrics, resamples, seeds=bool(several)))
+    return made
+
+
+def _figures(compared: Sequence[Compared], found: Sequence[Setting], metrics: Sequence[str], resamples: int) -> Table:
+    defended = _is_defended(compared)
+    lines = [
+        _line(setting.runs[0], defended, metrics)
+        if len(setting.runs) == 1
+        else Line(
+            setting.label,
+            "; ".join(part for part in (setting.seeds, setting.runs[0].entry.apart) if part),
+            (*_mean_facts(setting, defended), *(spread_cell(key, setting.figures[key]) for key in metrics)),
+        )
+        for setting in found
+    ]
+    baselines = _baselines(compared, metrics, defended)
+    notes = [
+        f"Below a figure, its 95 % interval over {_tested(compared)} test texts: {resamples:,} bootstrap resamples of "
+        "the texts, percentiles; of exact matches, Wilson's. It does not tell how another training run would do.",
+    ]
+    if any(len(setting.runs) > 1 for setting in found):
+        notes.append(
+            "Of several seeds: the mean and, below it, ± the standard deviation over the seeds (n - 1); training time "
+            "and queries are means, too."
+        )
+    if baselines:
+        notes.append(
+            "Nearest neighbour: the training text with the closest vector. A run keeps its figures and not its texts, "
+            "so it has no bootstrap; python train.py attack=nearest_neighbor makes a run with intervals of it."
+        )
+    facts = _fact_names(defended)
+    columns = ("run", *facts, *(measure(key).title for key in metrics))
+    return Table(
+        "Runs side by side", columns, (*lines, *baselines), len(facts), tuple(_warnings(compared)), tuple(notes)
+    )
+
+
+def _seed_by_seed(compared: Sequence[Compared], several: Sequence[Compared], metrics: Sequence[str]) -> Table:
+    """Each run of a setting that has several seeds, with its intervals over the test texts."""
+    defended = _is_defended(compared)
+    facts = _fact_names(defended)
+    lines = tuple(_line(one, defended, metrics) for one in several)
+    return Table("Seed by seed", ("run", *facts, *(measure(key).title for key in metrics)), lines, len(facts))
+
+
+def _line(one: Compared, defended: bool, metrics: Sequence[str]) -> Line:
+    cells = (*_facts(one.entry, defended), *(figure_cell(key, one.figures[key]) for key in metrics))
+    return Line(one.entry.label, one.entry.settings, cells)
+
+
+def _is_defended(compared: Sequence[Compared]) -> bool:
+    return any(one.entry.defense not in ("none", "unknown") for one in compared)
+
+
+def _fact_names(defended: bool) -> list[str]:
+    return ["attack", "parameters", "embedder", "data", *(["defense"] if defended else []), "training", "queries"]
+
+
+def _warnings(compared: Sequence[Compared]) -> list[str]:
+    reference = compared[0]
+    size = len(reference.entry.results.recovered)
+    cut = [(one.entry.label, number(one.entry.results.metrics, "partial")) for one in compared]
+    return [
+        f"CUT SHORT: a limit of queries ended {label} early for {texts:,.0f} of its texts."
+        for label, texts in cut
+        if texts is not None
+    ] + [
+        f"OTHER TEST TEXTS: {one.entry.label} was tested on {len(one.entry.results.recovered):,} texts, "
+        f"{reference.entry.label} on {size:,}, and {one.common:,} are the same. Their figures also differ because the "
+        "texts do, so there is no paired difference between them."
+        for one in compared[1:]
+        if not one.paired
+    ]
+
+
+def _tested(compared: Sequence[Compared]) -> str:
+    sizes = sorted({len(one.entry.results.recovered) for one in compared})
+    return f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+
+
+def _facts(entry: Entry, defended: bool) -> tuple[Cell, ...]:
+    return (
+        Cell(entry.attack),
+        Cell(count(entry.parameters)),
+        Cell(entry.embedder),
+        Cell(entry.data),
+        *([Cell(entry.defense)] if defended else []),
+        Cell(DASH if entry.training_seconds is None else duration(entry.training_seconds)),
+        Cell(shown("count", entry.results.metrics.get("queries"))),
+    )
+
+
+def _mean_facts(setting: Setting, defended: bool) -> tuple[Cell, ...]:
+    """What the runs of a setting share, and the means of their training times and queries."""
+    entries = [one.entry for one in setting.runs]
+    time = spread([entry.training_seconds for entry in entries]).mean
+    asked = spread([number(entry.results.metrics, "queries") for entry in entries]).mean
+    return (
+        *_facts(entries[0], defended)[:-2],
+        Cell(DASH if time is None else duration(time)),
+        Cell(shown("count", asked)),
+    )
+
+
+def _baselines(compared: Sequence[Compared], metrics: Sequence[str], defended: bool) -> list[Line]:
+    """A line for each different baseline: runs on the same vectors and texts share theirs."""
+    lines: dict[tuple[Cell, ...], Line] = {}
+    for one in compared:
+        if one.entry.results.baseline is not None:
+            found = baseline_figures(one.entry.results.baseline, metrics)
+            if any(_same(other, one, found) for other in compared):
+                continue  # the nearest neighbour is one of the runs, and has intervals there
+            cells = (
+                Cell(DASH),
+                Cell(DASH),
+                Cell(one.entry.embedder),
+                Cell(one.entry.data),
+                *([Cell(one.entry.defense)] if defended else []),
+                Cell(DASH),
+                Cell("0"),
+                *(figure_cell(key, found[key]) for key in metrics),
+            )
+            lines.setdefault(cells, Line("nearest neighbour", f"baseline of {one.entry.label}", cells))
+    return [*lines.values()]
+
+
+def _same(run: Compared, other: Compared, figures: Mapping[str, Figure]) -> bool:
+    """Whether a run has these figures, on the test texts of another one."""
+    alike = all(run.figures[key].value == figure.value for key, figure in figures.items())
+    return alike and run.entry.texts == other.entry.texts
+
+
+def figure_cell(key: str, figure: Figure) -> Cell:
+    """A figure with its interval below it."""
+    kind = measure(key).kind
+    text = shown(kind, figure.value)
+    if figure.interval is None:
+        return Cell(text)
+    low, high = (shown("score" if kind == "percent" else kind, end) for end in figure.interval)
+    return Cell(text, (f"{low} to {high}",))
+
+
+def spread_cell(key: str, found: Spread) -> Cell:
+    """A mean, with the deviation below it."""
+    kind = measure(key).kind
+    if found.deviation is None:
+        return Cell(shown(kind, found.mean))
+    return Cell(shown(kind, found.mean), (f"± {shown('score' if kind == 'percent' else kind, found.deviation)}",))
+
+
+def _differences(
+    reference: Setting, others: Sequence[Setting], metrics: Sequence[str], resamples: int, *, seeds: bool
+) -> Table:
+    cells = [tuple(_difference_cell(key, one.differences[key], resamples, seeds) for key in metrics) for one in others]
+    lines = [
+        Line(one.label, one.runs[0].entry.apart if seeds else one.runs[0].entry.settings, own)
+        for one, own in zip(others, cells, strict=True)
+    ]
+    tests = {found.over for one in others for found in one.differences.values() if found is not None}
+    notes = []
+    if "texts" in tests:
+        notes.append(
+            "Both attacks are drawn with the same texts (paired bootstrap), so the interval is narrower than those of "
+            "the figures suggest. It is over the test texts alone and does not cover the seed: a training with another "
+            "seed may differ by more. Several seeds on both sides are tested over the seeds instead."
+        )
+    if "seeds" in tests:
+        notes.append(
+            "Over seeds: the difference of the means, with Welch's t-test and its 95 % interval, over trainings with "
+            "other seeds; few seeds make it wide."
+        )
+    notes.append(
+        "p: two-sided, of no difference, for each figure alone; coloured where it is below .05. Seeds of one setting "
+        "are not tested against each other."
+    )
+    columns = ("run", *(measure(key).title for key in metrics))
+    return Table(f"Difference to {reference.label}", columns, tuple(lines), notes=tuple(notes))
+
+
+def _difference_cell(key: str, found: Difference | None, resamples: int, seeds: bool) -> Cell:
+    if found is None:
+        return Cell(DASH)
+    low, high = (_signed(key, end) for end in found.interval)
+    p = p_value(found.p, resamples if found.over == "texts" else SMALLEST)
+    below = (f"{low} to {high}", p, *([f"over {found.over}"] if seeds else []))
+    return Cell(_signed(key, found.value), below, better(key, found))
+
+
+def _signed(key: str, value: float) -> str:
+    """With its sign; a figure of which neither more nor less is better has no difference in the report, but here."""
+    digits = {"percent": ".1f", "score": ".1f", "cosine": ".3f"}.get(measure(key).kind, ".4g")
+    return signed(measure(key), value, 0.0) or f"{value:+{digits}}"
+
+
+def p_value(p: float, resamples: int) -> str:
+    """``p = .03``; the smallest that so many resamples can give is a bound: ``p < .001``."""
+    if p <= 2 / (resamples + 1):
+        return f"p < {2 / resamples:.2g}".replace("0.", ".", 1)
+    return f"p = {p:.2g}".replace("0.", ".", 1) if p < 1 else "p = 1"
+
+
+def count(number: int | None) -> str:
+    """A number of parameters, short: 1.8 M."""
+    if number is None:
+        return DASH
+    for size, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}\u00a0{name}"
+    return str(number)

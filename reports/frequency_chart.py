@@ -1,0 +1,58 @@
+"""The chart of how much of the rare and of the common words came back (vec2text_morris2023, figure 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from markupsafe import Markup
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+import runs
+from errors import InputError
+from reports import svg
+
+_Count = Annotated[int, Field(ge=0, lt=2**53)]
+
+
+class Bin(BaseModel):
+    """Words that stand between ``low`` and ``high`` times in the training text."""
+
+    low: _Count = Field(alias="from")
+    high: _Count = Field(alias="to")
+    occurrences: Annotated[int, Field(gt=0, lt=2**53)]
+    recovered: _Count
+
+
+_BINS = TypeAdapter(list[Bin])
+
+
+def frequency_charts(analyses: Mapping[str, Any] | None) -> list[tuple[str, Markup, str]]:
+    """The chart of the report's section: title, SVG and note; none where the run has no analyses.
+
+    Raises:
+        InputError: They are of another form.
+    """
+    try:
+        bins = _BINS.validate_python((analyses or {}).get("word_frequency") or [])
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, ("word_frequency", *first["loc"])))
+        raise InputError(f"{runs.ANALYSES}: {where}: {first['msg']}") from error
+    if not bins:
+        return []
+    groups = [
+        svg.Bars(_short(one.low, one.high), f"{one.occurrences:,}", [100 * one.recovered / one.occurrences])
+        for one in bins
+    ]
+    title = "Words recovered, by their count in the training text"
+    chart = svg.grouped_bars(title, ["recovered"], groups, "times in the training text")
+    note = "Percent of the words' occurrences in the test texts; below each bin, how many there are."
+    return [("Words by frequency", chart, note)]
+
+
+def _short(low: int, high: int) -> str:
+    """A bin in a few characters: ``0``, ``1-2``, ``300+``, ``3k+``; from 100 on only its lower end fits."""
+    if high < 100:
+        return f"{low}" if low == high else f"{low}–{high}"  # noqa: RUF001
+    return f"{low}+" if low < 1000 else f"{low // 1000}k+" if low < 10**6 else f"{low // 10**6}M+"

@@ -1,0 +1,119 @@
+"""The page that a run ends with: one file that needs no network and no script, read from the run directory alone.
+
+    write_report(Path("runs/geia-minilm-synthetic/2025-11-21"))     # -> .../report.html
+    print_summary(Path("runs/geia-minilm-synthetic/2025-11-21"))    # the same, short, in the terminal
+
+What the page shows is listed in ``reports.sections``. Its content policy forbids scripts and anything from elsewhere.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import runs
+from errors import printable
+from reports import terminal
+from reports.caveats import below_baseline, partial, undertrained
+from reports.results import Results, by_quality, evenly, pieces, read_results
+from reports.sections import SECTIONS, comparison, macro
+from reports.terminal import plain
+from reports.wording import verdict
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write ``run_dir/report.html`` and return its path.
+
+    Raises:
+        InputError: A file of the run directory is missing or broken.
+    """
+    results = read_results(run_dir)
+    sections = [(section, section.render(results)) for section in SECTIONS]
+    page = macro(
+        "page",
+        heading=_heading(results),
+        run=str(results.config.get("name") or run_dir.resolve().name),
+        facts=_facts(results),
+        lead=_lead(results),
+        warnings=_warnings(results),
+        sections=[(section.anchor, section.title, html) for section, html in sections if html is not None],
+    )
+    path = run_dir / "report.html"
+    runs.write(path, page.encode("utf-8", "replace").decode())  # a lone surrogate cannot be written
+    return path
+
+
+def print_summary(run_dir: Path, console: Console | None = None) -> None:
+    """Print the figures beside the nearest neighbour's, five recovered texts, and where the report lies.
+
+    Raises:
+        InputError: A file of the run directory is missing or broken.
+    """
+    from rich.table import Table
+
+    console = console or terminal.console()
+    results = read_results(run_dir)
+    table = Table(title=plain(_heading(results)), title_justify="left")
+    table.add_column("metric")
+    columns = ("this run", "nearest neighbour", "difference") if results.baseline is not None else ("this run",)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for line in (line for line in comparison(results) if line.known and not line.secondary):
+        colour = {True: "green", False: "red", None: ""}[line.gain]
+        cells = (plain(line.mine), plain(line.other), plain(line.difference, style=colour))
+        table.add_row(plain(line.title), *cells[: len(columns)])
+    console.print(table)
+    console.print(plain(f"More figures: {run_dir / runs.METRICS}", style="dim"), soft_wrap=True)
+    console.print(plain(_lead(results)))
+    for warning in _warnings(results):
+        console.print(plain(f"\n{warning}", style="bold red"))
+    console.print(plain("\nFive of them, evenly from the best to the worst; recovered words in green:"))
+    pairs = Table.grid(padding=(0, 2))
+    for one in evenly(by_quality(results.recovered), 5):
+        pairs.add_row(plain("text", style="dim"), _painted(one.row.reference, one.row.prediction))
+        said = "read" if one.row.given is None else "guessed"
+        pairs.add_row(plain(said, style="dim"), _painted(one.row.prediction, one.row.reference))
+        pairs.add_row()
+    console.print(pairs)
+    report = run_dir / "report.html"
+    if report.exists():
+        console.print(plain(f"Report: {report}"), soft_wrap=True)
+
+
+def _lead(results: Results) -> str:
+    """The first sentences: that the attack is below its baseline, where it is, and what was read."""
+    said = verdict(results.metrics, results.baseline, len(results.recovered))
+    below = below_baseline(results.metrics, results.baseline, trained=bool(results.training))
+    return said if below is None else f"{below} {said}"
+
+
+def _warnings(results: Results) -> list[str]:
+    found = (undertrained(results.training), partial(results.metrics))
+    return [warning for warning in found if warning is not None]
+
+
+def _heading(results: Results) -> str:
+    attack, embedder = results.choice("attack"), results.choice("embedder")
+    if any(one.row.given is not None for one in results.recovered):
+        return f"What {attack or 'the baseline'} guessed from first words, without vectors"
+    return f"What {attack or 'the attack'} read from {f'{embedder} vectors' if embedder else 'embedding vectors'}"
+
+
+def _facts(results: Results) -> list[tuple[str, str]]:
+    named = [(group, results.choice(group)) for group in ("attack", "embedder", "datamodule", "defense", "trainer")]
+    seed = results.config.get("seed")
+    named.append(("seed", None if seed is None else str(seed)))
+    return [("data" if name == "datamodule" else name, value) for name, value in named if value is not None]
+
+
+def _painted(text: str, other: str) -> Text:
+    from rich.text import Text
+
+    line = Text()
+    for piece in pieces(text, other, limit=400):
+        line.append(printable(" ".join(piece.text.split("\n"))), style="bold green" if piece.recovered else "")
+    return line

@@ -1,0 +1,228 @@
+"""From predictions to predictions.jsonl and metrics: the one place where an attack is scored.
+
+rows, metrics = score_predictions(predictions, datamodule, embedder, entities, attack, models)     # metrics["bleu"] ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attacks.base import Attack, Prediction
+from datamodules.inversion import InversionDataModule
+from datamodules.truncation import Truncation
+from embedders.base import QueryLimitError
+from embedders.cache.cached import CachedEmbedder
+from examples import Example, written_ids
+from metrics.micro import Sets
+from metrics.scored import Scored
+from metrics.scoring import score
+from metrics.token_inversion import Inverted, token_inversion
+from metrics.vectors import cosine_rows
+from scoring.models import ScoringModels
+
+BLOCK = 4096  # rows of vectors held in memory at once
+
+
+def score_predictions(
+    predictions: Mapping[int, Prediction],
+    datamodule: InversionDataModule,
+    embedder: CachedEmbedder,
+    training_entities: frozenset[tuple[str, str]] | None,
+    attack: Attack,
+    models: ScoringModels,
+) -> tuple[list[dict[str, Any]], dict[str, float | int | None]]:
+    """Score the best candidate of each test example against its reference.
+
+    Args:
+        predictions: By example index.
+        datamodule: Holds the test examples, the target vectors as the attacker saw them, and the tokenizer of pieces.
+        embedder: Embeds the predictions; these queries are scoring's, not the attack's.
+        training_entities: (label, lower-cased text) of the entities that the attack was trained on; None where unknown.
+        attack: Cuts texts into its own tokens, also those of another attack that is compared with it.
+        models: A tagger, a second embedder, a language model and a translator, where the user named them.
+
+    Returns:
+        The rows of predictions.jsonl, sorted by index, and the metrics.
+    """
+    examples = datamodule.examples("test")
+    indices = sorted(predictions)
+    chosen = [predictions[index] for index in indices]
+    best = [prediction.candidates[0] for prediction in chosen]
+    references = [examples[index].reference for index in indices]
+    tagged = models.entities(references)
+    # A tagger's labels are not those of the data, and the training text was not tagged.
+    known = training_entities if tagged is None else None
+    spans = [examples[index].spans for index in indices] if tagged is None else tagged
+    # A set of words has no fluency to speak of.
+    fluent = all(prediction.kind == "sequence" for prediction in chosen)
+    languages = [examples[index].language for index in indices]
+    queries = [_query(examples[index], prediction) for index, prediction in zip(indices, chosen, strict=True)]
+    partial = [prediction.partial for prediction in chosen]
+    received, clean = _cosines(indices, queries, partial, datamodule, embedder)
+    columns = zip(
+        received,
+        clean,
+        models.cosines(references, best),
+        models.likelihoods(best) if fluent else [None] * len(best),
+        _pieces(references, best, datamodule.tokenizer),
+        _tokens([examples[index] for index in indices], chosen, attack),
+        models.translations(best, languages) if fluent else [None] * len(best),
+        strict=True,
+    )
+    rows, scored = [], []
+    for index, prediction, text, entities, column in zip(indices, chosen, best, spans, columns, strict=True):
+        cosine, undefended, second, likelihood, pieces, tokens, translation = column
+        scored.append(
+            Scored(
+                reference=examples[index].reference,
+                prediction=text,
+                spans=entities,
+                kind=prediction.kind,
+                # A mean over those texts alone that have a vector would flatter.
+                cosine=cosine if None not in received else None,
+                cosine_clean=undefended if None not in clean else None,
+                language=examples[index].language,
+                pieces=pieces,
+                tokens=tokens,
+                cosine_second=second,
+                likelihood=likelihood,
+                translation=translation,
+            )
+        )
+        rows.append(
+            {
+                **row_of(examples[index], prediction),
+                "spans": [[span.start, span.end, span.label] for span in entities],
+                "cosine": cosine,
+                **_known(cosine_clean=undefended, language=examples[index].language, translation=translation),
+            }
+        )
+    read = [examples[index] for index in indices]
+    return rows, {**score(scored, training_entities=known), **_inversion(read, chosen)}
+
+
+def row_of(example: Example, prediction: Prediction) -> dict[str, Any]:
+    """A line of predictions.jsonl before it is scored.
+
+    How the search went, of an attack that searches; where the example is token ids, those of both, and their labels.
+    """
+    row = {
+        "index": example.index,
+        "reference": example.reference,
+        "prediction": prediction.candidates[0],
+        "candidates": list(prediction.candidates),
+        "kind": prediction.kind,
+        **_known(given=prediction.given, search=None if prediction.search is None else asdict(prediction.search)),
+        **({"partial": True} if prediction.partial else {}),
+    }
+    if example.tokens is None:
+        return row
+    return row | _known(
+        reference_tokens=list(example.tokens),
+        token_labels=list(example.token_labels) or None,
+        prediction_tokens=None if prediction.tokens is None else list(prediction.tokens),
+    )
+
+
+def _known(**fields: Any) -> dict[str, Any]:
+    """Fields that most runs do not have."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _query(example: Example, prediction: Prediction) -> str:
+    """What the embedder is asked for a prediction: its token ids, where the example was token ids too."""
+    if example.tokens is None or not prediction.tokens:
+        return prediction.candidates[0]
+    return written_ids(prediction.tokens)
+
+
+def _cosines(
+    indices: list[int],
+    queries: list[str],
+    partial: list[bool],
+    datamodule: InversionDataModule,
+    embedder: CachedEmbedder,
+) -> tuple[list[float | None], list[float | None]]:
+    """With the vectors that the attacker received, as it would compare them itself; and with those before a defense.
+
+    None where a limit cut the search short before the text had a vector; the first where the widths differ; the second
+    where no defense changed anything.
+
+    Raises:
+        QueryLimitError: The limit is reached with a prediction that was not cut short.
+    """
+    with suppress(QueryLimitError):  # met again below, where it is known which texts it concerns
+        embedder.fill(queries, "scoring")
+    received: list[float | None] = []
+    clean: list[float | None] = []
+    changed = False
+    for begin in range(0, len(indices), BLOCK):
+        block = indices[begin : begin + BLOCK]
+        targets, before = datamodule.vectors("test", block), datamodule.clean_vectors("test", block)
+        changed = changed or not torch.equal(targets, before)
+        done: Sequence[int] = range(len(targets))
+        try:
+            vectors = embedder.embed(queries[begin : begin + BLOCK], "scoring")
+        except QueryLimitError as error:
+            done, vectors = error.done, error.vectors
+            if not all(partial[begin + row] for row in range(len(targets)) if row not in done):
+                raise
+        clean += _at(done, vectors, before)
+        if datamodule.hypotheses == "defended":
+            vectors = datamodule.oracle.embed([queries[begin + row] for row in done], "scoring")
+        received += _at(done, vectors, targets)
+    return received, clean if changed else [None] * len(clean)
+
+
+def _at(done: Sequence[int], vectors: Tensor, targets: Tensor) -> list[float | None]:
+    """The cosine of each target (n, d) with the vector of its text; None where it has none, or one of another width."""
+    found: list[float | None] = [None] * len(targets)
+    if vectors.shape[-1] == targets.shape[-1]:
+        for row, cosine in zip(done, cosine_rows(vectors, targets[list(done)]).tolist(), strict=True):
+            found[row] = cosine
+    return found
+
+
+def _pieces(references: Sequence[str], texts: Sequence[str], tokenizer: str) -> list[Sets]:
+    """Pieces of the tokenizer that cut the references: one and the same for all attacks on this data."""
+    declared = Truncation(1, tokenizer)
+    return _sets(declared.pieces(references), declared.pieces(texts))
+
+
+def _tokens(examples: Sequence[Example], predictions: Sequence[Prediction], attack: Attack) -> list[Sets] | list[None]:
+    wanted = attack.tokens([example.reference for example in examples])
+    cut = attack.tokens([prediction.candidates[0] for prediction in predictions])
+    if wanted is None or cut is None:
+        return [None] * len(predictions)
+    return _sets(_own([example.tokens for example in examples], wanted), _own([p.tokens for p in predictions], cut))
+
+
+def _inversion(examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float | int | None]:
+    """Figures on ids, where examples are ids and the attack gives ids."""
+    rows = [
+        Inverted(
+            true=example.tokens,
+            found=prediction.tokens,
+            claimed=prediction.search is not None and prediction.search.verified,
+            cost=None if prediction.search is None else prediction.search.passes,
+            labels=example.token_labels,
+        )
+        for example, prediction in zip(examples, predictions, strict=True)
+        if example.tokens is not None and prediction.tokens is not None
+    ]
+    return token_inversion(rows) if len(rows) == len(examples) else {}
+
+
+def _own(known: Sequence[Sequence[int] | None], cut: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """The ids that are known, and else those that the text was cut into."""
+    return [ids if given is None else given for given, ids in zip(known, cut, strict=True)]
+
+
+def _sets(references: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> list[Sets]:
+    return [Sets(frozenset(wanted), frozenset(offered)) for wanted, offered in zip(references, texts, strict=True)]

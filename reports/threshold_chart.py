@@ -1,0 +1,64 @@
+"""Precision against recall of a classifier, from the file that attack=bag_of_words leaves among its artifacts.
+
+artifacts/threshold.json   {"threshold": 0.2, "curve": [{"threshold": 0.05, "precision": 0.3, "recall": 0.6, ...}]}
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from markupsafe import Markup
+from pydantic import BaseModel, ValidationError
+
+import limits
+import runs
+from errors import InputError
+from reports import svg
+
+FILE = "threshold.json"
+
+
+class Point(BaseModel):
+    """One threshold on the validation text; 0 to 1, no precision where nothing is named."""
+
+    threshold: float
+    precision: float | None
+    recall: float
+    f1: float
+
+
+class Thresholds(BaseModel):
+    """The chosen threshold, and what all of them give."""
+
+    threshold: float
+    curve: list[Point]
+
+
+def threshold_charts(run_dir: Path) -> list[tuple[str, Markup, str]]:
+    """Title, chart and note; nothing where the run has no threshold.
+
+    Raises:
+        InputError: The file is broken.
+    """
+    path = run_dir / runs.ARTIFACTS / FILE
+    if not path.exists():
+        return []
+    try:
+        found = Thresholds.model_validate_json(limits.content(path, limits.LARGEST_JSON))
+    except ValidationError as error:
+        raise InputError(f"{path}: {error.errors()[0]['msg']}") from error
+    points = [
+        (point, 100 * point.recall, 100 * point.precision) for point in found.curve if point.precision is not None
+    ]
+    best = next(((point, x, y) for point, x, y in points if point.threshold == found.threshold), None)
+    if best is None:
+        return []
+    chart = svg.trade_off(
+        "Precision against recall, a dot a threshold", [(x, y) for _, x, y in points], best[1:], "recall", "precision"
+    )
+    note = (
+        f"Distinct words of the validation text, in percent. Thresholds from {points[0][0].threshold:g}, right, to "
+        f"{points[-1][0].threshold:g}, left; the large dot is the chosen one, {found.threshold:g}, with the best F1: "
+        f"{100 * best[0].f1:.1f}."
+    )
+    return [("Precision and recall", chart, note)]

@@ -1,0 +1,1 @@
+"""What defenses cost and what they protect: tradeoff.py."""

@@ -1,0 +1,206 @@
+"""The points of a sweep as figures with intervals, each beside the undefended one; and one sentence on what they show.
+
+An interval is the 95 % percentile interval of a bootstrap over the attacked texts, or over the queries. All points are
+resampled with the same draws, so a change against the undefended point has an interval of its own, far narrower than
+those of the two figures would suggest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metrics import base
+from metrics.retrieval import MeanNdcg
+from metrics.scored import Scored
+from metrics.scoring import text_metrics
+from metrics.statistics import Floats, Interval, interval, resampled_sums
+from reports.numbers import shown
+from reports.tradeoff.sweep import Point
+
+READ = ("bleu", "token_f1", "exact_match", "cosine")
+RETRIEVED = "ndcg_at_10"
+LISTED = 4  # defenses that the sentence names
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure under a defense; None where it is undefined.
+
+    Attributes:
+        value: The figure itself.
+        interval: Of the value.
+        change: Value minus the undefended one; None for the undefended one itself.
+        change_interval: Of the change.
+    """
+
+    value: float | None
+    interval: Interval | None = None
+    change: float | None = None
+    change_interval: Interval | None = None
+
+    @property
+    def lower(self) -> bool:
+        """Whether the whole interval of the change lies below zero."""
+        return self.change_interval is not None and self.change_interval.high < 0
+
+    @property
+    def higher(self) -> bool:
+        """Whether the whole interval of the change lies above zero."""
+        return self.change_interval is not None and self.change_interval.low > 0
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        low, high = self.interval or (None, None)
+        change_low, change_high = self.change_interval or (None, None)
+        change = {"change": self.change, "change_low": change_low, "change_high": change_high}
+        return {"value": self.value, "low": low, "high": high, **change}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A point with its intervals: ``read`` by key of metrics.json, ``found`` NDCG@10 by name of the search."""
+
+    point: Point
+    read: Mapping[str, Figure]
+    found: Mapping[str, Figure]
+
+
+def with_intervals(
+    points: Sequence[tuple[Point, Sequence[Mapping[str, Any]]]], resamples: int, seed: int = 0
+) -> list[Measured]:
+    """Figures of each point and its rows of texts; the first point is the undefended one."""
+    metrics = [metric for metric in text_metrics() if metric.description.key in READ]
+    read = [
+        {m.description.key: base.Measured.of(m, scored) if scored else None for m in metrics}
+        for scored in (_scored(rows) for _, rows in points)
+    ]
+    found = [
+        {
+            name: None if one is None else base.Measured.of(MeanNdcg(), one[RETRIEVED])
+            for name, one in point.retrieval.items()
+        }
+        for point, _ in points
+    ]
+    first = points[0][0]
+    return [
+        Measured(
+            point,
+            {key: _figure(read[place][key], read[0][key], resamples, seed) for key in READ},
+            {name: _figure(found[place][name], found[0][name], resamples, seed) for name in first.retrieval},
+        )
+        for place, (point, _) in enumerate(points)
+    ]
+
+
+def _scored(rows: Sequence[Mapping[str, Any]]) -> list[Scored]:
+    return [
+        Scored(
+            row["reference"], row["prediction"], kind=row["kind"], cosine=row["cosine"], language=row.get("language")
+        )
+        for row in rows
+    ]
+
+
+def _figure(
+    measured: base.Measured[Any] | None, undefended: base.Measured[Any] | None, resamples: int, seed: int
+) -> Figure:
+    if measured is None or np.isnan(measured.value):
+        return Figure(None)
+    drawn = _resampled(measured, resamples, seed)
+    own = measured.interval(drawn)
+    if undefended is None or undefended is measured or np.isnan(undefended.value):
+        return Figure(measured.value, own)
+    change = interval(drawn - _resampled(undefended, resamples, seed))
+    return Figure(measured.value, own, measured.value - undefended.value, change)
+
+
+def _resampled(measured: base.Measured[Any], resamples: int, seed: int) -> Floats:
+    return measured.metric.combine(resampled_sums(measured.parts, resamples, seed))
+
+
+def chief(measured: Sequence[Measured]) -> str:
+    """The figure of reconstruction that is drawn: BLEU, or word F1 of an attack that names words in no order."""
+    return "bleu" if measured[0].point.reconstruction.get("bleu") is not None else "token_f1"
+
+
+def sentence(measured: Sequence[Measured], search: str, names: Mapping[str, str]) -> str:
+    """What the plot shows: how many defenses lower what is read, how many of them also what is found.
+
+    A defense "lowers" a figure where the whole interval of the change lies below zero.
+
+    Args:
+        measured: The undefended point first.
+        search: The search that is drawn.
+        names: Of figures, by key.
+    """
+    key = chief(measured)
+    base, others = measured[0], [one for one in measured[1:] if one.read[key].value is not None]
+    name, kind = names[key], "score" if key == "bleu" else "percent"
+    opening = (
+        f"Undefended, the attack reads texts at {_with(base.read[key], kind, name)} and the search reaches "
+        f"{_with(base.found[search], 'cosine', 'NDCG@10')}"
+    )
+    compared = [one for one in others if one.found[search].value is not None]
+    if not compared:
+        return f"{opening}; no other point has both figures."
+    groups = {
+        (read, found): [one for one in compared if (one.read[key].lower, one.found[search].lower) == (read, found)]
+        for read in (True, False)
+        for found in (True, False)
+    }
+    free, dear, harm, idle = (groups[pair] for pair in ((True, False), (True, True), (False, True), (False, False)))
+    clauses = []
+    size = f"of {len(compared)} defenses" if len(compared) > 1 else "of one defense"
+    if free:
+        best = min(free, key=lambda one: one.read[key].change or 0.0)
+        clauses.append(
+            f"{len(free)} lower{_s(free)} {name} at no loss of NDCG@10 that these queries show, "
+            f"most of all {best.point.name} ({name} {_changed(best.read[key], 1)}, "
+            f"NDCG@10 {_changed(best.found[search], 3)})"
+        )
+    if dear:
+        mildest = max(dear, key=lambda one: one.found[search].change or 0.0)
+        clauses.append(
+            f"{len(dear)} lower{_s(dear)} both, {mildest.point.name} costing the search least "
+            f"({name} {_changed(mildest.read[key], 1)}, NDCG@10 {_changed(mildest.found[search], 3)})"
+        )
+    if harm:
+        clauses.append(f"{len(harm)} lower{_s(harm)} NDCG@10 alone ({_listed(harm)})")
+    if idle:
+        clauses.append(f"{len(idle)} lower{_s(idle)} neither ({_listed(idle)})")
+    if not free:
+        clauses.append(f"none lowers {name} without lowering NDCG@10")
+    return f"{opening}; {size}, {', '.join(clauses)} (95 % intervals, each taken alone)."
+
+
+def _with(figure: Figure, kind: str, name: str) -> str:
+    if figure.value is None:
+        return f"no {name}"
+    ends = "" if figure.interval is None else f" ({' to '.join(shown(kind, end) for end in figure.interval)})"
+    return f"{name} {shown(kind, figure.value)}{ends}"
+
+
+def _changed(figure: Figure, digits: int) -> str:
+    assert figure.change is not None
+    ends = figure.change_interval or (figure.change, figure.change)
+    low, high = (signed(end, digits) for end in ends)
+    return f"{signed(figure.change, digits)}, {low} to {high}"
+
+
+def signed(value: float, digits: int) -> str:
+    """With its sign, and no minus before a zero."""
+    return f"{round(value, digits) + 0.0:+.{digits}f}"
+
+
+def _s(some: Sequence[Measured]) -> str:
+    return "s" if len(some) == 1 else ""
+
+
+def _listed(some: Sequence[Measured]) -> str:
+    names = [one.point.name for one in some]
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"{', '.join(names[:LISTED])}{more}"

@@ -1,0 +1,176 @@
+"""Several trials of one evaluation, each with random numbers of its own: means, standard errors, and a t-test.
+
+    python evaluate.py run=<dir> attack/decoding=sampling trials=10                  # writes trials.json
+    python evaluate.py run=<dir> attack/decoding=sampling trials=10 compare=<dir>    # and holds them against others
+    python evaluate.py run=<dir> compare=<dir>                                       # two that are there already
+
+trials.json: {"bleu": {"mean": 31.2, "standard_error": 0.04, "values": [31.1, 31.4, ...]}, ...}
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+import runs
+from errors import InputError
+from reports.results import read_lines
+from reports.terminal import console, plain
+from reports.wording import measure, ordered
+
+TRIALS, T_TEST = "trials.json", "t_test.json"
+UNTESTED = {"examples", "queries", "queries_per_target", "seconds"}  # figures that are no results
+
+# Differences and squares of larger ones have no place in JSON.
+_Number = Annotated[float, Field(ge=-1e150, le=1e150)]
+
+
+class Summary(BaseModel):
+    """What ``summary`` gives of a figure, read from a trials.json that may be somebody else's."""
+
+    mean: _Number | None
+    standard_error: Annotated[_Number, Field(ge=0)] | None
+    values: list[_Number | None]
+
+
+class _Referring(BaseModel):
+    """Of a line of predictions.jsonl, what is compared."""
+
+    reference: str
+
+
+_SUMMARIES = TypeAdapter(dict[str, Summary])
+
+
+def folder(output: Path, number: int) -> Path:
+    """Where a trial writes: trial 0 is the evaluation itself."""
+    return output if number == 0 else output / "trials" / str(number)
+
+
+def write_trials(output: Path, count: int) -> None:
+    """Write trials.json from the metrics.json of ``count`` trials."""
+    figures = [runs.read_json(folder(output, n) / runs.METRICS) for n in range(count)]
+    runs.write_json(output / TRIALS, {key: summary([one[key] for one in figures]) for key in figures[0]})
+
+
+def summary(values: Sequence[float | None]) -> dict[str, Any]:
+    """Mean, standard error of the mean (that of the sample, n - 1) and the values; null where a value is null."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return {"mean": None, "standard_error": None, "values": list(values)}
+    error = statistics.stdev(known) / math.sqrt(len(known)) if len(known) > 1 else None
+    return {"mean": statistics.fmean(known), "standard_error": error, "values": known}
+
+
+def find(directory: Path, key: str) -> Path:
+    """The evaluation that ``directory`` names: itself, or the newest one with trials of the run that it is.
+
+    Raises:
+        InputError: There is none; ``key`` is the setting that named the directory.
+    """
+    if not directory.is_dir():
+        raise InputError(f"{key}={directory}: there is no such directory")
+    if (directory / TRIALS).is_file():
+        return directory
+    within = sorted((directory / "evaluations").glob(f"*/{TRIALS}"), key=lambda path: path.stat().st_mtime)
+    if within:
+        return within[-1].parent
+    raise InputError(
+        f"{key}={directory}: no {TRIALS} in it or in its evaluations; make one with "
+        f"python evaluate.py run={directory} attack/decoding=sampling trials=10"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A figure of two evaluations, and whether their trials differ.
+
+    Attributes:
+        key: Of the figure.
+        one: Mean of the first evaluation's trials, with its standard error.
+        other: The same of the second.
+        t: Welch's t; None where the trials of neither vary.
+        p: Two-sided.
+    """
+
+    key: str
+    one: tuple[float, float]
+    other: tuple[float, float]
+    t: float | None
+    p: float | None
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Difference]:
+    """Two-sided unpaired t-tests between the trials of two evaluations, a figure each, without correction for many.
+
+    Zhu et al. (2024) say unpaired and no more. This is Welch's form, which does not take the two variances for equal.
+
+    Args:
+        one: Content of a trials.json.
+        other: Another.
+    """
+    from scipy.stats import ttest_ind
+
+    found = []
+    for key in (one.key for one in ordered(one) if one.key in other and one.key not in UNTESTED):
+        pair = one[key], other[key]
+        if any(side["standard_error"] is None or side["mean"] is None or None in side["values"] for side in pair):
+            continue  # null, or a single trial
+        means = [(float(side["mean"]), float(side["standard_error"])) for side in pair]
+        t = p = None
+        if any(error > 0 for _, error in means):
+            result = ttest_ind(pair[0]["values"], pair[1]["values"], equal_var=False)
+            t, p = (float(value) if math.isfinite(value) else None for value in (result.statistic, result.pvalue))
+        found.append(Difference(key, means[0], means[1], t, p))
+    return found
+
+
+def compare(one: Path, other: Path) -> None:
+    """Print the differences between two evaluations with trials, and write them to t_test.json of the first."""
+    from rich.table import Table
+
+    rows = differences(_read(one), _read(other))
+    runs.write_json(
+        one / T_TEST,
+        {
+            "other": str(other),
+            **{row.key: {"difference": row.one[0] - row.other[0], "t": row.t, "p": row.p} for row in rows},
+        },
+    )
+    table = Table(title="Two-sided unpaired t-test between trials (Welch); * p < 0.05, not corrected for many figures")
+    table.add_column("figure")
+    for column in ("this", "the other", "difference", "p"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        cells = (f"{_digits(row.key, mean)} ± {error:.3g}" for mean, error in (row.one, row.other))
+        difference = row.one[0] - row.other[0]
+        shown = "no variance" if row.p is None else f"{row.p:.3g}{' *' if row.p < 0.05 else ''}"
+        table.add_row(plain(measure(row.key).title), *cells, _digits(row.key, difference), shown)
+    out = console()
+    out.print(table)
+    out.print(plain(f"this: {one}\nthe other: {other}"), soft_wrap=True)
+    if _references(one) != _references(other):
+        out.print(plain("NOTE: THE TWO WERE TESTED ON DIFFERENT TEXTS; a difference may be that of the texts."))
+
+
+def _digits(key: str, value: float) -> str:
+    return f"{value:.4f}" if measure(key).kind == "cosine" else f"{value:.2f}"
+
+
+def _read(evaluation: Path) -> dict[str, Any]:
+    path = evaluation / TRIALS
+    try:
+        return {key: one.model_dump() for key, one in _SUMMARIES.validate_python(runs.read_json(path)).items()}
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def _references(evaluation: Path) -> list[str]:
+    return [row.reference for row in read_lines(evaluation / runs.PREDICTIONS, _Referring)]

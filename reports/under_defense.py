@@ -1,0 +1,108 @@
+"""What a finished attack reads from vectors under a defense that it was not trained on: the naive attacker.
+
+    predictions = read_vectors(attack, vectors, embedder, batch_size=128)          # of a store, or defended ones
+    rows, metrics = read_texts(attack, datamodule, defense, embedder, models)      # of texts, scored
+
+No trainer is needed: the attack is one that ``Attack.restore`` has built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from rich.progress import track
+from torch import Tensor
+
+from attacks.base import Attack, Prediction, Targets
+from datamodules.inversion import InversionDataModule
+from defenses.base import Defense, Role
+from embedders.cache.cached import CachedEmbedder
+from errors import InputError
+from examples import Example
+from reports.scoring import score_predictions
+from scoring.models import ScoringModels
+
+Figures = dict[str, float | int | None]
+
+
+class ZeroFilled:
+    """A defense as an attack sees it that was trained on wider vectors: what is missing is zero.
+
+    A naive attacker who finds shorter vectors in a store can do no better without training anew. Longer ones it cannot
+    read at all; then ``fits`` is False.
+
+    Args:
+        defense: What is applied first.
+        width: Of the vectors that the attack takes.
+    """
+
+    def __init__(self, defense: Defense, width: int) -> None:
+        self.defense, self.width = defense, width
+
+    def fits(self, dimension: int) -> bool:
+        """Whether the defended vectors are no wider than the attack takes, for an embedder of that width."""
+        return self.defense.output_dimension(dimension) <= self.width
+
+    def output_dimension(self, dimension: int) -> int:
+        """The attack's."""
+        return self.width
+
+    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
+        """Estimate what the defense needs."""
+        self.defense.fit(embeddings, examples)
+
+    def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
+        """Defended vectors, filled up: (n, d) -> (n, width)."""
+        defended = self.defense(embeddings, examples, role, epoch)
+        return torch.nn.functional.pad(defended, (0, self.width - defended.shape[1]))
+
+
+def read_vectors(
+    attack: Attack, vectors: Tensor, embedder: CachedEmbedder, batch_size: int, description: str = "inverting"
+) -> list[Prediction]:
+    """A prediction for each vector, (n, d), in order; a progress bar is shown under ``description``."""
+    predictions: list[Prediction] = []
+    for begin in track(range(0, len(vectors), batch_size), description):
+        block = vectors[begin : begin + batch_size]
+        targets = Targets(block.to(attack.device), torch.arange(begin, begin + len(block)))
+        with torch.no_grad():
+            predictions += attack.invert(targets, embedder)
+    return predictions
+
+
+def read_texts(
+    attack: Attack,
+    datamodule: InversionDataModule,
+    defense: Defense,
+    embedder: CachedEmbedder,
+    models: ScoringModels,
+    description: str = "inverting",
+) -> tuple[list[dict[str, Any]], Figures]:
+    """What the attack reads from the defended vectors of a data module's test texts, and how near it comes.
+
+    Args:
+        attack: Built by ``Attack.restore``.
+        datamodule: Its test texts are embedded here where they are not yet.
+        defense: Fitted; its vectors are as wide as the attack takes (see ZeroFilled).
+        embedder: The black box behind its cache; the attack may ask it too.
+        models: What scoring asks besides.
+        description: Of the progress bar.
+
+    Returns:
+        The rows of predictions.jsonl and the figures of metrics.json; the cosine is with the defended vector.
+
+    Raises:
+        InputError: A limit of the embedder cut the attack short.
+    """
+    datamodule.connect(embedder, defense)
+    datamodule.setup("test")
+    everything = range(len(datamodule.examples("test")))
+    vectors = datamodule.vectors("test", list(everything))
+    predictions = read_vectors(attack, vectors, embedder, datamodule.eval_batch_size, description)
+    if embedder.queries.limit is not None:  # a point of a curve that was cut short would look like a good defense
+        raise InputError(embedder.queries.limit)
+    return score_predictions(
+        dict(zip(everything, predictions, strict=True)), datamodule, embedder, None, attack, models
+    )

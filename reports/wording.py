@@ -1,0 +1,102 @@
+"""What the figures of a run are called, what they mean, and one true sentence about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from metrics.base import Description
+from metrics.entity_recovery import EntityRecovery
+from metrics.scoring import text_metrics
+from reports.numbers import number, share
+
+_LARGEST = 1e300  # of a number that is a figure; JSON may hold integers beyond any float
+
+
+MEASURES = (
+    *(metric.description for metric in text_metrics()),
+    Description("token_exact", "Inputs recovered", "Share of a language model's inputs found token for token."),
+    Description("token_partial", "Tokens recovered", "Share of the inputs' tokens found in their places."),
+    Description("token_exact_low", "Inputs recovered, from", "Lower end of the share's 95 % interval.", secondary=True),
+    Description("token_exact_high", "Inputs recovered, to", "Upper end of the share's 95 % interval.", secondary=True),
+    Description("token_labelled", "Private tokens", "Share of the tokens of labelled entities found in their places."),
+    Description("claims", "Claims", "Inputs whose output the attack saw to be the given one.", None, "count"),
+    Description("false_discovery_rate", "False discoveries", "Share of the claims that are another input.", "lower"),
+    Description("examples", "Examples", "Texts attacked.", None, "count"),
+    Description("queries", "Queries", "Distinct texts that the attack asked the embedder for.", None, "count"),
+    Description("queries_per_target", "Queries a text", "The same, divided by the texts attacked.", None, "score"),
+    Description("partial", "Cut short", "Texts whose search ended at a limit of queries.", None, "count"),
+    Description("partial_reason", "Why cut short", "What the embedder said.", None, "other", secondary=True),
+    Description("seconds", "Time", "Time spent on these texts, training apart.", None, "seconds"),
+)
+_BY_KEY = {measure.key: measure for measure in MEASURES}
+_BY_LABEL = "entity_recovery/"
+_TRANSLATED = "translated/"
+_OF_LENGTH, _OF_LABEL = "token_exact/", "token_labelled/"
+
+
+def measure(key: str) -> Description:
+    """The measure with that key; an unknown key is shown under its own name, without explanation."""
+    if key.startswith(_BY_LABEL):
+        return EntityRecovery(key.removeprefix(_BY_LABEL)).description
+    if key.startswith(_OF_LENGTH):
+        title = f"Inputs recovered, of {key.removeprefix(_OF_LENGTH)} tokens"
+        return Description(key, title, "The same share of the inputs of this length.", secondary=True)
+    if key.startswith(_OF_LABEL):
+        title = f"Private tokens: {key.removeprefix(_OF_LABEL).replace('_', ' ')}"
+        return Description(key, title, "The same share of the tokens of this label.", secondary=True)
+    if key.startswith(_TRANSLATED) and (base := _BY_KEY.get(key.removeprefix(_TRANSLATED))):
+        said = "The same, of predictions translated into the texts' language."
+        return replace(base, key=key, title=f"{base.title}, translated", explanation=said)
+    return _BY_KEY.get(key) or Description(key, key.replace("_", " "), "", None, "other")
+
+
+def ordered(keys: Mapping[str, object]) -> list[Description]:
+    """The measures of ``keys``: the known ones in the order of ``MEASURES``, then the others as they stand."""
+    known = [one for one in MEASURES if one.key in keys]
+    return known + [measure(key) for key in keys if key not in _BY_KEY]
+
+
+def difference(one: Description, mine: float | None, other: float | None) -> str:
+    """``mine - other`` with its sign; empty where a difference says nothing."""
+    if mine is None or other is None or one.more is None:
+        return ""
+    digits = 3 if one.kind == "cosine" else 1
+    return f"{round(mine - other, digits) + 0.0:+.{digits}f}"  # adding 0.0 turns -0.0 into 0.0
+
+
+def verdict(metrics: Mapping[str, object], baseline: Mapping[str, object] | None, texts: int) -> str:
+    """What was read, in one sentence, and a second one on the nearest neighbour; true for any values and nulls.
+
+    ``texts`` is the number of predictions. Says nothing about a figure that is null. Whether the attack saw the texts
+    in training is not in a run directory, so the sentence does not claim that it did not.
+    """
+    exact, recall, entities = (number(metrics, key) for key in ("exact_match", "token_recall", "entity_recovery"))
+    clauses = []
+    if exact is not None:
+        clauses.append(f"{share(exact)} came back word for word")
+    if recall is not None and not (exact == 100 and recall == 100):
+        words = {"none": "no word of any text", "all": "every word of every text"}.get(
+            share(recall), f"on average {share(recall)} of a text's words"
+        )
+        clauses.append(f"{words} {'was' if recall <= 0 or recall >= 100 else 'were'} recovered")
+    if entities is not None:
+        clauses.append(f"{share(entities)} of the labelled names, places and other entities were read")
+    count = f"{texts:,} test text{'s' if texts != 1 else ''}"
+    if not clauses:
+        return f"{count} {'were' if texts != 1 else 'was'} attacked; no figure of this run counts whole texts or words."
+    last = f", and {clauses[-1]}" if len(clauses) > 2 else f"; {clauses[-1]}" if len(clauses) == 2 else ""
+    first = ", ".join(clauses[:-1]) if len(clauses) > 1 else clauses[0]
+    return f"Of {count}, {first}{last}.{_neighbour(baseline, exact, recall)}"
+
+
+def _neighbour(baseline: Mapping[str, object] | None, exact: float | None, recall: float | None) -> str:
+    """The neighbour's figures, for those that the run itself has."""
+    parts = []
+    their_exact, their_recall = number(baseline, "exact_match"), number(baseline, "token_recall")
+    if exact is not None and their_exact is not None:
+        texts = {"none": "no text", "all": "every text"}.get(share(their_exact), share(their_exact))
+        parts.append(f"{texts} word for word")
+    if recall is not None and their_recall is not None:
+        parts.append(f"{share(their_recall)} of the words")
+    return f" Merely looking up the nearest training text gives {' and '.join(parts)}." if parts else ""

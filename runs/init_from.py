@@ -1,0 +1,81 @@
+"""Training that begins from a finished run, on other text: ``python train.py init_from=<run> ...``.
+
+Zhu et al. (2024, figure 3) fine-tune an attacker further on a small part of the target's own text. The new run has the
+old one's artifacts and weights to begin with; optimiser, schedule and random numbers start anew.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import runs
+from runs.embedder_check import check_embedder
+from datamodules.defended import FILE
+from errors import InputError
+
+# What may differ: how the attack is trained and decoded. All else makes its modules, or its artifacts.
+FREE = {
+    "optimizer", "decoding", "gradient_checkpointing", "lr", "noise", "seed", "label_smoothing",
+    "hypotheses", "search", "initial", "constant",
+}  # fmt: skip
+
+
+def check_origin(run: Path, attack: dict[str, Any], fingerprint: str, dimension: int) -> None:
+    """Whether a new run can begin from ``run``.
+
+    Args:
+        run: The directory of a finished run.
+        attack: The new run's configuration of the attack, plain values.
+        fingerprint: That of the new run's embedder.
+        dimension: Width of the vectors that the embedder gives.
+
+    Raises:
+        InputError: It is no finished run; its embedder is another; its attack differs in more than training and
+            decoding.
+    """
+    check_embedder(run, "init_from", fingerprint, dimension)
+    config = runs.read_config(run)
+    from omegaconf import OmegaConf
+
+    there = dict(_values(OmegaConf.to_container(config.attack), "attack"))
+    here = dict(_values(attack, "attack"))
+    different = [
+        f"{key}={_written(here.get(key, '(unset)'))}, {_written(there.get(key, '(unset)'))} there"
+        for key in here | there
+        if here.get(key) != there.get(key)
+    ]
+    if different:
+        raise InputError(f"init_from={run}: was made with another attack: {'; '.join(different)}")
+
+
+def copy_artifacts(run: Path, artifacts: Path) -> None:
+    """Copy the artifacts of ``run`` beside their new place, then rename: half of them never stands there.
+
+    A defense is fitted to the new run's text: what that run keeps of its own stays behind.
+    """
+    part = artifacts.with_name(f".{artifacts.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    shutil.copytree(run / runs.ARTIFACTS, part)
+    (part / FILE).unlink(missing_ok=True)
+    if (artifacts / FILE).is_file():
+        shutil.copy2(artifacts / FILE, part / FILE)
+    shutil.rmtree(artifacts, ignore_errors=True)
+    part.replace(artifacts)
+
+
+def _values(node: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """All plain values under ``node`` by their keys, without those that may differ."""
+    if isinstance(node, dict):
+        for name, child in node.items():
+            if name not in FREE:
+                yield from _values(child, f"{key}.{name}")
+    else:
+        yield key, node
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,1 @@
+"""Models that metrics need: entity taggers, perplexity, translation, a second embedder."""
