@@ -43,7 +43,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from reports.audit.page import VALUES, print_audit, write_audit
     from reports.audit.reading import Reader, check_embedder, held_out, known_rows, same_attack, services, truths_of
     from reports.vector_space import check_space
-    from runs.batch_cache import FinishedBatches, settings_key
+    from run_directory.batch_cache import FinishedBatches, settings_key
     from scoring.models import scoring_models
 
     run, output = Path(settings.run), Path(settings.output_dir)

@@ -60,8 +60,8 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     from embedders.cache.cached import CachedEmbedder
     from reports.page import print_summary, write_report
     from reports.trials import compare, find, folder, write_trials
-    from runs.batch_cache import FinishedBatches, settings_key
-    from runs.checkpoint_io import WholeCheckpoints
+    from run_directory.batch_cache import FinishedBatches, settings_key
+    from run_directory.checkpoint_io import WholeCheckpoints
     from scoring.models import scoring_models
 
     run, output = Path(settings.run), Path(settings.output_dir)

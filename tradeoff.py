@@ -93,7 +93,7 @@ def _built(node: DictConfig) -> Defense:
 
 def _key(settings: DictConfig, config: DictConfig, bench: Bench) -> str:
     """Hash of all that can change a figure of a point, apart from its defense."""
-    from runs.batch_cache import settings_key
+    from run_directory.batch_cache import settings_key
 
     plain = configuration.plain(config)
     plain.pop("defense", None)

@@ -45,10 +45,10 @@ def train(cfg: DictConfig) -> None:
     from embedders.cache.cached import CachedEmbedder
     from models.sharding import check_sharding, is_sharded
     from reports.page import print_summary, write_report
-    from runs.batch_cache import FinishedBatches, settings_key
-    from runs.checkpoint_io import WholeCheckpoints
-    from runs.init_from import check_origin
-    from runs.training_state import taking_up
+    from run_directory.batch_cache import FinishedBatches, settings_key
+    from run_directory.checkpoint_io import WholeCheckpoints
+    from run_directory.init_from import check_origin
+    from run_directory.training_state import taking_up
     from scoring.models import scoring_models
 
     run_dir = Path(cfg.run_dir)

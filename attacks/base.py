@@ -28,9 +28,9 @@ from datamodules.inversion import InversionDataModule
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from models.memory import footprint
-from runs.batch_cache import FinishedBatches
-from runs.init_from import copy_artifacts
-from runs.training_state import check_moments, check_state
+from run_directory.batch_cache import FinishedBatches
+from run_directory.init_from import copy_artifacts
+from run_directory.training_state import check_moments, check_state
 
 
 @dataclass(frozen=True, slots=True)

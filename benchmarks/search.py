@@ -38,7 +38,7 @@ from defenses.threat import threat_of
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from models.decoding import BeamSearch
-from runs.stored_attack import attack_of
+from run_directory.stored_attack import attack_of
 
 
 @dataclass(frozen=True, slots=True)

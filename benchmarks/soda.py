@@ -30,7 +30,7 @@ from attacks.lm_inversion.losses import LogitLoss
 from attacks.lm_inversion.search import Search
 from attacks.lm_inversion.soda import SODA
 from embedders.language_model import LanguageModel
-from runs.batch_cache import Unfinished
+from run_directory.batch_cache import Unfinished
 
 
 class DecayingAdam(torch.optim.Optimizer):

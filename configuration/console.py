@@ -50,6 +50,7 @@ OURS = frozenset(
         "models",
         "ranks",
         "reports",
+        "run_directory",
         "runs",
         "scoring",
         "stopping",

@@ -223,7 +223,7 @@ def _command(config: DictConfig, training: bool) -> str:
     Secrets in it are blotted out: it is printed, and terminals are logged.
     """
     if training and (Path(str(config.get("run_dir"))) / runs.CONFIG).is_file():
-        from runs.trust import foreign
+        from run_directory.trust import foreign
 
         trust = config.get("trust", [])
         names = list(dict.fromkeys([*([trust] if isinstance(trust, str) else trust), *foreign(config)]))

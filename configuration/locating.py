@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from errors import InputError, did_you_mean
-from runs.renamed import current
+from run_directory.renamed import current
 
 
 def locate(target: str) -> Callable[..., Any]:

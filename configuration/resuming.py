@@ -101,7 +101,7 @@ def note_changes(directory: Path, config: DictConfig) -> None:
 
 def _saved(directory: Path, config: DictConfig, given: set[str], cache_dir: str | None) -> DictConfig:
     """The run's config.yaml, checked, with its directories where they are now; ``cache_dir`` is one that was typed."""
-    from runs.trust import check_trusted, foreign, trusting
+    from run_directory.trust import check_trusted, foreign, trusting
 
     runs.check_links(directory)
     saved = runs.read_config(directory)

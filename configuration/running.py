@@ -124,7 +124,7 @@ def _main(task: Callable[[DictConfig], None], config_name: str, made: claims.Tid
             own = [line for line in own if not line.startswith("trainer.precision=")]
             own.append(f"trainer.precision={config.trainer.precision}")
         resuming = [] if config.ckpt_path is None else [f"ckpt_path={quoted(config.ckpt_path)}"]
-        from runs.trust import trusting
+        from run_directory.trust import trusting
 
         console.quieten(held)
         sys.argv = [sys.argv[0], *flags, *own, f"run_dir={quoted(config.run_dir)}", *resuming]
@@ -194,7 +194,7 @@ def _main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: st
             check_writable(Path(settings.output_dir))
         elif local_rank() == 0 and "output" in settings:
             check_output(Path(settings.output))
-    from runs.trust import trusting
+    from run_directory.trust import trusting
 
     console.show_and_log(Path(settings.output_dir) if "output_dir" in settings else None)
     console.quieten(held)
@@ -292,7 +292,7 @@ def _read(run: Path, trust: str | list[str], overrides: Sequence[str]) -> DictCo
         inner = sorted(str(found.parent) for found in run.glob("**/config.yaml"))
         hint = f"did you mean {inner[-1]}?" if inner else "a run writes it when its training begins"
         raise InputError(f"run={run}: holds no config.yaml, {hint}")
-    from runs.trust import check_trusted, trusting
+    from run_directory.trust import check_trusted, trusting
 
     config = runs.read_config(run)
     if "choices" not in config:

@@ -32,7 +32,7 @@ from embedders.base import fingerprint_of
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example
-from runs.trust import trusting
+from run_directory.trust import trusting
 from support import tiny_vec2text
 
 KEY = "a key that nobody guesses"

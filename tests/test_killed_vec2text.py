@@ -26,7 +26,7 @@ import train
 from attacks.vec2text import corrector
 from datamodules.hypotheses import HypothesisStore
 from embedders.base import fingerprint_of
-from runs.trust import trusting
+from run_directory.trust import trusting
 from support import tiny_vec2text
 from support.processes import Warm
 

@@ -25,7 +25,7 @@ from attacks.vec2text.search import CorrectionSearch, Proposal
 from embedders.base import QueryLimitError, fingerprint_of
 from embedders.cache.cached import CachedEmbedder
 from models.reranking import reranked
-from runs.trust import trusting
+from run_directory.trust import trusting
 from support import tiny_vec2text
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz ."

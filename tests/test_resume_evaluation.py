@@ -34,7 +34,7 @@ from embedders.base import fingerprint_of
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example, Split
-from runs.batch_cache import FinishedBatches, Unfinished, counted, settings_key
+from run_directory.batch_cache import FinishedBatches, Unfinished, counted, settings_key
 from scoring.models import ScoringModels
 from support.letters import Letters
 from support.processes import Script, Warm

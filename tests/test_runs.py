@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import json
 import os
 import resource
@@ -17,12 +18,14 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 import runs
 from configuration.ending import ending
+from configuration.locating import locate
 from embedders.cache.shards import text_keys
 from embedders.cache.store import ShardStore
 from errors import InputError
 from reports.results import read_results, read_rows
-from runs.checkpoint_io import WholeCheckpoints
-from runs.training_state import check_moments, check_state
+from run_directory import renamed
+from run_directory.checkpoint_io import WholeCheckpoints
+from run_directory.training_state import check_moments, check_state
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -307,3 +310,24 @@ def test_a_line_of_a_run_has_a_longest_length(tmp_path: Path) -> None:
     runs.write_json_lines(path, [row, {**row, "prediction": "b" * 10_000_000}])
     with pytest.raises(InputError, match=r"predictions.jsonl:2: longer than 10,000,000 bytes"):
         read_rows(path)
+
+
+# -- runs of the version before ---------------------------------------------------------------------------------------
+
+
+def test_former_names_of_classes_are_those_of_today(tmp_path: Path) -> None:
+    """A run directory keeps the names of its time."""
+    old = {"_target_": "attacks.optimizers.AdamW", "parts": [{"_target_": "datamodules.hub.HubSet", "n": 1}]}
+    runs.write_config(tmp_path, {"attack": {"_target_": "attacks.geia.GEIA", "optimizer": old}})
+    attack = runs.read_config(tmp_path).attack
+    assert attack._target_ == "attacks.geia.GEIA"
+    assert attack.optimizer._target_ == "models.optimizers.AdamW"
+    assert attack.optimizer.parts[0] == {"_target_": "datamodules.sources.hub.HubSet", "n": 1}
+
+
+@pytest.mark.parametrize(("old", "new"), sorted(renamed._MODULES.items()))
+def test_a_former_module_is_one_of_today(old: str, new: str) -> None:
+    assert importlib.util.find_spec(new) is not None
+    assert not (Path(runs.__file__).parent / f"{old.replace('.', '/')}.py").exists()
+    with pytest.raises(InputError, match=f"no module {old}: it is {new} now"):
+        locate(f"{old}.Anything")

@@ -20,7 +20,7 @@ from embedders.language_model import LanguageModel
 from embedders.minilm import MiniLM
 from embedders.observation import Observation
 from errors import InputError
-from runs.batch_cache import FinishedBatches, Unfinished
+from run_directory.batch_cache import FinishedBatches, Unfinished
 from support.tiny_models import POSITIONS, VOCABULARY, tiny_language_model
 
 

@@ -30,10 +30,10 @@ from embedders.sentence_transformer import SentenceTransformerEmbedder
 from errors import InputError, printable
 from models.decoders import CausalDecoder
 from models.decoding import BeamSearch
-from runs.checkpoint_io import WholeCheckpoints
-from runs.embedder_check import check_embedder
-from runs.stored_attack import attack_of
-from runs.trust import check_trusted, trusting
+from run_directory.checkpoint_io import WholeCheckpoints
+from run_directory.embedder_check import check_embedder
+from run_directory.stored_attack import attack_of
+from run_directory.trust import check_trusted, trusting
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("attacks", "callbacks", "configuration", "datamodules", "defenses", "embedders", "metrics")
@@ -105,7 +105,7 @@ def test_a_run_as_it_was_written_is_read(run: Path) -> None:
         ("attack._target_", "os.system"),
         ("attack._target_", "hostile_module.Evil"),
         ("attack._target_", "attacks.geia.torch.load"),  # ours by its beginning only
-        ("attack._target_", "runs.init_from.copy_artifacts"),  # ours, but no class of any configuration
+        ("attack._target_", "run_directory.init_from.copy_artifacts"),  # ours, but no class of any configuration
         ("attack._target_", "attacks.geia.__builtins__"),
         ("attack._target_", "builtins.eval"),
         # Ours elsewhere: as an embedder it would begin a session, and send the key to a server of its settings.

@@ -29,8 +29,8 @@ from datamodules.hypotheses import HypothesisStore
 from embedders.cache.cached import CachedEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
-from runs.batch_cache import FinishedBatches
-from runs.stored_attack import attack_of
+from run_directory.batch_cache import FinishedBatches
+from run_directory.stored_attack import attack_of
 from support import tiny_vec2text
 from support.places import Place, figures, predictions
 

@@ -22,7 +22,7 @@ from attacks.lm_inversion.interrupted import fits
 from attacks.lm_inversion.method import Method, State
 from attacks.lm_inversion.slots import Found, SearchSettings, Slots, Task
 from embedders.white_box import WhiteBox
-from runs.batch_cache import Unfinished
+from run_directory.batch_cache import Unfinished
 
 SNAPSHOT_SECONDS = 60.0  # after which a file is written whatever the number of iterations: they may be slow
 

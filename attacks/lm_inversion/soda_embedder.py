@@ -27,8 +27,8 @@ from embedders.cache.cached import CachedEmbedder
 from embedders.transformer import TransformerEmbedder
 from embedders.white_box import RelaxedEncoder, WhiteBox
 from errors import InputError
-from runs.embedder_check import check_embedder
-from runs.stored_attack import attack_of, keep
+from run_directory.embedder_check import check_embedder
+from run_directory.stored_attack import attack_of, keep
 
 START = "start"  # among the artifacts
 

@@ -20,8 +20,8 @@ from attacks.vec2text.published import Published, load_published
 from attacks.vec2text.published_space import check_space
 from attacks.vec2text.search import CorrectionSearch, Proposal
 from errors import InputError
-from runs.embedder_check import check_embedder
-from runs.stored_attack import attack_of, class_of, keep
+from run_directory.embedder_check import check_embedder
+from run_directory.stored_attack import attack_of, class_of, keep
 
 CORRECTOR, INVERTER = "corrector", "inverter"
 

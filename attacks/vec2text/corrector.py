@@ -41,9 +41,9 @@ from models.budget import training_progress
 from models.decoders import EncoderDecoder
 from models.optimizers import OptimizerSettings, scheduled
 from models.tokenizing import label_ids, load_tokenizer, token_ids
-from runs.batch_cache import weights_key
-from runs.embedder_check import check_embedder
-from runs.stored_attack import attack_of, identity, keep
+from run_directory.batch_cache import weights_key
+from run_directory.embedder_check import check_embedder
+from run_directory.stored_attack import attack_of, identity, keep
 
 INVERTER = "inverter"  # the copy, among the artifacts
 STATISTICS = "hypotheses.json"

@@ -22,8 +22,8 @@ from torch import Tensor
 import configuration
 import runs
 from embedders.base import fingerprint_of
-from runs.batch_cache import FinishedBatches
-from runs.trust import trusting
+from run_directory.batch_cache import FinishedBatches
+from run_directory.trust import trusting
 
 from .broken import PATHS, VALUES, Inputs, changed, inputs, replaced, weighted, written
 from .pickles import hostile

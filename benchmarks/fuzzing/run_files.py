@@ -24,9 +24,9 @@ from reports.audit.inputs import read_truths
 from reports.comparison.entries import read_entries
 from reports.correction_chart import HYPOTHESES
 from reports.page import print_summary, write_report
-from runs.batch_cache import FinishedBatches
-from runs.embedder_check import check_embedder
-from runs.trust import check_trusted
+from run_directory.batch_cache import FinishedBatches
+from run_directory.embedder_check import check_embedder
+from run_directory.trust import check_trusted
 
 from .broken import Inputs, inputs, json_of, json_values, lines_of, trees, weighted, written
 from .reader import Reader

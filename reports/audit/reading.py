@@ -32,7 +32,7 @@ from metrics.tokens import token_overlap
 from metrics.vectors import cosine_rows
 from reports.audit.findings import Reading, Truth
 from reports.results import Row, read_rows
-from runs.batch_cache import FinishedBatches
+from run_directory.batch_cache import FinishedBatches
 
 _TEXTS = TypeAdapter(list[tuple[str, Literal["sequence", "set"]]])  # that are read of a batch
 

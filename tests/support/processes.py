@@ -30,8 +30,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 # What train.py, evaluate.py and invert.py import with a small attack; a script imports what is missing by itself.
 IMPORTED = (
-    "antlr4.LL1Analyzer", "runs.batch_cache", "attacks.geia", "models.sharding", "runs.trust", "audit",
-    "callbacks.analyses", "callbacks.attributes", "callbacks.baseline", "runs.checkpoint_io",
+    "antlr4.LL1Analyzer", "run_directory.batch_cache", "attacks.geia", "models.sharding", "run_directory.trust",
+    "audit",
+    "callbacks.analyses", "callbacks.attributes", "callbacks.baseline", "run_directory.checkpoint_io",
     "reports.comparison.measuring", "callbacks.history", "callbacks.pace", "callbacks.predictions", "reports.page",
     "callbacks.run_record", "scoring.models", "reports.trials", "configuration.checking",
     "datamodules.inversion", "datamodules.sources.synthetic", "defenses.identity", "defenses.threat",

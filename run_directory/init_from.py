@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import runs
-from runs.embedder_check import check_embedder
 from datamodules.defended import FILE
 from errors import InputError
+from run_directory.embedder_check import check_embedder
 
 # What may differ: how the attack is trained and decoded. All else makes its modules, or its artifacts.
 FREE = {

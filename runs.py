@@ -37,7 +37,7 @@ import yaml
 import limits
 import tensor_files
 from errors import InputError, did_you_mean
-from runs.renamed import with_current_names
+from run_directory.renamed import with_current_names
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

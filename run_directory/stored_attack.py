@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 
 import runs
-from runs.batch_cache import weights_key
-from runs.trust import check_trusted
+from run_directory.batch_cache import weights_key
+from run_directory.trust import check_trusted
 
 if TYPE_CHECKING:
     from attacks.base import Attack

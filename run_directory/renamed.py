@@ -1,0 +1,40 @@
+"""Modules that configurations named before version 0.2, and where their classes are now.
+
+    current("attacks.optimizers.AdamW")        # "models.optimizers.AdamW"
+
+A run directory keeps the names of its time; it is opened all the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_MODULES = {
+    **{f"attacks.{name}": f"models.{name}" for name in
+       ("adapters", "backbones", "decoding", "optimizers", "prefix", "sharding", "vocabulary")},
+    **{f"attacks.lm_output.{name}": f"attacks.lm_inversion.{name}" for name in
+       ("chunked_logits", "gcg", "logits_inverter", "losses", "soda", "soda_embedder")},
+    **{f"datamodules.{name}": f"datamodules.sources.{name}" for name in
+       ("files", "hub", "language_sets", "synthetic", "token_inputs")},
+    **{f"datamodules.{name}": f"datamodules.collections.{name}" for name in ("beir", "clirmatrix")},
+    **{f"metrics.{name}": f"scoring.{name}" for name in ("language_model", "recognisers", "taggers", "translation")},
+    "callbacks.scoring_models": "scoring.models",
+    "callbacks.tradeoff": "reports.tradeoff.sweep",
+    "datamodules.collection_texts": "datamodules.collections.texts",
+}  # fmt: skip
+
+
+def current(target: str) -> str:
+    """The name of a class today."""
+    module, _, name = target.rpartition(".")
+    return f"{_MODULES.get(module, module)}.{name}" if module else target
+
+
+def with_current_names(node: Any) -> Any:
+    """A configuration, plain values, with the names of today in every ``_target_``."""
+    if isinstance(node, dict):
+        return {
+            key: current(value) if key == "_target_" and isinstance(value, str) else with_current_names(value)
+            for key, value in node.items()
+        }
+    return [with_current_names(value) for value in node] if isinstance(node, list) else node
