@@ -21,6 +21,9 @@ def locate(target: str) -> Callable[..., Any]:
         InputError: There is no such module or name; names the nearest one.
     """
     found: Any = None
+    if (today := current(target)) != target:
+        former, now = (name.rpartition(".")[0] for name in (target, today))
+        raise InputError(f"no module {former}: it is {now} now")
     parts = target.split(".")
     for end, part in enumerate(parts, start=1):
         name = ".".join(parts[:end])
@@ -47,8 +50,6 @@ def accepted(called: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
 
 
 def _import(name: str, parent: types.ModuleType | None, part: str) -> Any:
-    if (moved := current(f"{name}.X").removesuffix(".X")) != name:
-        raise InputError(f"no module {name}: it is {moved} now")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
