@@ -22,8 +22,8 @@ LARGEST_TABLE = 4_000_000_000  # bytes of a run's own lines of JSON, all of whic
 LARGEST_TOKENIZER = 250_000_000  # bytes of a tokenizer.json; that of Gemma 3 has 33 MB
 LONGEST_LINE = 10_000_000  # bytes of a line or row: a book of 1,500 pages has 4 MB
 MOST_TIMES = 100  # bytes that a packed one unfolds to: text takes 3 to 20, templates 60, a bomb 1,000 and more
-FREE_BYTES = 256_000_000  # that any packed file may unfold to
-FREE_ROWS = 250_000  # that any packed file may hold; beyond, distinct texts take more than a byte each
+FREE_BYTES = 128_000_000  # that any packed file may unfold to
+FREE_ROWS = 100_000  # that any packed file may hold; beyond, distinct texts take more than a byte each
 
 
 def content(path: Path, most: int) -> bytes:

@@ -83,7 +83,7 @@ class NearestNeighbor(Attack):
             raise InputError(f"{artifacts / 'neighbors.jsonl'}: a line holds no text, or tokens that are no numbers")
         self.texts = [row["text"] for row in rows]
         self.ids = [tuple(row["tokens"]) if "tokens" in row else None for row in rows]
-        self.vectors = np.load(artifacts / "neighbors.npy", mmap_mode="r", allow_pickle=False)
+        self.vectors = np.lib.format.open_memmap(artifacts / "neighbors.npy", mode="r")
         if self.vectors.ndim != 2 or self.vectors.dtype != np.dtype("<f4") or len(self.vectors) != len(self.texts):
             raise InputError(
                 f"{artifacts / 'neighbors.npy'}: shape {self.vectors.shape} of {self.vectors.dtype}, not a vector of "

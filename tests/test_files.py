@@ -360,3 +360,11 @@ def test_a_long_text_is_cut_where_a_short_one_is_without_reading_all_of_it(monke
     short, long = truncation.cut([Example(0, begin), Example(1, begin * 100_000)])
     assert short.text == long.text
     assert max(seen) < 2_000
+
+
+def test_a_date_of_no_calendar_is_one_message(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"text": ["a"], "at": pyarrow.array([2**62], pyarrow.timestamp("us"))})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="damaged or not parquet, after row 0"):
+        TextFiles(path=str(tmp_path / "a.parquet")).load()

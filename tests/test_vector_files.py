@@ -283,3 +283,13 @@ def test_lengths_that_float32_cannot_square_are_refused(
 def test_what_float32_cannot_hold_is_infinite(tmp_path: Path) -> None:
     np.save(tmp_path / "mine.npy", np.array([[1.0, 2, 3, 4], [1e300, 0, 0, 0]]))
     assert "row 1 holds NaN or infinity" in message(tmp_path / "mine.npy")
+
+
+def test_an_archive_is_no_array(tmp_path: Path) -> None:
+    (tmp_path / "v.npy").write_bytes(b"PK\x03\x04 and no archive")
+    with pytest.raises(InputError, match=r"no \.npy array can be read from it"):
+        read_vectors(tmp_path / "v.npy", 4)
+    np.savez(tmp_path / "other.npz", a=np.ones((2, 4), np.float32))
+    (tmp_path / "other.npz").rename(tmp_path / "v.npy")
+    with pytest.raises(InputError, match=r"no \.npy array can be read from it"):
+        read_vectors(tmp_path / "v.npy", 4)

@@ -146,7 +146,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             for row in batch.to_pylist():
                 number += 1
                 yield number, row
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # a date of no calendar, too
         raise InputError(f"{file}: damaged or not parquet, after row {number} ({error})") from error
 
 

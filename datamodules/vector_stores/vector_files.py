@@ -111,7 +111,7 @@ def _check_rows(name: str, bad: Array | np.bool, what: str) -> None:
 def _npy(path: Path, width: int, limit: int | None) -> Array:
     try:
         _check_header(path)
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+        return np.asarray(np.lib.format.open_memmap(path, mode="r"))  # np.load would open archives too
     except _NPY_ERRORS as error:
         raise InputError(f"vectors={path}: no .npy array can be read from it: {error}") from error
 
