@@ -24,6 +24,7 @@ import logging
 import math
 import os
 import re
+import shlex
 import struct
 import zipfile
 import zlib
@@ -362,6 +363,11 @@ def missing_directory(directory: Path) -> str:
     return f"no directory {missing}, {did_you_mean(missing.name, beside) if beside else 'no directories stand there'}"
 
 
+def _resuming(directory: Path) -> str:
+    """The command that resumes a run."""
+    return f"python train.py {shlex.quote(f'run_dir={directory}')} ckpt_path=last"
+
+
 def finished_checkpoint(directory: Path, ckpt_path: str | None = None, key: str = "run") -> Path:
     """The checkpoint of a trained run: ``checkpoints/last.ckpt``, or another file that ``ckpt_path`` names.
 
@@ -378,16 +384,14 @@ def finished_checkpoint(directory: Path, ckpt_path: str | None = None, key: str 
     if not checkpoint.is_file():
         raise InputError(
             f"{key}={directory}: no finished checkpoint ({CHECKPOINT} is missing): training has not come "
-            f"to its first one; unless it is under way, resume it: python train.py run_dir={directory} ckpt_path=last"
+            f"to its first one; unless it is under way, resume it: {_resuming(directory)}"
         )
     try:
         return _whole(checkpoint)
     except InputError as error:
         if not (directory / PREVIOUS).is_file():
             raise
-        raise InputError(
-            f"{error}; the one before it stands there: go on with python train.py run_dir={directory} ckpt_path=last"
-        ) from error
+        raise InputError(f"{error}; the one before it stands there: go on with {_resuming(directory)}") from error
 
 
 def _whole(checkpoint: Path) -> Path:

@@ -10,6 +10,7 @@ trials.json: {"bleu": {"mean": 31.2, "standard_error": 0.04, "values": [31.1, 31
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ def find(directory: Path, key: str) -> Path:
         return within[-1].parent
     raise InputError(
         f"{key}={directory}: no {TRIALS} in it or in its evaluations; make one with "
-        f"python evaluate.py run={directory} attack/decoding=sampling trials=10"
+        f"python evaluate.py {shlex.quote(f'run={directory}')} attack/decoding=sampling trials=10"
     )
 
 

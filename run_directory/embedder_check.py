@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -27,7 +28,7 @@ def check_embedder(run: Path, key: str, fingerprint: str, dimension: int) -> Non
     except FileNotFoundError as error:
         raise InputError(
             f"{key}={run}: its training has not ended ({runs.RECORD} is missing); resume it first: "
-            f"python train.py run_dir={run} ckpt_path=last"
+            f"python train.py {shlex.quote(f'run_dir={run}')} ckpt_path=last"
         ) from error
     except KeyError as error:
         raise InputError(f"{run / runs.RECORD}: does not say which embedder the run was trained on") from error
