@@ -429,8 +429,9 @@ def test_a_full_disk_names_the_place(capsys: pytest.CaptureFixture[str], tmp_pat
     ],
 )  # fmt: skip
 def test_a_path_that_cannot_be_used_is_named_with_its_key(
-    capsys: pytest.CaptureFixture[str], number: int, reason: str
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int, reason: str
 ) -> None:
+    monkeypatch.delenv("HF_HOME", raising=False)
     config = OmegaConf.create({"run_dir": "/runs/\x1b[2J", "cache_dir": "/cache"})
     settings = OmegaConf.create({"run": "/runs/a", "output_dir": "/runs/a/evaluations/b"})
     for path, key in {

@@ -107,7 +107,8 @@ def test_what_an_input_does_to_a_process_is_found_out(
     fuzzing: ModuleType, tmp_path: Path, content: bytes, kind: str, place: str
 ) -> None:
     child = importlib.import_module("fuzzing.child")
-    with child.Child(misbehave, b"", tmp_path, child.Limits(seconds=0.3, waiting=1, megabytes=500)) as watched:
+    seconds = 5 if content == b"memory" else 0.3
+    with child.Child(misbehave, b"", tmp_path, child.Limits(seconds=seconds, waiting=1, megabytes=500)) as watched:
         found = watched.attempt(content)
         assert found.kind == kind
         assert place in found.place

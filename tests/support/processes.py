@@ -42,6 +42,9 @@ IMPORTED = (
     "transformers.models.bert.modeling_bert", "transformers.models.gpt2.modeling_gpt2",
 )  # fmt: skip
 
+# Else sums of MKL depend on where arrays lie in memory: a resumed training would differ in its last bits.
+REPEATABLE = {"MKL_CBWR": "COMPATIBLE"}
+
 
 class Script:
     """A running script, with what the tests use of ``subprocess.Popen``."""
@@ -97,7 +100,7 @@ class Warm:
         paths = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         with self._said.open("w") as said:
             self._server = subprocess.Popen(
-                [sys.executable, __file__], env={**os.environ, **paths}, cwd=ROOT, stdin=subprocess.PIPE,
+                [sys.executable, __file__], env={**os.environ, **paths, **REPEATABLE}, cwd=ROOT, stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=said,
             )  # fmt: skip
 
@@ -122,7 +125,7 @@ class Warm:
         """
         number = len(self._pids)
         out, err = (Path(self._folder.name) / f"{number}.{kind}" for kind in ("out", "err"))
-        request = {"command": list(command), "cwd": str(cwd), "environment": dict(environment or os.environ),
+        request = {"command": list(command), "cwd": str(cwd), "environment": {**(environment or os.environ), **REPEATABLE},
                    "out": str(out), "err": str(err)}  # fmt: skip
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(request).encode() + b"\n")
