@@ -125,8 +125,8 @@ class Warm:
         """
         number = len(self._pids)
         out, err = (Path(self._folder.name) / f"{number}.{kind}" for kind in ("out", "err"))
-        request = {"command": list(command), "cwd": str(cwd), "environment": {**(environment or os.environ), **REPEATABLE},
-                   "out": str(out), "err": str(err)}  # fmt: skip
+        request = {"command": list(command), "cwd": str(cwd), "out": str(out), "err": str(err),
+                   "environment": {**(environment or os.environ), **REPEATABLE}}  # fmt: skip
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(request).encode() + b"\n")
         self._server.stdin.flush()
