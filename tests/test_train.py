@@ -38,7 +38,7 @@ from embedders.cache.cached import CachedEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
 from support.offline_wandb import recorded
-from support.processes import Script, Warm
+from support.processes import REPEATABLE, Script, Warm
 
 pytestmark = pytest.mark.slow
 
@@ -89,8 +89,8 @@ class Scripts:
     def environment(self) -> dict[str, str]:
         # One thread a process: two ranks and one then add up in the same order, so that every bit can be compared.
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "WANDB", "RUN_ID", "COV"))}
-        return {**kept, **KEYS, "OMP_NUM_THREADS": "1", "UNEMBED_CACHE": str(self.cache), "HF_HUB_OFFLINE": "1",
-                "PYTHONPATH": str(ROOT), "WANDB_BASE_URL": "http://127.0.0.1:9"}  # fmt: skip
+        return {**kept, **KEYS, **REPEATABLE, "OMP_NUM_THREADS": "1", "UNEMBED_CACHE": str(self.cache),
+                "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), "WANDB_BASE_URL": "http://127.0.0.1:9"}  # fmt: skip
 
     def start(self, script: str, *overrides: str, cwd: Path = ROOT) -> Process:
         command = [*(["-c", script] if " " in script else [str(ROOT / f"{script}.py")]), *overrides]
