@@ -13,10 +13,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from markupsafe import Markup
-from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 import limits
 import runs
@@ -41,18 +41,23 @@ Content = TypeVar("Content", bound=BaseModel)
 Chart = tuple[str, Markup, str]  # title, drawing, note
 
 
+# Numbers that a chart has a place for.
+_Number = Annotated[float, Field(ge=-1e150, le=1e150, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=-(2**53), le=2**53)]
+
+
 class Row(BaseModel):
     """One width and step of corrections.json."""
 
-    beams: int
-    step: int
-    bleu: float | None
-    token_f1: float
-    exact_match: float
-    cosine: float | None
-    queries: float
-    seconds: float
-    partial: int = 0  # texts whose search was cut short
+    beams: _Count
+    step: _Count
+    bleu: _Number | None
+    token_f1: _Number
+    exact_match: _Number
+    cosine: _Number | None
+    queries: _Number
+    seconds: _Number
+    partial: _Count = 0  # texts whose search was cut short
 
 
 class Corrections(BaseModel):
@@ -65,10 +70,10 @@ class Corrections(BaseModel):
 class Round(BaseModel):
     """What stood for a text after a step."""
 
-    step: int
+    step: _Count
     text: str
-    cosine: float | None
-    queries: int
+    cosine: _Number | None
+    queries: _Count
 
 
 class Corrected(BaseModel):
@@ -83,9 +88,9 @@ class Corrected(BaseModel):
 class Hypotheses(BaseModel):
     """Cosines of a set of training hypotheses with their targets, counted between ``edges``."""
 
-    exact: FiniteFloat
-    cosines: list[NonNegativeInt]
-    edges: list[FiniteFloat]
+    exact: _Number
+    cosines: list[Annotated[_Count, Field(ge=0)]]
+    edges: list[_Number]
 
     @model_validator(mode="after")
     def _fit(self) -> Hypotheses:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 import limits
 import runs
@@ -67,7 +67,7 @@ _Drawn = Annotated[float | None, AfterValidator(_drawable)]
 class Moment(BaseModel):
     """A line of history.jsonl; ``seconds`` since the start of training."""
 
-    step: int
+    step: Annotated[int, Field(ge=0, le=2**53)]
     epoch: _Drawn = None
     seconds: _Drawn = None
     train_loss: _Drawn = None

@@ -97,6 +97,8 @@ def _wrong(checkpoint: dict[str, Any], trainer: Trainer) -> Iterator[str]:
     for group in _groups(checkpoint.get("optimizer_states")):
         texts = [name for name, value in group.items() if name != _PARAMETERS and not _is_setting(value)]
         yield from (f"optimizer_states: {name!r:.40}" for name in texts)
+        if "betas" in group and not (isinstance(group["betas"], list | tuple) and len(group["betas"]) == 2):
+            yield "optimizer_states: 'betas'"
     states = checkpoint.get("random_states", [])
     shape = torch.get_rng_state().shape
     if not isinstance(states, list) or not all(_is_random_state(state, shape) for state in states):

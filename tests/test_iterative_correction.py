@@ -206,6 +206,13 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     (directory / "corrections.jsonl").write_text('{"index": 1}\n')
     with pytest.raises(InputError, match=r"corrections\.jsonl:1: beams"):
         corrections(directory)
+    table = load(directory / "corrections.json")
+    for value in (10**400, float("nan")):
+        odd = {**table, "table": [{**row, "queries": value} for row in table["table"]]}
+        (directory / "corrections.json").write_text(json.dumps(odd))
+        with pytest.raises(InputError, match=r"corrections\.json: table\.0\.queries"):
+            corrections(directory)
+    (directory / "corrections.json").write_text(json.dumps(table))
     (directory / "corrections.jsonl").write_text("")
     assert story(corrections(directory)[1]) is None
     (directory / "corrections.jsonl").unlink()

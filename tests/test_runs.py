@@ -101,6 +101,7 @@ def trained_state() -> dict[str, Any]:
         ("optimizer_states", ["x"], "optimizer_states"),
         ("optimizer_states.0.parts.0.param_groups.0.lr", "x", "optimizer_states: 'lr'"),
         ("optimizer_states.0.parts.0.param_groups.0.eps", torch.ones(2), "optimizer_states: 'eps'"),
+        ("optimizer_states.0.parts.0.param_groups.0.betas", (0.9,), "optimizer_states: 'betas'"),
         ("lr_schedulers", None, "lr_schedulers"),
         ("random_states", 3, "random_states"),
         ("random_states.0", {}, "random_states"),
