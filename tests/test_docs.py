@@ -31,9 +31,9 @@ import runs
 from compare import read_settings
 from configuration.composing import survey
 from datamodules.sources.synthetic import SyntheticCorpus
+from support.processes import ROOT
 from train import train
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
 MAIN_COMMAND = "pip install -e . && python train.py"
 TEST_COMMAND = 'pip install -e ".[dev]" && pytest'

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from support.processes import ROOT
+
 # A file may import from those before its own place.
 ORDER = [
     "errors",

@@ -4,7 +4,7 @@
     -> draw a place and one of its k tokens, both evenly, as often as there are candidates
 
 A pair may be drawn more than once, and may name the token that stands there already: running an input twice tells
-nothing new, so ``distinct`` keeps one of each. The distribution is that of the package nanogcg (tests/test_swaps.py).
+nothing new, so ``distinct`` keeps one of each. The distribution is that of the package nanogcg (test_swaps.py).
 """
 
 from __future__ import annotations

@@ -1,0 +1,208 @@
+"""Benchmarks are run by hand: each runs to its end at its smallest size, and what it prints is sane.
+
+Those of the attacks are in test_attack_benchmarks.py, those of language models in test_lm_benchmarks.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import runpy
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import configuration
+from support.running_benchmarks import FOLDER, Benchmarks, benchmarks
+
+__all__ = ["benchmarks"]  # a fixture
+
+PEERS = {"search_peer.py", "make_published_fixtures.py"}  # run in an environment of the package vec2text
+WITHOUT_MAIN = {"common.py", "budget.py", "lm_inversion_tables.py"}
+SCRIPTS = sorted(path.name for path in FOLDER.glob("*.py") if path.name not in PEERS)
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_benchmark_finds_what_it_imports(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    found = runpy.run_path(str(FOLDER / name), run_name="imported")
+    assert callable(found.get("main")) or name in WITHOUT_MAIN
+
+
+@pytest.mark.parametrize("name", sorted(PEERS))
+def test_what_runs_beside_the_package_finds_what_it_imports(name: str) -> None:
+    if importlib.util.find_spec("vec2text") is None:
+        pytest.skip("needs an environment with vec2text 0.0.13 (benchmarks/search_peer.py)")
+    assert callable(runpy.run_path(str(FOLDER / name), run_name="imported")["main"])
+
+
+# -- what they share ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [[], ["datamodule.batch_size=8"]])
+def test_the_number_of_texts_can_be_chosen(benchmarks: Benchmarks, more: list[str]) -> None:
+    overrides = benchmarks.load("common").texts_of(argparse.Namespace(path=None), 3000, 100)
+    config = configuration.compose("train", [*overrides, *more])
+    assert configuration.check(config) == []
+    source = config.datamodule.source
+    assert (source.sentences, source.valid, source.test) == (3200, 100, 100)
+
+
+def test_steps_are_the_budget_and_minutes_a_cap(
+    benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = benchmarks.load("budget")
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    free, capped = module.Budget(8), module.Budget(8, minutes=1)
+    assert [free.share(step) for step in (0, 2, 8, 9)] == [0.0, 0.25, 1.0, 1.0]
+    now = 61.0
+    assert [free.over(step) for step in (0, 7, 8)] == [False, False, True]
+    assert capped.over(8)
+    assert capsys.readouterr().out == ""
+    assert capped.over(2)
+    assert capsys.readouterr().out == "stopped by --minutes 1 at 2 of 8 steps: the model is undertrained\n"
+
+
+# -- cache and search --------------------------------------------------------------------------------------------------
+
+
+def test_the_cache_against_plain_encoding(benchmarks: Benchmarks) -> None:
+    found = benchmarks.figures("cache", "--texts=8", "--rounds=1", "--stored=300", "--warm-seconds=0.01")
+    assert found["ratio"] > 0
+    assert found["warm_vectors_per_second"] > 0
+
+
+def test_the_cache_at_scale(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(benchmarks.load("cache_scale"), "START", "fork")  # memory is not looked at here
+    folder = tmp_path / "scale"
+    small = ("--texts=2000", "--dimension=8", "--read-seconds=0.01", "--own-time")
+    found = benchmarks.figures("cache_scale", f"--folder={folder}", *small)
+    assert found["texts"] == 2000
+    assert {"build_peak_gb", "read_peak_gb", "view_peak_gb", "built_per_second"} < set(found)
+    assert not folder.exists()
+
+
+def test_exact_search_against_faiss(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("faiss", reason="the other side is faiss-cpu")
+    module = benchmarks.load("retrieval")
+    called = []
+
+    def in_this_process(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        """A process of its own takes seconds to import torch, and only its memory is another."""
+        called.append(command[3])
+        benchmarks.capsys.readouterr()
+        module.main(command[2:])
+        return subprocess.CompletedProcess(command, 0, benchmarks.capsys.readouterr().out, "")
+
+    monkeypatch.setattr(module.subprocess, "run", in_this_process)
+    found = benchmarks.figures("retrieval", "--documents=300", "--queries=4", "--dimension=8", "--k=3", "--rounds=2")
+    assert called == ["faiss", "ours", "ours", "faiss"]
+    assert found["same_places"] == 1.0
+    assert min(found["ratio"], found["ratio_with_filling"], found["memory_mb"], found["faiss_memory_mb"]) > 0
+
+
+# -- broken files, killed runs -----------------------------------------------------------------------------------------
+
+
+def test_broken_files(benchmarks: Benchmarks) -> None:
+    readers = ("texts.jsonl", "vectors.npy")
+    found = benchmarks.figures("fuzz_readers", "--inputs=5", "--readers", *readers)
+    assert found["inputs"] >= 10
+    assert (found["readers"], found["faults"]) == (2, 0)
+
+
+@pytest.mark.slow
+def test_a_killed_run(tmp_path: Path) -> None:
+    """In a process of its own, since it forks."""
+    command = [sys.executable, str(FOLDER / "faults.py"), f"--folder={tmp_path / 'faults'}", "--runs=1"]
+    done = subprocess.run(
+        [*command, "--steps=15", "--only=embed, train, test (1)"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["runs"], found["right"]) == (1, 1)
+    assert found["kills"] >= 1
+
+
+# -- files for other commands ------------------------------------------------------------------------------------------
+
+
+def test_the_picture_of_what_a_run_recovered(benchmarks: Benchmarks, tmp_path: Path) -> None:
+    texts = [("i like tea .", "i like tea ."), ("he has a dog .", "she has a cat ."), ("no", "yes"), ("a b", "b a")]
+    rows = [{"index": n, "reference": one, "prediction": other} for n, (one, other) in enumerate(texts)]
+    write(tmp_path / "predictions.jsonl", rows)
+    (tmp_path / "config.yaml").write_text("choices: {attack: geia, embedder: minilm, datamodule: files}\n")
+    output = tmp_path / "out.svg"
+    benchmarks.run("draw_recovered", f"--run={tmp_path}", f"--output={output}")
+    drawn = output.read_text(encoding="utf-8")
+    assert drawn.startswith("<svg")
+    assert all(f"Text: {one} Read back: {other}" in drawn for one, other in texts)
+    assert 'class="mark"' in drawn
+    assert 'class="wrong"' in drawn
+    benchmarks.run("draw_recovered", f"--run={tmp_path}", f"--output={output}", "--index", "1")
+    assert "i like tea" not in output.read_text(encoding="utf-8")
+
+
+def test_the_files_of_personachat(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = benchmarks.load("prepare_personachat")
+    monkeypatch.setattr(module, "VALID", 2)
+    monkeypatch.setattr(module, "TEST", 3)
+    things = ["tea", "milk", "dogs", "cats", "rain", "snow", "jazz", "rock"]
+    labelled = [{"text": f"i like {one} . do you ?", "personas": [f"i am fond of {one} ."]} for one in things]
+    spoken = [{"text": f"we sell {one} .", "split": "valid" if one == "tea" else "test"} for one in things]
+    repeated = {"text": "I like milk. Do you?", "split": "test"}
+    write(tmp_path / "conversation" / "personachat_persona_labels.jsonl", labelled)
+    write(tmp_path / "conversation" / "personachat_utterances.jsonl", [*spoken, repeated])
+    write(tmp_path / "lm" / "tinystories_sample.jsonl", [{"text": "It's late. The cat sleeps."}])
+    write(tmp_path / "sentences" / "nq_open_questions.jsonl", [{"text": "who sings that song"}])
+    for more in ([], ["--more=2"]):
+        output = tmp_path / "out.jsonl"
+        benchmarks.run("prepare_personachat", f"--text={tmp_path}", f"--output={output}", *more)
+        rows = [json.loads(line) for line in output.read_text().splitlines()]
+        parts = {split: {row["text"] for row in rows if row["split"] == split} for split in ("train", "valid", "test")}
+        assert (len(parts["valid"]), len(parts["test"])) == (2, 3)
+        folded = {split: {module.folded(text) for text in texts} for split, texts in parts.items()}
+        assert not folded["train"] & (folded["valid"] | folded["test"])
+        assert ("it s late ." in parts["train"]) == bool(more)
+    assert str({split: len(texts) for split, texts in parts.items()}) in benchmarks.printed
+
+
+def test_the_files_of_the_audit(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import numpy as np
+
+    module = benchmarks.load("prepare_audit")
+    for name, size in (("STORE", 4), ("HELD_OUT", 1), ("FILLED", 3)):
+        monkeypatch.setattr(module, name, size)
+    people = ["Ada", "Bob", "Cleo", "Dan", "Eve", "Fay", "Gus", "Hal", "Ida", "Jim"]
+    rows: list[dict[str, object]] = []
+    for number, person in enumerate(people):
+        verb = ["met", "saw", "knows"][number % 3]
+        spans = [["NAME", person, 0, len(person)]]
+        text, masked = f"{person} {verb} you", "{{NAME}} " + f"{verb} you"
+        split = "test" if number < 3 else "train"
+        rows.append({"id": number, "text": text, "masked": masked, "spans": spans, "split": split})
+    given = write(tmp_path / "given.jsonl", rows)
+    more = write(tmp_path / "more.jsonl", [{"text": "more of it", "split": "train"}, {"text": "x", "split": "test"}])
+    output = tmp_path / "out"
+    benchmarks.run("prepare_audit", f"--text={given}", f"--output={output}", f"--more={more}")
+    texts = {path.stem: [json.loads(line)["text"] for line in path.open()] for path in output.glob("*.jsonl")}
+    assert {name: len(some) for name, some in texts.items()} == {"train": 8, "valid": 1, "test": 1, "store": 4}
+    assert not set(texts["store"]) & {text for name, some in texts.items() if name != "store" for text in some}
+    assert {f"{person} {verb} you" for person, verb in zip(people[:3], ["met", "saw", "knows"], strict=True)} < set(
+        texts["store"]
+    )
+    assert "more of it" in texts["train"]
+    vectors = np.load(output / "store.npy")
+    assert vectors.shape == (4, 384)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-4)

@@ -1,0 +1,159 @@
+"""A few broken files for every reader; benchmarks/fuzz_readers.py tries thousands. And what it found once."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import strategies as st
+
+import runs
+from datamodules.vector_stores.vector_files import read_vectors
+from errors import InputError
+from support.processes import ROOT
+
+OLD = ["texts.jsonl", "texts.csv", "texts.parquet", "vectors.npy", "vectors.safetensors", "vectors.parquet",
+       "vectors.jsonl", "qrels.tsv", "config.yaml", "last.ckpt", "predictions.jsonl, reported",
+       "record.json", "config.yaml, reported"]  # fmt: skip
+QUICK = ["texts.txt", "texts.jsonl.gz", "corpus.jsonl", "FAISS Flat", "Qdrant folder", "answer of a server",
+         "last.ckpt, resumed", "finished_batches", "history.jsonl, reported", "metrics.json, compared"]  # fmt: skip
+
+
+@pytest.fixture
+def fuzzing(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("fuzz_readers")
+
+
+def test_these_are_readers(fuzzing: ModuleType) -> None:
+    names = fuzzing.readers().keys()
+    assert names > {*OLD, *QUICK}
+    assert len(names) == len({fuzzing.slug(name) for name in names})  # or a saved input would have two readers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OLD)
+def test_a_good_file_is_read_and_broken_ones_are_refused(fuzzing: ModuleType, tmp_path: Path, name: str) -> None:
+    faults = fuzzing.Faults(tmp_path)
+    seen = fuzzing.fuzz(name, 25, faults)  # raises where the good one is not read
+    assert seen.inputs >= 20
+    assert seen.refused > 0
+    # What takes long depends on the machine too; benchmarks/fuzz_readers.py says so.
+    assert not [key for key in faults.found if not key[0].startswith(("more than 2 s", "waits longer"))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_a_good_one_is_read_and_broken_ones_are_tried(fuzzing: ModuleType, tmp_path: Path, name: str) -> None:
+    pytest.importorskip({"FAISS Flat": "faiss", "Qdrant folder": "qdrant_client"}.get(name, "hypothesis"))
+    faults = fuzzing.Faults(tmp_path)
+    assert fuzzing.fuzz(name, 5, faults).inputs >= 3
+    assert not [key for key in faults.found if not key[0].startswith(("more than 2 s", "waits longer"))]
+
+
+def misbehave(folder: Path, content: bytes) -> None:
+    """Does what its input says."""
+    match content:
+        case b"refuse":
+            raise InputError("no")
+        case b"raise":
+            raise KeyError("a")
+        case b"crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case b"end":
+            os._exit(3)
+        case b"busy":
+            while True:
+                pass
+        case b"busy child":
+            subprocess.run([sys.executable, "-c", "while True: pass"], check=True)
+        case b"wait":
+            time.sleep(60)
+        case b"memory":
+            held = bytearray(1_500_000_000)
+            held[::4096] = b"a" * len(held[::4096])
+            raise InputError("no")
+        case b"print":
+            log = logging.getLogger("fuzzed")
+            log.propagate, log.handlers = False, [logging.StreamHandler(sys.stderr)]
+            log.error("%d", "b")  # logging prints a traceback, and raises nothing
+        case b"remove":
+            shutil.rmtree("../outside")
+            raise KeyError("a")
+        case b"make":
+            Path("../outside/made").touch()
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "place"),
+    [
+        (b"", "read", ""), (b"refuse", "refused", ""), (b"raise", "KeyError", "misbehave"),
+        (b"crash", "SIGSEGV", "misbehave"), (b"end", "exit code 3", ""), (b"busy", "more than 0.3 s", "misbehave"),
+        (b"busy child", "more than 0.3 s", ""), (b"wait", "waits longer than 1 s", "misbehave"),
+        (b"memory", "more than 500 MB", ""), (b"print", "prints a traceback", ""),
+        (b"remove", "harm", "a file outside was removed"), (b"make", "harm", "outside/made was made"),
+    ],
+)  # fmt: skip
+def test_what_an_input_does_to_a_process_is_found_out(
+    fuzzing: ModuleType, tmp_path: Path, content: bytes, kind: str, place: str
+) -> None:
+    child = importlib.import_module("fuzzing.child")
+    seconds = 5 if content == b"memory" else 0.3
+    with child.Child(misbehave, b"", tmp_path, child.Limits(seconds=seconds, waiting=1, megabytes=500)) as watched:
+        found = watched.attempt(content)
+        assert found.kind == kind
+        assert place in found.place
+        assert watched.attempt(b"refuse").kind == "refused"  # by the same process, or a new one
+
+
+def test_a_fault_is_saved_and_can_be_replayed(
+    fuzzing: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader = importlib.import_module("fuzzing.reader").Reader(misbehave, lambda: b"", lambda _: st.just(b"raise"))
+    monkeypatch.setattr(fuzzing, "readers", lambda: {"a reader": reader})
+    with pytest.raises(SystemExit, match="1"):
+        fuzzing.main(["--inputs=3", f"--folder={tmp_path}"])
+    *_, last = capsys.readouterr().out.splitlines()
+    assert {"inputs": 1, "readers": 1, "faults": 1}.items() <= json.loads(last).items()
+    with pytest.raises(SystemExit, match="1"):
+        fuzzing.main(["--replay", str(next(tmp_path.glob("a-reader--*.input")))])
+    assert "KeyError" in capsys.readouterr().out
+
+
+def test_a_long_message_keeps_its_end() -> None:
+    said = str(InputError(f"config.yaml: {'a' * 10_000}; did you mean b?"))
+    assert len(said) < 4000
+    assert said.startswith("config.yaml: aaa")
+    assert said.endswith("aaa; did you mean b?")
+
+
+def test_bytes_over_which_torch_trips(tmp_path: Path) -> None:
+    (tmp_path / "a.ckpt").write_bytes(b"a")  # an IndexError, once
+    with pytest.raises(InputError, match="not a checkpoint, or a damaged one"):
+        runs.load_checkpoint(tmp_path / "a.ckpt")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '<f4', 'fortran_order': F3, 4), }",  # Python's tokenizer gave up with an error of its own
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"9" * 30 + b", 4), }",
+        b"(" * 300,
+        b"{'descr': '|O', 'fortran_order': False, 'shape': (3, 4), }",
+    ],
+)
+def test_headers_of_arrays_that_were_found(tmp_path: Path, header: bytes) -> None:
+    padded = header + b" " * (-(len(header) + 11) % 64) + b"\n"
+    (tmp_path / "mine.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded + b"\0" * 48)
+    with pytest.raises(InputError, match=r"mine\.npy: no \.npy array can be read"):
+        read_vectors(tmp_path / "mine.npy", 4)

@@ -1,0 +1,614 @@
+"""Composing, checking and amending configurations, and how a script ends."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import hydra
+import lightning
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+from pydantic import Field, NonNegativeFloat, PositiveInt
+
+import configuration
+import runs
+from configuration.composing import compose, plain, survey
+from configuration.ending import ending
+from configuration.sources import groups
+from datamodules.batching import LengthBucketBatchSampler
+from errors import InputError
+from support.processes import ROOT, Warm
+
+CHOICES = [(group, option) for group, names in groups().items() if group not in ("paths", "hydra") for option in names]
+
+
+class Engine:
+    """A constructor with every kind of hint."""
+
+    def __init__(
+        self,
+        beams: PositiveInt = 5,
+        rate: NonNegativeFloat = 0.1,
+        share: Annotated[float, Field(gt=0, lt=1)] = 0.5,
+        kind: Literal["linear", "mlp"] = "linear",
+        betas: tuple[float, float] = (0.9, 0.99),
+        limit: int | None = None,
+        names: Sequence[str] = (),
+        amount: PositiveInt | Literal["all"] = "all",
+        shuffle: bool = False,
+        unresolvable: NoSuchName = None,  # type: ignore[name-defined]  # noqa: F821
+    ) -> None:
+        if limit is not None and limit > beams:
+            raise ValueError(f"limit={limit}: at most beams={beams}")
+
+
+class Car:
+    def __init__(self, engine: Engine, wheels: PositiveInt, colour: str = "red") -> None:
+        self.engine = engine
+
+    @classmethod
+    def old(cls, year: PositiveInt) -> Car:
+        return cls(Engine(), 4)
+
+
+def many(first: int, **others: Any) -> None: ...
+
+
+def node(name: str, **values: Any) -> Any:
+    return OmegaConf.create({"car": {"_target_": f"{__name__}.{name}", **values}})
+
+
+# These name the model's tokenizer, so they are composed with one.
+OF_A_LANGUAGE_MODEL = {"random_tokens", "cut_texts", "cut_texts_synthetic", "logits_inverter"}
+
+
+# An experiment of evaluate.py; tests/reports/test_tradeoff.py composes it.
+OF_AN_EVALUATION = ("experiment", "tradeoff")
+
+
+@pytest.mark.parametrize(("group", "option"), [choice for choice in CHOICES if choice != OF_AN_EVALUATION])
+def test_every_option_composes_and_fits_its_constructor(group: str, option: str) -> None:
+    besides = ["embedder=language_model", "embedder.model=gpt2"] if option in OF_A_LANGUAGE_MODEL else []
+    config = configuration.compose("train", [f"{group}={option}", *besides])
+    assert config.get("choices").get(group, option) == option
+    needed = OmegaConf.missing_keys(config)  # such as the name of a model: the user has to give it
+    assert configuration.check(config) == [f"{key}: missing, give it as {key}=<value>" for key in sorted(needed)]
+
+
+def test_overfitting_is_on_one_batch() -> None:
+    data = configuration.compose("train", ["debug=overfit"]).datamodule
+    sampler = LengthBucketBatchSampler(np.arange(data.limit_train), data.batch_size)
+    seen = set()
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        seen.add(frozenset(next(iter(sampler)).tolist()))
+    assert [len(batch) for batch in seen] == [data.batch_size]
+
+
+def test_the_run_directory_is_named_after_the_choices_and_run_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUN_ID", "seven")
+    monkeypatch.setenv("UNEMBED_CACHE", "/tmp/vectors")
+    config = configuration.compose("train", ["attack=nearest_neighbor", "datamodule=files"])
+    assert config.run_dir == "runs/nearest_neighbor-minilm-files/seven"
+    assert config.callbacks.checkpoint.dirpath == f"{config.run_dir}/checkpoints"
+    assert config.cache_dir == "/tmp/vectors"
+    assert "hydra" not in config
+    assert configuration.plain(config)["choices"]["datamodule"] == "files"
+
+
+@pytest.mark.parametrize("multirun", [False, True])
+def test_a_misspelt_option_of_any_group_is_an_error(multirun: bool) -> None:
+    """Also of those that may be left out, experiment and debug: Hydra itself would go on without a word."""
+    meant = {
+        "experiment=persnachat": "personachat", "debug=smok": "smoke", "trainer=dpp": "ddp", "logger=wandd": "wandb",
+        "callbacks=iterative_corection": "iterative_correction", "attack/decoding=beem": "beam",
+        "scoring/tagger=spacey": "spacy",
+    }  # fmt: skip
+    assert survey("train", ["debug=smok"], multirun=multirun)[1] == ["debug=smok: did you mean smoke?"]
+    errors = survey("train", list(meant), multirun=multirun)[1]
+    assert set(errors) == {f"{line}: did you mean {option}?" for line, option in meant.items()}
+
+
+@pytest.mark.parametrize(
+    ("option", "line"),
+    [
+        ("logger=wandb", "+logger.api_key=Given"),
+        ("logger=wandb", "+logger.settings={api_key: Given}"),
+        ("logger=wandb", "+logger.settings={x-api-key: Given}"),
+        ("logger=wandb", "+logger.settings={Authorization: Bearer Given}"),
+        ("logger=wandb", "+logger.secretAccessKey=Given"),
+        ("logger=wandb", "+logger.PGPASSWORD=Given"),
+        ("logger=wandb", "+logger.password=123456"),
+        ("embedder=openai", "+embedder.api_key=Given"),
+        ("embedder=openai", "embedder.api_key_env=Given"),
+        ("defense=rotation", "defense.key_env=Given"),
+    ],
+)
+def test_a_key_on_the_command_line_is_refused_and_not_repeated(option: str, line: str) -> None:
+    configs, errors = survey("train", [option, line])
+    errors += [message for config in configs for message in configuration.check(config)]
+    assert errors
+    assert all(error.startswith(line.lstrip("+").partition("=")[0]) and "Given" not in error for error in errors)
+
+
+def test_a_token_of_a_text_is_no_secret() -> None:
+    (config,), errors = survey("train", ["+embedder.mask_token=Given", "+embedder.sort_key=Given"])
+    errors += configuration.check(config)
+    assert errors
+    assert not any("secret" in error for error in errors)
+
+
+def test_a_limit_below_none_is_refused() -> None:
+    (config,), errors = survey("train", ["trainer.max_steps=-4", "trainer.max_epochs=-2"])
+    assert not errors
+    assert [error for error in configuration.check(config) if "limit" in error] == [
+        "trainer.max_steps=-4: must be -1 for no limit, or at least 0",
+        "trainer.max_epochs=-2: must be -1 for no limit, or at least 0",
+    ]
+
+
+def test_all_that_is_misspelt_is_reported_at_once() -> None:
+    overrides = [
+        "embedder=minlim",
+        "atack=geia",
+        "attack.decodng.beams=3",
+        "beams=4",
+        "trainer.max_stps=4",
+        "trainer.val_check_interval=7",
+        "+seed=3",
+        "+colour=red",
+        "~callbacks.progres",
+        "datamodule=synthetic,files",
+        "attack",
+        "hydra.job.chdr=true",
+        "seed.x=1",
+    ]
+    with pytest.raises(InputError) as raised:
+        configuration.compose("train", overrides)
+    assert set(str(raised.value).splitlines()) == {
+        "attack: write key=value, or group=option",
+        "datamodule=synthetic,files: several values need --multirun (-m)",
+        "embedder=minlim: did you mean minilm?",
+        "atack: unknown key, did you mean attack?",
+        "attack.decodng: unknown key, did you mean decoding?",
+        "beams: unknown key, did you mean attack.decoding.beams?",
+        "trainer.max_stps: unknown key, did you mean max_steps?",
+        "trainer.val_check_interval: not set by the chosen option; to set it, write +trainer.val_check_interval=7",
+        "+seed=3: stands there already, leave out the +",
+        "colour: unknown key, valid: attack, cache_dir, callbacks, choices, ckpt_path, datamodule, defense, embedder, "
+        "init_from, logger, run_dir, scoring, seed, trainer, trust",
+        "callbacks.progres: unknown key, did you mean progress?",
+        "hydra.job.chdr: unknown key, did you mean chdir?",
+        "seed.x: unknown key, seed has no keys",
+    }
+
+
+def test_a_wrong_option_hides_no_other_mistake_and_causes_none() -> None:
+    configs, errors = survey("train", ["attack=gea", "attack.nothing=1", "seed=-1", "attack.decoding.beams=0"])
+    assert len(errors) == 1
+    assert errors[0].startswith("attack=gea: did you mean geia")
+    assert configuration.check(configs[0])[0] == "seed=-1: must be at least 0"
+    assert not any("attack" in message for message in configuration.check(configs[0]))
+
+
+def test_a_group_cannot_be_left_out() -> None:
+    with pytest.raises(InputError, match="attack: missing, it cannot be left out"):
+        configuration.compose("train", ["~attack"])
+
+
+@pytest.mark.slow
+def test_a_multirun_is_checked_in_every_element() -> None:
+    configs, errors = survey(
+        "train", ["attack=geia,nearest_neighbor", "seed=1,-1,2", "trainer.max_steps=range(1,3)"], multirun=True
+    )
+    assert errors == []
+    assert len({config.run_dir for config in configs}) == len(configs) == 8  # 2 attacks x (1 + 2 seeds + 1 step)
+    assert {m for c in configs for m in configuration.check(c)} >= {"seed=-1: must be at least 0"}
+    assert survey("train", ["attack=geia,gei"], multirun=True)[1][0].startswith("attack=gei: did you mean geia")
+    assert "would share it" in survey("train", ["seed=1,2", "run_dir=x"], multirun=True)[1][0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("beams", 0, "must be at least 1"),
+        ("beams", "5", "must be an integer"),
+        ("beams", 2.0, "must be an integer"),
+        ("beams", True, "must be an integer"),
+        ("beams", None, "must be an integer"),
+        ("rate", -1, "must be at least 0.0"),
+        ("rate", "much", "must be a number"),
+        ("share", 0, "must be greater than 0.0"),
+        ("share", 1, "must be less than 1.0"),
+        ("kind", "liner", "did you mean linear?"),
+        ("kind", 3, "must be one of linear, mlp"),
+        ("betas", [0.9, "x"], "must be [1] a number"),
+        ("limit", "many", "must be an integer"),
+        ("names", "ada", "must be a list"),
+        ("amount", 0, "must be at least 1 or one of all"),
+        ("amount", "al", "must be an integer or one of all"),
+        ("shuffle", "yes", "must be true or false"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_it_must_be(key: str, value: Any, reason: str) -> None:
+    (message,) = configuration.check(node("Engine", **{key: value}))
+    written = value if isinstance(value, str) else json.dumps(value)
+    assert message == f"car.{key}={written}: {reason}"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rate": 3, "share": 0.5, "betas": [0, 1], "limit": None, "names": ["a"], "amount": "all"},
+        {"unresolvable": "anything", "rate": float("inf")},
+        {"beams": "${three}"},
+    ],
+)
+def test_right_values_pass(values: dict[str, Any]) -> None:
+    assert configuration.check(OmegaConf.merge({"three": 3}, node("Engine", **values))) == []
+
+
+def test_interpolations_are_checked_for_what_they_give() -> None:
+    config = OmegaConf.create({"words": "many", "gap": "???", **node("Engine", beams="${words}", rate="${gap}")})
+    config.car.share = "${no.such}"
+    assert configuration.check(config) == [
+        "car.share: it is ${no.such}, which is not there; choose what has it, or give car.share=<value>",
+        "gap: missing, give it as gap=<value>",
+        "car.beams=many: must be an integer",
+    ]
+
+
+def test_nested_nodes_missing_and_unknown_arguments() -> None:
+    engine = {"_target_": f"{__name__}.Engine", "beems": 3, "beams": 0}
+    assert configuration.check(node("Car", engine=engine, color="red")) == [
+        "car.color: unknown key, did you mean colour?",
+        f"car.wheels: missing, {__name__}.Car needs it",
+        "car.engine.beems: unknown key, did you mean beams?",
+        "car.engine.beams=0: must be at least 1",
+    ]
+    assert configuration.check(node("Car", engine=engine | {"beems": "???"}, wheels="???"))[:2] == [
+        "car.engine.beems: missing, give it as car.engine.beems=<value>",
+        "car.wheels: missing, give it as car.wheels=<value>",
+    ]
+    assert configuration.check(node("Car", _partial_=True, colour="blue")) == []
+    assert configuration.check(node("Car.old", year=0)) == ["car.year=0: must be at least 1"]
+    assert configuration.check(node("many", first=1, second="x")) == []
+    wrong = node("Car", engine={"_target_": f"{__name__}.Car.old", "year": 3}, wheels=4)
+    assert configuration.check(wrong) == []  # what a function gives is not known
+    wrong.car.engine = {"_target_": "datetime.timedelta", "minutes": 1}
+    assert configuration.check(wrong) == ["car.engine: datetime.timedelta makes no Engine"]
+    wrong.car.engine = 3
+    assert configuration.check(wrong) == ["car.engine=3: must be a node with _target_"]
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        (f"{__name__}.Engin", f"no Engin in {__name__}, did you mean Engine?"),
+        (f"{__name__}.Car.young", "Car has no young"),
+        ("attacks.gia.GEIA", "no gia in attacks, did you mean geia?"),
+        ("no_such_module.Thing", "no module no_such_module"),
+        ("lightning.pytorch.callbacks.Timr", "no Timr in lightning.pytorch.callbacks, did you mean Timer?"),
+        (f"{__name__}.ROOT", "cannot be called"),
+    ],
+)
+def test_a_target_that_does_not_exist(target: str, reason: str) -> None:
+    config = OmegaConf.create({"car": {"_target_": target}})
+    assert configuration.check(config) == [f"car._target_={target}: {reason}"]
+
+
+def test_amending_changes_values_and_whole_groups() -> None:
+    run = OmegaConf.create(configuration.plain(configuration.compose("train", ["seed=4", "attack.decoding.beams=7"])))
+    overrides = ["datamodule.path=x.jsonl", "datamodule=files", "attack.decoding.beams=1", "logger=wandb"]
+    config = configuration.amend(run, [*overrides, "+trainer.val_check_interval=5", "~callbacks.progress"])
+    assert config.datamodule.path == "x.jsonl"
+    assert "source" not in config.datamodule
+    assert config.datamodule.seed == 4
+    assert config.attack.decoding.beams == 1
+    assert config.logger.name == "geia-minilm-files"
+    assert config.logger.save_dir == run.run_dir
+    assert config.trainer.val_check_interval == 5
+    assert list(config.callbacks) == [name for name in run.callbacks if name != "progress"]
+    assert configuration.check(config) == []
+    assert run.attack.decoding.beams == 7
+    assert run.choices.datamodule == "synthetic"
+
+
+def test_amending_chooses_a_part_of_the_attack_anew() -> None:
+    run = OmegaConf.create(configuration.plain(configuration.compose("train", ["seed=4", "attack.backbone.layers=7"])))
+    config = configuration.amend(run, ["attack/decoding=nucleus", "attack.decoding.p=0.5"])
+    assert config.attack.decoding == {
+        "_target_": "models.decoding.NucleusSampling",
+        "p": 0.5,
+        "temperature": 0.9,
+        "max_new_tokens": 64,
+        "candidates": 1,
+        "seed": 4,
+        "rerank": 0,
+    }
+    assert config.attack.backbone.layers == 7
+    assert configuration.check(config) == []
+
+
+def test_amending_reports_all_that_is_misspelt() -> None:
+    run = OmegaConf.create(configuration.plain(configuration.compose("train", [])))
+    overrides = ["attack.decodng.beams=3", "loger=x", "datamodule=fils", "datamodule.path=x", "debug=smoke", "seed=1,2"]
+    with pytest.raises(InputError) as raised:
+        configuration.amend(run, overrides)
+    assert set(str(raised.value).splitlines()) == {
+        "attack.decodng: unknown key, did you mean decoding?",
+        "loger: unknown key, did you mean logger?",
+        "datamodule=fils: did you mean files?",
+        "debug=smoke: a run is amended in attack, embedder, defense, datamodule, scoring, callbacks, logger, trainer",
+        "seed=1,2: a run is amended with one value",
+    }
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    path = tmp_path / "runs" / "first"
+    path.mkdir(parents=True)
+    OmegaConf.save(OmegaConf.create(configuration.plain(configuration.compose("train", []))), path / "config.yaml")
+    return path
+
+
+def test_settings_and_amendments_are_told_apart(run: Path) -> None:
+    settings, config = configuration.on_run("invert", [f"run={run}", "vectors=v.npy", "attack.decoding.beams=2"])
+    assert (settings.output, settings.limit) == ("v.npy.texts.jsonl", None)
+    assert (config.run_dir, config.attack.decoding.beams) == (str(run), 2)
+    settings, _ = configuration.on_run("evaluate", [f"run={run}"])
+    assert Path(settings.output_dir).parent == run / "evaluations"
+    with pytest.raises(InputError) as raised:
+        configuration.on_run("invert", [f"run={run}", "limit=0", "attack.decoding.beams=0", "ouput=x"])
+    assert str(raised.value).splitlines() == [
+        "vectors: missing, give it as vectors=<value>",
+        "limit=0: must be at least 1",
+        "ouput: unknown key, did you mean output?",
+        "attack.decoding.beams=0: must be at least 1",
+    ]
+
+
+def test_a_run_that_is_not_there(run: Path) -> None:
+    for given, message in {
+        run.parent / "frist": f"run={run.parent / 'frist'}: no directory {run.parent / 'frist'}, did you mean first?",
+        run.parent.parent / "run" / "first": f"no directory {run.parent.parent / 'run'}, did you mean runs?",
+        run.parent: f"holds no config.yaml, did you mean {run}?",
+    }.items():
+        with pytest.raises(InputError) as raised:
+            configuration.on_run("evaluate", [f"run={given}"])
+        assert message in str(raised.value)
+
+
+def _end(error: BaseException, config: Any = None, *, training: bool = False) -> int:
+    with pytest.raises(SystemExit) as raised, ending(config, training=training):
+        raise error
+    assert isinstance(raised.value.code, int)
+    return raised.value.code
+
+
+def test_what_the_user_can_mend_ends_with_its_message_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _end(InputError("data.txt:3: not UTF-8")) == 2
+    assert capsys.readouterr().err == "data.txt:3: not UTF-8\n"
+    with pytest.raises(SystemExit, match="2"), ending():
+        hydra.utils.instantiate(node("Car", wheels=4, engine={"_target_": f"{__name__}.Engine", "limit": 9}).car)
+    assert capsys.readouterr().err == "car.engine: limit=9: at most beams=5\n"
+    with pytest.raises(KeyError), ending():
+        raise KeyError("ours")
+
+
+def test_a_full_disk_names_the_place(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert _end(OSError(errno.ENOSPC, "No space left on device", "/cache/shard")) == 2
+    assert capsys.readouterr().err.startswith("/cache/shard: no space left")
+    config = OmegaConf.create({"run_dir": str(tmp_path)})
+    with pytest.raises(SystemExit, match="2"), ending(config), open("/dev/full", "w") as file:  # noqa: PTH123
+        file.write("x")
+    assert "no space left" in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError), ending(config):
+        (tmp_path / "absent").read_text()
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (errno.EACCES, "permission denied"), (errno.EROFS, "the file system is read-only"),
+        (errno.ENOTDIR, "a part of the path is a file"), (errno.EEXIST, "a file stands where a directory should be"),
+        (errno.ENAMETOOLONG, "the name is too long"), (errno.ELOOP, "symbolic links lead in a circle"),
+        (errno.EISDIR, "a directory stands where a file should be"), (errno.EPERM, "permission denied"),
+    ],
+)  # fmt: skip
+def test_a_path_that_cannot_be_used_is_named_with_its_key(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int, reason: str
+) -> None:
+    monkeypatch.delenv("HF_HOME", raising=False)
+    config = OmegaConf.create({"run_dir": "/runs/\x1b[2J", "cache_dir": "/cache"})
+    settings = OmegaConf.create({"run": "/runs/a", "output_dir": "/runs/a/evaluations/b"})
+    for path, key in {
+        "/runs/a/evaluations/b": "output_dir=/runs/a/evaluations/b: ",
+        "/runs/a/evaluations/b/log": "output_dir=/runs/a/evaluations/b: /runs/a/evaluations/b/log: ",
+        "/runs/\x1b[2J/log": "run_dir=/runs/\ufffd[2J: /runs/\ufffd[2J/log: ",
+        "/cache/shard": "cache_dir=/cache: /cache/shard: ",
+        f"{Path.home()}/.cache/huggingface/hub": f"{Path.home()}/.cache/huggingface/hub: ",
+    }.items():
+        with pytest.raises(SystemExit, match="2"), ending(config, settings=settings):
+            raise OSError(number, os.strerror(number), path)
+        said = capsys.readouterr().err
+        assert said.startswith(f"{key}{reason}")
+        assert said.count("\n") == 1
+        hint = "HF_HOME=" if "huggingface" in path else "UNEMBED_CACHE" if "cache" in path else f"{key.split('=')[0]}="
+        assert hint in said.partition("; ")[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["file/run", "circle/run", f"{'x' * 300}/run", "/proc/nothing/run"])
+def test_a_run_directory_that_cannot_be_made_is_one_message(warm: Warm, tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "circle").symlink_to("circle")
+    done = warm.run([str(ROOT / "train.py"), f"run_dir={place}"], cwd=tmp_path)
+    assert done.returncode == 2
+    said = rf"run_dir={place}: [a-z -,]+; choose another place by run_dir=<path>\n"
+    assert re.fullmatch(said, done.stderr)
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "circle"}
+
+
+def test_a_configuration_directory_is_read_up_to_a_size(warm: Warm, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "defense.yaml").touch()
+    os.truncate(tmp_path / "mine" / "defense.yaml", 9_000_000_000)  # of which nothing is stored
+    done = warm.run([str(ROOT / "train.py"), "--config-dir", "mine"], cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("mine/defense.yaml: 9,000,000,000 bytes, and at most 4,000,000 are read")
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("evaluate", ["run=run", "output_dir=file/out"], "output_dir=file/out: "),
+        ("audit", ["run=run", "vectors=mine.npy", "output_dir=/proc/nothing"], "output_dir=/proc/nothing: "),
+        ("invert", ["run=run", "vectors=mine.npy", "output=run"], "output=run: a directory stands where a file"),
+        ("compare", ["run", "output=file/comparison"], "file"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_one_message_before_the_work(
+    warm: Warm, tmp_path: Path, name: str, words: list[str], said: str
+) -> None:
+    (tmp_path / "file").touch()
+    runs.write_config(tmp_path / "run", plain(compose("train", ["trainer=cpu", f"run_dir={tmp_path}/run"])))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    done = warm.run([str(ROOT / f"{name}.py"), *words], cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "choose another place" in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+class _Model(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch: torch.Tensor) -> torch.Tensor:
+        raise KeyboardInterrupt
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters())
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, handler)  # Lightning leaves it ignored
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_tells_what_is_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/x/train.py", "attack=geia", f"run_dir={tmp_path}"])
+    config = OmegaConf.create({"run_dir": str(tmp_path)})
+    assert _end(KeyboardInterrupt(), config, training=True) == 130
+    assert "start again with: python train.py attack=geia" in capsys.readouterr().err
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.ckpt").touch()
+    trainer = lightning.Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, max_steps=1
+    )
+    with pytest.raises(SystemExit) as raised, ending(config, training=True):
+        trainer.fit(_Model(), torch.utils.data.DataLoader(torch.zeros(2, 1)))
+    assert raised.value.code == 130
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith(f"go on with: python train.py attack=geia run_dir={tmp_path} ckpt_path=last")
+
+
+SCRIPT = '''"""Trains nothing.
+
+    python {name}.py attack=geia
+"""
+import os, signal, sys
+import configuration
+import runs
+from errors import InputError
+
+def task(*configs):
+    print("run", configs[-1].run_dir, flush=True)
+    if os.environ.get("TASK") == "complain":
+        raise InputError("data.txt: empty")
+    if os.environ.get("TASK") == "interrupt":
+        os.kill(os.getpid(), signal.SIGINT)
+
+if __name__ == "__main__":
+    configuration.{entry}(task, "{name}")
+    print("torch" in sys.modules)
+'''
+
+
+def _run(
+    folder: Path, name: str, *arguments: str, task: str = "", warm: Warm | None = None
+) -> subprocess.CompletedProcess[str]:
+    script = folder / f"{name}.py"
+    script.write_text(SCRIPT.format(name=name, entry="main" if name == "train" else "main_on_run"))
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TASK": task}
+    command = [str(script), *arguments]
+    if warm is not None:
+        return warm.run(command, cwd=folder, environment=environment)
+    started = [sys.executable, *command]
+    return subprocess.run(started, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate", "invert", "audit"])
+def test_help_lists_groups_and_keys_without_torch(tmp_path: Path, name: str) -> None:
+    done = _run(tmp_path, name, "--help")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert f"python {name}.py attack=geia" in done.stdout
+    assert "  attack      how texts are read back from vectors" in lines
+    assert any(line.strip().startswith("geia, ") and "nearest_neighbor" in line for line in lines)
+    assert "  attack/adapter            lora, none, qlora" in lines
+    assert lines[-1] == "False"  # torch was not imported
+    assert list(tmp_path.iterdir()) == [tmp_path / f"{name}.py"]
+
+
+@pytest.mark.slow
+def test_mistakes_on_the_command_line_end_with_code_2_and_no_directory(tmp_path: Path, warm: Warm) -> None:
+    done = _run(tmp_path, "train", "embedder=minlim", "attack.decoding.beams=0", "attack.decodng=1", warm=warm)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "embedder=minlim: did you mean minilm?",
+        "attack.decodng: unknown key, did you mean decoding?",
+        "attack.decoding.beams=0: must be at least 1",
+    ]
+    assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]
+
+
+@pytest.mark.slow
+def test_a_job_that_complains_and_one_that_is_interrupted(tmp_path: Path, warm: Warm) -> None:
+    complained = _run(tmp_path, "train", "run_dir=here", task="complain", warm=warm)
+    assert (complained.returncode, complained.stderr) == (2, "data.txt: empty\n")
+    assert not (tmp_path / "here").exists()  # a start that failed leaves nothing
+    interrupted = _run(tmp_path, "train", "run_dir=there", "seed=3", task="interrupt", warm=warm)
+    assert interrupted.returncode == 130
+    assert interrupted.stderr.splitlines()[-1].endswith("train.py seed=3 run_dir=there ckpt_path=last")
+    assert "Traceback" not in interrupted.stderr
+
+
+@pytest.mark.slow
+def test_a_multirun_gives_each_job_its_directory(tmp_path: Path, warm: Warm) -> None:
+    done = _run(tmp_path, "train", "-m", "attack=geia,nearest_neighbor", "seed=1,2", warm=warm)
+    assert done.returncode == 0, done.stderr
+    directories = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("run ")]
+    assert len(set(directories)) == 4
+    assert all((tmp_path / directory / "log").is_file() for directory in directories)
+    shown = _run(tmp_path, "train", "-c", "job", "seed=5", warm=warm)
+    assert (shown.returncode, "seed: 5" in shown.stdout) == (0, True)

@@ -1,0 +1,189 @@
+"""What the command line answers to values that are nearly right, and configurations kept outside this repository."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
+from omegaconf import OmegaConf
+
+import configuration
+from compare import read_settings
+from configuration.composing import survey
+from configuration.trainer import device_errors
+from errors import InputError, did_you_mean, listed
+from support.processes import ROOT, Warm
+
+
+def said(*overrides: str) -> list[str]:
+    """All messages on a command line of train.py."""
+    configs, errors = survey("train", overrides)
+    return [*errors, *(message for config in configs for message in configuration.check(config))]
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("10m", "here 00:00:10:00"),
+        ("1h30m", "here 00:01:30:00"),
+        ("'36 hours'", "here 01:12:00:00"),
+        ("-1", "such as 00:00:10:00 for ten minutes, or null for no limit"),
+        ("600", "such as 00:00:10:00 for ten minutes, or null for no limit"),
+        ("'10:00'", "such as 00:00:10:00 for ten minutes, or null for no limit"),
+        ("{minute:3}", "such as 00:00:10:00 for ten minutes, or null for no limit"),
+    ],
+)
+def test_a_time_limit_of_another_form_is_answered_with_the_valid_one(given: str, hint: str) -> None:
+    (message,) = said(f"trainer.max_time={given}", "trainer.precision=32-true")
+    assert message.startswith("trainer.max_time=")
+    assert message.endswith(f": write days:hours:minutes:seconds, {hint}")
+
+
+@pytest.mark.parametrize("given", ["00:00:10:00", "12:23:59:59", "{minutes:3}", "null"])
+def test_a_time_limit_that_lightning_takes_is_taken(given: str) -> None:
+    assert said(f"trainer.max_time={given}", "trainer.precision=32-true") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["seed", "=", "3"], "seed = 3: write seed=3, without spaces"),
+        (["seed", "=3"], "seed =3: write seed=3, without spaces"),
+        (["seed=", "3"], "seed= 3: write seed=3, without spaces"),
+        (["seed =3"], "seed =3: write seed=3, without spaces"),
+        (["attack.decoding.beams", "=", "1", "seed=2"], "attack.decoding.beams = 1: write attack.decoding.beams=1, "),
+        (["seed", "=", "attack=geia"], "seed =: write seed=, without spaces"),
+    ],
+)
+def test_spaces_around_the_equals_sign_are_one_message(words: list[str], message: str) -> None:
+    (found,) = survey("train", words)[1]
+    assert found.startswith(message)
+    with pytest.raises(InputError) as raised:
+        read_settings(words[:3])
+    assert str(raised.value).startswith(message)
+
+
+def test_other_mistakes_are_still_found_beside_spaces() -> None:
+    assert survey("train", ["seed", "=", "3", "embedder=minlim"])[1] == [
+        "seed = 3: write seed=3, without spaces",
+        "embedder=minlim: did you mean minilm?",
+    ]
+
+
+def test_a_value_that_others_take_over_is_wrong_once() -> None:
+    assert said("seed=abc", "defense=noise", "trainer.precision=32-true") == ["seed=abc: must be an integer"]
+    assert said("datamodule.seed=abc", "trainer.precision=32-true") == ["datamodule.seed=abc: must be an integer"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("override", ["trainer=gpu", "trainer.accelerator=cuda"])
+def test_a_gpu_that_is_not_there_is_one_message_and_no_directory(override: str, tmp_path: Path, warm: Warm) -> None:
+    arguments = [str(ROOT / "train.py"), override, "trainer.precision=32-true", "run_dir=out"]
+    done = warm.run(arguments, cwd=tmp_path, environment=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    name = "gpu" if override == "trainer=gpu" else "cuda"
+    assert line.startswith(f"trainer.accelerator={name}: torch ")
+    assert line.endswith(" finds no GPU on this machine; give trainer.accelerator=auto or cpu")
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_devices_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MPSAccelerator, "is_available", staticmethod(lambda: False))
+    monkeypatch.setattr(CUDAAccelerator, "is_available", staticmethod(lambda: True))
+    monkeypatch.setattr(CUDAAccelerator, "auto_device_count", staticmethod(lambda: 1))
+    for accelerator in ("auto", "gpu", "cuda"):
+        for devices in (4, [1]):
+            (found,) = device_errors({"accelerator": accelerator, "devices": devices})
+            assert found == (
+                f"trainer.devices={devices}: torch finds 1 GPU, number 0 on this machine; "
+                "give trainer.devices=1 or fewer"
+            )
+    assert [*device_errors({"accelerator": "gpu", "devices": 1})] == []
+    assert [*device_errors({"accelerator": "cpu", "devices": 4})] == []
+    assert [*device_errors({"accelerator": "gup"})] == ["trainer.accelerator=gup: did you mean gpu?"]
+
+
+@pytest.mark.slow
+def test_what_lightning_refuses_of_a_trainer_is_one_message(tmp_path: Path, warm: Warm) -> None:
+    arguments = ["trainer.gradient_clip_val=1.0", "trainer.strategy=dpd", "trainer.precision=32-true", "trainer=cpu"]
+    done = warm.run([str(ROOT / "train.py"), *arguments, "run_dir=out"], cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "trainer: " in done.stderr
+    assert "dpd" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "HYDRA_FULL_ERROR" not in done.stderr
+
+
+def test_an_unknown_name_lists_the_nearest_ones_only() -> None:
+    ids = [f"document-{number:06}" for number in range(200_000)]
+    assert did_you_mean("document-123", ids).startswith("did you mean document-")
+    far = did_you_mean("q7", ids)
+    assert far.startswith("valid: document-")
+    assert far.endswith(" more")
+    assert len(far) < 350
+    assert did_you_mean("q7", ["a", "b"]) == "valid: a, b"
+    assert len(did_you_mean("x" * 100_000, ["y" * 100_000, "z" * 100_000])) < 350
+    assert listed(f"column_{number}" for number in range(1000)).endswith(" more")
+    assert len(listed(f"column_{number}" for number in range(1000))) < 350
+
+
+HALVED = """from defenses.identity import Identity
+class Halved(Identity):
+    def __call__(self, embeddings, examples, role, epoch=None):
+        return embeddings / 2
+"""
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A defense with its configuration in a directory of its own, and a run."""
+    (tmp_path / "outside.py").write_text(HALVED)
+    (tmp_path / "my configs" / "defense").mkdir(parents=True)
+    (tmp_path / "my configs" / "defense" / "halved.yaml").write_text("_target_: outside.Halved\n")
+    (tmp_path / "run").mkdir()
+    plain = configuration.plain(configuration.compose("train", ["trainer.precision=32-true"]))
+    OmegaConf.save(OmegaConf.create(plain), tmp_path / "run" / "config.yaml")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+SCRIPT = """import sys
+import configuration
+
+def task(settings, config):
+    print(config.defense._target_, config.choices.defense)
+    words = ["defense=halved defense.adaptive=true"]
+    print([point.name for point in configuration.defense_points(config, words, "points", settings.config_dir)])
+    print(sys.argv[1:])
+
+if __name__ == "__main__":
+    configuration.main_on_run(task, sys.argv.pop(1))
+"""
+
+
+@pytest.mark.parametrize("name", ["evaluate", "invert", "audit"])
+@pytest.mark.parametrize("flag", [["--config-dir", "my configs"], ["-cd", "my configs"], ["config_dir=my configs"]])
+def test_configurations_from_outside_work_in_every_script(
+    name: str, flag: list[str], outside: Path, warm: Warm
+) -> None:
+    (outside / "script.py").write_text(SCRIPT)
+    vectors = [] if name == "evaluate" else ["vectors=v.npy"]
+    environment = os.environ | {"PYTHONPATH": f"{outside}{os.pathsep}{ROOT}"}
+    command = [str(outside / "script.py"), name, *flag, "run=run", "defense=halved", *vectors]
+    done = warm.run(command, cwd=outside, environment=environment)
+    assert done.returncode == 0, done.stderr
+    chosen, points, again = done.stdout.splitlines()
+    assert chosen == "outside.Halved halved"
+    assert points == "['halved adaptive=true']"
+    assert "my configs" in again  # other ranks are started with it
+
+
+def test_a_directory_of_configurations_that_is_not_there(outside: Path, warm: Warm) -> None:
+    command = [str(ROOT / "evaluate.py"), "--config-dir", "my confgs", "run=run"]
+    done = warm.run(command, cwd=outside)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert done.stderr.startswith("--config-dir=")
+    assert "did you mean my configs?" in done.stderr

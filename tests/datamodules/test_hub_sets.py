@@ -1,0 +1,234 @@
+"""Named data sets, read from local copies of their repositories' layouts by the code that reads the real ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from datamodules.inversion import InversionDataModule
+from datamodules.sources.hub import HubSet, found_at
+from errors import InputError
+from support.processes import ROOT
+
+CONFIGS = ROOT / "configs" / "datamodule"
+NAMES = [
+    "abcd", "cc_news", "cjeu_terms", "mnli", "msmarco", "multiwoz", "nq", "personachat", "pile_pubmed", "qnli", "sst2",
+    "us_crimes", "wiki", "wiki_bio", "wmt16",
+]  # fmt: skip
+
+
+def declared(name: str, **changes: Any) -> HubSet:
+    """The set of configs/datamodule/<name>.yaml, as train.py builds it."""
+    config = OmegaConf.create({"seed": 0, "datamodule": OmegaConf.load(CONFIGS / f"{name}.yaml")})
+    OmegaConf.update(config, "datamodule.source", changes)
+    datamodule = instantiate(config.datamodule, _convert_="all")
+    assert isinstance(datamodule, InversionDataModule)
+    assert isinstance(datamodule.source, HubSet)
+    return datamodule.source
+
+
+def parquet(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / name)
+
+
+def texts(source: HubSet) -> dict[str, list[str]]:
+    return {split: [example.text for example in found] for split, found in source.load().items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_declaration_is_complete(name: str):
+    source = declared(name)
+    assert source.licence
+    assert source.revision
+    assert "train" in source.files
+    for split in ("valid", "test"):  # every split has files, or is cut from the training texts
+        assert split in source.files or split in source.sizes
+
+
+GLUE: dict[str, Sequence[str]] = {"qnli": ["sentence"], "sst2": ["sentence"], "mnli": ["premise", "hypothesis"]}
+
+
+@pytest.mark.parametrize("name", list(GLUE))
+def test_glue(tmp_path: Path, name: str):
+    matched = "_matched" if name == "mnli" else ""
+    for file in ["train", f"validation{matched}", f"test{matched}"]:
+        for part in range(2):
+            row = {field: f"{file} {part} {field}" for field in GLUE[name]} | {"label": 0, "idx": part}
+            parquet(tmp_path, f"{name}/{file}-0000{part}-of-00002.parquet", [row])
+    found = texts(declared(name, path=str(tmp_path)))
+    assert found["train"] == [f"train {part} {field}" for part in range(2) for field in GLUE[name]]
+    assert found["test"] == [f"test{matched} {part} {field}" for part in range(2) for field in GLUE[name]]
+    assert set(found) == {"train", "valid", "test"}
+
+
+def test_nested_tables(tmp_path: Path):
+    for split in ["train", "validation", "test"]:
+        parquet(tmp_path, f"de-en/{split}-0.parquet", [{"translation": {"de": "Guten Tag", "en": f"hello {split}"}}])
+        parquet(
+            tmp_path, f"v2.2/{split}/0000.parquet", [{"turns": {"speaker": [0, 1], "utterance": ["a room", split]}}]
+        )
+        passages = {"is_selected": [0, 1], "passage_text": ["one", split], "url": ["", ""]}
+        parquet(tmp_path, f"v2.1/{split}-0.parquet", [{"query": "q", "passages": passages}])
+    assert texts(declared("wmt16", path=str(tmp_path)))["valid"] == ["hello validation"]
+    assert texts(declared("multiwoz", path=str(tmp_path)))["valid"] == ["a room", "validation"]
+    assert texts(declared("msmarco", path=str(tmp_path)))["test"] == ["one", "test"]
+
+
+def test_personachat_takes_each_utterance_once_and_cuts_a_test_split(tmp_path: Path):
+    def conversation(number: int) -> dict[str, Any]:
+        said = [f"{number}: turn {turn}" for turn in range(4)]
+        turns = [{"history": said[:end], "candidates": ["wrong", said[end]]} for end in (1, 3)]
+        return {"personality": ["I ski."], "utterances": turns}
+
+    for split, numbers in {"train": range(20), "valid": range(20, 22)}.items():
+        path = tmp_path / f"personachat_truecased_full_{split}.json"
+        path.write_text(json.dumps([conversation(number) for number in numbers]))
+    found = texts(declared("personachat", path=str(tmp_path), sizes={"test": 8}))
+    assert found["valid"] == [f"{number}: turn {turn}" for number in (20, 21) for turn in range(4)]
+    assert len(found["test"]) == 8
+    assert len(found["train"]) == 72
+    assert not set(found["train"]) & set(found["test"])
+
+
+def test_abcd_leaves_out_the_actions_of_agents(tmp_path: Path):
+    conversation = {
+        "original": [["customer", "hi"], ["action", "Account pulled up."], ["agent", "hello"]],
+        "delexed": [{"targets": ["a", None, 3, []]}],
+    }
+    content = {"train": [conversation], "dev": [conversation] * 2, "test": [conversation]}
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "abcd_v1.1.json.gz").write_bytes(gzip.compress(json.dumps(content).encode()))
+    found = texts(declared("abcd", path=str(tmp_path)))
+    assert found == {"train": ["hi", "hello"], "valid": ["hi", "hello"] * 2, "test": ["hi", "hello"]}
+
+
+def test_nq_cuts_both_held_out_splits_and_keeps_to_its_sizes(tmp_path: Path):
+    parquet(
+        tmp_path, "corpus/corpus-0.parquet", [{"_id": str(n), "title": "", "text": f"passage {n}"} for n in range(50)]
+    )
+    found = texts(declared("nq", path=str(tmp_path), sizes={"train": 20, "valid": 3, "test": 4}))
+    assert {split: len(part) for split, part in found.items()} == {"train": 20, "valid": 3, "test": 4}
+    assert set().union(*found.values()) == {f"passage {n}" for n in range(27)}
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "column"),
+    [
+        ("wiki", "data/{split}-00000-of-00002.parquet", "sentence"),
+        ("cc_news", "plain_text/{split}-00000-of-00005.parquet", "text"),
+        ("pile_pubmed", "data/{split}-00000-of-00003.parquet", "text"),
+        ("wiki_bio", "default/{split}/0000.parquet", "target_text"),
+    ],
+)
+def test_sets_of_the_llm_attacker(tmp_path: Path, name: str, file: str, column: str):
+    own = {"pile_pubmed": ("train", "validation", "test"), "wiki_bio": ("train", "val", "test")}.get(name, ("train",))
+    for split in own:
+        parquet(tmp_path, file.format(split=split), [{column: f"{split} {n}", "other": 1} for n in range(40)])
+    found = texts(declared(name, path=str(tmp_path), sizes={"valid": 4, "test": 5}))
+    assert {split: len(part) for split, part in found.items()} == {
+        "train": 40 - 9 * (len(own) == 1),
+        "valid": 4,
+        "test": 5,
+    }
+    held_out = own[2] if len(own) == 3 else "train"
+    assert all(text.startswith(f"{held_out} ") for text in found["test"])
+
+
+@pytest.mark.parametrize(("name", "attribute"), [("cjeu_terms", "legal_term"), ("us_crimes", "criminal_charge")])
+def test_legal_sets_fill_the_mask_and_keep_the_term_as_an_attribute(tmp_path: Path, name: str, attribute: str):
+    terms = ["fraud", "theft"]
+    parquet(
+        tmp_path, f"{name}/test/0000.parquet",
+        [{"text": f"case {n}: <mask> and <mask>", "label": terms[n % 2], "category": "c"} for n in range(12)],
+    )  # fmt: skip
+    source = declared(name, path=str(tmp_path), sizes={"valid": 2, "test": 4})
+    found = source.load()
+    assert {split: len(part) for split, part in found.items()} == {"train": 6, "valid": 2, "test": 4}
+    for example in found["test"]:
+        number = int(example.text.split(":")[0].removeprefix("case "))
+        assert example.text == f"case {number}: {terms[number % 2]} and {terms[number % 2]}"
+        assert example.attributes == {attribute: terms[number % 2]}
+    config = OmegaConf.load(CONFIGS / f"{name}.yaml")
+    assert list(config.attributes) == [attribute]
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty hub cache and no network."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_a_set_fetched_once_works_offline_and_names_its_commit(offline: Path):
+    commit = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
+    repository = offline / "datasets--nyu-mll--glue"
+    for split in ["train", "validation", "test"]:
+        parquet(repository / "snapshots" / commit, f"qnli/{split}-0.parquet", [{"sentence": split}])
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    source = declared("qnli")
+    assert source.download() == commit
+    assert texts(source) == {"train": ["train"], "valid": ["validation"], "test": ["test"]}
+    assert InversionDataModule(source).resolved_revision == source.resolved_revision == commit
+
+
+def test_what_cannot_be_fetched_says_what_works(offline: Path):
+    with pytest.raises(
+        InputError, match=r"nyu-mll/glue \(revision v7\) is neither .* datamodule=synthetic, and datamodule=f"
+    ):
+        declared("qnli", revision="v7").load()
+
+
+def test_a_local_folder_has_no_commit(tmp_path: Path):
+    assert declared("qnli", path=str(tmp_path)).resolved_revision is None
+
+
+def test_missing_files_and_fields_name_the_nearest(tmp_path: Path):
+    parquet(tmp_path, "qnli/training-0.parquet", [{"sentence": "a"}])
+    with pytest.raises(
+        InputError, match=r"no train file qnli/train-\*\.parquet; did you mean qnli/training-0\.parquet"
+    ):
+        declared("qnli", path=str(tmp_path)).load()
+    parquet(tmp_path, "qnli/train-0.parquet", [{"sentences": "a"}])
+    with pytest.raises(InputError, match=r"train-0\.parquet:1: no field 'sentence'; did you mean sentences\?"):
+        declared("qnli", path=str(tmp_path)).load()
+
+
+def test_damaged_json_is_named(tmp_path: Path):
+    (tmp_path / "personachat_truecased_full_train.json").write_text('[{"utterances": ')
+    with pytest.raises(InputError, match=r"full_train\.json: not JSON"):
+        declared("personachat", path=str(tmp_path)).load()
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("", [{"a": [[1, 2], [3, 4], []], "b": {"x": 5, "y": 6}}]),
+        ("a.*.-1", [2, 4]),
+        ("a.0.*", [1, 2]),
+        ("b.*", [5, 6]),
+        ("a.7", []),
+        ("b.x!=5.y", []),
+        ("b.x!=7.y", [6]),
+    ],
+)
+def test_paths(path: str, expected: list[Any]):
+    assert list(found_at({"a": [[1, 2], [3, 4], []], "b": {"x": 5, "y": 6}}, path, "here")) == expected
+
+
+@pytest.mark.parametrize("path", ["b.z", "a.first", "b.x.y", "z!=1.b"])
+def test_paths_that_lead_nowhere(path: str):
+    with pytest.raises(InputError, match="here: "):
+        list(found_at({"a": [1], "b": {"x": "text"}}, path, "here"))

@@ -1,0 +1,259 @@
+"""Languages: which texts are kept, how a limit is shared, sets in several languages, figures of each."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+import configuration
+from datamodules.inversion import InversionDataModule
+from datamodules.languages import Languages, shared_out
+from datamodules.sources.base import SPLITS
+from datamodules.sources.files import FilesDataModule
+from datamodules.sources.language_sets import LanguageSets
+from errors import InputError
+from evaluate import evaluate
+from examples import Example
+from metrics.scored import Scored
+from metrics.scoring import score
+from reports.language_table import language_table
+from support.processes import ROOT
+from train import train
+
+CONFIGS = ROOT / "configs" / "datamodule"
+WORDS = {
+    "en": ["a red dog runs", "two men cook", "she reads books", "the sea is cold", "he sings"],
+    "de": ["ein roter Hund läuft", "zwei Männer kochen", "sie liest Bücher", "das Meer ist kalt", "er singt"],
+    "fr": ["un chien rouge court", "deux hommes cuisinent", "elle lit des livres", "la mer est froide", "il chante"],
+}
+
+
+@pytest.fixture
+def parallel(tmp_path: Path) -> Path:
+    """A file of three languages, one after another: three texts of each for training, one each for the others."""
+    path = tmp_path / "parallel.jsonl"
+    splits = ["train", "train", "train", "valid", "test"]
+    rows = [
+        {"text": text, "language": language, "split": split}
+        for language, texts in WORDS.items()
+        for text, split in zip(texts, splits, strict=True)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def languages_of(datamodule: InversionDataModule) -> dict[str, list[str | None]]:
+    splits = ("train", "valid", "test")
+    return {split: [example.language for example in datamodule.examples(split)] for split in splits}
+
+
+def files(path: Path, **arguments: Any) -> FilesDataModule:
+    return FilesDataModule(path=str(path), split_field="split", **{"language_field": "language", **arguments})
+
+
+# -- which texts are kept ---------------------------------------------------------------------------------------------
+
+
+def test_languages_are_kept_in_all_splits_or_apart(parallel: Path) -> None:
+    assert languages_of(files(parallel))["train"] == ["en"] * 3 + ["de"] * 3 + ["fr"] * 3
+    assert languages_of(files(parallel, languages=["de", "fr"])) == {
+        "train": ["de"] * 3 + ["fr"] * 3, "valid": ["de", "fr"], "test": ["de", "fr"],
+    }  # fmt: skip
+    assert languages_of(files(parallel, train_languages=["de"], test_languages=["fr"])) == {
+        "train": ["de"] * 3, "valid": ["de"], "test": ["fr"],
+    }  # fmt: skip
+    assert languages_of(files(parallel, languages=["de"], test_languages=["en", "fr"])) == {
+        "train": ["de"] * 3, "valid": ["de"], "test": ["en", "fr"],
+    }  # fmt: skip
+    assert [example.index for example in files(parallel, languages=["fr"]).examples("train")] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"languages": ["de", "frr"]},
+            r"datamodule\.languages: no text is in 'frr'; present: de, en, fr; did you mean fr",
+        ),
+        ({"test_languages": ["es"]}, r"datamodule\.test_languages: no text is in 'es'; present: de, en, fr"),
+        ({"languages": []}, r"datamodule\.languages=\[\] keeps no text"),
+        ({"languages": ["de"], "language_field": None}, r"no text says which language .*datamodule\.language_field"),
+    ],
+)
+def test_a_language_that_is_not_there(parallel: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        files(parallel, **arguments).examples("test")
+
+
+def test_a_language_without_texts_of_one_split_is_no_mistake() -> None:
+    found = {"train": [Example(0, "a", language="en")], "valid": [], "test": [Example(0, "b", language="de")]}
+    kept = Languages(["en", "de"]).kept(found)  # type: ignore[arg-type]
+    assert {split: [example.text for example in some] for split, some in kept.items()} == {
+        "train": ["a"], "valid": [], "test": ["b"],
+    }  # fmt: skip
+
+
+def test_a_limit_is_shared_by_the_languages(parallel: Path) -> None:
+    assert languages_of(files(parallel, limit_train=6))["train"] == ["en", "en", "de", "de", "fr", "fr"]
+    examples = [Example(i, str(i), language=name) for i, name in enumerate(["en"] * 6 + ["de"] + ["fr"] * 6)]
+
+    def counts(limit: int | None) -> list[int]:
+        chosen = [example.language for example in shared_out(examples, limit)]
+        return [chosen.count(name) for name in ("en", "de", "fr")]
+
+    # by hand: German has one; English and French share the rest, the odd one goes to the last
+    assert [counts(limit) for limit in (1, 2, 3, 4, 7, 8, None)] == [
+        [0, 0, 1], [1, 0, 1], [1, 1, 1], [1, 1, 2], [3, 1, 3], [3, 1, 4], [6, 1, 6],
+    ]  # fmt: skip
+    alone = [Example(i, str(i)) for i in range(5)]
+    assert [example.text for example in shared_out(alone, 3)] == ["0", "1", "2"]
+
+
+def test_texts_are_cut_by_a_tokenizer_of_their_languages(tmp_path: Path) -> None:
+    from models.tokenizing import train_tokenizer
+
+    long = [" ".join(f"Haus{number} schön" for number in range(start, start + 90)) for start in range(3)]
+    path = tmp_path / "long.jsonl"
+    rows = [{"text": text, "language": "de", "split": split} for text, split in zip(long, SPLITS, strict=True)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    tokenizer = train_tokenizer(long, 300)
+    tokenizer.save_pretrained(tmp_path / "pieces")
+    for size in (32, 64, 128):
+        (kept,) = files(path, max_tokens=size, tokenizer=str(tmp_path / "pieces")).examples("test")
+        assert long[2].startswith(kept.text)
+        assert len(tokenizer(kept.text)["input_ids"]) in (size - 1, size)  # a space at the end is not kept
+
+
+# -- named sets -------------------------------------------------------------------------------------------------------
+
+
+def declared(name: str, **changes: Any) -> InversionDataModule:
+    config = OmegaConf.create({"seed": 0, "datamodule": OmegaConf.load(CONFIGS / f"{name}.yaml")})
+    for key, value in changes.items():
+        OmegaConf.update(config, f"datamodule.{key.replace('__', '.')}", value)
+    found = instantiate(config.datamodule, _convert_="all")
+    assert isinstance(found, InversionDataModule)
+    return found
+
+
+def test_multi30k_has_a_file_for_each_language(tmp_path: Path) -> None:
+    for language in ("en", "de", "fr"):
+        for place, file in enumerate(("train", "val", "test_2016_flickr")):
+            lines = WORDS[language][place : place + 2] if file == "train" else [WORDS[language][place + 2]]
+            with gzip.open(tmp_path / f"{file}.{language}.gz", "wt", encoding="utf-8") as stream:
+                stream.write("".join(f"{line}\n" for line in lines))
+    found = declared("multi30k", source__path=str(tmp_path), languages=["fr", "en"])
+    assert [(example.text, example.language) for example in found.examples("train")] == [
+        *((text, "fr") for text in WORDS["fr"][:2]), *((text, "en") for text in WORDS["en"][:2]),
+    ]  # fmt: skip
+    assert [example.text for example in found.examples("test")] == ["il chante", "he sings"]
+    (tmp_path / "train.de.gz").unlink()  # a language that is not asked for is not looked for
+    declared("multi30k", source__path=str(tmp_path), languages=["fr"]).examples("train")
+    with pytest.raises(InputError, match=r"train\.de\.gz"):
+        declared("multi30k", source__path=str(tmp_path)).examples("train")
+    with pytest.raises(InputError, match=r"'cs' is none of datamodule\.source\.languages \(en, de, fr\)"):
+        LanguageSets(["en", "de", "fr"], str(tmp_path), {}, [], {}, "").only(["cs"])
+
+
+def test_culturax_cuts_each_language_apart(tmp_path: Path) -> None:
+    for language in ("fi", "hu"):
+        (tmp_path / language).mkdir()
+        rows = pyarrow.Table.from_pylist([{"text": f"{language} {number}", "url": ""} for number in range(30)])
+        pyarrow.parquet.write_table(rows, tmp_path / language / f"{language}_part_00000.parquet")
+    found = declared(
+        "culturax", source__path=str(tmp_path), source__sizes={"train": 20, "valid": 4, "test": 3}, tokenizer="minilm",
+        drop_repeated=False,
+    )  # fmt: skip
+    sizes = {split: [name.count(one) for one in ("fi", "hu")] for split, name in languages_of(found).items()}
+    assert sizes == {"train": [20, 20], "valid": [4, 4], "test": [3, 3]}
+
+
+def test_mtg_wants_a_folder(tmp_path: Path) -> None:
+    for language in ("en", "de"):
+        (tmp_path / language).mkdir()
+        for place, split in enumerate(("train", "valid", "test")):
+            (tmp_path / language / f"{split}.txt").write_text(WORDS[language][place] + "\n", encoding="utf-8")
+    found = declared(
+        "mtg", source__path=str(tmp_path), tokenizer="minilm", train_languages=["de"], test_languages=["en"]
+    )
+    assert languages_of(found) == {"train": ["de"], "valid": ["de"], "test": ["en"]}
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_figures_of_each_language_by_hand() -> None:
+    rows = [
+        Scored("der Hund", "der Hund", cosine=1.0, language="de"),
+        Scored("ein Haus", "ein Baum", cosine=0.5, language="de"),
+        Scored("a red dog runs", "a red dog runs", cosine=0.9, language="en"),
+        Scored("unnamed", "nothing", cosine=0.0),
+    ]
+    figures = score(rows)
+    assert (figures["exact_match/de"], figures["exact_match/en"]) == (50.0, 100.0)
+    assert (figures["token_f1/de"], figures["token_f1/en"]) == (75.0, 100.0)
+    assert (figures["cosine/de"], figures["cosine/en"]) == (0.75, 0.9)
+    assert (figures["examples/de"], figures["examples/en"], figures["examples"]) == (2, 1, 4)
+    assert figures["bleu/en"] == pytest.approx(100.0)
+    for key in ("bleu", "rougeL", "token_f1", "exact_match", "cosine"):  # each as if the language were alone
+        assert figures[f"{key}/de"] == score(rows[:2])[key]
+
+
+def test_one_language_has_no_figures_of_its_own() -> None:
+    for language in ("de", None):
+        assert not [key for key in score([Scored("der Hund", "der Hund", language=language)]) if "/" in key]
+
+
+def test_the_report_has_a_line_for_each_language() -> None:
+    rows = [
+        Scored("der Hund", "der Hund", cosine=1.0, language="de"),
+        Scored("a dog", "the cat", language="en", cosine=0.5),
+    ]
+    table = language_table(score(rows))
+    assert table is not None
+    assert table.columns[:2] == ["Texts", "Exact match"]
+    assert [(line.language, line.cells[:2]) for line in table.lines] == [
+        ("de", ["1", "100.0\u00a0%"]), ("en", ["1", "0.0\u00a0%"]),
+    ]  # fmt: skip
+    assert language_table({"bleu": 1.0, "entity_recovery/de": 5.0, "attribute/x/texts": 3}) is None
+
+
+@pytest.mark.slow
+def test_a_run_on_one_language_is_tested_on_another(parallel: Path, tmp_path: Path) -> None:
+    overrides = [
+        "debug=smoke", "logger=none", "datamodule=files", f"datamodule.path={parallel}", "attack=nearest_neighbor",
+        "datamodule.split_field=split", "datamodule.language_field=language", f"cache_dir={tmp_path / 'cache'}",
+    ]  # fmt: skip
+    run = tmp_path / "run"
+    train(configuration.compose("train", [*overrides, f"run_dir={run}", "datamodule.train_languages=[de]"]))
+    figures = json.loads((run / "metrics.json").read_text())
+    assert [figures[f"examples/{language}"] for language in ("de", "en", "fr")] == [1, 1, 1]
+    assert "Languages" in (run / "report.html").read_text(encoding="utf-8")
+    output = tmp_path / "cross"
+    given = [f"run={run}", f"output_dir={output}", "datamodule.test_languages=[fr]"]
+    evaluate(*configuration.on_run("evaluate", given))
+    rows = [json.loads(line) for line in (output / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [row["reference"] for row in rows] == ["il chante"]
+
+
+# -- the script that distils a student --------------------------------------------------------------------------------
+
+
+def test_words_are_aligned_with_what_they_render(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three words in pairs, so that only what stands beside each tells which is which; an empty text is no matter."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    distil = importlib.import_module("distill_student")
+    ours, theirs = [[0, 1], [1, 2], [0, 2], []], [[4, 3], [4, 5], [5, 3], []]
+    found = distil.alignments(ours, theirs, 6).toarray()
+    assert [int(found[word].argmax()) for word in (3, 4, 5)] == [0, 1, 2]
+    assert found[:3].sum() == 0
+    assert found.sum() <= 6  # each of the six words is explained once, in part by the empty word

@@ -1,0 +1,940 @@
+"""embedder=openai against a real HTTP server on this machine that misbehaves when it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gzip
+import hashlib
+import inspect
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+import tracemalloc
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+import configuration
+from embedders.base import Embedder, QueryLimitError, UnfinishedError
+from embedders.cache import cached
+from embedders.cache.cached import CachedEmbedder
+from embedders.cache.claims import claiming
+from embedders.cache.shards import text_keys
+from embedders.embedding_server import EmbeddingServer
+from embedders.openai_api import OpenAIEmbedder
+from errors import InputError
+from support.processes import ROOT, Warm
+
+KEY = "sk-planted-1f2e3d4c5b6a7988"
+WIDTH = 6
+Behaviour = Callable[["Handler", dict[str, Any]], None]
+
+
+def vector_of(text: str, width: int = WIDTH) -> list[float]:
+    digest = hashlib.sha256(text.encode(errors="replace")).digest() * (width // 32 + 1)
+    return [byte / 256 for byte in digest[:width]]
+
+
+def vectors_of(texts: Sequence[str], width: int = WIDTH) -> Tensor:
+    return torch.tensor([vector_of(text, width) for text in texts])
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # it would hold every answer back for 40 ms
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with self.server.lock:
+            self.server.paths.append(self.path)
+            self.server.keys.append(self.headers["Authorization"])
+            self.server.requests.append(body)
+            behaviour = self.server.script.pop(0) if self.server.script else self.server.otherwise
+        behaviour(self, body)
+
+    def answer(self, content: object, status: int = 200, **headers: str) -> None:
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    """Answers by ``script`` as long as that lasts, then by ``otherwise``, and remembers what it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.script: list[Behaviour] = []
+        self.otherwise: Behaviour = good
+        self.lock = threading.Lock()
+        self.requests: list[dict[str, Any]] = []
+        self.paths: list[str] = []
+        self.keys: list[str | None] = []
+        self.answered: Counter[str] = Counter()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(body["input"]) for body in self.requests]
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for body in self.requests for text in body["input"]]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        pass  # a client that stopped waiting
+
+
+def rows(body: dict[str, Any]) -> list[dict[str, Any]]:
+    width = body.get("dimensions", WIDTH)
+    return [{"index": i, "embedding": vector_of(text, width)} for i, text in enumerate(body["input"])]
+
+
+def good(handler: Handler, body: dict[str, Any]) -> None:
+    handler.answer({"object": "list", "data": rows(body)})
+    with handler.server.lock:
+        handler.server.answered.update(body["input"])
+
+
+def changed(change: Callable[[list[dict[str, Any]]], object]) -> Behaviour:
+    """A good answer whose list of rows ``change`` edits."""
+
+    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
+        found = rows(body)
+        change(found)
+        handler.answer({"data": found})
+
+    return behaviour
+
+
+def changed_row(number: int, **fields: object) -> Behaviour:
+    """A good answer with other fields in one row."""
+    return changed(lambda found: found[number].update(fields))
+
+
+def changed_number(number: int, value: object) -> Behaviour:
+    """A good answer with another first coordinate of one vector."""
+    return changed(lambda found: found[number]["embedding"].__setitem__(0, value))
+
+
+def refusal(status: int, message: str = "out of order", **headers: str) -> Behaviour:
+    return lambda handler, body: handler.answer({"error": {"message": message}}, status, **headers)
+
+
+def raw(content: bytes, **headers: str) -> Behaviour:
+    return lambda handler, body: handler.answer(content, **headers)
+
+
+def slow(handler: Handler, body: dict[str, Any]) -> None:
+    time.sleep(0.5)
+    good(handler, body)
+
+
+def reset(handler: Handler, body: dict[str, Any]) -> None:
+    handler.close_connection = True
+    handler.connection.shutdown(socket.SHUT_RDWR)
+
+
+def half(handler: Handler, body: dict[str, Any]) -> None:
+    """Promises more than it sends."""
+    handler.close_connection = True
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b'{"data": [')
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    found = Server()
+    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield found
+    found.shutdown()
+    thread.join()
+    found.server_close()
+
+
+def embedder(server: Server, **arguments: Any) -> OpenAIEmbedder:
+    quick = {"model": "m", "base_url": server.url, "backoff": 0.001, "timeout": 5.0}
+    return OpenAIEmbedder(**{**quick, **arguments})
+
+
+def test_it_sends_what_the_protocol_asks_for(server: Server) -> None:
+    texts = ["grün", "two\nlines", "\ud800 alone"]
+    assert torch.equal(embedder(server).embed(texts), vectors_of(texts))
+    assert server.requests == [{"model": "m", "input": texts, "encoding_format": "float"}]
+    assert server.paths == ["/v1/embeddings"]
+    assert server.keys == [f"Bearer {KEY}"]
+
+
+def test_a_slash_at_the_end_of_the_address_changes_nothing(server: Server) -> None:
+    embedder(server, base_url=f"{server.url}/").embed(["a"])
+    assert server.paths == ["/v1/embeddings"]
+
+
+def test_an_empty_text_is_sent_as_a_space(server: Server) -> None:
+    assert torch.equal(embedder(server).embed(["a", ""]), vectors_of(["a", " "]))
+
+
+def test_the_width_is_asked_for_or_found_with_one_text(server: Server) -> None:
+    found = embedder(server)
+    assert isinstance(found, Embedder)
+    assert found.dimension == found.dimension == WIDTH
+    assert server.sizes == [1]
+    assert embedder(server, dimensions=3).dimension == 3
+    assert server.sizes == [1]
+    assert embedder(server, dimensions=3).embed(["a"]).shape == (1, 3)
+    assert server.requests[-1]["dimensions"] == 3
+
+
+def test_a_call_is_cut_into_requests_and_put_together_in_order(server: Server) -> None:
+    texts = [f"text {i}" for i in range(47)]
+    assert torch.equal(embedder(server, batch_size=10, concurrency=3).embed(texts), vectors_of(texts))
+    assert sorted(server.sizes) == [7, 10, 10, 10, 10]
+    assert sorted(server.texts) == sorted(texts)
+
+
+def test_requests_run_at_the_same_time_and_no_more_than_allowed(server: Server) -> None:
+    running, most = 0, 0
+
+    def counted(handler: Handler, body: dict[str, Any]) -> None:
+        nonlocal running, most
+        with server.lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.05)
+        with server.lock:
+            running -= 1
+        good(handler, body)
+
+    server.otherwise = counted
+    embedder(server, batch_size=1, concurrency=3).embed(list("abcdefghi"))
+    assert most == 3
+
+
+def twice(handler: Handler, body: dict[str, Any]) -> None:
+    """Sends its answer twice: the second is there before the connection's next request is."""
+    data = json.dumps({"data": rows(body)}).encode()
+    handler.wfile.write((b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data) + data) * 2)
+
+
+def test_bytes_behind_an_answer_are_no_answer_to_the_next_request(server: Server) -> None:
+    server.otherwise = twice
+    found = embedder(server, batch_size=1, concurrency=1).embed(["a", "b", "c"])
+    assert torch.equal(found, vectors_of(["a", "b", "c"]))
+
+
+def test_bytes_behind_a_packed_answer_are_not_kept(server: Server) -> None:
+    """zlib would collect them, and copy all that it has for each piece."""
+    server.script = [lambda handler, body: handler.answer(
+        gzip.compress(json.dumps({"data": rows(body)}).encode()) + bytes(2**24), Content_Encoding="gzip"
+    )]  # fmt: skip
+    with pytest.raises(InputError, match="packed as gzip, and goes on behind its end"):
+        embedder(server).embed(["a"])
+
+
+def test_the_index_decides_whose_a_vector_is(server: Server) -> None:
+    server.script = [changed(list.reverse)]
+    assert torch.equal(embedder(server).embed(["a", "b", "c"]), vectors_of(["a", "b", "c"]))
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 529, 408])
+def test_a_passing_failure_is_tried_again(server: Server, status: int) -> None:
+    server.script = [refusal(status), refusal(status)]
+    assert torch.equal(embedder(server).embed(["a"]), vectors_of(["a"]))
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("break_off", [reset, half], ids=["reset", "half an answer"])
+def test_a_broken_connection_is_tried_again(server: Server, break_off: Behaviour) -> None:
+    server.script = [break_off]
+    assert torch.equal(embedder(server).embed(["a"]), vectors_of(["a"]))
+    assert len(server.requests) == 2
+
+
+def test_a_time_out_is_tried_again(server: Server) -> None:
+    server.script = [slow]
+    assert torch.equal(embedder(server, timeout=0.25).embed(["a"]), vectors_of(["a"]))
+    assert len(server.requests) >= 2
+
+
+def test_attempts_end(server: Server) -> None:
+    server.otherwise = slow
+    with pytest.raises(InputError, match=r"embedder.model=m at http.*: no answer within embedder.timeout=0.05 seconds"):
+        embedder(server, timeout=0.05, retries=1).embed(["a"])
+    assert len(server.requests) == 2
+    server.otherwise = refusal(500)
+    with pytest.raises(InputError, match=r"HTTP 500: out of order \(3 attempts\)$"):
+        embedder(server, retries=2).embed(["a"])
+    assert len(server.requests) == 5
+
+
+class Waits(threading.Event):
+    """Takes note of the waits between attempts instead of waiting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.seconds.append(timeout)
+        return False
+
+
+def waits(server: Server, retries: int, backoff: float) -> list[float]:
+    """Seconds before each further attempt of one request."""
+    noted = Waits()
+    asked = EmbeddingServer(server.url, "m", None, None, connections=1, timeout=5.0, retries=retries, backoff=backoff)
+    asked.vectors(["a"], noted, lambda texts: texts)
+    return noted.seconds
+
+
+def test_waits_grow_and_differ_and_have_an_end(server: Server) -> None:
+    server.script = [refusal(500)] * 8
+    found = waits(server, retries=8, backoff=1.0)
+    assert all(low / 2 <= wait <= low for wait, low in zip(found, [1, 2, 4, 8, 16, 32, 60, 60], strict=True))
+    server.script = [refusal(500)] * 8
+    assert found != waits(server, retries=8, backoff=1.0)
+
+
+def test_retry_after_goes_before_the_back_off(server: Server) -> None:
+    server.script = [refusal(429, Retry_After="3"), refusal(503, Retry_After="0"), refusal(429, Retry_After="0.25")]
+    found = waits(server, retries=3, backoff=0.1)
+    assert all(asked <= wait <= asked + 0.1 for wait, asked in zip(found, [3, 0, 0.25], strict=True))
+
+
+def test_retry_after_may_be_a_date(server: Server) -> None:
+    until = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
+    server.script = [refusal(503, Retry_After=until), refusal(503, Retry_After="Wed, 21 Oct 2015 07:28:00 GMT")]
+    coming, past = waits(server, retries=2, backoff=0.1)
+    assert 60 < coming <= 100.1
+    assert past <= 0.1
+
+
+@pytest.mark.parametrize("value", ["soon", "nan", "-1", "99 Foo 2020"])
+def test_a_retry_after_without_sense_is_overlooked(server: Server, value: str) -> None:
+    server.script = [refusal(429, Retry_After=value)]
+    assert len(embedder(server).embed(["a"])) == 1
+
+
+def test_a_server_that_asks_for_an_hour_ends_the_job(server: Server) -> None:
+    server.script = [refusal(429, Retry_After="3600")]
+    with pytest.raises(InputError, match="asks to wait 3,600 seconds"):
+        embedder(server).embed(["a"])
+
+
+def empty_account(handler: Handler, body: dict[str, Any]) -> None:
+    handler.answer({"error": {"message": "no money", "code": "insufficient_quota"}}, 429)
+
+
+def packed(content: bytes) -> bytes:
+    packing = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    return packing.compress(content) + packing.flush()
+
+
+def all_rows(**fields: object) -> Behaviour:
+    return changed(lambda found: [row.update(fields) for row in found])
+
+
+CHARSETS = ("bz2", "hex", "undefined", "idna")
+PAGE = raw(b"<html>\x1b[31mHello</html>", Content_Type="text/html")
+WRONG: dict[str, tuple[Behaviour, str]] = {
+    "count": (changed(list.pop), "gave 2 vectors for 3 texts"),
+    "index twice": (changed_row(1, index=0), r"index fields are not 0 to 2.*\[0, 0, 2\]"),
+    "index from one": (changed_row(0, index=3), r"index fields .*\[3, 1, 2\]"),
+    "no index": (changed(lambda found: found[0].pop("index")), r"index fields .*\[null, 1, 2\]"),
+    "index true": (changed_row(1, index=True), "index fields"),
+    "NaN": (changed_number(1, float("nan")), "NaN, null or infinity for text 1"),
+    "null": (changed_number(2, None), "NaN, null or infinity for text 2"),
+    "too large": (changed_number(0, 1e60), "infinity for text 0"),
+    "huge": (changed_number(0, 10**400), "no list of numbers"),
+    "a word": (changed_number(0, "x"), "no list of numbers"),
+    "nested": (changed_row(0, embedding=[[1.0]] * WIDTH), "no list of numbers"),
+    "base64": (changed_row(0, embedding="AAAA"), "no list of numbers"),
+    "ragged": (changed_row(0, embedding=[1.0]), "widths 1, 6"),
+    "empty": (changed(lambda found: [row["embedding"].clear() for row in found]), "of the widths 0 in"),
+    "no data": (raw(b'{"object": "list"}'), r'holds no list of vectors: {"object": "list"}'),
+    "a list": (raw(b"[1, 2]"), "holds no list of vectors"),
+    "a page": (PAGE, r"no JSON; check embedder\.base_url.*text/html, <html> \[31mHello"),
+    "nothing": (raw(b""), "no JSON"),
+    "not UTF-8": (raw(b'{"data": "\xff"}'), "no JSON"),
+    "bad request": (refusal(400, "too long"), "HTTP 400: too long"),
+    "unknown key": (refusal(401), r"refuses the key in OPENAI_API_KEY \(HTTP 401\)"),
+    "forbidden": (refusal(403, "not yours"), "HTTP 403: not yours"),
+    "not found": (refusal(404, "no such model"), r"HTTP 404: no such model; check embedder\.base_url"),
+    "moved": (refusal(301, Location="http://elsewhere/"), "HTTP 301: out of order"),
+    "empty account": (empty_account, "HTTP 429: no money"),
+    "deep": (raw(b"[" * 40_000), r"no JSON; check .* \[\[\["),
+    "deeper": (raw(b"[" * 200_000), r"holds 200,000 values, too many for 3 vectors: \[\[\["),
+    "many digits": (raw(b"1" * 10_000), "no JSON"),
+    "many small lists": (raw(b"[" + b"[]," * 70_000 + b"[]]"), r"holds 140,\d+ values, too many"),
+    "deep index": (changed_row(1, index=[[[0]]]), r'index fields .*\[0, "\.\.\.", 2\]'),
+    "texts": (all_rows(embedding=["0.5"] * WIDTH), "no list of numbers"),
+    "true": (all_rows(embedding=[True] * WIDTH), "no list of numbers"),
+    "an object": (all_rows(embedding={"0": 1.0}), "no list of numbers"),
+    "zero": (changed_row(1, embedding=[0.0] * WIDTH), "gave a vector of zeros for text 1"),
+    "3e38": (changed_row(2, embedding=[3e38] * WIDTH), r"largest number is 3\.0e\+38 .* for text 2"),
+    "1e-30": (changed_row(0, embedding=[1e-30] * WIDTH), r"largest number is 1\.0e-30 .* for text 0"),
+    "unknown packing": (raw(b"x", Content_Encoding="br"), "packed as br, which was not asked for"),
+    "packed twice": (raw(packed(packed(b"{}")), Content_Encoding="gzip, gzip"), "packed as gzip, gzip, which was not"),
+    "not packed": (raw(b"{}", Content_Encoding="gzip"), "said to be packed as gzip, and is not"),
+    "half packed": (raw(packed(b"{}" * 999)[:-9], Content_Encoding="gzip"), "packed as gzip, and ends too early"),
+    "a bomb": (raw(packed(bytes(50_000_000)), Content_Encoding="gzip"), r"larger than [\d,]+ bytes"),
+    "large": (raw(b" " * 4_000_000), r"larger than [\d,]+ bytes"),
+    "a large refusal": (lambda handler, body: handler.answer(b"no " * 3_000_000, 400), "HTTP 400: no no"),
+    "a packed refusal": (
+        lambda handler, body: handler.answer(packed(b"no " * 90_000), 400, Content_Encoding="gzip"),
+        "HTTP 400: no no",
+    ),
+    **{f"a page in {c}": (raw(b"<p>\xff", Content_Type=f"text/html; charset={c}"), "no JSON.*<p>") for c in CHARSETS},
+    **{f"a refusal in {c}": (refusal(400, "no", Content_Type=f"a/b; charset={c}"), "HTTP 400: no") for c in CHARSETS},
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_answer_is_named_at_once_and_not_tried_again(server: Server, kind: str) -> None:
+    server.otherwise, message = WRONG[kind]
+    with pytest.raises(InputError, match=message) as raised:
+        embedder(server).embed(["a", "b", "c"])
+    assert str(raised.value).startswith(f"embedder.model=m at {server.url}: ")
+    assert len(server.requests) == 1
+
+
+def test_a_packed_answer_is_read(server: Server) -> None:
+    server.otherwise = lambda handler, body: handler.answer(
+        packed(json.dumps({"data": rows(body)}).encode()), Content_Encoding="gzip"
+    )
+    assert torch.equal(embedder(server).embed(["a", "b"]), vectors_of(["a", "b"]))
+
+
+def test_a_bomb_is_not_unpacked(server: Server) -> None:
+    server.otherwise = raw(packed(bytes(200_000_000)), Content_Encoding="gzip")
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match="larger than"):
+            embedder(server, dimensions=WIDTH).embed(["a"])
+        assert tracemalloc.get_traced_memory()[1] < 2e7
+    finally:
+        tracemalloc.stop()
+
+
+def dripping(first: bytes, then: bytes) -> Behaviour:
+    """An answer of which a byte arrives now and then, and which never ends."""
+
+    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
+        handler.close_connection = True
+        handler.wfile.write(first)
+        with contextlib.suppress(OSError):
+            for _ in range(1000):
+                handler.wfile.write(then)
+                time.sleep(0.05)
+
+    return behaviour
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        dripping(b"HTTP/1.1 200 OK\r\nX-A: ", b"a"),
+        dripping(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", b" "),
+        dripping(b"HTTP/1.1 500 Oops\r\nContent-Length: 1000\r\n\r\n", b" "),
+        dripping(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    ],
+    ids=["headers", "body", "refusal", "100 without end"],
+)
+def test_a_byte_now_and_then_is_no_answer(server: Server, behaviour: Behaviour) -> None:
+    server.otherwise = behaviour
+    begun = time.monotonic()
+    with pytest.raises(InputError, match=r"no answer within embedder\.timeout=0\.4 seconds$"):
+        embedder(server, timeout=0.4, retries=0).embed(["a"])
+    assert time.monotonic() - begun < 10  # it would drip for 50 seconds
+
+
+@pytest.mark.parametrize(
+    "answer", [raw(b"[" * 200_000), changed_number(3, None), refusal(301)], ids=["deep", "null", "moved"]
+)
+def test_what_the_other_requests_brought_is_kept(server: Server, tmp_path: Path, answer: Behaviour) -> None:
+    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
+        if "text 08" in body["input"]:
+            time.sleep(0.2)  # the others are answered first, but for one
+            answer(handler, body)
+        else:
+            time.sleep(0.4 * ("text 16" in body["input"]))
+            good(handler, body)
+
+    server.otherwise = behaviour
+    texts = [f"text {i:02d}" for i in range(32)]
+    made = functools.partial(embedder, server, dimensions=WIDTH, batch_size=8)
+    with pytest.raises(InputError):
+        CachedEmbedder(made(), tmp_path).fill(texts, "training")
+    assert sorted(server.sizes) == [8, 8, 8, 8]
+    server.otherwise = good
+    server.requests.clear()
+    again = CachedEmbedder(made(), tmp_path)
+    again.fill(texts, "training")
+    assert sum(server.sizes) <= 8
+    assert torch.equal(again.view(texts)[:], vectors_of(texts))
+
+
+def test_of_an_answer_with_a_vector_that_is_none_the_others_are_kept(server: Server, tmp_path: Path) -> None:
+    server.otherwise = lambda handler, body: changed_row(body["input"].index("c"), embedding=[0] * WIDTH)(handler, body)
+    cached = CachedEmbedder(embedder(server, dimensions=WIDTH), tmp_path)
+    with pytest.raises(UnfinishedError, match=r"gave a vector of zeros for text 2 \('c'\): it is not stored"):
+        cached.fill(list("abcd"), "training")
+    server.otherwise = good
+    cached.fill(list("abcd"), "training")
+    assert server.texts[4:] == ["c"]
+    assert cached.queries.sent["training"] == 5
+
+
+def test_after_ctrl_c_what_is_under_way_is_awaited_and_kept(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
+        if "text 0" in body["input"]:
+            time.sleep(0.2)
+            signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(0.4)
+        good(handler, body)
+
+    server.otherwise = behaviour
+    texts = [f"text {i}" for i in range(9)]
+    cached = CachedEmbedder(embedder(server, dimensions=WIDTH, batch_size=2, concurrency=3), tmp_path, batch_size=9)
+    with pytest.raises(KeyboardInterrupt):
+        cached.fill(texts, "training")
+    assert "waiting for the requests under way" in caplog.text
+    assert server.sizes == [2, 2, 2]  # those that were not under way are not sent any more
+    server.otherwise = good
+    CachedEmbedder(embedder(server, dimensions=WIDTH), tmp_path).fill(texts, "training")
+    assert sorted(server.texts) == texts  # each once in all
+
+
+def test_ctrl_c_again_does_not_wait(server: Server, tmp_path: Path) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
+        if "c" in body["input"]:
+            return good(handler, body)
+        if "a" in body["input"]:
+            time.sleep(0.3)
+            signal.pthread_kill(main, signal.SIGINT)
+            time.sleep(0.3)
+            signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(40)
+        return None
+
+    server.otherwise = behaviour
+    begun = time.monotonic()
+    cached = CachedEmbedder(embedder(server, dimensions=WIDTH, batch_size=1, timeout=60), tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        cached.fill(["a", "b", "c"], "training")
+    assert time.monotonic() - begun < 20
+    assert len(CachedEmbedder(embedder(server, dimensions=WIDTH), tmp_path).embed(["c"])) == 1
+    assert server.texts.count("c") == 1
+
+
+def test_a_cache_that_has_all_texts_needs_no_server(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["a", "b"]
+    CachedEmbedder(embedder(server), tmp_path).fill(texts, "training")
+    assert server.texts == ["dimension", "a", "b"]
+    server.otherwise = refusal(500)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    found = CachedEmbedder(embedder(server, retries=0), tmp_path)
+    assert found.dimension == WIDTH
+    found.fill(texts, "training")
+    assert torch.equal(found.view(texts)[:], vectors_of(texts))
+    assert torch.equal(found.embed(["b"]), vectors_of(["b"]))
+    assert len(found.embed([])) == 0
+    assert len(server.requests) == 2
+
+
+def test_of_two_that_fill_one_cache_at_a_time_one_pays_for_a_text(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"text {i:02d}" for i in range(30)]
+    begun, waiting = threading.Event(), threading.Event()
+
+    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
+        begun.set()
+        if body["input"][0] < "text 20":
+            assert waiting.wait(4)  # until the other has sent what is its own, and waits for the rest
+        good(handler, body)
+
+    server.otherwise = behaviour
+    monkeypatch.setattr(cached.time, "sleep", lambda seconds: waiting.wait(0.01) if seconds < 1 else waiting.set())
+    one, other = (CachedEmbedder(embedder(server, dimensions=WIDTH, batch_size=4), tmp_path) for _ in range(2))
+    first = threading.Thread(target=one.fill, args=(texts[:20], "training"))
+    first.start()
+    assert begun.wait(30)
+    other.fill(texts[10:], "training")
+    first.join()
+    assert Counter(server.texts) == Counter(texts)
+    assert torch.equal(other.view(texts[10:])[:], vectors_of(texts[10:]))
+    assert other.queries.sent["training"] == 10
+    assert list(tmp_path.rglob("*.claim")) == []
+
+
+def test_what_another_process_claimed_and_left_is_sent(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = functools.partial(embedder, server, dimensions=WIDTH)
+    CachedEmbedder(made(), tmp_path).fill(["a"], "training")
+    (folder,) = tmp_path.iterdir()
+    (folder / "1-dead.claim").write_bytes(text_keys(["b"])[:, 0].tobytes())  # nobody locks it any more
+    CachedEmbedder(made(), tmp_path).fill(["b"], "training")
+    assert server.texts == ["a", "b"]
+    assert list(folder.glob("*.claim")) == []
+
+    silent = contextlib.ExitStack()
+    silent.enter_context(claiming(folder, text_keys(["c", "d"])))
+    monkeypatch.setattr(cached, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(cached, "_CLAIM_SECONDS", 0.05)
+    CachedEmbedder(made(), tmp_path).fill(["c"], "training")  # a process that hangs is not waited for
+    monkeypatch.setattr(cached, "_CLAIM_SECONDS", 900.0)
+    threading.Timer(0.1, silent.close).start()
+    CachedEmbedder(made(), tmp_path).fill(["d"], "training")
+    assert server.texts == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"[" * 50_000, b'{"dimension": "6"}', b'{"dimension": 0}', b"\xff"])
+def test_a_damaged_description_of_the_cache_costs_one_query(server: Server, tmp_path: Path, content: bytes) -> None:
+    CachedEmbedder(embedder(server), tmp_path).fill(["a"], "training")
+    (path,) = tmp_path.glob("*/embedder.json")
+    sound = path.read_bytes()
+    path.write_bytes(content)
+    for _ in range(2):
+        assert torch.equal(CachedEmbedder(embedder(server), tmp_path).embed(["a"]), vectors_of(["a"]))
+    assert path.read_bytes() == sound
+    assert server.texts == ["dimension", "a", "dimension"]
+
+
+def test_another_model_behind_the_same_name_is_found(server: Server, tmp_path: Path) -> None:
+    CachedEmbedder(embedder(server), tmp_path).fill(["a"], "training")
+    server.otherwise = lambda handler, body: good(handler, {**body, "dimensions": 7})
+    with pytest.raises(InputError, match=r"width 7 instead of 6, .* needs another cache_dir than"):
+        CachedEmbedder(embedder(server), tmp_path).embed(["b"])
+
+
+def test_the_key_goes_nowhere_else(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No redirect is followed, no cookie kept, no other key taken from a .netrc."""
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    heard: list[Any] = []
+
+    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
+        heard.append(handler.headers["Cookie"])
+        moved = {"Location": f"http://localhost:{server.server_port}/v2/embeddings"}
+        handler.answer({"data": rows(body)}, 200 if len(heard) < 3 else 307, Set_Cookie="who=you; Path=/", **moved)
+
+    server.otherwise = behaviour
+    found = embedder(server, api_key_env=None)
+    found.embed(["a"])
+    found.embed(["b"])
+    with pytest.raises(InputError, match=r"HTTP 307: .*redirects are not followed: .* \(http://localhost:\d+/v2"):
+        found.embed(["c"])
+    assert (server.keys, heard) == ([None] * 3, [None] * 3)
+
+
+def test_a_proxy_that_is_none_is_named_without_its_password(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "nonsense://me:secret@proxy:1")
+    with pytest.raises(InputError, match="check the environment variables HTTP_PROXY") as raised:
+        embedder(server).embed(["a"])
+    assert "secret" not in str(raised.value)
+
+
+def test_another_width_than_asked_for_or_than_before_is_an_error(server: Server) -> None:
+    server.script = [good, changed(lambda found: found[0]["embedding"].append(0.0))]
+    first = embedder(server)
+    first.embed(["a"])
+    with pytest.raises(InputError, match="gave vectors of width 7, the first answer had 6"):
+        first.embed(["b"])
+    server.otherwise = lambda handler, body: good(handler, {"input": body["input"]})
+    with pytest.raises(InputError, match=r"gave vectors of width 6, embedder\.dimensions asks for 3"):
+        embedder(server, dimensions=3).embed(["a"])
+
+
+def test_an_address_where_nothing_listens_is_named_at_once(server: Server) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
+        with pytest.raises(InputError, match=f"at {url}: no connection: "):
+            embedder(server, base_url=url, backoff=60.0).embed(["a"])
+
+
+def test_a_missing_key_is_found_before_anything_is_sent(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(InputError, match=r"embedder.api_key_env=OPENAI_API_KEY: .* is not set"):
+        embedder(server).embed(["a"])
+    assert len(embedder(server, api_key_env=None).embed(["a"])) == 1
+    assert server.keys == [None]
+
+
+@pytest.mark.parametrize("value", ["two words", "line\nbreak", "schlüssel"])
+def test_a_key_that_no_header_can_carry_is_not_quoted(
+    server: Server, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("MINE", value)
+    with pytest.raises(InputError, match=r"embedder.api_key_env=MINE: .* holds no key") as raised:
+        embedder(server, api_key_env="MINE").embed(["a"])
+    assert value not in str(raised.value)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        *(refusal(status, f"wrong key {KEY}, {'x' * 180} {KEY}") for status in (400, 401, 429, 500)),
+        raw(f"<html>{KEY}</html>".encode(), Content_Type=f"text/{KEY}"),
+        raw(json.dumps({"data": KEY}).encode()),
+        changed_row(0, index=KEY),
+    ],
+)
+def test_a_server_that_repeats_the_key_does_not_spread_it(
+    server: Server, behaviour: Behaviour, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server.otherwise = behaviour
+    with pytest.raises(InputError) as raised:
+        embedder(server, retries=1).embed(["a"])
+    assert server.keys[0] == f"Bearer {KEY}"
+    chain: list[BaseException] = [raised.value]
+    while cause := chain[-1].__cause__ or chain[-1].__context__:
+        chain.append(cause)
+    assert KEY not in "".join(f"{error!r}{error}{vars(error)}" for error in chain)
+    assert KEY[:12] not in str(raised.value)
+    assert KEY not in caplog.text
+
+
+def test_the_object_does_not_show_the_key(server: Server) -> None:
+    found = embedder(server)
+    found.embed(["a"])
+    assert KEY not in repr(found) + str(vars(found)) + str(vars(found._server)) + found.fingerprint
+
+
+def test_the_fingerprint_covers_what_changes_a_vector_and_nothing_else(server: Server) -> None:
+    fingerprint = embedder(server).fingerprint
+    assert server.requests == []
+    same: list[dict[str, Any]] = [
+        {"base_url": server.url.replace("http:", "https:") + "/"},
+        {"api_key_env": "OTHER", "batch_size": 1, "concurrency": 9, "timeout": 1.0, "retries": 0, "backoff": 2.0},
+        {"price_per_million_tokens": 1.0, "max_queries": 5},
+    ]
+    assert {embedder(server, **arguments).fingerprint for arguments in same} == {fingerprint}
+    other: list[dict[str, Any]] = [
+        {"base_url": f"{server.url}/other"},
+        {"base_url": server.url.replace("127.0.0.1", "localhost")},
+        {"base_url": "http://127.0.0.1:1/v1"},
+        *({"model": "n"}, {"dimensions": 6}, {"max_tokens": 512}),
+    ]
+    assert len({embedder(server, **arguments).fingerprint for arguments in other} | {fingerprint}) == 7
+
+
+def test_the_limit_counts_texts_and_keeps_what_arrived(server: Server, tmp_path: Path) -> None:
+    texts = [f"text {i:02d}" for i in range(30)]
+    cached = CachedEmbedder(embedder(server, batch_size=4, concurrency=2, max_queries=16), tmp_path)
+    with pytest.raises(QueryLimitError, match=r"max_queries=16 is reached: .* the 16 vectors that arrived are kept"):
+        cached.fill(texts, "training")
+    assert sum(server.sizes) == 16  # the probe is one of them
+    assert cached.queries.sent["training"] == 15
+    with pytest.raises(QueryLimitError):
+        cached.embed(["never seen"])
+    assert sum(server.sizes) == 16
+    assert cached.queries.sent["attack"] == 0
+
+    again = CachedEmbedder(embedder(server, batch_size=4, concurrency=2, max_queries=16), tmp_path)
+    again.fill(texts, "training")
+    assert torch.equal(again.view(texts)[:], vectors_of(texts))
+    assert Counter(text for text in server.texts if text in texts) == Counter(texts)  # each was sent once in all
+
+
+def test_the_limit_may_fall_on_the_end(server: Server) -> None:
+    found = embedder(server, dimensions=WIDTH, max_queries=5, batch_size=2)
+    assert len(found.embed(list("abcde"))) == 5
+    with pytest.raises(QueryLimitError):
+        found.embed(["f"])
+
+
+def test_an_attempt_that_may_be_billed_counts_and_a_refused_one_does_not(server: Server) -> None:
+    server.script = [refusal(429), refusal(500), reset]
+    found = embedder(server, dimensions=WIDTH, max_queries=3)
+    assert len(found.embed(["a"])) == 1  # sent, refused twice, sent and lost, sent again: two texts are counted
+    assert len(found.embed(["b"])) == 1
+    with pytest.raises(QueryLimitError):
+        found.embed(["c"])
+    server.script = [reset]
+    with pytest.raises(InputError, match=r"connection broke.*max_queries allows no further attempt"):
+        embedder(server, dimensions=WIDTH, max_queries=1).embed(["d"])
+
+
+def test_what_arrived_of_a_batch_before_a_failure_is_kept(server: Server, tmp_path: Path) -> None:
+    def fails_for_seven(handler: Handler, body: dict[str, Any]) -> None:
+        if "text 7" in body["input"]:
+            time.sleep(0.3)
+            refusal(400, "no sevens")(handler, body)
+        else:
+            good(handler, body)
+
+    server.otherwise = fails_for_seven
+    texts = [f"text {i}" for i in range(9)]
+    cached = CachedEmbedder(embedder(server, batch_size=1, concurrency=9), tmp_path)
+    with pytest.raises(UnfinishedError, match=r"no sevens; vectors that had arrived and are kept in the cache: 9$"):
+        cached.fill(texts, "training")
+    server.otherwise = good
+    server.requests.clear()
+    fresh = CachedEmbedder(embedder(server, dimensions=None), tmp_path)
+    assert torch.equal(fresh.embed(texts), vectors_of(texts))
+    assert server.texts == ["text 7"]  # and the dimension is known
+
+
+def test_a_failure_ends_the_waits_of_the_others(server: Server) -> None:
+    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
+        if body["input"] == ["bad"]:
+            time.sleep(0.2)
+            refusal(400, "bad")(handler, body)
+        else:
+            refusal(429, Retry_After="60")(handler, body)
+
+    server.otherwise = behaviour
+    begun = time.monotonic()
+    with pytest.raises(InputError, match=r"HTTP 400: bad$"):
+        embedder(server, batch_size=1).embed(["waiting", "bad", "waiting too"])
+    assert time.monotonic() - begun < 5
+
+
+def test_the_cache_sends_as_many_texts_as_keep_all_requests_busy(server: Server, tmp_path: Path) -> None:
+    texts = [f"text {i:02d}" for i in range(12)]
+    CachedEmbedder(embedder(server, dimensions=WIDTH, batch_size=3, concurrency=2), tmp_path).fill(texts, "training")
+    assert server.sizes == [3, 3, 3, 3]
+    CachedEmbedder(embedder(server, dimensions=4), tmp_path, batch_size=5).fill(texts, "training")
+    assert sorted(server.sizes[4:]) == [2, 5, 5]
+
+
+def test_a_large_job_is_announced_with_its_cost(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    texts = [f"{i:04d}" + "x" * 16 for i in range(1200)]  # 20 bytes: 5 tokens each
+    found = embedder(server, dimensions=WIDTH, price_per_million_tokens=250.0, max_queries=1000)
+    with pytest.raises(QueryLimitError):
+        CachedEmbedder(found, tmp_path).fill(texts, "training")
+    assert caplog.messages == [
+        f"embedder.model=m at {server.url}: 1,200 texts to embed, about 6,000 tokens; cost about 1.50 at 250 per "
+        "million; embedder.max_queries ends it after 1,000 texts"
+    ]
+    caplog.clear()
+    CachedEmbedder(embedder(server, dimensions=WIDTH), tmp_path).fill(texts, "training")  # 200 are left
+    assert caplog.messages == []
+    embedder(server).announce("grün" for _ in range(2000))  # 5 bytes: 2 tokens
+    assert "2,000 texts to embed, about 4,000 tokens; embedder.price_per_million_tokens would" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("base_url=https://me:secret@host/v1", "must be an http or https address without user name, query or fragment"),
+        ("base_url='https://host/v1?api-key=1'", "must be an http or https address"),
+        ("base_url=api.openai.com/v1", "must be an http or https address"),
+        ("base_url=http://host:port/v1", "must be an http or https address"),
+        ("base_url='http://host/\u202ev1'", "must be an http or https address"),
+        ("base_url=http:///v1", "must be an http or https address"),
+        ("api_key_env=sk-123", "key_env=***: must be the name of an environment variable in capitals, or null"),
+        ("api_key_env=abcdef0123", "key_env=***: must be the name of an environment variable in capitals, or null"),
+        ("max_queries=0", "must be at least 1"),
+        ("concurrency=0", "must be at least 1"),
+        ("timeout=0", "must be greater than 0"),
+    ],
+)
+def test_wrong_values_are_found_before_a_run(override: str, message: str) -> None:
+    config = configuration.compose("train", ["embedder=openai", f"embedder.{override}"])
+    [found] = configuration.check(config)
+    assert message in found
+
+
+def test_the_option_gives_every_argument_its_default() -> None:
+    written = yaml.safe_load((ROOT / "configs" / "embedder" / "openai.yaml").read_text(encoding="utf-8"))
+    assert written.pop("_target_") == "embedders.openai_api.OpenAIEmbedder"
+    assert configuration.check(configuration.compose("train", ["embedder=openai"])) == []
+    parameters = inspect.signature(OpenAIEmbedder).parameters
+    assert written == {name: parameter.default for name, parameter in parameters.items()}
+
+
+@pytest.mark.slow
+def test_a_run_goes_through_and_leaves_no_key_behind(server: Server, tmp_path: Path, warm: Warm) -> None:
+    server.script = [refusal(429, f"slow down, {KEY}"), good, refusal(500)]
+    environment = {**os.environ, "OPENAI_API_KEY": KEY, "OMP_NUM_THREADS": "1"}
+
+    def run(*overrides: str) -> subprocess.CompletedProcess[str]:
+        command = [
+            *(str(ROOT / "train.py"), "embedder=openai", f"embedder.base_url={server.url}", "embedder.model=m"),
+            *("debug=smoke", "trainer=cpu", "embedder.backoff=0.001", "hydra.verbose=true"),
+            *("attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2"),
+            *(f"cache_dir={tmp_path / 'cache'}", *overrides),
+        ]
+        return warm.run(command, environment=environment)
+
+    done = run(f"run_dir={tmp_path / 'limited'}", "embedder.max_queries=100")
+    assert done.returncode == 2
+    assert "embedder.max_queries=100 is reached" in done.stderr.splitlines()[-1]
+    assert sum(server.sizes) >= 100
+    spoken = done.stdout + done.stderr
+    server.script = [good, reset]
+    done = run(f"run_dir={tmp_path / 'whole'}")
+    assert done.returncode == 0, done.stderr
+    spoken += done.stdout + done.stderr
+    assert json.loads((tmp_path / "whole" / "record.json").read_text())["embedder"]["dimension"] == WIDTH
+    assert server.answered.pop("dimension") == 1
+    assert len(server.answered) > 256
+    assert set(server.answered.values()) == {1}  # the second run has sent what the first has not
+
+    asked, server.otherwise = len(server.requests), refusal(500)
+    del environment["OPENAI_API_KEY"]
+    place = server.url.removeprefix("http://").partition("/")[0]
+    trust = f"trust=[{place},OPENAI_API_KEY]"
+    command = [str(ROOT / "evaluate.py"), f"run={tmp_path / 'whole'}", "trainer=cpu", trust]
+    done = warm.run(command, environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert len(server.requests) == asked
+
+    assert set(server.keys) == {f"Bearer {KEY}"}
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) > 10
+    assert [path for path in files if KEY.encode() in path.read_bytes()] == []
+    assert KEY not in spoken

@@ -1,0 +1,345 @@
+"""kill -9 in the middle of a test, then the same again: nothing is inverted twice, and the results are the same.
+
+This file is also the program that is killed: ``python test_resume_evaluation.py <directory> <seconds a text>``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning import Trainer
+
+import configuration
+import evaluate as evaluate_script
+import limits
+import runs
+import train
+from attacks.base import Attack, Prediction, Targets
+from attacks.vec2text.search import Round
+from callbacks.iterative_correction import IterativeCorrection
+from callbacks.predictions import Predictions
+from callbacks.run_record import RunRecord
+from datamodules.inversion import InversionDataModule
+from defenses.identity import Identity
+from embedders.base import fingerprint_of
+from embedders.cache.cached import CachedEmbedder
+from errors import InputError
+from examples import Example, Split
+from run_directory.batch_cache import FinishedBatches, Unfinished, counted, settings_key
+from scoring.models import ScoringModels
+from support.letters import Letters
+from support.processes import ROOT, Script, Warm
+
+NAMES = ["ada", "bob", "cleo", "dan", "eve", "finn", "gus", "hal", "ida", "jon", "kit", "lea"]
+TEXTS = [f"{name} met {other} in rome" for name in NAMES for other in NAMES if name != other][:40]
+BATCH = 4
+
+
+class Source:
+    def load(self) -> Mapping[Split, Sequence[Example]]:
+        return {"train": [], "test": [Example(i, text) for i, text in enumerate(TEXTS)]}
+
+
+class Slow(Attack):
+    """Asks for a text of its own and a shared one for each target, slowly, and notes which it was given."""
+
+    trainable = False
+
+    def __init__(self, pause: float = 0.0, weight: float = 1.0) -> None:
+        super().__init__()
+        self.pause, self.given = pause, list[int]()
+        self.weight = torch.nn.Parameter(torch.tensor(weight))
+
+    def setup(self, stage: str) -> None:
+        self.dimension = self.data.dimension
+
+    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        assert oracle is not None
+        self.given += targets.index.tolist()
+        time.sleep(self.pause * len(targets.index))
+        oracle.embed([f"guess {i}" for i in targets.index.tolist()] + ["a shared guess"])
+        return [Prediction((f"{TEXTS[i][:-2]}\u2028", TEXTS[i]), tokens=(i, 7)) for i in targets.index.tolist()]
+
+    def correct(self, targets: Targets, oracle: CachedEmbedder | None, *, steps: int, beams: int) -> list[list[Round]]:
+        assert oracle is not None
+        time.sleep(self.pause)
+        oracle.embed([f"correction {i} {beams}" for i in targets.index.tolist()])
+        began = time.perf_counter()
+        return [
+            [
+                Round(
+                    TEXTS[i][: 6 + 7 * step * beams], 1 - 1 / (i + step * beams + 2), step, time.perf_counter() - began
+                )
+                for step in range(steps + 1)
+            ]
+            for i in targets.index.tolist()
+        ]
+
+
+def evaluate(directory: Path, attack: Slow, *, settings: str = "plain", batch: int = BATCH) -> Path:
+    """What evaluate.py does with a run, without a run."""
+    embedder = CachedEmbedder(Letters(), directory / "cache")
+    data = InversionDataModule(Source(), eval_batch_size=batch, drop_repeated=False)
+    data.connect(embedder, Identity())
+    attack.connect(directory / "artifacts", embedder)
+    output = directory / "out"
+    attack.finished = FinishedBatches(output / runs.FINISHED, settings)
+    trainer = Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, use_distributed_sampler=False,
+        callbacks=[
+            Predictions(output, embedder, None, ScoringModels()), IterativeCorrection([0, 1, 2], [1, 2]),
+            RunRecord(output, embedder),
+        ],
+    )  # fmt: skip
+    trainer.test(attack, data, verbose=False)
+    attack.finished.clear()
+    return output
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted((directory / "out" / runs.FINISHED).glob("*.json"))
+
+
+def kill_when(process: Script, due: Callable[[], bool], seconds: float = 120) -> None:
+    """kill -9 for the process and its children, once something is due."""
+    end = time.monotonic() + seconds
+    try:
+        while not due():
+            assert process.poll() is None, "it ended before it could be killed"
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    finally:
+        process.kill()
+
+
+def contents(output: Path) -> dict[str, Any]:
+    """All that a test leaves, apart from its own time and that of others."""
+    metrics = json.loads((output / runs.METRICS).read_text())
+    table = json.loads((output / "corrections.json").read_text())
+    return {
+        "predictions": (output / runs.PREDICTIONS).read_bytes(),
+        "metrics": {name: value for name, value in metrics.items() if name != "seconds"},
+        "table": [{name: value for name, value in row.items() if name != "seconds"} for row in table["table"]],
+        "asked": json.loads((output / runs.RECORD).read_text())["embedder"]["asked"],
+    }
+
+
+@pytest.mark.slow
+def test_a_killed_test_goes_on_and_ends_alike(tmp_path: Path, warm: Warm) -> None:
+    killed, unbroken = tmp_path / "killed", tmp_path / "unbroken"
+    kill_when(warm.start([__file__, str(killed), "0.03"]), lambda: len(files(killed)) >= 8)
+    stood = {path: path.read_bytes() for path in files(killed)}
+    assert 8 <= len(stood) < 30
+    firsts = [int(path.stem[-9:]) for path in stood if "predictions" in path.name]
+    predicted = {index for first in firsts for index in range(first, first + BATCH)}
+    assert not (killed / "out" / runs.METRICS).exists()
+    attack, other = Slow(), Slow()
+    evaluate(killed, attack)
+    evaluate(unbroken, other)
+    assert set(attack.given) == set(range(40)) - predicted
+    assert sorted(other.given) == list(range(40))
+    assert contents(killed / "out") == contents(unbroken / "out")
+    assert contents(killed / "out")["metrics"]["queries"] == 41
+    assert contents(killed / "out")["asked"]["attack"] == 41 + 80
+    # The time of the finished batches is that of the session that was killed: 0.03 s a text.
+    assert json.loads((killed / "out" / runs.METRICS).read_text())["seconds"] >= 0.03 * len(predicted)
+    assert not files(killed)
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def finished(directory: Path) -> None:
+    """Leave the files of all batches in ``directory``, as after a kill before the figures stood."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FinishedBatches, "clear", lambda self: None)
+        evaluate(directory, Slow())
+
+
+def test_all_batches_finished_and_the_scoring_killed(tmp_path: Path) -> None:
+    finished(tmp_path)
+    before = contents(tmp_path / "out")
+    again = Slow()
+    evaluate(tmp_path, again)
+    assert again.given == []
+    assert contents(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("changed", ["settings", "weights", "batch", "vectors"])
+def test_what_changed_is_inverted_again(tmp_path: Path, changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    finished(tmp_path)
+    if changed == "vectors":
+        monkeypatch.setattr(Letters, "fingerprint", fingerprint_of(kind="letters", used="again"))
+        monkeypatch.setattr(Letters, "embed", lambda self, texts: torch.ones(len(texts), Letters.dimension))
+    attack = Slow(weight=2.0 if changed == "weights" else 1.0)
+    evaluate(
+        tmp_path, attack, settings="others" if changed == "settings" else "plain", batch=5 if changed == "batch" else 4
+    )
+    assert sorted(attack.given) == list(range(40))
+
+
+def test_a_damaged_file_is_made_again(tmp_path: Path) -> None:
+    finished(tmp_path)
+    files(tmp_path)[-1].write_text('{"key": ')
+    attack = Slow()
+    evaluate(tmp_path, attack)
+    assert attack.given == [36, 37, 38, 39]
+
+
+def test_a_file_that_is_too_large_is_made_again(tmp_path: Path) -> None:
+    finished(tmp_path)
+    os.truncate(files(tmp_path)[-1], limits.LARGEST_JSON + 1)
+    attack = Slow()
+    evaluate(tmp_path, attack)
+    assert attack.given == [36, 37, 38, 39]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [],
+        "text",
+        None,
+        {"key": "another"},
+        {"value": None},
+        {"value": [[]] * 4},
+        {"value": [{"candidates": []}] * 4},
+        {"value": [{"candidates": ["a"], "kind": "poem"}] * 4},
+        {"value": [{"candidates": ["a"]}] * 5},  # as many as there are targets, no more
+        {"queries": 3},
+        {"queries": "no base64"},
+        {"queries": "AAAA"},  # no whole number of keys
+        {"seconds": "long"},
+        {"seconds": -1.0},
+        {"seconds": 1e400},
+    ],
+)
+def test_a_file_that_is_none_of_a_test_is_made_again(tmp_path: Path, changes: Any) -> None:
+    """Whoever wrote it: a run directory may be somebody else's, and the key is no secret."""
+    finished(tmp_path)
+    before = contents(tmp_path / "out")
+    path = next(path for path in files(tmp_path) if path.name == "predictions-000000036.json")
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, **changes} if isinstance(changes, dict) else changes))
+    attack = Slow()
+    evaluate(tmp_path, attack)
+    assert attack.given == [36, 37, 38, 39]
+    assert contents(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [3, 4, 5, 6],
+        [{"index": index, "rounds": []} for index in range(36, 40)],
+        [{"index": 4000 + index, "rounds": [{"step": 0, "text": "a", "cosine": 1, "queries": 1, "seconds": 1}]}
+         for index in range(4)],
+        [{"index": index, "rounds": [{"step": 0, "text": 3, "cosine": 1, "queries": 1, "seconds": 1}]}
+         for index in range(36, 40)],
+        [{"index": index, "rounds": [{"step": 1, "text": "a", "cosine": 1, "queries": 1, "seconds": 1}]}
+         for index in range(36, 40)],
+    ],
+)  # fmt: skip
+def test_corrections_that_are_none_are_made_again(tmp_path: Path, value: Any) -> None:
+    finished(tmp_path)
+    before = contents(tmp_path / "out")
+    path = next(path for path in files(tmp_path) if path.name == "correction-1-000000036.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "value": value}))
+    evaluate(tmp_path, Slow())
+    assert contents(tmp_path / "out") == before
+
+
+def test_an_interrupted_search_that_is_none_is_begun_anew(tmp_path: Path) -> None:
+    kept = Unfinished(tmp_path / "search.pt", "key")
+    assert kept.read() is None
+    kept.write({"stage": 1})
+    assert kept.read() == {"stage": 1}
+    for content in ([], {"key": "another", "value": {}}, {"key": "key", "value": 3}, {"key": "key"}):
+        torch.save(content, tmp_path / "search.pt")
+        assert kept.read() is None
+    for damaged in (b"", b"PK", {"key": "key", "value": {"book": torch.zeros(1).expand(10**10)}}):
+        if isinstance(damaged, bytes):
+            (tmp_path / "search.pt").write_bytes(damaged)
+        else:
+            torch.save(damaged, tmp_path / "search.pt")
+        with pytest.warns(UserWarning, match="that batch is begun anew"):
+            assert kept.read() is None
+
+
+def test_settings_that_cannot_change_a_text_do_not_matter() -> None:
+    config = {
+        "attack": {"beams": 1}, "seed": 0, "run_dir": "a", "callbacks": {}, "embedder": {"max_queries": 5},
+        "trainer": {"devices": 1, "precision": "32-true"},
+    }  # fmt: skip
+    key = settings_key(config, "embedder")
+    moved = {**config, "run_dir": "b", "ckpt_path": "last", "embedder": {"max_queries": 9}, "callbacks": {"x": 1}}
+    assert settings_key({**moved, "trainer": {"devices": 8, "precision": "32-true"}}, "embedder") == key
+    for other in (
+        settings_key(config, "another embedder"),
+        settings_key({**config, "attack": {"beams": 2}}, "embedder"),
+        settings_key({**config, "seed": 1}, "embedder"),
+        settings_key({**config, "trainer": {"devices": 1, "precision": "bf16-true"}}, "embedder"),
+    ):
+        assert other != key
+
+
+def test_queries_of_a_block_are_also_those_of_the_whole(tmp_path: Path) -> None:
+    embedder = CachedEmbedder(Letters(), tmp_path)
+    embedder.embed(["a", "b"])
+    with counted(embedder) as queries:
+        embedder.embed(["b", "c"])
+        embedder.embed(["d"], "scoring")
+    assert queries.asked == {"training": 0, "attack": 2, "scoring": 1}
+    assert queries.sent == {"training": 0, "attack": 1, "scoring": 1}
+    assert embedder.queries.asked == {"training": 0, "attack": 3, "scoring": 1}
+    assert embedder.queries.sent == {"training": 0, "attack": 3, "scoring": 1}
+
+
+def again(*lines: str) -> None:
+    """evaluate.py in this process, which has the libraries loaded."""
+    evaluate_script.evaluate(*configuration.on_run("evaluate", [*lines, "trainer.enable_progress_bar=false"]))
+
+
+@pytest.mark.slow
+def test_evaluate_goes_on_after_kill_9(tmp_path: Path, warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real command line is killed, with eight queries a text."""
+    monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
+    run, out, unbroken = (tmp_path / name for name in ("run", "out", "unbroken"))
+    tiny = ["attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2", "trainer=cpu",
+            "attack.decoding.max_new_tokens=12", "trainer.max_steps=2", "trainer.max_time=null", "~callbacks.progress",
+            "datamodule.source.sentences=200", "+datamodule.source.valid=20", "+datamodule.source.test=60",
+            "datamodule.limit_train=100", "datamodule.limit_valid=2", "datamodule.limit_test=40", "logger=none",
+            f"run_dir={run}"]  # fmt: skip
+    train.train(configuration.compose("train", tiny))
+    command = [f"run={run}", "attack.decoding.rerank=8", "datamodule.eval_batch_size=4"]
+
+    def done() -> int:
+        return len(list((out / runs.FINISHED).glob("*.json")))
+
+    kill_when(warm.start([str(ROOT / "evaluate.py"), *command, f"output_dir={out}"]), lambda: done() >= 3)
+    assert 3 <= done() < 10
+    shutil.copytree(out, tmp_path / "other")
+    again(*command, f"output_dir={out}")
+    again(*command, f"output_dir={unbroken}")
+    assert (out / runs.PREDICTIONS).read_bytes() == (unbroken / runs.PREDICTIONS).read_bytes()
+    first, second = (json.loads((path / runs.METRICS).read_text()) for path in (out, unbroken))
+    assert {**first, "seconds": 0} == {**second, "seconds": 0}
+    assert first["queries"] > 40
+    assert not (out / runs.FINISHED).exists()
+    with pytest.raises(InputError, match=r"^output_dir=.*: already holds a run or finished results; choose"):
+        again(*command, f"output_dir={out}")
+    # The same directory with another decoding: nothing of the finished batches is taken for it.
+    again(command[0], "attack.decoding.beams=1", "datamodule.eval_batch_size=4", f"output_dir={tmp_path / 'other'}")
+    assert json.loads((tmp_path / "other" / runs.METRICS).read_text())["queries"] == 0
+
+
+if __name__ == "__main__":
+    evaluate(Path(sys.argv[1]), Slow(float(sys.argv[2])))

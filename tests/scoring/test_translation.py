@@ -1,0 +1,268 @@
+"""Ad hoc translation: figures by hand, a translator built here, and both texts in predictions.jsonl."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import configuration
+from attacks.base import Prediction
+from errors import InputError
+from examples import Example
+from metrics.scored import Scored
+from metrics.scoring import score
+from models.tokenizing import train_tokenizer
+from reports.scoring import score_predictions
+from reports.wording import measure
+from scoring.models import ScoringModels, scoring_models
+from scoring.translation import Translator
+from support.processes import ROOT
+from train import train
+
+GERMAN = ["zwei männer kochen", "ein roter hund läuft", "sie liest bücher", "das meer ist kalt"]
+ENGLISH = ["two men cook", "a red dog runs", "she reads books", "the sea is cold"]
+
+
+def untrained() -> tuple[Any, Any]:
+    """A T5 of random weights, and a tokenizer that writes the end token itself, as translation models' do."""
+    from tokenizers.processors import TemplateProcessing
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    tokenizer = train_tokenizer([*GERMAN, *ENGLISH], 300)
+    end = [("<eos>", tokenizer.eos_token_id)]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A <eos>", special_tokens=end)
+    torch.manual_seed(0)
+    config = T5Config(
+        vocab_size=len(tokenizer), d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2, dropout_rate=0.0,
+        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    return T5ForConditionalGeneration(config), tokenizer
+
+
+@pytest.fixture(scope="module")
+def german_english(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A translator that has learnt four sentences by heart."""
+    folder = tmp_path_factory.mktemp("translators") / "de-en"
+    model, tokenizer = untrained()
+    inputs = tokenizer(GERMAN, padding=True, padding_side="right", return_tensors="pt")
+    labels = tokenizer(ENGLISH, padding=True, padding_side="right", return_tensors="pt")["input_ids"]
+    labels = labels.masked_fill(labels == tokenizer.pad_token_id, -100)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], labels=labels).loss.backward()
+        optimizer.step()
+    model.eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+# -- the translator ---------------------------------------------------------------------------------------------------
+
+
+def test_it_translates_what_it_has_learnt(german_english: Path) -> None:
+    translator = Translator("de", {"en": str(german_english)}, beams=2, max_new_tokens=20)
+    texts = [GERMAN[2], "", GERMAN[0], GERMAN[2], "bleibt deutsch", " "]
+    assert translator.translate(texts, ["en", "en", "en", "en", "de", "en"]) == [
+        ENGLISH[2], "", ENGLISH[0], ENGLISH[2], "bleibt deutsch", "",
+    ]  # fmt: skip
+
+
+def test_a_text_is_translated_once_and_alone_as_among_others(
+    german_english: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator = Translator("de", {"en": str(german_english)})
+    asked: list[str] = []
+    original = translator._translated
+
+    def counting(texts: Sequence[str], language: str) -> Any:
+        asked.extend(texts)
+        return original(texts, language)
+
+    monkeypatch.setattr(translator, "_translated", counting)
+    together = translator.translate([*GERMAN, GERMAN[0]], ["en"] * 5)
+    assert translator.translate(GERMAN[:2], ["en", "en"]) == together[:2]
+    assert asked == GERMAN
+    monkeypatch.setattr("scoring.translation._TOKENS_AT_ONCE", {"cpu": 1})  # one text at a time
+    assert Translator("de", {"en": str(german_english)}).translate(GERMAN, ["en"] * 4) == together[:4] == ENGLISH
+
+
+def test_what_stands_before_a_text(german_english: Path) -> None:
+    plain = Translator("de", {"en": str(german_english)}, max_new_tokens=20)
+    told = Translator("de", {"en": str(german_english)}, prefixes={"en": "zwei "}, max_new_tokens=20)
+    assert told.translate(["männer kochen"], ["en"]) == plain.translate([GERMAN[0]], ["en"]) == [ENGLISH[0]]
+
+
+def test_a_language_without_a_model_is_said_and_left_out(german_english: Path) -> None:
+    translator = Translator("de", {"en": str(german_english)})
+    with pytest.warns(UserWarning, match=r"in 'fr' are not translated: scoring\.translation\.models has en"):
+        assert translator.translate([GERMAN[0], GERMAN[1]], ["fr", "en"]) == [None, ENGLISH[1]]
+    with pytest.warns(UserWarning, match="of unknown language are not translated"):
+        assert translator.translate([GERMAN[0]], [None]) == [None]
+
+
+def test_bad_choices(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"models\.de: predictions are in 'de'"):
+        Translator("de", {"de": "x"})
+    with pytest.raises(ValueError, match=r"prefixes\.fr: there is no such model"):
+        Translator("de", {"en": "x"}, prefixes={"fr": ">>fra<< "})
+    missing = Translator("de", {"en": str(tmp_path / "nothing")})
+    with pytest.raises(InputError, match=r"scoring\.translation\.models\.en=.*nothing: no encoder-decoder model"):
+        ScoringModels(translation=missing).check()
+
+
+def test_models_are_asked_before_anything_else(tmp_path: Path) -> None:
+    config = configuration.compose(
+        "train", [
+            "scoring/translation=encoder_decoder", "scoring.translation.written=de",
+            f"scoring.translation.models={{en: {tmp_path / 'nothing'}}}",
+        ],
+    )  # fmt: skip
+    with pytest.raises(InputError, match=r"scoring\.translation\.models\.en"):
+        scoring_models(config)
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+ROWS = [
+    Scored("two men cook", "zwei männer kochen", language="en", translation="two men cook"),
+    Scored("a red dog runs", "ein hund", language="en", translation="a dog"),
+    Scored("deux hommes", "zwei männer", language="fr"),
+]
+
+
+def test_translated_figures_by_hand() -> None:
+    figures = score(ROWS)
+    assert figures["exact_match"] == 0.0
+    assert figures["translated/exact_match"] == 50.0
+    # "a dog" has two of the four words and none that is wrong: precision 1, recall 1/2
+    assert figures["translated/token_f1"] == pytest.approx((100 + 200 / 3) / 2)
+    assert figures["translated/examples"] == 2
+    alone = score([replace(row, prediction=row.translation or "", translation=None) for row in ROWS[:2]])
+    assert figures["translated/bleu"] == alone["bleu"]
+    assert figures["translated/rougeL"] == alone["rougeL"]
+    assert not [key for key in figures if key.startswith("translated/") and key.endswith(("/en", "cosine"))]
+
+
+def test_translated_figures_of_each_language() -> None:
+    figures = score([*ROWS[:2], replace(ROWS[2], translation="deux hommes")])
+    assert (figures["translated/exact_match/en"], figures["translated/exact_match/fr"]) == (50.0, 100.0)
+    assert (figures["exact_match/en"], figures["exact_match/fr"]) == (0.0, 0.0)
+    assert figures["translated/examples/fr"] == 1
+
+
+def test_without_translations_there_are_no_such_figures() -> None:
+    assert not [key for key in score([ROWS[2]]) if key.startswith("translated/")]
+    assert measure("translated/token_f1").title == "Token F1, translated"
+    assert (measure("translated/bleu").kind, measure("translated/bleu").more) == ("score", "higher")
+
+
+class Held:
+    """A data module's test split, and a cache whose vectors are never asked for."""
+
+    tokenizer = "minilm"
+    hypotheses = "clean"
+
+    def examples(self, split: str) -> list[Example]:
+        return [Example(0, text, language="en") for text in ENGLISH[:2]]
+
+    def vectors(self, split: str, indices: Sequence[int]) -> torch.Tensor:
+        return torch.ones(len(indices), 2)
+
+    clean_vectors = vectors  # there is no defense
+
+    def fill(self, texts: Sequence[str], purpose: str) -> None:
+        assert purpose == "scoring"
+
+    def embed(self, texts: Sequence[str], purpose: str) -> torch.Tensor:
+        return torch.ones(len(texts), 2)
+
+    def tokens(self, texts: Sequence[str]) -> None:
+        return None
+
+
+def test_words_in_no_order_are_not_translated(german_english: Path) -> None:
+    held: Any = Held()
+    models = ScoringModels(translation=Translator("de", {"en": str(german_english)}))
+    texts = {0: Prediction((GERMAN[0],)), 1: Prediction((GERMAN[1],))}
+    rows, figures = score_predictions(texts, held, held, None, held, models)
+    assert [row["translation"] for row in rows] == ENGLISH[:2]
+    assert [row["language"] for row in rows] == ["en", "en"]
+    assert (figures["exact_match"], figures["translated/exact_match"]) == (0.0, 100.0)
+    bags = {index: replace(prediction, kind="set") for index, prediction in texts.items()}
+    rows, figures = score_predictions(bags, held, held, None, held, models)
+    assert not [row for row in rows if "translation" in row]
+    assert not [key for key in figures if key.startswith("translated/")]
+
+
+# -- from end to end --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_predictions_keep_both_texts(german_english: Path, tmp_path: Path) -> None:
+    rows = [{"text": text, "language": "de", "split": "train"} for text in GERMAN]
+    rows += [{"text": text, "language": "en", "split": "test"} for text in ENGLISH]
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    train(configuration.compose("train", [
+        "attack=nearest_neighbor", "debug=smoke", "logger=none", "datamodule=files", f"datamodule.path={path}",
+        "datamodule.split_field=split", "datamodule.language_field=language", f"run_dir={tmp_path / 'run'}",
+        f"cache_dir={tmp_path / 'cache'}", "scoring/translation=encoder_decoder", "scoring.translation.written=de",
+        f"scoring.translation.models={{en: {german_english}}}", "scoring.translation.max_new_tokens=20",
+    ]))  # fmt: skip
+    found = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    by_german = dict(zip(GERMAN, ENGLISH, strict=True))
+    assert [row["translation"] for row in found] == [by_german[row["prediction"]] for row in found]
+    figures = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    right = sum(row["translation"] == row["reference"] for row in found)
+    assert right
+    assert figures["exact_match"] == 0.0
+    assert figures["translated/exact_match"] == 25 * right
+    assert json.loads((tmp_path / "run" / "baseline.json").read_text())["translated/exact_match"] == 25 * right
+    assert "BLEU, translated" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+# -- there and back ---------------------------------------------------------------------------------------------------
+
+
+def round_trip(*arguments: str) -> None:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    main = importlib.import_module("round_trip").main
+    sys.path.pop(0)
+    main(arguments)
+
+
+def test_texts_translated_there_and_back(german_english: Path, tmp_path: Path) -> None:
+    """The two translations, one after the other; what an earlier session has done is taken over, half a line is not."""
+    rows = [{"reference": text, "split": "test"} for text in [*GERMAN, " "]] + [{"reference": "x", "split": "train"}]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [
+        str(tmp_path / "texts.jsonl"), "--field", "reference", "--split", "test", "--there", str(german_english),
+        "--back", str(german_english), "--beams", "1", "--max-new-tokens", "20", "--output",
+        str(tmp_path / "out.jsonl"),
+    ]  # fmt: skip
+    done = {"text": "of an earlier session", "original": GERMAN[0], "pivot": ENGLISH[0]}
+    (tmp_path / "out.jsonl.part").write_text(json.dumps(done) + '\n{"text": "cut o')
+    round_trip(*command)
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert found[0] == done
+    assert [(row["original"], row["pivot"]) for row in found] == list(zip(GERMAN, ENGLISH, strict=True))
+    back = Translator("there", {"back": str(german_english)}, beams=1, max_new_tokens=20)
+    assert [row["text"] for row in found[1:]] == back.translate(ENGLISH[1:], ["back"] * 3)
+    assert not (tmp_path / "out.jsonl.part").exists()
+    (tmp_path / "out.jsonl.part").write_text(json.dumps({**done, "original": "another text"}) + "\n")
+    with pytest.raises(SystemExit, match=r"out\.jsonl\.part: is of other texts"):
+        round_trip(*command)
+    with pytest.raises(SystemExit, match="no field 'text' \\(--field\\), only reference, split"):
+        round_trip(command[0], *command[3:])
+    with pytest.raises(SystemExit, match="--there=nowhere: no encoder-decoder model"):
+        round_trip(*command[:6], "nowhere", *command[7:-1], str(tmp_path / "other.jsonl"))

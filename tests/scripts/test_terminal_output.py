@@ -1,0 +1,318 @@
+"""Only our own lines on the terminal of a run; those of installed packages in its log."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import logging.config
+import os
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import warnings
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import tqdm
+from omegaconf import DictConfig, OmegaConf
+
+from configuration import console
+from support.processes import ROOT, Warm
+from support.tiny_models import tiny_language_model
+
+SITE = Path(sysconfig.get_path("purelib"))
+SMALL = [
+    "trainer.accelerator=cpu", "trainer.max_steps=1", "trainer.max_time=null", "datamodule.limit_train=128",
+    "datamodule.limit_valid=16", "datamodule.limit_test=16", "datamodule.eval_batch_size=8",
+    "trainer.precision=32-true", "attack.decoding.beams=1", "attack.decoding.max_new_tokens=8",
+]  # fmt: skip
+NOT_OURS = [
+    "litlogger", "was configured so", "GPU available", "TPU available", "Mixed Precision", "`Trainer.fit` stopped",
+    "weights_only", "deprecated", "Warning", "site-packages", "GLOBAL_RANK", "distributed_backend",
+    "distributed processes", "[Gloo]", "c10d", "socket.cpp", "gemm_4bit", "Restoring states", "Loaded model weights",
+    "it/s", "Loading weights", "Materializing", "PyTorch was not found", "max_length", "generation flags",
+]  # fmt: skip
+CODE = """
+import logging, sys, warnings
+from configuration import console
+held = console.hold()
+import bitsandbytes  # whose operators for a CPU may be missing, of which it warns on stderr
+logging.getLogger("library").warning("of our own file, before there is a log")
+console.show_and_log(None)
+console.quieten(held)
+warnings.warn("for the user")
+warnings.warn("for developers", FutureWarning)
+logging.getLogger("lightning").info("said here")
+"""
+
+
+def script(name: str, *arguments: str, folder: Path) -> str:
+    """All that a script writes on a terminal."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / f"{name}.py"), *arguments],
+        cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT), "UNEMBED_CACHE": str(folder / "cache")}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("terminal")
+
+
+@pytest.fixture(scope="module")
+def first_run(folder: Path) -> str:
+    return script("train", *SMALL, "run_dir=run", folder=folder)
+
+
+def foreign(terminal: str) -> list[str]:
+    return [fragment for fragment in NOT_OURS if fragment in terminal]
+
+
+@pytest.mark.slow
+def test_a_first_run_shows_our_own_lines_only(folder: Path, first_run: str) -> None:
+    assert foreign(first_run) == []
+    assert first_run.startswith("run directory: run\ntexts: 128 train, 16 valid, 16 test")
+    log = (folder / "run" / "log").read_text(encoding="utf-8")
+    for fragment in ("GPU available", "limit_train_batches=1.0", "`Trainer.fit` stopped", "texts: 128 train"):
+        assert fragment in log
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("first_run")
+def test_an_evaluation_is_quiet_too_and_has_a_log(folder: Path) -> None:
+    assert foreign(script("evaluate", "run=run", "output_dir=again", folder=folder)) == []
+    log = (folder / "again" / "log").read_text(encoding="utf-8")
+    for fragment in ("GPU available", "Loaded model weights", "texts: 128 train"):
+        assert fragment in log
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("first_run")  # which has embedded the texts
+def test_two_processes_are_as_quiet_as_one(folder: Path) -> None:
+    terminal = script("train", *SMALL, "run_dir=two", "trainer=ddp", "trainer.devices=2", folder=folder)
+    assert foreign(terminal) == []
+    assert terminal.count("run directory: two\n") == 1
+    assert "distributed_backend=gloo" in (folder / "two" / "log").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("first_run")
+def test_reading_vectors_back_and_an_audit_are_quiet(folder: Path) -> None:
+    vectors = np.random.default_rng(0).standard_normal((6, 384)).astype(np.float32)
+    np.save(folder / "mine.npy", vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    read = script("invert", "run=run", "vectors=mine.npy", folder=folder)
+    assert foreign(read) == []
+    assert read.endswith("6 texts written to mine.npy.texts.jsonl\n")
+    audited = script("audit", "run=run", "vectors=mine.npy", "output_dir=audit", "defenses=[]", folder=folder)
+    assert foreign(audited) == []
+    assert audited.endswith("Report: audit/audit.html\n")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("first_run")  # which has embedded the texts
+def test_the_directory_that_is_named_is_the_runs_own(folder: Path) -> None:
+    """Its name has the time in it, which is read once."""
+    named = script("train", *SMALL, folder=folder).splitlines()[0].removeprefix("run directory: ")
+    assert (folder / named / "report.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("first_run")  # which has embedded the texts
+def test_a_pretrained_model_is_read_quietly(folder: Path) -> None:
+    model = tiny_language_model(folder / "model")
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": "w58"}))
+    llm = ["attack=llm", f"attack.backbone.name={model}", "datamodule.max_tokens=8", "attack.decoding.max_new_tokens=4"]
+    terminal = script("train", *SMALL, *llm, "run_dir=llm", folder=folder)
+    assert foreign(terminal) == []
+    assert terminal.startswith("run directory: llm\n")
+    assert "\ntexts: 128 train, 16 valid, 16 test" in terminal
+
+
+def test_imports_are_held_until_there_is_a_log(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    file = tmp_path / "said.py"
+    file.write_text(CODE)
+    done = subprocess.run(
+        [sys.executable, str(file)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr.splitlines()) == (
+        "",
+        ["of our own file, before there is a log", "for the user", "said here"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "level", "shown"),
+    [
+        (ROOT / "attacks" / "base.py", logging.INFO, True),
+        (Path("/home/somebody/word_guesser.py"), logging.WARNING, True),
+        (SITE / "lightning" / "pytorch" / "trainer.py", logging.WARNING, False),
+        (SITE / "lightning" / "pytorch" / "trainer.py", logging.ERROR, True),
+        (ROOT / ".venv" / "lib" / "python3" / "site-packages" / "peft" / "x.py", logging.WARNING, False),
+        (Path(sysconfig.get_path("stdlib")) / "subprocess.py", logging.WARNING, False),
+        (ROOT / "benchmarks" / "site-packages" / "x.py", logging.WARNING, False),
+        (ROOT / "train.py", logging.INFO, True),
+    ],
+)
+def test_who_is_shown(file: Path, level: int, shown: bool) -> None:
+    record = logging.LogRecord("lightning.pytorch", level, str(file), 1, "said", None, None)
+    assert console.is_shown(record) == shown
+
+
+def test_a_log_waits_for_its_directory(tmp_path: Path) -> None:
+    log = console.LaterFile(tmp_path / "out" / "log")
+    for number in range(3):
+        if number == 1:
+            (tmp_path / "out").mkdir()
+        log.handle(logging.LogRecord("ours", logging.INFO, __file__, 1, "line %d", (number,), None))
+    lines = (tmp_path / "out" / "log").read_text(encoding="utf-8").splitlines()
+    assert [line.split(": ", 1)[1] for line in lines] == ["line 0", "line 1", "line 2"]
+
+
+def test_a_line_does_not_break_into_a_bar() -> None:
+    terminal = io.StringIO()
+    handler = console.Terminal(logging.StreamHandler(terminal))
+    bar = tqdm.tqdm(total=4, desc="training", file=terminal, ncols=40)
+    for number, named in enumerate((dict[str, bool](), {"for_log_alone": True})):
+        record = logging.LogRecord("ours", logging.INFO, str(ROOT / "train.py"), 1, "line %d", (number,), None)
+        record.__dict__.update(named)
+        handler.handle(record)
+    bar.close()
+    written = terminal.getvalue()
+    assert "line 1" not in written
+    before, after = written.split("line 0\n")
+    assert before.endswith("\r")  # the bar was wiped out
+    assert before.rstrip("\r ").startswith("\rtraining:")
+    assert after.lstrip("\r").startswith("training:")
+
+
+def test_after_an_installation_our_own_lines_are_still_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = tmp_path / "lib" / "site-packages"
+    monkeypatch.setattr(console, "_ROOT", site)
+    for file, shown in {
+        "attacks/base.py": True,
+        "runs.py": True,
+        "lightning/trainer.py": False,
+        "six.py": False,
+    }.items():
+        record = logging.LogRecord("any", logging.WARNING, str(site / file), 1, "said", None, None)
+        assert console.is_shown(record) == shown
+
+
+def test_what_is_ours_is_what_is_installed() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert {name.partition(".")[0] for name in (*declared["packages"], *declared["py-modules"])} == console.OURS
+
+
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202egnp.\x9b1A"
+
+
+def test_no_line_of_a_log_is_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever Hydra or we set up: the terminal, the log, a warning, a traceback."""
+    # As dictConfig makes them, which would also close the handlers of everything that was imported in this process.
+    configurator = logging.config.DictConfigurator({})
+    formatters = cast(dict[str, Any], OmegaConf.to_container(job_logging().formatters))
+    configurator.config["formatters"] = {
+        name: configurator.configure_formatter(one) for name, one in formatters.items()
+    }
+    written = {"class": job_logging().handlers.file["class"], "formatter": "dated", "filename": str(tmp_path / "hydra")}
+    made = [
+        configurator.configure_handler(settings)
+        for settings in (
+            {"class": "logging.StreamHandler", "formatter": "simple", "stream": sys.stderr}, written,
+        )
+    ]  # fmt: skip
+    later, held = console.LaterFile(tmp_path / "log"), console.Held()
+    try:
+        raise KeyError(ESCAPES)
+    except KeyError:
+        error = sys.exc_info()
+    record = logging.LogRecord("ours", logging.WARNING, str(ROOT / "runs.py"), 1, "%s\nERROR more", (ESCAPES,), error)
+    for handler in (*made, later, held):
+        handler.handle(record)
+        handler.close()
+    shown = "\ufffd]0;owned\ufffd\ufffd[2J\ufffdgnp.\ufffd1A"
+    said = [capsys.readouterr().err, *((tmp_path / name).read_text(encoding="utf-8") for name in ("hydra", "log"))]
+    for text in said:
+        assert shown in text
+        assert not set(ESCAPES) & set(text) - set(shown)
+        assert "ERROR more\n" in text
+        assert "Traceback (most recent call last):\n" in text
+    assert said[0].count(f"{shown}\nERROR more") == 2  # of the console, and of what was held to the end
+    assert all(line.startswith(("20", "    ")) for text in said[1:] for line in text.splitlines())
+
+
+def job_logging() -> DictConfig:
+    config = OmegaConf.load(ROOT / "configs" / "hydra" / "default.yaml")
+    assert isinstance(config, DictConfig)
+    return cast(DictConfig, config.job_logging)
+
+
+def test_no_traceback_is_obeyed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    logging.getLogger().removeHandler(console.hold())
+    with pytest.raises(SystemExit, match="1"), console.Tracebacks():
+        raise ValueError(f"a file called {ESCAPES}")
+    sys.excepthook(OSError, OSError(f"a file called {ESCAPES}"), None)
+    said = capsys.readouterr().err
+    assert said.count("a file called \ufffd]0;owned\ufffd") == 2
+    assert "\x1b" not in said
+    with pytest.raises(ValueError, match="plain"), console.Tracebacks():
+        raise ValueError("plain")  # others are Hydra's to print, after the other jobs of a sweep
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_log_on_a_full_disk_says_so_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], later: bool) -> None:
+    (tmp_path / "log").symlink_to("/dev/full")
+    handler = console.LaterFile(tmp_path / "log") if later else console.LogFile(tmp_path / "log")
+    for number in range(6):
+        handler.handle(logging.LogRecord("ours", logging.INFO, __file__, 1, "line %d", (number,), None))
+    handler.close()
+    assert capsys.readouterr().err == f"{tmp_path}/log: No space left on device: the log ends here\n"
+
+
+def test_a_log_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log").mkdir()
+    handler = console.LaterFile(tmp_path / "log")
+    for number in range(3):
+        handler.handle(logging.LogRecord("ours", logging.INFO, __file__, 1, "line %d", (number,), None))
+    assert capsys.readouterr().err == f"{tmp_path}/log: Is a directory: the log ends here\n"
+
+
+def test_a_terminal_that_cannot_be_written_raises_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(OSError), open("/dev/full", "w", buffering=1) as full:  # noqa: PTH123
+        handler = console.Terminal(logging.StreamHandler(full))
+        handler.handle(logging.LogRecord("ours", logging.INFO, str(ROOT / "runs.py"), 1, "line", None, None))
+        assert capsys.readouterr().err == ""
+
+
+def test_what_was_held_is_shown_where_a_script_ends_before_its_log(warm: Warm, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import logging, sys\nfrom configuration import console\nconsole.hold()\n"
+        "logging.getLogger('mine').warning('a file called \\x1b[2J')\nprint('the message', file=sys.stderr)\n"
+        "raise SystemExit(2)\n"
+    )
+    done = warm.run([str(tmp_path / "mine.py")], cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "the message\na file called \ufffd[2J\n")
+
+
+def test_a_wrong_command_line_is_quoted_as_text(warm: Warm, tmp_path: Path) -> None:
+    """A shell's ``*`` may stand for any names."""
+    for name in ("train", "evaluate"):
+        done = warm.run([str(ROOT / f"{name}.py"), "--\x1b[2J"], cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr == "unrecognized arguments: --\ufffd[2J; --help lists what can be given\n"
