@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import configuration
-import runs
 from errors import InputError
+from run_directory import layout
+from run_directory.checkpoints import finished_checkpoint
+from run_directory.config_file import read_config
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -43,11 +45,11 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from reports.audit.page import VALUES, print_audit, write_audit
     from reports.audit.reading import Reader, check_embedder, held_out, known_rows, same_attack, services, truths_of
     from reports.vector_space import check_space
-    from run_directory.batch_cache import FinishedBatches, settings_key
+    from run_directory.batch_cache import BatchCache, settings_key
     from scoring.models import scoring_models
 
     run, output = Path(settings.run), Path(settings.output_dir)
-    if (output / VALUES).exists() and not (output / runs.FINISHED).exists():
+    if (output / VALUES).exists() and not (output / layout.TEST_BATCHES).exists():
         raise InputError(f"output_dir={output}: already holds an audit; choose another directory")
     points = configuration.defense_points(config, settings.defenses, "defenses", settings.config_dir)
     tried = {point.name: threat_of(point.config.defense).defense for point in points}
@@ -76,16 +78,16 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
 
     seed_everything(config.seed, workers=True, verbose=False)
     attack = instantiate(config.attack, _convert_="all")
-    attack.connect(run / runs.ARTIFACTS, oracle, from_checkpoint=True)
-    attack.restore(runs.finished_checkpoint(run, settings.ckpt_path) if attack.trainable else None, width)
+    attack.connect(run / layout.ARTIFACTS, oracle, from_checkpoint=True)
+    attack.restore(finished_checkpoint(run, settings.ckpt_path) if attack.trainable else None, width)
     attack.to(torch.device("cuda" if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else "cpu"))
-    finished = FinishedBatches(output / runs.FINISHED, settings_key(configuration.plain(config), embedder.fingerprint))
-    runs.start(output, resuming=finished.begun(), key="output_dir")
+    finished = BatchCache(output / layout.TEST_BATCHES, settings_key(configuration.plain(config), embedder.fingerprint))
+    layout.start(output, resuming=finished.begun(), key="output_dir")
     finished.begin()
     finished.open(attack.deciding())
     reader = Reader(attack, oracle, finished, settings.batch_size)
 
-    unchanged = same_attack(config, runs.read_config(run), threat, settings.ckpt_path)
+    unchanged = same_attack(config, read_config(run), threat, settings.ckpt_path)
     known = held_out(rows, unchanged, reader, known_vectors)
     found = judge(settings, config, sample, truths, known, reader, models.tagger, trials)
     found.warnings = warnings + found.warnings

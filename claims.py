@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-import runs
 import stopping
 from errors import InputError
 from ranks import is_first
+from run_directory import layout
 
 log = logging.getLogger("claims")
 
@@ -152,14 +152,14 @@ class Tidied:
 
     def adopt(self, directory: Path) -> None:
         """Take note of a directory that has been made for this process, unless a run stands in it."""
-        if not (directory / runs.CONFIG).exists():
+        if not (directory / layout.CONFIG).exists():
             self._places.append((directory.absolute(), [directory.absolute()]))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         stopped = isinstance(error, KeyboardInterrupt) or getattr(error, "code", None) in stopping.WORDS
         disposable: tuple[str, ...] = ()
         if isinstance(error, InputError) or getattr(error, "mistake", False):
-            disposable = (LOG, runs.CONFIG, *_OF_LOGGERS)
+            disposable = (LOG, layout.CONFIG, *_OF_LOGGERS)
         elif stopped or (error is None and not self.keeps_log):
             disposable = (LOG,)
         if is_first():

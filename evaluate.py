@@ -24,8 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import configuration
-import runs
 from errors import InputError
+from run_directory import layout
+from run_directory.checkpoints import finished_checkpoint
+from run_directory.config_file import read_config, write_config
+from run_directory.record import training_of
 from tradeoff import trade_off
 
 if TYPE_CHECKING:
@@ -50,7 +53,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     from callbacks.baseline import NearestNeighborBaseline
     from callbacks.pace import Pace, TerminalBar
     from callbacks.predictions import Predictions
-    from callbacks.run_record import RunRecord, data_of
+    from callbacks.run_record import RunRecord
     from callbacks.termination import Termination
     from callbacks.testing import of_the_test
     from datamodules.defended import FittedDefense
@@ -60,8 +63,9 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     from embedders.cache.cached import CachedEmbedder
     from reports.page import print_summary, write_report
     from reports.trials import compare, find, folder, write_trials
-    from run_directory.batch_cache import FinishedBatches, settings_key
+    from run_directory.batch_cache import BatchCache, settings_key
     from run_directory.checkpoint_io import WholeCheckpoints
+    from run_directory.record import data_of
     from scoring.models import scoring_models
 
     run, output = Path(settings.run), Path(settings.output_dir)
@@ -70,7 +74,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
         compare(find(run, "run"), other)
         return
     configuration.check_devices(config)
-    original = runs.read_config(run)
+    original = read_config(run)
     models = scoring_models(config)  # one that cannot be loaded is found out now
     threat = threat_of(config.defense)  # as is a secret that is not given
     seed_everything(config.seed, workers=True, verbose=False)
@@ -82,14 +86,14 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     datamodule.connect(embedder, threat.defense, adaptive=threat.adaptive, hypotheses=threat.hypotheses)
     attack = instantiate(config.attack, _convert_="all")
     key = settings_key(configuration.plain(config), embedder.fingerprint)
-    finished = [FinishedBatches(folder(output, n) / runs.FINISHED, key) for n in range(settings.trials)]
-    attack.finished = finished[0]
+    finished = [BatchCache(folder(output, n) / layout.TEST_BATCHES, key) for n in range(settings.trials)]
+    attack.batch_cache = finished[0]
     testing = of_the_test(config)  # the run's other callbacks are about training
     for callback in testing:
         callback.check(attack)
     if settings.trials > 1:
         attack.begin_trial(0)  # an attack that draws nothing says so before anything is tested
-    checkpoint = runs.finished_checkpoint(run, settings.ckpt_path) if attack.trainable else None
+    checkpoint = finished_checkpoint(run, settings.ckpt_path) if attack.trainable else None
 
     # What the attack knew: the run's own training text, also where the test text is another.
     training = instantiate(original.datamodule, _convert_="all")
@@ -105,25 +109,27 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
             f"{error}"
         )
         known, knew = None, []
-    kept = FittedDefense(run / runs.ARTIFACTS, threat.settings, embedder.fingerprint)
+    kept = FittedDefense(run / layout.ARTIFACTS, threat.settings, embedder.fingerprint)
     if isinstance(threat.defense, Fitted) and not kept.restore(threat.defense):
         if known is None:
             raise InputError(
                 f"defense={config.choices.defense} is fitted to the run's training text, and there is none"
             )
         training.fit_defense()
-    attack.connect(run / runs.ARTIFACTS, (known or datamodule).oracle, from_checkpoint=True)
+    attack.connect(run / layout.ARTIFACTS, (known or datamodule).oracle, from_checkpoint=True)
 
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         # An evaluation that was killed is gone on with; a run is not written over, finished or not.
-        runs.start(output, resuming=finished[0].begun() and not (output / runs.ARTIFACTS).exists(), key="output_dir")
+        layout.start(
+            output, resuming=finished[0].begun() and not (output / layout.ARTIFACTS).exists(), key="output_dir"
+        )
         finished[0].begin()
-        runs.write_config(output, configuration.plain(config))
+        write_config(output, configuration.plain(config))
     own = [
         Predictions(output, embedder, known, models),
         *testing,
         *knew,
-        RunRecord(output, embedder, runs.training(run)),
+        RunRecord(output, embedder, training_of(run)),
     ]
     progress = [TerminalBar()] if config.trainer.get("enable_progress_bar", True) else []
     trainer = instantiate(
@@ -141,7 +147,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     trainer.test(attack, datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True)
     for number in range(1, settings.trials):
         attack.begin_trial(number)
-        attack.finished = finished[number]
+        attack.batch_cache = finished[number]
         trainer.callbacks = [*shown, Predictions(folder(output, number), embedder, known, models), *testing]
         trainer.test(attack, datamodule, verbose=False)
     if trainer.is_global_zero and settings.trials > 1:

@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import configuration
-import runs
+from atomic_files import write_json_lines
 from errors import InputError, printable
+from run_directory import layout
+from run_directory.checkpoints import finished_checkpoint
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -52,7 +54,7 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), Path(config.cache_dir))
     threat, oracle = threat_of(config.defense), embedder
     width = threat.defense.output_dimension(embedder.dimension) if threat.adaptive else embedder.dimension
-    kept = FittedDefense(run / runs.ARTIFACTS, threat.settings, embedder.fingerprint)
+    kept = FittedDefense(run / layout.ARTIFACTS, threat.settings, embedder.fingerprint)
     ready = not isinstance(threat.defense, Fitted) or kept.restore(threat.defense)
     if threat.hypotheses == "defended":
         if not ready:
@@ -74,8 +76,8 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
 
     seed_everything(config.seed, workers=True, verbose=False)
     attack = instantiate(config.attack, _convert_="all")
-    attack.connect(run / runs.ARTIFACTS, oracle, from_checkpoint=True)
-    attack.restore(runs.finished_checkpoint(run, settings.ckpt_path) if attack.trainable else None, width)
+    attack.connect(run / layout.ARTIFACTS, oracle, from_checkpoint=True)
+    attack.restore(finished_checkpoint(run, settings.ckpt_path) if attack.trainable else None, width)
     device = torch.device("cuda" if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else "cpu")
     attack.to(device)
 
@@ -98,7 +100,7 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     if again.shape[-1] == vectors.shape[-1]:
         for row, cosine in zip(done, cosine_rows(again, vectors[done]).tolist(), strict=True):
             cosines[row] = cosine
-    runs.write_json_lines(
+    write_json_lines(
         output,
         (
             {"index": index, "text": text, "cosine": cosine, **({"partial": True} if cut else {})}

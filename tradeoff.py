@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import configuration
-import runs
 from errors import printable
+from run_directory import layout
+from run_directory.checkpoints import finished_checkpoint
+from run_directory.config_file import read_config, write_config
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -36,26 +38,26 @@ def trade_off(settings: DictConfig, config: DictConfig) -> None:
     from hydra.utils import instantiate
     from lightning import seed_everything
 
-    from callbacks.run_record import data_of
     from datamodules.collections.texts import HeldOut
     from defenses.threat import threat_of
     from embedders.cache.cached import CachedEmbedder
     from reports.tradeoff.metrics import with_intervals
     from reports.tradeoff.output import NAME, write_results
     from reports.tradeoff.sweep import POINTS, Bench, Finished
+    from run_directory.record import data_of
     from scoring.models import scoring_models
 
     run, output = Path(settings.run), Path(settings.output_dir)
     sweep = instantiate(settings.tradeoff, _convert_="all")
     lines = [UNDEFENDED, *(line for line in sweep.points if line != UNDEFENDED)]
     points = configuration.defense_points(config, lines, "tradeoff.points", settings.config_dir)
-    original = runs.read_config(run)
+    original = read_config(run)
     models = scoring_models(config)
     seed_everything(config.seed, workers=True, verbose=False)
     embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), Path(config.cache_dir))
     attack = instantiate(config.attack, _convert_="all")
-    attack.connect(run / runs.ARTIFACTS, embedder, from_checkpoint=True)
-    checkpoint = runs.finished_checkpoint(run, settings.ckpt_path) if attack.trainable else None
+    attack.connect(run / layout.ARTIFACTS, embedder, from_checkpoint=True)
+    checkpoint = finished_checkpoint(run, settings.ckpt_path) if attack.trainable else None
     trained = threat_of(original.defense)
     width = trained.defense.output_dimension(embedder.dimension) if trained.adaptive else embedder.dimension
 
@@ -66,8 +68,10 @@ def trade_off(settings: DictConfig, config: DictConfig) -> None:
     split = {key: source[key] for key in ("valid_fraction", "test_fraction", "split_seed") if key in source}
     bench = Bench(sweep, embedder, attack, HeldOut(collection, **split), training, models)
     finished = Finished(output / POINTS, _key(settings, config, bench))
-    runs.start(output, resuming=finished.folder.is_dir() and not (output / runs.ARTIFACTS).exists(), key="output_dir")
-    runs.write_config(output, configuration.plain(config))
+    layout.start(
+        output, resuming=finished.folder.is_dir() and not (output / layout.ARTIFACTS).exists(), key="output_dir"
+    )
+    write_config(output, configuration.plain(config))
     attack.restore(checkpoint, width)
     attack.to(torch.device("cuda" if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else "cpu"))
     bench.embed()

@@ -5,7 +5,8 @@
     python train.py run_dir=<dir> ckpt_path=last # resume it after a kill, with the settings that it has
     python train.py init_from=<dir> datamodule=files datamodule.path=my.jsonl   # train a finished run further
 
-Everything the run leaves is in its directory (runs.py says what); `python train.py --help` lists groups and keys.
+Everything the run leaves is in its directory (run_directory/layout.py lists it); `python train.py --help` lists groups
+and keys.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import configuration
-import runs
+from run_directory import layout
+from run_directory.checkpoints import resume_from
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -37,7 +39,7 @@ def train(cfg: DictConfig) -> None:
     from callbacks.analyses import Analyses
     from callbacks.baseline import NearestNeighborBaseline
     from callbacks.predictions import Predictions
-    from callbacks.run_record import RunRecord, data_of
+    from callbacks.run_record import RunRecord
     from callbacks.termination import Termination
     from callbacks.testing import Testing
     from datamodules.defended import FittedDefense
@@ -45,20 +47,21 @@ def train(cfg: DictConfig) -> None:
     from embedders.cache.cached import CachedEmbedder
     from models.sharding import check_sharding, is_sharded
     from reports.page import print_summary, write_report
-    from run_directory.batch_cache import FinishedBatches, settings_key
+    from run_directory.batch_cache import BatchCache, settings_key
     from run_directory.checkpoint_io import WholeCheckpoints
     from run_directory.init_from import check_origin
+    from run_directory.record import data_of
     from run_directory.training_state import taking_up
     from scoring.models import scoring_models
 
     run_dir = Path(cfg.run_dir)
-    checkpoint = runs.resume_from(run_dir, cfg.ckpt_path)
+    checkpoint = resume_from(run_dir, cfg.ckpt_path)
     models = scoring_models(cfg)  # one that cannot be loaded is found out now
     threat = threat_of(cfg.defense)  # as is a secret that is not given
     # The other ranks of a DDP run start this script again once the directory stands.
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-        runs.start(run_dir, resuming=cfg.ckpt_path is not None)
-        if cfg.ckpt_path == "last" and not (run_dir / runs.CONFIG).exists():
+        layout.start(run_dir, resuming=cfg.ckpt_path is not None)
+        if cfg.ckpt_path == "last" and not (run_dir / layout.CONFIG).exists():
             log.warning("run_dir=%s: there is no run to resume there, so a new one begins", run_dir)
         configuration.keep(run_dir, cfg)
     seed_everything(cfg.seed, workers=True, verbose=False)
@@ -72,13 +75,13 @@ def train(cfg: DictConfig) -> None:
         threat.defense,
         adaptive=threat.adaptive,
         hypotheses=threat.hypotheses,
-        kept=FittedDefense(run_dir / runs.ARTIFACTS, threat.settings, embedder.fingerprint),
+        kept=FittedDefense(run_dir / layout.ARTIFACTS, threat.settings, embedder.fingerprint),
     )
     if cfg.ckpt_path is not None:
         datamodule.expect(data_of(run_dir), "put back what it was, or train a new run")
-    attack.connect(run_dir / runs.ARTIFACTS, datamodule.oracle, from_checkpoint=checkpoint is not None)
-    attack.finished = FinishedBatches(
-        run_dir / runs.FINISHED, settings_key(configuration.plain(cfg), embedder.fingerprint)
+    attack.connect(run_dir / layout.ARTIFACTS, datamodule.oracle, from_checkpoint=checkpoint is not None)
+    attack.batch_cache = BatchCache(
+        run_dir / layout.TEST_BATCHES, settings_key(configuration.plain(cfg), embedder.fingerprint)
     )
     if cfg.init_from is not None and checkpoint is None:
         origin = Path(cfg.init_from)
@@ -97,7 +100,7 @@ def train(cfg: DictConfig) -> None:
             NearestNeighborBaseline(run_dir, embedder, datamodule, models),
             Analyses(run_dir, datamodule),
             record,
-            Termination(run_dir / runs.CHECKPOINT),
+            Termination(run_dir / layout.CHECKPOINT),
         ],
     )
     check_sharding(trainer.strategy, attack)
@@ -111,15 +114,15 @@ def train(cfg: DictConfig) -> None:
     if attack.trainable:
         with taking_up(trainer, checkpoint):
             trainer.fit(attack, datamodule, ckpt_path=checkpoint, weights_only=True)
-        trainer.save_checkpoint(run_dir / runs.CHECKPOINT)
+        trainer.save_checkpoint(run_dir / layout.CHECKPOINT)
         if trainer.is_global_zero:
-            (run_dir / runs.PREVIOUS).unlink(missing_ok=True)
+            (run_dir / layout.PREVIOUS).unlink(missing_ok=True)
         if is_sharded(trainer.strategy):
             log.info("trained in shards, of which no process can decode alone; now: python evaluate.py run=%s", run_dir)
             return
     trainer.test(attack, datamodule, verbose=False, weights_only=True)
     if trainer.is_global_zero:
-        attack.finished.clear()
+        attack.batch_cache.clear()
         write_report(run_dir)
         print_summary(run_dir)
 

@@ -16,7 +16,7 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-import runs
+from atomic_files import write_json
 from attacks.base import Prediction, Targets
 from attacks.word_sets import WordSetAttack, scaled
 from embedders.cache.cached import CachedEmbedder
@@ -166,7 +166,7 @@ class BagOfWords(WordSetAttack):
             {"threshold": at, "precision": hits / count if count else None, "recall": hits / wanted, "f1": harmonic}
             for at, count, hits, harmonic in zip(THRESHOLDS, named, right, f1, strict=True)
         ]
-        runs.write_json(self.artifacts / CURVE, {"threshold": THRESHOLDS[f1.index(max(f1))], "curve": curve})
+        write_json(self.artifacts / CURVE, {"threshold": THRESHOLDS[f1.index(max(f1))], "curve": curve})
 
 
 def _distinct(ids: Sequence[int], unknown: int) -> list[int]:

@@ -23,12 +23,12 @@ from lightning.pytorch.utilities import rank_zero_info
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-import runs
 from datamodules.inversion import InversionDataModule
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from models.memory import footprint
-from run_directory.batch_cache import FinishedBatches
+from run_directory.batch_cache import BatchCache
+from run_directory.checkpoints import finished_checkpoint, load_checkpoint
 from run_directory.init_from import copy_artifacts
 from run_directory.training_state import check_moments, check_state
 
@@ -116,7 +116,7 @@ class Attack(LightningModule):
         encodes_ids: Whether ``encode`` is given written-out ids where an example is ids, not the text that shows them.
         dimension: Width of the target vectors, known once the data module is set up.
         target_device: Where the modules will be used; known before ``build``, which makes them on the CPU.
-        finished: Test batches that need not be inverted again.
+        batch_cache: Test batches that need not be inverted again.
     """
 
     trainable = True
@@ -130,7 +130,7 @@ class Attack(LightningModule):
         self.dimension = 0
         self.from_checkpoint = False
         self.origin: Path | None = None
-        self.finished = FinishedBatches()
+        self.batch_cache = BatchCache()
         self.target_device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.strict_loading = False  # on_load_checkpoint has compared every name and shape before
         self._built = False
@@ -252,7 +252,7 @@ class Attack(LightningModule):
                 self.build(self.dimension)
             self._built = True
             if self.origin is not None:
-                self._read(runs.finished_checkpoint(self.origin))
+                self._read(finished_checkpoint(self.origin))
 
     def on_fit_start(self) -> None:
         """Say what is trained, and what memory that takes."""
@@ -289,7 +289,7 @@ class Attack(LightningModule):
 
     def on_test_start(self) -> None:
         """What was finished with other weights is none of this test's."""
-        self.finished.open(self.deciding())
+        self.batch_cache.open(self.deciding())
 
     def test_step(self, batch: dict[str, Tensor], batch_index: int) -> dict[str, Any]:
         """Invert one batch, unless that was done before a kill; callbacks/predictions.py collects the result."""
@@ -302,7 +302,7 @@ class Attack(LightningModule):
             with torch.autocast(self.device.type, enabled=False):
                 return _PREDICTIONS.dump_python(self.invert(targets, self.oracle), mode="json")
 
-        done = self.finished.once("predictions", batch, self.oracle, work, fits=_are_predictions)
+        done = self.batch_cache.once("predictions", batch, self.oracle, work, fits=_are_predictions)
         predictions = _PREDICTIONS.validate_python(done.value)
         found = {"index": index.tolist(), "predictions": predictions}
         return {**found, "queries": done.queries, "seconds": done.seconds, "limit": done.limit}
@@ -341,7 +341,7 @@ class Attack(LightningModule):
             ) from error
 
     def _read(self, checkpoint: Path) -> None:
-        content = runs.load_checkpoint(checkpoint)
+        content = load_checkpoint(checkpoint)
         self.check_weights(content)
         self.load_state_dict(content["state_dict"], strict=self.strict_loading)
 
@@ -386,7 +386,7 @@ class Attack(LightningModule):
 
 
 def _are_predictions(value: Any) -> bool:
-    """Whether JSON is the predictions of some targets: a file of finished batches may come from somebody else."""
+    """Whether JSON is the predictions of some targets: a file of the test batch cache may be somebody else's."""
     try:
         _PREDICTIONS.validate_python(value)
     except (ValidationError, InputError):  # InputError: one without a candidate

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import limits
-import runs
+from atomic_files import write_file, write_json_lines
 from attacks.base import Attack, Prediction, Targets
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
@@ -63,12 +63,12 @@ class NearestNeighbor(Attack):
                 block = read(range(begin, min(begin + BLOCK, len(texts))))
                 file.write(block.numpy().astype("<f4").tobytes())
 
-        runs.write(artifacts / "neighbors.npy", content)
+        write_file(artifacts / "neighbors.npy", content)
         ids = self._ids or [None] * len(texts)
         lines = (
             {"text": text} | ({} if row is None else {"tokens": row}) for text, row in zip(texts, ids, strict=True)
         )
-        runs.write_json_lines(artifacts / "neighbors.jsonl", lines)
+        write_json_lines(artifacts / "neighbors.jsonl", lines)
 
     def _stored(self, texts: Sequence[str]) -> Callable[[range], Tensor]:
         """Rows of the cache, where there is no data module."""

@@ -21,9 +21,10 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import runs
+from atomic_files import write_file
 from metrics.text import bleu_counts
 from metrics.tokens import recovered_words
+from run_directory import layout
 
 PAIRS, COLUMNS = 4, 78
 CHARACTER, LINE, LEFT, LABEL = 8.4, 22, 28, 92  # pixels; text is monospaced, and every piece is set to its exact width
@@ -47,12 +48,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--index", type=int, nargs="+", help="indices of the examples to draw")
     options = parser.parse_args(argv)
 
-    with (options.run / runs.PREDICTIONS).open(encoding="utf-8") as lines:
+    with (options.run / layout.PREDICTIONS).open(encoding="utf-8") as lines:
         rows = {row["index"]: row for row in map(json.loads, lines)}
     chosen = [(str(rows[i]["reference"]), str(rows[i]["prediction"])) for i in options.index or across_quality(rows)]
-    choices = yaml.safe_load((options.run / runs.CONFIG).read_text(encoding="utf-8"))["choices"]
+    choices = yaml.safe_load((options.run / layout.CONFIG).read_text(encoding="utf-8"))["choices"]
     title = f"attack={choices['attack']} embedder={choices['embedder']} datamodule={choices['datamodule']}"
-    runs.write(options.output, picture(chosen, title))
+    write_file(options.output, picture(chosen, title))
 
 
 def across_quality(rows: dict[int, dict[str, str]]) -> list[int]:

@@ -36,9 +36,10 @@ import torch
 import transformers  # noqa: F401  imported before the first fork
 from lightning.pytorch.utilities import rank_zero_only
 
-import runs
+from atomic_files import read_json
 from embedders.cache.cached import CachedEmbedder
 from embedders.cache.store import ShardStore
+from run_directory import layout
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ["datamodule.limit_train=160", "datamodule.limit_valid=8", "datamodule.limit_test=24",
@@ -257,31 +258,31 @@ def wait(pids: list[int]) -> list[int]:
 def phase(work: Work, folder: Path) -> str:
     """What a run was about, by what it has left so far."""
     run, cache = folder / "run", folder / "cache"
-    if (run / runs.METRICS).exists():
+    if (run / layout.METRICS).exists():
         return "report"
-    if any((run / runs.FINISHED).glob("*.json")) or (run / runs.PREDICTIONS).exists():
+    if any((run / layout.TEST_BATCHES).glob("*.json")) or (run / layout.PREDICTIONS).exists():
         return "test"
-    if (run / runs.CHECKPOINT).exists():
+    if (run / layout.CHECKPOINT).exists():
         return "training"
     if any(cache.glob("hypotheses/*/*.jsonl")):
         return "hypotheses"
-    if not (run / runs.CONFIG).exists():
+    if not (run / layout.CONFIG).exists():
         return "start"
     return "embedding" if work.cache is None else "preparing"
 
 
 def outcome_of(work: Work, folder: Path) -> Outcome:
     run = folder / "run"
-    figures = {name: value for name, value in runs.read_json(run / runs.METRICS).items() if name != "seconds"}
+    figures = {name: value for name, value in read_json(run / layout.METRICS).items() if name != "seconds"}
     weights = {}
     if work.script == "train":
-        weights = torch.load(run / runs.CHECKPOINT, weights_only=True)["state_dict"]
+        weights = torch.load(run / layout.CHECKPOINT, weights_only=True)["state_dict"]
     rows = distinct = 0
     for described in (folder / "cache").glob("*/embedder.json"):
         store = ShardStore(described.parent, json.loads(described.read_bytes())["dimension"])
         rows += len(store)
         distinct += len(np.unique(np.concatenate([run.high for run in store._index._runs])))
-    predictions = [json.loads(line) for line in (run / runs.PREDICTIONS).read_text().split("\n")[:-1]]
+    predictions = [json.loads(line) for line in (run / layout.PREDICTIONS).read_text().split("\n")[:-1]]
     return Outcome(predictions, figures, weights, (rows, distinct))
 
 

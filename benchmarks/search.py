@@ -30,7 +30,6 @@ import torch
 from common import quiet
 from torch import Tensor
 
-import runs
 from attacks.base import Targets
 from attacks.vec2text.corrector import Corrector
 from attacks.vec2text.published_export import export
@@ -38,6 +37,7 @@ from defenses.threat import threat_of
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from models.decoding import BeamSearch
+from run_directory.config_file import read_config
 from run_directory.stored_attack import attack_of
 
 
@@ -124,7 +124,7 @@ def prepared(options: argparse.Namespace) -> tuple[Corrector, Any, Tensor]:
     """The corrector of the run, the embedder, and the vectors of test texts."""
     from hydra.utils import instantiate
 
-    config = runs.read_config(options.run)
+    config = read_config(options.run)
     if config.embedder._target_ != "embedders.minilm.MiniLM":
         raise InputError(f"--run {options.run}: the other side knows embedder=minilm only")
     embedder = instantiate(config.embedder, _convert_="all")

@@ -16,12 +16,13 @@ from statistics import fmean
 
 from lightning import Callback, LightningModule, Trainer
 
-import runs
+from atomic_files import write_json
 from attacks.base import Attack
 from datamodules.inversion import InversionDataModule
 from metrics.statistics import corpus_similarity
 from metrics.tokens import words
 from reports.results import Row, read_rows
+from run_directory import layout
 
 SIMILARITY_TEXTS = 20_000  # read of each corpus, evenly: a million 4-grams settle which 5,000 are common, in seconds
 
@@ -45,7 +46,7 @@ class Analyses(Callback):
         texts = [example.text for example in self.training.examples("train")]
         if not texts:  # of data for attacks that only search
             return
-        rows = read_rows(self.directory / runs.PREDICTIONS)
+        rows = read_rows(self.directory / layout.PREDICTIONS)
         known, attacked = evenly_spaced(texts), evenly_spaced([row.reference for row in rows])
         content = {
             "training_texts": len(texts),
@@ -54,7 +55,7 @@ class Analyses(Callback):
             "embedded_words": embedded_words(pl_module.data.examples("test")[row.index].text for row in rows),
             "word_frequency": word_frequency(texts, rows),
         }
-        runs.write_json(self.directory / runs.ANALYSES, content)
+        write_json(self.directory / layout.ANALYSES, content)
 
 
 def evenly_spaced(texts: Sequence[str], limit: int = SIMILARITY_TEXTS) -> Sequence[str]:

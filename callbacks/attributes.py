@@ -20,7 +20,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from pydantic import Field
 from torch import Tensor
 
-import runs
+from atomic_files import write_json, write_json_lines
 from attacks.base import Attack
 from callbacks.predictions import Predictions
 from callbacks.testing import Testing
@@ -31,6 +31,7 @@ from errors import InputError, did_you_mean
 from examples import Example
 from metrics.attributes import majority, ranks, score_ranks, similarities
 from reports.attribute_table import PREFIX, SOURCES
+from run_directory import layout
 
 PLACE = "{value}"
 GUESSES = "attributes.jsonl"
@@ -112,8 +113,8 @@ class AttributeAttack(Testing):
         for name in data.attributes:
             figures |= self._attack(name, texts, data, embedder, guesses)
         scored.metrics |= figures
-        runs.write_json(scored.directory / runs.METRICS, scored.metrics)
-        runs.write_json_lines(scored.directory / GUESSES, guesses)
+        write_json(scored.directory / layout.METRICS, scored.metrics)
+        write_json_lines(scored.directory / GUESSES, guesses)
         for logger in trainer.loggers:
             shown = {f"test/{key}": value for key, value in figures.items() if value is not None}
             logger.log_metrics(shown, step=trainer.global_step)

@@ -8,13 +8,14 @@ from pathlib import Path
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
-import runs
+from atomic_files import write_json
 from attacks.base import Attack, Prediction
 from attacks.nearest_neighbor import BLOCK, nearest
 from datamodules.defended import defended
 from datamodules.inversion import InversionDataModule
 from embedders.cache.cached import CachedEmbedder, CachedVectors
 from reports.scoring import score_predictions
+from run_directory import layout
 from scoring.models import ScoringModels
 
 
@@ -55,8 +56,8 @@ class NearestNeighborBaseline(Callback):
         _, metrics = score_predictions(
             predictions, datamodule, self.embedder, self.training.training_entities(), pl_module, self.models
         )
-        runs.write_json(
-            self.directory / runs.BASELINE, {**metrics, "queries": 0, "queries_per_target": 0.0, "seconds": seconds}
+        write_json(
+            self.directory / layout.BASELINE, {**metrics, "queries": 0, "queries_per_target": 0.0, "seconds": seconds}
         )
 
     def _known(self, view: CachedVectors, begin: int) -> Tensor:

@@ -15,7 +15,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from pydantic import PositiveInt
 
 import limits
-import runs
+from atomic_files import write_json_lines
+from run_directory import layout
 
 _NUMBERS = ("epoch", "seconds", "train_loss", "val_loss", "learning_rate")
 _LARGEST = 1e300
@@ -28,7 +29,7 @@ class History(Callback):
     """
 
     def __init__(self, directory: str, every_n_steps: PositiveInt = 20) -> None:
-        self.path = Path(directory) / runs.HISTORY
+        self.path = Path(directory) / layout.HISTORY
         self.every_n_steps = every_n_steps
         self.before, self.started = 0.0, time.monotonic()
         self.total, self.count = 0.0, 0
@@ -39,7 +40,7 @@ class History(Callback):
         self.started = time.monotonic()
         if trainer.is_global_zero and self.path.exists():
             kept = [row for row in _rows(self.path) if row["step"] <= trainer.global_step]
-            runs.write_json_lines(self.path, kept if trainer.global_step else [])
+            write_json_lines(self.path, kept if trainer.global_step else [])
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

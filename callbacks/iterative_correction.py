@@ -29,7 +29,7 @@ from lightning.pytorch.loggers import WandbLogger
 from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from torch import Tensor
 
-import runs
+from atomic_files import write_json, write_json_lines
 from attacks.base import Attack, Targets, of_every_rank
 from attacks.vec2text.search import Round
 from callbacks.predictions import Predictions
@@ -38,6 +38,7 @@ from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from metrics.text import BleuCounts, bleu_counts, corpus_bleu, exact_match
 from metrics.tokens import token_overlap
+from run_directory import layout
 
 FIGURES = ("bleu", "token_f1", "exact_match", "cosine", "queries", "seconds")
 Line = dict[str, Any]  # of corrections.jsonl
@@ -105,7 +106,7 @@ class IterativeCorrection(Testing):
             work = partial(self._correct, pl_module, batch, beams)
             part, steps = f"correction-{beams}", str(self.steps)
             fits = partial(_are_lines, batch["index"].tolist())
-            done = pl_module.finished.once(part, batch, pl_module.oracle, work, steps, fits)
+            done = pl_module.batch_cache.once(part, batch, pl_module.oracle, work, steps, fits)
             self.lines |= {(beams, line["index"]): line for line in done.value}
             self.limit = done.limit or self.limit
 
@@ -123,14 +124,14 @@ class IterativeCorrection(Testing):
             ordered.append({**known, "rounds": lines[beams, index]["rounds"]})
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
         directory = next(one for one in callbacks if isinstance(one, Predictions)).directory
-        runs.write_json_lines(directory / runs.CORRECTION_ROUNDS, ordered)
+        write_json_lines(directory / layout.CORRECTION_ROUNDS, ordered)
         table = table_of(ordered, self.steps)
         head: Line = {"steps": self.steps, "beams": self.beams, "examples": len({line["index"] for line in ordered})}
         limits = [limit for _, limit in gathered if limit is not None]
         if limits:
             head["partial"] = limits[0]
-            pl_module.finished.keep()
-        runs.write_json(directory / runs.CORRECTIONS, {**head, "table": table})
+            pl_module.batch_cache.keep()
+        write_json(directory / layout.CORRECTIONS, {**head, "table": table})
         self._log(trainer, table)
 
     def _correct(self, attack: Attack, batch: Mapping[str, Tensor], beams: int) -> list[Line]:

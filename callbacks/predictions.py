@@ -13,11 +13,12 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 from numpy.typing import NDArray
 
-import runs
+from atomic_files import write_json, write_json_lines
 from attacks.base import Attack, Prediction, of_every_rank
 from datamodules.inversion import InversionDataModule
 from embedders.cache.cached import CachedEmbedder
 from reports.scoring import row_of, score_predictions
+from run_directory import layout
 from scoring.models import ScoringModels
 
 SAMPLES = 50  # rows of the table that goes to W&B
@@ -75,22 +76,22 @@ class Predictions(Callback):
             limits = [limit for *_, limit in gathered if limit is not None]
             if limits:
                 cost |= {"partial": sum(one.partial for one in merged.values()), "partial_reason": limits[0]}
-                pl_module.finished.keep()
+                pl_module.batch_cache.keep()
             self._score(merged, pl_module, cost)
             self._log(trainer)
         trainer.strategy.barrier("scored")
 
     def _score(self, predictions: dict[int, Prediction], attack: Attack, cost: dict[str, float | int | str]) -> None:
         examples = attack.data.examples("test")
-        path = self.directory / runs.PREDICTIONS
+        path = self.directory / layout.PREDICTIONS
         # Written before scoring too: a failure while scoring must not lose what was decoded.
-        runs.write_json_lines(path, [row_of(examples[i], predictions[i]) for i in sorted(predictions)])
+        write_json_lines(path, [row_of(examples[i], predictions[i]) for i in sorted(predictions)])
         entities = self.training.training_entities() if self.training is not None else None
         rows, metrics = score_predictions(predictions, attack.data, self.embedder, entities, attack, self.models)
-        runs.write_json_lines(path, rows)
+        write_json_lines(path, rows)
         self.metrics = {**metrics, **cost}
         self.rows = rows
-        runs.write_json(self.directory / runs.METRICS, self.metrics)
+        write_json(self.directory / layout.METRICS, self.metrics)
 
     def _log(self, trainer: Trainer) -> None:
         figures = {f"test/{name}": value for name, value in self.metrics.items() if isinstance(value, int | float)}

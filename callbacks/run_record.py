@@ -18,40 +18,18 @@ from typing import Any
 import numpy as np
 import torch
 from lightning import Callback, LightningModule, Trainer
-from pydantic import TypeAdapter, ValidationError
 
-import runs
+from atomic_files import write_json
 from attacks.base import of_every_rank
-from datamodules.sources.data_files import DataFile
 from embedders.cache.cached import CachedEmbedder
-from errors import InputError
 from models import precision
 from models.budget import cut_short, planned_steps
 from reports.caveats import undertrained
+from run_directory import layout
 
 log = logging.getLogger("train")
 
 PACKAGES = ("torch", "lightning", "transformers", "tokenizers", "sentence-transformers", "sacrebleu")
-
-
-def data_of(run: Path) -> list[DataFile] | None:
-    """The files that a run was trained on, or an evaluation tested on; None where they were not noted.
-
-    Raises:
-        InputError: data.json is not what a run writes.
-    """
-    path = run / runs.DATA
-    if not path.is_file():
-        return None
-    files = runs.read_json(path).get("files")
-    try:
-        return [TypeAdapter(DataFile).validate_python(file) for file in _listed(files)]
-    except ValidationError as error:
-        raise InputError(f"{path}: not the files that a run has read") from error
-
-
-def _listed(files: Any) -> list[Any]:
-    return files if isinstance(files, list) else [files]
 
 
 class RunRecord(Callback):
@@ -70,10 +48,10 @@ class RunRecord(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Note the files of texts, which the data module has read by now; a resumed run keeps the first note."""
-        path = self.directory / runs.DATA
+        path = self.directory / layout.DATA
         if trainer.is_global_zero and not path.exists():
             files = trainer.datamodule.files_read  # type: ignore[attr-defined]
-            runs.write_json(path, {"files": [asdict(file) for file in files]})
+            write_json(path, {"files": [asdict(file) for file in files]})
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the training clock."""
@@ -124,4 +102,4 @@ class RunRecord(Callback):
             },
             "data": {"revision": trainer.datamodule.resolved_revision},  # type: ignore[attr-defined]
         }
-        runs.write_json(self.directory / runs.RECORD, self.record)
+        write_json(self.directory / layout.RECORD, self.record)

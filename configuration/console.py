@@ -32,10 +32,12 @@ _INSTALLED = {"site-packages", "dist-packages"}
 # What lies beside this package and is ours: after an installation, other packages lie there too.
 OURS = frozenset(
     [
+        "atomic_files",
         "attacks",
         "audit",
         "callbacks",
         "claims",
+        "commands",
         "compare",
         "configuration",
         "datamodules",
@@ -51,7 +53,6 @@ OURS = frozenset(
         "ranks",
         "reports",
         "run_directory",
-        "runs",
         "scoring",
         "stopping",
         "tensor_files",

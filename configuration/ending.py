@@ -16,10 +16,10 @@ from pathlib import Path
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig
 
-import runs
 from configuration.overrides import quoted
 from errors import BLOTTED, InputError, holds_secret, printable, redacted
 from ranks import local_rank
+from run_directory import layout
 from stopping import FAILED, INTERRUPTED, TERMINATED, WORDS, Terminated, is_spawned, raising, received
 
 # Why a path cannot be used: what the user can mend.
@@ -222,7 +222,7 @@ def _command(config: DictConfig, training: bool) -> str:
 
     Secrets in it are blotted out: it is printed, and terminals are logged.
     """
-    if training and (Path(str(config.get("run_dir"))) / runs.CONFIG).is_file():
+    if training and (Path(str(config.get("run_dir"))) / layout.CONFIG).is_file():
         from run_directory.trust import foreign
 
         trust = config.get("trust", [])

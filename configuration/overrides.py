@@ -20,11 +20,11 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 import limits
-import runs
 from configuration.signatures import imported, written
 from configuration.sources import SEARCH_PATH, options
 from datamodules.vector_stores.address import address_error
 from errors import InputError, did_you_mean, holds_secret, secret_refused
+from run_directory import layout
 
 
 def refuse_secrets(words: Sequence[str]) -> None:
@@ -168,7 +168,7 @@ def search_path_of(directory: str | None) -> list[str]:
         return []
     path = Path(directory).expanduser().absolute()
     if not path.is_dir():
-        raise InputError(f"--config-dir={directory}: {runs.missing_directory(path)}")
+        raise InputError(f"--config-dir={directory}: {layout.missing_directory(path)}")
     for file in Path(directory).expanduser().rglob("*.yaml"):  # named as it was given
         limits.check_size(file, limits.LARGEST_CONFIG)
     return [f"{SEARCH_PATH}=[{quoted(f'file://{path}')}]"]

@@ -21,7 +21,6 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-import runs
 from configuration.amending import survey_amended
 from configuration.chains import unrolled
 from configuration.changeable import FREE_CHOICES, NOTED, is_free
@@ -30,6 +29,9 @@ from configuration.locations import cache_of, check_data_known, chooses_data, is
 from configuration.overrides import is_group, one_line, parse, quoted, search_path
 from configuration.sources import loading
 from errors import InputError
+from run_directory import layout
+from run_directory.config_file import read_config, write_config
+from run_directory.resumption import note_resumption
 
 log = logging.getLogger("train")
 
@@ -49,7 +51,7 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
             names what is neither ours, nor trusted, nor part of the command; or it would be written to elsewhere.
     """
     directory = Path(str(config.run_dir))
-    if config.get("ckpt_path") is None or not (directory / runs.CONFIG).is_file():
+    if config.get("ckpt_path") is None or not (directory / layout.CONFIG).is_file():
         return None
     lines = unrolled(overrides)
     elsewhere = any(line.lstrip("+").startswith("cache_dir=") for line in lines)
@@ -60,8 +62,8 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
     make_absolute(saved)
     make_absolute(amended)
     amended.run_dir, amended.ckpt_path, amended.trust = str(directory), config.ckpt_path, config.trust
-    noted = (directory / runs.DATA).is_file()
-    trained = any((directory / name).exists() for name in (runs.CHECKPOINT, runs.PREVIOUS))
+    noted = (directory / layout.DATA).is_file()
+    trained = any((directory / name).exists() for name in (layout.CHECKPOINT, layout.PREVIOUS))
     different += [
         f"{key}: {_written(before)} -> {_written(now)}"
         for key, before, now in _differences(tree(saved), tree(amended))
@@ -75,7 +77,7 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
         )
     away = {key: path for key, path in outside(amended).items() if OmegaConf.select(config, key) != path}
     raise_all([
-        f"{directory / runs.CONFIG}: {key}={path} would write outside of the run's directory; where that is meant, "
+        f"{directory / layout.CONFIG}: {key}={path} would write outside of the run's directory; where that is meant, "
         f"give {key}=<directory> yourself" for key, path in away.items()
     ])  # fmt: skip
     return amended
@@ -83,30 +85,30 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
 
 def keep(directory: Path, config: DictConfig) -> None:
     """Write the config.yaml of a new run; that of a run that is resumed stays."""
-    if not (directory / runs.CONFIG).is_file():
-        runs.write_config(directory, plain(config))
+    if not (directory / layout.CONFIG).is_file():
+        write_config(directory, plain(config))
 
 
 def note_changes(directory: Path, config: DictConfig) -> None:
     """Note beside config.yaml with which other budget, number of processes or place of the data a run is resumed."""
-    differences = _differences(tree(runs.read_config(directory)), plain(config))
+    differences = _differences(tree(read_config(directory)), plain(config))
     noted = {
         key: (before, now) for key, before, now in differences if now != _UNSET and (key in NOTED or is_data_file(key))
     }
     for key, (before, now) in noted.items():
         log.info("resumed with %s: %s -> %s", key, _written(before), _written(now))
     if noted:
-        runs.note_resumption(directory, noted)
+        note_resumption(directory, noted)
 
 
 def _saved(directory: Path, config: DictConfig, given: set[str], cache_dir: str | None) -> DictConfig:
     """The run's config.yaml, checked, with its directories where they are now; ``cache_dir`` is one that was typed."""
     from run_directory.trust import check_trusted, foreign, trusting
 
-    runs.check_links(directory)
-    saved = runs.read_config(directory)
+    layout.check_links(directory)
+    saved = read_config(directory)
     if not isinstance(saved.get("choices"), DictConfig):
-        raise InputError(f"{directory / runs.CONFIG}: not the configuration of a run")
+        raise InputError(f"{directory / layout.CONFIG}: not the configuration of a run")
     trust = [config.trust] if isinstance(config.trust, str) else list(config.trust)
     with trusting([*trust, *foreign(config)]):  # what the command itself names is the user's word
         check_trusted(saved, directory, given)

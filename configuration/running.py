@@ -20,7 +20,6 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 import claims
-import runs
 from configuration import console
 from configuration.amending import survey_amended
 from configuration.chains import unrolled
@@ -34,6 +33,8 @@ from configuration.spacing import joined
 from configuration.trainer import device_errors
 from errors import InputError, printable, redacted
 from ranks import is_first, local_rank, started_outside
+from run_directory import layout
+from run_directory.config_file import read_config
 
 _SWEEPS, _TIME = Path("runs/multirun"), "%Y-%m-%d_%H-%M-%S"  # as configs/hydra/default.yaml has them
 
@@ -92,8 +93,8 @@ def _main(task: Callable[[DictConfig], None], config_name: str, made: claims.Tid
                 with ending(settings=config):
                     check_writable(Path(str(config.run_dir)))
             for folder in (Path(str(config.run_dir)) for config in configs if "run_dir" in config):
-                if (folder / runs.CONFIG).is_file():  # Hydra's log is opened before anything else looks at it
-                    runs.check_links(folder)
+                if (folder / layout.CONFIG).is_file():  # Hydra's log is opened before anything else looks at it
+                    layout.check_links(folder)
     lists = {line: unrolled([line]) for line in arguments.overrides}
     sys.argv = [new for word in sys.argv for new in lists.get(word, [word])]
     if again is not None:  # Hydra opens the log and need not compose more: what was typed goes with the run's settings
@@ -267,7 +268,7 @@ def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Dict
     raise_all([*check(settings), *check(config)])
     OmegaConf.resolve(config)
     if config_name == "evaluate":  # the others read no texts of the run
-        original = runs.read_config(Path(settings.run).expanduser())
+        original = read_config(Path(settings.run).expanduser())
         with open_dict(settings):
             settings.other_data = any(map(chooses_data, others))  # than the run's: its files need not be the same
             settings.unknown_data = bool(relative_data(original))
@@ -286,7 +287,7 @@ def _raise_written(errors: Sequence[str], configs: Sequence[DictConfig]) -> None
 
 def _read(run: Path, trust: str | list[str], overrides: Sequence[str]) -> DictConfig:
     if not run.is_dir():
-        raise InputError(f"run={run}: {runs.missing_directory(run)}")
+        raise InputError(f"run={run}: {layout.missing_directory(run)}")
     path = run / "config.yaml"
     if not path.is_file():
         inner = sorted(str(found.parent) for found in run.glob("**/config.yaml"))
@@ -294,12 +295,12 @@ def _read(run: Path, trust: str | list[str], overrides: Sequence[str]) -> DictCo
         raise InputError(f"run={run}: holds no config.yaml, {hint}")
     from run_directory.trust import check_trusted, trusting
 
-    config = runs.read_config(run)
+    config = read_config(run)
     if "choices" not in config:
         raise InputError(f"{path}: not the configuration of a run")
     with trusting(trust):
         check_trusted(config, run, {_key(line) for line in overrides})
-    runs.check_links(run)
+    layout.check_links(run)
     config.run_dir = str(run)  # where the run is now: it may have been moved
     named = str(config.get("cache_dir", ""))
     config.cache_dir = cache_of(named, run)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -16,6 +15,7 @@ from typing import Annotated, Any, Literal, Protocol
 import torch
 from pydantic import Field, PositiveInt
 
+from atomic_files import replacing
 from errors import InputError
 from models.tokenizing import train_tokenizer
 
@@ -280,21 +280,15 @@ def check_positions(config: Any, positions: int) -> None:
 
 
 def _save(artifacts: Path, tokenizer: Any, config: Any) -> None:
-    """Write both to a folder beside ``decoder``, then rename it: half a tokenizer never stands under a final name."""
-    final, part = artifacts / "decoder", artifacts / ".decoder.part"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
+    final = artifacts / "decoder"
     try:
-        tokenizer.save_pretrained(part)
-        config.save_pretrained(part)
-        shutil.rmtree(final, ignore_errors=True)
-        part.rename(final)
+        with replacing(final) as folder:
+            tokenizer.save_pretrained(folder)
+            config.save_pretrained(folder)
     except Exception as error:
         if f"os error {errno.ENOSPC}" in str(error):  # tokenizers' own writer raises a bare Exception
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(final)) from error
         raise
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def _config(artifacts: Path) -> Any:

@@ -20,7 +20,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 import limits
-import runs
+from atomic_files import write_file
 from errors import InputError
 from metrics.tokens import words
 from models.tokenizing import train_tokenizer
@@ -66,7 +66,7 @@ class Vocabulary(ABC):
         for start in range(0, len(texts), COUNTED_TOGETHER):
             counts.update(entry for row in self.ids(texts[start : start + COUNTED_TOGETHER]) for entry in set(row))
         content = {"entries": entries, "texts": len(texts), "in_texts": [counts[entry] for entry in range(self.size)]}
-        runs.write(artifacts / self.file, json.dumps(content, ensure_ascii=False) + "\n")
+        write_file(artifacts / self.file, json.dumps(content, ensure_ascii=False) + "\n")
 
     def load(self, artifacts: Path) -> None:
         """Read back what ``prepare`` wrote.

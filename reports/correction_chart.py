@@ -19,11 +19,12 @@ from markupsafe import Markup
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 import limits
-import runs
+from atomic_files import read_json
 from errors import InputError
 from reports import svg
 from reports.numbers import shown
 from reports.results import Piece, pieces
+from run_directory import layout
 
 HYPOTHESES = "hypotheses.json"
 CURVES = 4  # that the page has colours for
@@ -207,10 +208,10 @@ def corrections(directory: Path) -> tuple[Corrections, list[Corrected]] | None:
     Raises:
         InputError: A file is missing or broken.
     """
-    path = directory / runs.CORRECTIONS
+    path = directory / layout.CORRECTIONS
     if not path.exists():
         return None
-    rounds = directory / runs.CORRECTION_ROUNDS
+    rounds = directory / layout.CORRECTION_ROUNDS
     if not rounds.exists():
         raise InputError(f"{rounds}: missing, though {path.name} is there")
     return _read(path, limits.content(path, limits.LARGEST_JSON), Corrections), [
@@ -224,11 +225,11 @@ def hypothesis_charts(directory: Path) -> list[Chart]:
     Raises:
         InputError: The file is broken.
     """
-    path = directory / runs.ARTIFACTS / HYPOTHESES
+    path = directory / layout.ARTIFACTS / HYPOTHESES
     if not path.exists():
         return []
     charts = []
-    for name, content in runs.read_json(path).items():
+    for name, content in read_json(path).items():
         found = _read(f"{path}: {name}", json.dumps(content), Hypotheses)
         if any(found.cosines):
             title = f"{name[:1].upper()}{name[1:]}"

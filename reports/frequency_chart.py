@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from markupsafe import Markup
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-import runs
 from errors import InputError
 from reports import svg
+from run_directory import layout
 
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
 
@@ -38,7 +38,7 @@ def frequency_charts(analyses: Mapping[str, Any] | None) -> list[tuple[str, Mark
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, ("word_frequency", *first["loc"])))
-        raise InputError(f"{runs.ANALYSES}: {where}: {first['msg']}") from error
+        raise InputError(f"{layout.ANALYSES}: {where}: {first['msg']}") from error
     if not bins:
         return []
     groups = [

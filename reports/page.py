@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import runs
+from atomic_files import write_file
 from errors import printable
 from reports import terminal
 from reports.caveats import below_baseline, partial, undertrained
@@ -19,6 +19,7 @@ from reports.results import Results, by_quality, evenly, pieces, read_results
 from reports.sections import SECTIONS, comparison, macro
 from reports.terminal import plain
 from reports.wording import verdict
+from run_directory import layout
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +44,7 @@ def write_report(run_dir: Path) -> Path:
         sections=[(section.anchor, section.title, html) for section, html in sections if html is not None],
     )
     path = run_dir / "report.html"
-    runs.write(path, page.encode("utf-8", "replace").decode())  # a lone surrogate cannot be written
+    write_file(path, page.encode("utf-8", "replace").decode())  # a lone surrogate cannot be written
     return path
 
 
@@ -67,7 +68,7 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
         cells = (plain(line.mine), plain(line.other), plain(line.difference, style=colour))
         table.add_row(plain(line.title), *cells[: len(columns)])
     console.print(table)
-    console.print(plain(f"More figures: {run_dir / runs.METRICS}", style="dim"), soft_wrap=True)
+    console.print(plain(f"More figures: {run_dir / layout.METRICS}", style="dim"), soft_wrap=True)
     console.print(plain(_lead(results)))
     for warning in _warnings(results):
         console.print(plain(f"\n{warning}", style="bold red"))

@@ -24,10 +24,13 @@ import yaml
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 import limits
-import runs
 from errors import InputError
 from metrics.text import bleu_counts, exact_match
 from metrics.tokens import recovered_words, token_overlap, words
+from run_directory import layout
+from run_directory.config_file import parse_config
+from run_directory.record import training_of
+from run_directory.resumption import changed_values, with_changes
 
 Line = TypeVar("Line", bound=BaseModel)
 
@@ -135,30 +138,30 @@ def read_results(run_dir: Path) -> Results:
         InputError: A file is missing (baseline.json, analyses.json and history.jsonl may be) or broken; names it, and
             the line.
     """
-    config_text = _text(run_dir / runs.CONFIG, limits.LARGEST_CONFIG)
+    config_text = _text(run_dir / layout.CONFIG, limits.LARGEST_CONFIG)
     try:
-        config = runs.parse_config(config_text)
+        config = parse_config(config_text)
     except yaml.YAMLError as error:
-        raise InputError(f"{run_dir / runs.CONFIG}: not YAML: {' '.join(str(error).split())}") from error
+        raise InputError(f"{run_dir / layout.CONFIG}: not YAML: {' '.join(str(error).split())}") from error
     except ValueError as error:
-        raise InputError(f"{run_dir / runs.CONFIG}: cannot be read: {error}") from error
+        raise InputError(f"{run_dir / layout.CONFIG}: cannot be read: {error}") from error
     if not isinstance(config, dict):
-        raise InputError(f"{run_dir / runs.CONFIG}: expected keys and values, found {type(config).__name__}")
-    if changed := runs.changed_values(run_dir):
-        config = runs.with_changes(config, run_dir)
+        raise InputError(f"{run_dir / layout.CONFIG}: expected keys and values, found {type(config).__name__}")
+    if changed := changed_values(run_dir):
+        config = with_changes(config, run_dir)
         config_text += "\n# Resumed with:\n" + yaml.safe_dump(changed, sort_keys=False, allow_unicode=True)
-    baseline, history, analyses = (run_dir / name for name in (runs.BASELINE, runs.HISTORY, runs.ANALYSES))
-    rows = read_rows(run_dir / runs.PREDICTIONS)
+    baseline, history, analyses = (run_dir / name for name in (layout.BASELINE, layout.HISTORY, layout.ANALYSES))
+    rows = read_rows(run_dir / layout.PREDICTIONS)
     return Results(
         directory=run_dir,
         config=config,
         config_text=config_text,
-        metrics=_object(run_dir / runs.METRICS),
+        metrics=_object(run_dir / layout.METRICS),
         baseline=_object(baseline) if baseline.exists() else None,
         recovered=_score(rows),
         history=read_lines(history, Moment) if history.exists() else [],
         analyses=_object(analyses) if analyses.exists() else None,
-        training=runs.training(run_dir) or {},
+        training=training_of(run_dir) or {},
     )
 
 

@@ -11,9 +11,9 @@ from markupsafe import Markup
 from pydantic import BaseModel, ValidationError
 
 import limits
-import runs
 from errors import InputError
 from reports import svg
+from run_directory import layout
 
 FILE = "threshold.json"
 
@@ -40,7 +40,7 @@ def threshold_charts(run_dir: Path) -> list[tuple[str, Markup, str]]:
     Raises:
         InputError: The file is broken.
     """
-    path = run_dir / runs.ARTIFACTS / FILE
+    path = run_dir / layout.ARTIFACTS / FILE
     if not path.exists():
         return []
     try:

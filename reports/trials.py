@@ -10,7 +10,6 @@ trials.json: {"bleu": {"mean": 31.2, "standard_error": 0.04, "values": [31.1, 31
 from __future__ import annotations
 
 import math
-import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +18,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-import runs
+from atomic_files import read_json, write_json
+from commands import command
 from errors import InputError
 from reports.results import read_lines
 from reports.terminal import console, plain
 from reports.wording import measure, ordered
+from run_directory import layout
 
 TRIALS, T_TEST = "trials.json", "t_test.json"
 UNTESTED = {"examples", "queries", "queries_per_target", "seconds"}  # figures that are no results
@@ -56,8 +57,8 @@ def folder(output: Path, number: int) -> Path:
 
 def write_trials(output: Path, count: int) -> None:
     """Write trials.json from the metrics.json of ``count`` trials."""
-    figures = [runs.read_json(folder(output, n) / runs.METRICS) for n in range(count)]
-    runs.write_json(output / TRIALS, {key: summary([one[key] for one in figures]) for key in figures[0]})
+    figures = [read_json(folder(output, n) / layout.METRICS) for n in range(count)]
+    write_json(output / TRIALS, {key: summary([one[key] for one in figures]) for key in figures[0]})
 
 
 def summary(values: Sequence[float | None]) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def find(directory: Path, key: str) -> Path:
         return within[-1].parent
     raise InputError(
         f"{key}={directory}: no {TRIALS} in it or in its evaluations; make one with "
-        f"python evaluate.py {shlex.quote(f'run={directory}')} attack/decoding=sampling trials=10"
+        + command("evaluate", f"run={directory}", "attack/decoding=sampling", "trials=10")
     )
 
 
@@ -137,7 +138,7 @@ def compare(one: Path, other: Path) -> None:
     from rich.table import Table
 
     rows = differences(_read(one), _read(other))
-    runs.write_json(
+    write_json(
         one / T_TEST,
         {
             "other": str(other),
@@ -167,11 +168,11 @@ def _digits(key: str, value: float) -> str:
 def _read(evaluation: Path) -> dict[str, Any]:
     path = evaluation / TRIALS
     try:
-        return {key: one.model_dump() for key, one in _SUMMARIES.validate_python(runs.read_json(path)).items()}
+        return {key: one.model_dump() for key, one in _SUMMARIES.validate_python(read_json(path)).items()}
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
 def _references(evaluation: Path) -> list[str]:
-    return [row.reference for row in read_lines(evaluation / runs.PREDICTIONS, _Referring)]
+    return [row.reference for row in read_lines(evaluation / layout.PREDICTIONS, _Referring)]

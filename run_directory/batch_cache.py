@@ -1,7 +1,7 @@
 """Test batches that are done, kept until the figures stand: a test that was killed goes on with the next batch.
 
-    attack.finished = FinishedBatches(run / runs.FINISHED, settings_key(config, embedder.fingerprint))
-    done = attack.finished.once("predictions", batch, oracle, work)       # work() is called only where no file has it
+    attack.batch_cache = BatchCache(run / layout.TEST_BATCHES, settings_key(config, embedder.fingerprint))
+    done = attack.batch_cache.once("predictions", batch, oracle, work)   # work() is called only where no file has it
 
 One small file a batch and part, written to a temporary name and renamed:
 
@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import limits
-import runs
 import tensor_files
+from atomic_files import write_file, write_json
 from embedders.cache.cached import CachedEmbedder, Queries
 from errors import InputError
 
@@ -90,7 +90,7 @@ class Unfinished:
     def write(self, value: Mapping[str, Any]) -> None:
         """Keep tensors and plain values."""
         if self.path is not None:
-            runs.write(self.path, lambda file: torch.save({"key": self.key, "value": dict(value)}, file))
+            write_file(self.path, lambda file: torch.save({"key": self.key, "value": dict(value)}, file))
 
     def remove(self) -> None:
         """The work is done."""
@@ -98,7 +98,7 @@ class Unfinished:
             self.path.unlink(missing_ok=True)
 
 
-class FinishedBatches:
+class BatchCache:
     """The batches of one test.
 
     Args:
@@ -167,7 +167,7 @@ class FinishedBatches:
         seconds, asked = time.perf_counter() - started, queries.keys("attack")
         if path is not None and queries.limit is None:
             encoded = base64.b64encode(asked.astype("<u8").tobytes()).decode()
-            runs.write_json(path, {"key": key, "value": value, "queries": encoded, "seconds": seconds})
+            write_json(path, {"key": key, "value": value, "queries": encoded, "seconds": seconds})
         return Done(json.loads(json.dumps(value)), asked, seconds, queries.limit)
 
     def keep(self) -> None:

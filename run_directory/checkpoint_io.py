@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-import runs
+from atomic_files import write_file
 from errors import InputError
+from run_directory import layout
+from run_directory.checkpoints import LIGHTNING_VERSION, load_checkpoint
 
 
 class WholeCheckpoints(TorchCheckpointIO):
@@ -34,8 +36,8 @@ class WholeCheckpoints(TorchCheckpointIO):
         """
         content = io.BytesIO()  # torch would hide the error of a full disk behind one of its own
         torch.save(checkpoint, content)
-        previous = Path(path).with_name(Path(runs.PREVIOUS).name)
-        runs.write(Path(path), lambda file: file.write(content.getbuffer()), previous)
+        previous = Path(path).with_name(Path(layout.PREVIOUS).name)
+        write_file(Path(path), lambda file: file.write(content.getbuffer()), previous)
         self._written.add(Path(path).absolute())
 
     def load_checkpoint(
@@ -46,9 +48,9 @@ class WholeCheckpoints(TorchCheckpointIO):
         Raises:
             InputError: It is damaged, or holds more than tensors and plain values.
         """
-        content = runs.load_checkpoint(Path(path))
-        if runs.LIGHTNING_VERSION not in content:
-            raise InputError(f"{path}: not a checkpoint of a training: it has no {runs.LIGHTNING_VERSION}")
+        content = load_checkpoint(Path(path))
+        if LIGHTNING_VERSION not in content:
+            raise InputError(f"{path}: not a checkpoint of a training: it has no {LIGHTNING_VERSION}")
         return content
 
     def remove_checkpoint(self, path: str | Path) -> None:

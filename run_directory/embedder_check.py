@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-import runs
+from atomic_files import read_json
 from errors import InputError
+from run_directory import layout
+from run_directory.checkpoints import finished_checkpoint, resuming
+from run_directory.config_file import read_config
 
 
 def check_embedder(run: Path, key: str, fingerprint: str, dimension: int) -> None:
@@ -17,23 +19,22 @@ def check_embedder(run: Path, key: str, fingerprint: str, dimension: int) -> Non
     Raises:
         InputError: It is no finished run, or its embedder is another; ``key`` is the configuration's.
     """
-    if not (run / runs.CONFIG).is_file():
-        reason = f"{runs.CONFIG} is missing" if run.is_dir() else runs.missing_directory(run)
+    if not (run / layout.CONFIG).is_file():
+        reason = f"{layout.CONFIG} is missing" if run.is_dir() else layout.missing_directory(run)
         raise InputError(f"{key}={run}: not a run directory ({reason})")
-    config = runs.read_config(run)
-    runs.check_links(run)
-    runs.finished_checkpoint(run, key=key)
+    config = read_config(run)
+    layout.check_links(run)
+    finished_checkpoint(run, key=key)
     try:
-        record = runs.read_json(run / runs.RECORD)["embedder"]
+        record = read_json(run / layout.RECORD)["embedder"]
     except FileNotFoundError as error:
         raise InputError(
-            f"{key}={run}: its training has not ended ({runs.RECORD} is missing); resume it first: "
-            f"python train.py {shlex.quote(f'run_dir={run}')} ckpt_path=last"
+            f"{key}={run}: its training has not ended ({layout.RECORD} is missing); resume it first: {resuming(run)}"
         ) from error
     except KeyError as error:
-        raise InputError(f"{run / runs.RECORD}: does not say which embedder the run was trained on") from error
+        raise InputError(f"{run / layout.RECORD}: does not say which embedder the run was trained on") from error
     if not isinstance(record, dict) or not {"dimension", "fingerprint"} <= record.keys():
-        raise InputError(f"{run / runs.RECORD}: does not say which embedder the run was trained on")
+        raise InputError(f"{run / layout.RECORD}: does not say which embedder the run was trained on")
     choices = config.get("choices")
     theirs = choices.get("embedder") if isinstance(choices, DictConfig) else None
     if record["dimension"] != dimension:

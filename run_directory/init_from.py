@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import runs
+from atomic_files import replacing
 from datamodules.defended import FILE
 from errors import InputError
+from run_directory import layout
+from run_directory.config_file import read_config
 from run_directory.embedder_check import check_embedder
 
 # What may differ: how the attack is trained and decoded. All else makes its modules, or its artifacts.
@@ -38,7 +40,7 @@ def check_origin(run: Path, attack: dict[str, Any], fingerprint: str, dimension:
             decoding.
     """
     check_embedder(run, "init_from", fingerprint, dimension)
-    config = runs.read_config(run)
+    config = read_config(run)
     from omegaconf import OmegaConf
 
     there = dict(_values(OmegaConf.to_container(config.attack), "attack"))
@@ -53,18 +55,15 @@ def check_origin(run: Path, attack: dict[str, Any], fingerprint: str, dimension:
 
 
 def copy_artifacts(run: Path, artifacts: Path) -> None:
-    """Copy the artifacts of ``run`` beside their new place, then rename: half of them never stands there.
+    """Copy the artifacts of ``run``.
 
     A defense is fitted to the new run's text: what that run keeps of its own stays behind.
     """
-    part = artifacts.with_name(f".{artifacts.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    shutil.copytree(run / runs.ARTIFACTS, part)
-    (part / FILE).unlink(missing_ok=True)
-    if (artifacts / FILE).is_file():
-        shutil.copy2(artifacts / FILE, part / FILE)
-    shutil.rmtree(artifacts, ignore_errors=True)
-    part.replace(artifacts)
+    with replacing(artifacts) as copy:
+        shutil.copytree(run / layout.ARTIFACTS, copy, dirs_exist_ok=True)
+        (copy / FILE).unlink(missing_ok=True)
+        if (artifacts / FILE).is_file():
+            shutil.copy2(artifacts / FILE, copy / FILE)
 
 
 def _values(node: Any, key: str) -> Iterator[tuple[str, Any]]:

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-import runs
+from atomic_files import replacing, write_file
+from run_directory import layout
 from run_directory.batch_cache import weights_key
+from run_directory.checkpoints import finished_checkpoint, load_checkpoint
+from run_directory.config_file import read_config
 from run_directory.trust import check_trusted
 
 if TYPE_CHECKING:
@@ -23,17 +26,13 @@ if TYPE_CHECKING:
 
 
 def keep(run: Path, folder: Path) -> None:
-    """Copy of a run what is needed to invert with it; first beside ``folder``, then renamed."""
-    part = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    shutil.copy2(run / runs.CONFIG, part / runs.CONFIG)
-    shutil.copytree(run / runs.ARTIFACTS, part / runs.ARTIFACTS)
-    content = runs.load_checkpoint(runs.finished_checkpoint(run))
+    """Copy of a run what is needed to invert with it."""
+    content = load_checkpoint(finished_checkpoint(run))
     wanted = {name: content[name] for name in ("state_dict", "base") if name in content}
-    runs.write(part / runs.CHECKPOINT, lambda file: torch.save(wanted, file))
-    shutil.rmtree(folder, ignore_errors=True)
-    part.replace(folder)
+    with replacing(folder) as copy:
+        shutil.copy2(run / layout.CONFIG, copy / layout.CONFIG)
+        shutil.copytree(run / layout.ARTIFACTS, copy / layout.ARTIFACTS)
+        write_file(copy / layout.CHECKPOINT, lambda file: torch.save(wanted, file))
 
 
 def attack_of(folder: Path, dimension: int) -> Attack:
@@ -45,11 +44,11 @@ def attack_of(folder: Path, dimension: int) -> Attack:
     """
     from hydra.utils import instantiate
 
-    config = runs.read_config(folder)
+    config = read_config(folder)
     check_trusted(config, folder, built="attack")
     attack: Attack = instantiate(config.attack, _convert_="all")
-    attack.connect(folder / runs.ARTIFACTS, None, from_checkpoint=True)
-    attack.restore(runs.finished_checkpoint(folder), dimension)
+    attack.connect(folder / layout.ARTIFACTS, None, from_checkpoint=True)
+    attack.restore(finished_checkpoint(folder), dimension)
     return attack
 
 
@@ -61,7 +60,7 @@ def class_of(folder: Path) -> type:
     """
     from hydra.utils import get_class
 
-    config = runs.read_config(folder)
+    config = read_config(folder)
     check_trusted(config, folder, built="attack")
     return get_class(str(config.attack._target_))
 
@@ -70,9 +69,9 @@ def identity(folder: Path) -> str:
     """A hash of what makes a run's attack say what it says: its configuration, without decoding, and its weights."""
     from omegaconf import OmegaConf
 
-    attack = OmegaConf.to_container(runs.read_config(folder).attack)
+    attack = OmegaConf.to_container(read_config(folder).attack)
     assert isinstance(attack, dict)
     attack.pop("decoding", None)
-    content = runs.load_checkpoint(runs.finished_checkpoint(folder))
+    content = load_checkpoint(finished_checkpoint(folder))
     described = json.dumps([attack, weights_key(content["state_dict"])], sort_keys=True)
     return blake2b(described.encode(), digest_size=16).hexdigest()

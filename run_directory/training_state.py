@@ -17,8 +17,8 @@ import torch
 from lightning import Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-import runs
 from errors import InputError
+from run_directory.checkpoints import numbers_of_callbacks
 from tensor_files import is_dense
 
 _LARGEST_COUNT = 2**53
@@ -33,7 +33,7 @@ def check_state(checkpoint: dict[str, Any], trainer: Trainer) -> None:
     Raises:
         InputError: Something is missing or of another kind; names it.
     """
-    checkpoint["callbacks"] = runs.numbers_of_callbacks(checkpoint.get("callbacks"))
+    checkpoint["callbacks"] = numbers_of_callbacks(checkpoint.get("callbacks"))
     if trainer.state.fn != TrainerFn.FITTING:
         return
     wrong = next(_wrong(checkpoint, trainer), None)

@@ -1,7 +1,7 @@
 """What a run directory may have built. It may come from a stranger, and its config.yaml names classes.
 
     with trusting(["word_guesser"]):                  # trust=word_guesser on the command line
-        check_trusted(runs.read_config(run), run)     # before anything of it is built
+        check_trusted(read_config(run), run)     # before anything of it is built
 
     runs/x/config.yaml: attack._target_=os.system: none of the classes that configs/attack names; ...
 
@@ -25,8 +25,8 @@ from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
-import runs
 from errors import InputError
+from run_directory import layout
 
 _CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 _NAMED = re.compile(r"^[ ]*(?:- )?(\w+):[ ]*([^\s#]+)", re.MULTILINE)
@@ -72,7 +72,7 @@ def check_trusted(config: DictConfig, run: Path, given: Collection[str] = (), bu
     Raises:
         InputError: A line for each thing that is not: the key, the value, and what to add if it is trusted.
     """
-    place = run / runs.CONFIG
+    place = run / layout.CONFIG
     values = OmegaConf.to_container(config, resolve=False)
     messages = [f"{place}: {message}" for message in (*_nodes(values, ""), *_places(values, built, frozenset(given)))]
     choices = values.get("choices") if isinstance(values, dict) else None

@@ -27,10 +27,10 @@ import configuration
 import datamodules
 import defenses
 import embedders
-import runs
 from compare import read_settings
 from configuration.composing import survey
 from datamodules.sources.synthetic import SyntheticCorpus
+from run_directory.config_file import write_config
 from support.processes import ROOT
 from train import train
 
@@ -172,7 +172,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def made(kind: str) -> Path:
         directory = tmp_path_factory.mktemp(kind)
         config = configuration.compose("train", [*RUNS[kind], f"run_dir={directory}"])
-        runs.write_config(directory, configuration.plain(config))
+        write_config(directory, configuration.plain(config))
         return directory
 
     return made

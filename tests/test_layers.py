@@ -13,6 +13,8 @@ from support.processes import ROOT
 ORDER = [
     "errors",
     "limits",
+    "atomic_files",
+    "commands",
     "examples",
     "ranks",
     "stopping",
@@ -23,7 +25,6 @@ ORDER = [
     "scoring",
     "datamodules",
     "run_directory",
-    "runs",
     "claims",
     "models",
     "attacks",
@@ -60,6 +61,4 @@ def test_a_top_level_module_imports_only_what_stands_below_it(name: str) -> None
 def test_errors_and_examples_stand_at_the_bottom() -> None:
     assert not imported(ROOT / "errors.py") & set(ORDER)
     assert imported(ROOT / "examples.py") & set(ORDER) <= {"errors"}
-    below = {"errors", "limits", "examples", "tensor_files", "run_directory"}
-    assert imported(ROOT / "runs.py") & set(ORDER) <= below
-    assert not imported(ROOT / "run_directory" / "renamed.py") & set(ORDER)  # all that runs.py takes from there
+    assert imported(ROOT / "run_directory" / "layout.py") & set(ORDER) <= {"errors", "atomic_files"}

@@ -19,7 +19,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-import runs
+from atomic_files import read_json, write_json
 from attacks.base import Targets
 from attacks.generative import GenerativeAttack
 from attacks.vec2text.hypothesis_plan import (
@@ -41,6 +41,7 @@ from models.budget import training_progress
 from models.decoders import EncoderDecoder
 from models.optimizers import OptimizerSettings, scheduled
 from models.tokenizing import label_ids, load_tokenizer, token_ids
+from run_directory import layout
 from run_directory.batch_cache import weights_key
 from run_directory.embedder_check import check_embedder
 from run_directory.stored_attack import attack_of, identity, keep
@@ -117,7 +118,7 @@ class Corrector(IterativeAttack):
     def load(self, artifacts: Path) -> None:
         """The tokenizer is the inverter's."""
         try:
-            self.tokenizer = load_tokenizer(artifacts / INVERTER / runs.ARTIFACTS)
+            self.tokenizer = load_tokenizer(artifacts / INVERTER / layout.ARTIFACTS)
         except OSError as error:
             raise InputError(f"attack.inverter_run={self.inverter_run}: {_WANTED}; it has no tokenizer") from error
 
@@ -134,7 +135,7 @@ class Corrector(IterativeAttack):
         if self.start_from_inverter:
             model = copy.deepcopy(inverter.decoder.model).requires_grad_(True)
         else:
-            model = inverter.backbone.model(self.artifacts / INVERTER / runs.ARTIFACTS, weights=True)
+            model = inverter.backbone.model(self.artifacts / INVERTER / layout.ARTIFACTS, weights=True)
         self.network = CorrectorNetwork(model.train(), dimension, self.layout)
         if self.start_from_inverter:
             self.network.read_vectors_as(inverter.prefix)
@@ -257,9 +258,9 @@ class Corrector(IterativeAttack):
         )
         counts, edges = np.histogram(cosines, bins=BINS, range=(-1, 1))
         path = self.artifacts / STATISTICS
-        known = runs.read_json(path) if path.is_file() else {}
+        known = read_json(path) if path.is_file() else {}
         entry = {"exact": exact, "cosines": counts.tolist(), "edges": [round(float(edge), 4) for edge in edges]}
-        runs.write_json(path, {**known, f"{split}, {name}": entry})
+        write_json(path, {**known, f"{split}, {name}": entry})
 
     def on_train_epoch_start(self) -> None:
         """Where it is time, rewrite the first set: these hypotheses are what later rounds start from."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-import runs
+from atomic_files import write_file, write_json
 from attacks.vec2text.network import CorrectorNetwork
 from errors import InputError
 from models.prefix import Prefix
@@ -58,7 +58,7 @@ def export(
     if prefix.kind != "mlp":
         raise InputError(f"attack.prefix.kind={prefix.kind}: the published inverter's is an MLP (mlp)")
     config, tied = _language_model(model)
-    runs.write_json(folder / "t5" / "config.json", config)
+    write_json(folder / "t5" / "config.json", config)
     _write_tokenizer(tokenizer, folder / "t5", length)
     _write_weights(folder / "t5", _model_weights(model, "", tied))
     described = {
@@ -78,10 +78,10 @@ def export(
         "corrector_ignore_hypothesis_embedding": not network.layout.feedback,
     }
     own = {"architectures": ["InversionModel"], "num_repeat_tokens": prefix.vectors}
-    runs.write_json(folder / "inverter" / "config.json", described | own)
+    write_json(folder / "inverter" / "config.json", described | own)
     _write_weights(folder / "inverter", _inverter_weights(prefix, model, tied))
     own = {"architectures": ["CorrectorEncoderModel"], "num_repeat_tokens": network.layout.vectors}
-    runs.write_json(folder / "corrector" / "config.json", described | own)
+    write_json(folder / "corrector" / "config.json", described | own)
     _write_weights(folder / "corrector", _corrector_weights(network, tied))
 
 
@@ -137,12 +137,12 @@ def _write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
     from safetensors.torch import save
 
     content = save({name: tensor.detach().clone().contiguous() for name, tensor in weights.items()}, {"format": "pt"})
-    runs.write(folder / "model.safetensors", lambda file: file.write(content))
+    write_file(folder / "model.safetensors", lambda file: file.write(content))
 
 
 def _write_tokenizer(tokenizer: Any, folder: Path, length: int) -> None:
     """tokenizer.json, and the little beside it that transformers 4 understands."""
-    runs.write(folder / "tokenizer.json", tokenizer.backend_tokenizer.to_str())
+    write_file(folder / "tokenizer.json", tokenizer.backend_tokenizer.to_str())
     described = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "pad_token": tokenizer.pad_token,
@@ -150,4 +150,4 @@ def _write_tokenizer(tokenizer: Any, folder: Path, length: int) -> None:
         "clean_up_tokenization_spaces": False,
         "model_max_length": length,
     }
-    runs.write(folder / "tokenizer_config.json", json.dumps(described) + "\n")
+    write_file(folder / "tokenizer_config.json", json.dumps(described) + "\n")

@@ -20,9 +20,10 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 import configuration
-import runs
 from embedders.base import fingerprint_of
-from run_directory.batch_cache import FinishedBatches
+from run_directory import layout
+from run_directory.batch_cache import BatchCache
+from run_directory.checkpoints import load_checkpoint, resume_from
 from run_directory.trust import trusting
 
 from .broken import PATHS, VALUES, Inputs, changed, inputs, replaced, weighted, written
@@ -59,7 +60,7 @@ def readers() -> dict[str, Reader]:
     return {
         "last.ckpt": Reader(_loaded, _trained, _inputs, 1.5, LIBRARIES),
         "last.ckpt, resumed": Reader(_resumed, _trained, _inputs, 0.15, LIBRARIES),
-        "finished_batches, unfinished": Reader(_unfinished, lambda: _unfinished_good(unfinished), _inputs, 0.5),
+        "test_batches, unfinished": Reader(_unfinished, lambda: _unfinished_good(unfinished), _inputs, 0.5),
     }
 
 
@@ -90,14 +91,14 @@ def _train(folder: Path, steps: int, resume: bool) -> None:
 def _trained() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         _train(Path(folder), 2, resume=False)
-        return (Path(folder) / "run" / runs.CHECKPOINT).read_bytes()
+        return (Path(folder) / "run" / layout.CHECKPOINT).read_bytes()
 
 
 def _loaded(folder: Path, content: bytes) -> object:
-    path = written(folder / runs.CHECKPOINT, content)
-    (folder / runs.PREVIOUS).unlink(missing_ok=True)
-    runs.resume_from(folder, "last")
-    return runs.load_checkpoint(path)
+    path = written(folder / layout.CHECKPOINT, content)
+    (folder / layout.PREVIOUS).unlink(missing_ok=True)
+    resume_from(folder, "last")
+    return load_checkpoint(path)
 
 
 def _resumed(folder: Path, content: bytes) -> None:
@@ -107,12 +108,12 @@ def _resumed(folder: Path, content: bytes) -> None:
         (folder / "run").rename(whole)
     shutil.rmtree(folder / "run", ignore_errors=True)
     shutil.copytree(whole, folder / "run")
-    written(folder / "run" / runs.CHECKPOINT, content)
+    written(folder / "run" / layout.CHECKPOINT, content)
     _train(folder, 4, resume=True)
 
 
 def _unfinished(folder: Path, content: bytes) -> object:
-    batches = FinishedBatches(folder, "settings")
+    batches = BatchCache(folder, "settings")
     batch = {"index": torch.arange(2), "vectors": torch.ones(2, 4)}
     written(folder / "search-000000000.pt", content)
     return batches.unfinished("search", batch).read()
@@ -120,7 +121,7 @@ def _unfinished(folder: Path, content: bytes) -> object:
 
 def _unfinished_good(key: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        batches = FinishedBatches(Path(folder), "settings")
+        batches = BatchCache(Path(folder), "settings")
         batch = {"index": torch.arange(2), "vectors": torch.ones(2, 4)}
         batches.unfinished("search", batch).write({"ids": torch.arange(6).reshape(2, 3), "steps": 7, "losses": [0.5]})
         return next(Path(folder).iterdir()).read_bytes()

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import compare
-import runs
 from attacks.base import Attack
 from callbacks.history import History
 from embedders.cache.cached import Queries
@@ -24,7 +23,9 @@ from reports.audit.inputs import read_truths
 from reports.comparison.entries import read_entries
 from reports.correction_chart import HYPOTHESES
 from reports.page import print_summary, write_report
-from run_directory.batch_cache import FinishedBatches
+from run_directory import layout
+from run_directory.batch_cache import BatchCache
+from run_directory.config_file import read_config
 from run_directory.embedder_check import check_embedder
 from run_directory.trust import check_trusted
 
@@ -73,10 +74,10 @@ BATCH = {"index": torch.arange(2), "vectors": torch.ones(2, WIDTH)}
 FOUND = {"candidates": ["a"], "kind": "sequence"}
 # What a whole run holds; a reader puts its input in the place of one of these.
 RUN = {
-    runs.CONFIG: CONFIG, runs.PREDICTIONS: lines_of(PREDICTIONS), runs.METRICS: json_of(METRICS),
-    runs.BASELINE: json_of(METRICS), runs.RECORD: json_of(RECORD), runs.HISTORY: lines_of(HISTORY),
-    runs.ANALYSES: json_of(ANALYSES), runs.CORRECTIONS: json_of(CORRECTIONS),
-    runs.CORRECTION_ROUNDS: lines_of(CORRECTED), f"{runs.ARTIFACTS}/{HYPOTHESES}": json_of(COSINES),
+    layout.CONFIG: CONFIG, layout.PREDICTIONS: lines_of(PREDICTIONS), layout.METRICS: json_of(METRICS),
+    layout.BASELINE: json_of(METRICS), layout.RECORD: json_of(RECORD), layout.HISTORY: lines_of(HISTORY),
+    layout.ANALYSES: json_of(ANALYSES), layout.CORRECTIONS: json_of(CORRECTIONS),
+    layout.CORRECTION_ROUNDS: lines_of(CORRECTED), f"{layout.ARTIFACTS}/{HYPOTHESES}": json_of(COSINES),
 }  # fmt: skip
 
 
@@ -84,16 +85,16 @@ def readers() -> dict[str, Reader]:
     """By the names of the files, and what reads them."""
     found = {
         "config.yaml": Reader(_config, lambda: CONFIG),
-        "record.json": Reader(_record, lambda: RUN[runs.RECORD], trees),
-        "history.jsonl, resumed": Reader(_history, lambda: RUN[runs.HISTORY], _lines),
-        "finished_batches": Reader(_finished, _finished_good, _finished_inputs),
+        "record.json": Reader(_record, lambda: RUN[layout.RECORD], trees),
+        "history.jsonl, resumed": Reader(_history, lambda: RUN[layout.HISTORY], _lines),
+        "test_batches": Reader(_finished, _finished_good, _finished_inputs),
         "trials.json": Reader(_trials, lambda: json_of(TRIALS), trees, 0.5),
         "truths.jsonl": Reader(_truths, lambda: lines_of(TRUTHS), _lines),
     }
     for name, good in RUN.items():
         strategy = {".json": trees, ".jsonl": _lines, ".yaml": inputs}[Path(name).suffix]
         found[f"{name}, reported"] = Reader(_in_run(name, _reported), lambda good=good: good, strategy, 0.3)
-    for name in (runs.CONFIG, runs.PREDICTIONS, runs.METRICS, runs.RECORD, runs.ANALYSES):
+    for name in (layout.CONFIG, layout.PREDICTIONS, layout.METRICS, layout.RECORD, layout.ANALYSES):
         reported = found[f"{name}, reported"]
         found[f"{name}, compared"] = Reader(_in_run(name, _compared), reported.good, reported.inputs, 0.1)
     return found
@@ -140,27 +141,27 @@ def _compared(run: Path) -> None:
 
 
 def _config(folder: Path, content: bytes) -> None:
-    written(folder / runs.CONFIG, content)
-    check_trusted(runs.read_config(folder), folder)
+    written(folder / layout.CONFIG, content)
+    check_trusted(read_config(folder), folder)
 
 
 def _record(folder: Path, content: bytes) -> None:
-    if not (folder / runs.CHECKPOINT).exists():
-        written(folder / runs.CONFIG, CONFIG)
-        (folder / runs.CHECKPOINT).parent.mkdir()
-        torch.save({"state_dict": {}}, folder / runs.CHECKPOINT)
-    written(folder / runs.RECORD, content)
+    if not (folder / layout.CHECKPOINT).exists():
+        written(folder / layout.CONFIG, CONFIG)
+        (folder / layout.CHECKPOINT).parent.mkdir()
+        torch.save({"state_dict": {}}, folder / layout.CHECKPOINT)
+    written(folder / layout.RECORD, content)
     check_embedder(folder, "init_from", "0" * 64, WIDTH)
 
 
 def _history(folder: Path, content: bytes) -> None:
-    written(folder / runs.HISTORY, content)
+    written(folder / layout.HISTORY, content)
     History(str(folder)).on_train_start(SimpleNamespace(is_global_zero=True, global_step=15), None)  # type: ignore[arg-type]
 
 
 def _trials(folder: Path, content: bytes) -> None:
     for name in ("one", "other"):
-        written(folder / name / runs.PREDICTIONS, RUN[runs.PREDICTIONS])
+        written(folder / name / layout.PREDICTIONS, RUN[layout.PREDICTIONS])
     written(folder / "one" / trials.TRIALS, json_of(TRIALS))
     written(folder / "other" / trials.TRIALS, content)
     trials.compare(folder / "one", folder / "other")
@@ -174,7 +175,7 @@ def _truths(folder: Path, content: bytes) -> object:
 def _attack(folder: Path) -> Any:
     """As much of an attack as a step of a test asks for."""
     return SimpleNamespace(
-        finished=FinishedBatches(folder, "settings"), oracle=SimpleNamespace(queries=Queries()),
+        batch_cache=BatchCache(folder, "settings"), oracle=SimpleNamespace(queries=Queries()),
         device=torch.device("cpu"), hints=lambda rows: None, lengths=lambda rows: None,
         invert=lambda targets, oracle: [],
     )  # fmt: skip
@@ -187,7 +188,7 @@ def _finished(folder: Path, content: bytes) -> object:
 
 def _finished_good() -> bytes:
     with tempfile.TemporaryDirectory() as directory:
-        batches = FinishedBatches(Path(directory), "settings")
+        batches = BatchCache(Path(directory), "settings")
         batches.once("predictions", BATCH, None, lambda: [FOUND, FOUND])
         return next(Path(directory).iterdir()).read_bytes()
 

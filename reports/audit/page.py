@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-import runs
+from atomic_files import write_file, write_json
 from reports import svg, terminal
 from reports.audit.chart import bars
 from reports.audit.findings import Audit, Exposed, Kind, Share, Tried
@@ -31,8 +31,8 @@ NOT_READ: dict[str, str | None] = {"text": "not by this attacker", "below": "the
 
 def write_audit(directory: Path, audit: Audit) -> None:
     """Write audit.json and audit.html; where texts are masked, neither holds recovered or true text."""
-    runs.write_json(directory / VALUES, values(audit))
-    runs.write(directory / PAGE, page(audit).encode("utf-8", "replace").decode())  # a lone surrogate cannot be written
+    write_json(directory / VALUES, values(audit))
+    write_file(directory / PAGE, page(audit).encode("utf-8", "replace").decode())  # a lone surrogate cannot be written
 
 
 def values(audit: Audit) -> dict[str, Any]:

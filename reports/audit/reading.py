@@ -18,7 +18,6 @@ from pydantic import TypeAdapter, ValidationError
 from rich.progress import track
 from torch import Tensor
 
-import runs
 from attacks.base import Attack, Targets
 from datamodules.defended import DefendedEmbedder, FittedDefense
 from defenses.base import Fitted
@@ -32,7 +31,8 @@ from metrics.tokens import token_overlap
 from metrics.vectors import cosine_rows
 from reports.audit.findings import Reading, Truth
 from reports.results import Row, read_rows
-from run_directory.batch_cache import FinishedBatches
+from run_directory import layout
+from run_directory.batch_cache import BatchCache
 
 _TEXTS = TypeAdapter(list[tuple[str, Literal["sequence", "set"]]])  # that are read of a batch
 
@@ -49,8 +49,8 @@ class Reader:
         batch_size: Vectors decoded at once.
     """
 
-    def __init__(self, attack: Attack, embedder: CachedEmbedder, finished: FinishedBatches, batch_size: int) -> None:
-        self.attack, self.embedder, self.finished, self.batch_size = attack, embedder, finished, batch_size
+    def __init__(self, attack: Attack, embedder: CachedEmbedder, finished: BatchCache, batch_size: int) -> None:
+        self.attack, self.embedder, self.batch_cache, self.batch_size = attack, embedder, finished, batch_size
         self.kind: PredictionKind = "sequence"
 
     def read(self, part: str, vectors: Tensor, positions: Sequence[int]) -> list[str]:
@@ -73,7 +73,7 @@ class Reader:
                     return [[one.candidates[0], one.kind] for one in self.attack.invert(targets, self.embedder)]
 
             # The name tells batches apart by their first index alone, and a sample's may be any.
-            done = self.finished.once(f"{part}-{begin}", batch, self.embedder, work, fits=_are_texts)
+            done = self.batch_cache.once(f"{part}-{begin}", batch, self.embedder, work, fits=_are_texts)
             if done.limit is not None:  # half a search would make the store look safer than it is
                 raise InputError(
                     f"{done.limit} An audit judges whole batches: the same command with a higher limit goes on with "
@@ -93,7 +93,7 @@ class Reader:
 
 
 def _are_texts(value: list[Any]) -> bool:
-    """Whether JSON is a list of texts, each with its kind: a file of finished batches may come from somebody else."""
+    """Whether JSON is a list of texts, each with its kind: a file of the test batch cache may be somebody else's."""
     try:
         _TEXTS.validate_python(value)
     except ValidationError:
@@ -119,7 +119,7 @@ class Known:
 
 def known_rows(run: Path) -> list[Row]:
     """The rows of the run's predictions.jsonl; none where it was not tested."""
-    path = run / runs.PREDICTIONS
+    path = run / layout.PREDICTIONS
     return read_rows(path) if path.is_file() else []
 
 
@@ -167,7 +167,7 @@ def services(run: Path, threat: Threat, embedder: CachedEmbedder) -> tuple[Cache
     """
     if not threat.adaptive:
         return embedder, embedder
-    kept = FittedDefense(run / runs.ARTIFACTS, threat.settings, embedder.fingerprint)
+    kept = FittedDefense(run / layout.ARTIFACTS, threat.settings, embedder.fingerprint)
     if isinstance(threat.defense, Fitted) and not kept.restore(threat.defense):
         raise InputError(f"run={run}: keeps no state of this defense with these settings; take those of its training")
     defended = DefendedEmbedder(embedder, threat.defense)

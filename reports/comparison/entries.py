@@ -12,10 +12,11 @@ from typing import Any
 import yaml
 
 import limits
-import runs
 from errors import InputError
 from reports.numbers import number
 from reports.results import Results, read_results
+from run_directory import layout
+from run_directory.config_file import parse_config
 
 COMPARED = ("attack", "defense", "embedder", "datamodule", "trainer")  # nodes of a config that can tell runs apart
 ALSO_COMPARED = ("scoring", "init_from")  # which make another setting, but are not shown
@@ -125,8 +126,8 @@ def read_entries(directories: Sequence[Path]) -> list[Entry]:
 
 def _check(directory: Path) -> None:
     if not directory.is_dir():
-        raise InputError(f"{directory}: {runs.missing_directory(directory)}")
-    for name in (runs.METRICS, runs.PREDICTIONS):
+        raise InputError(f"{directory}: {layout.missing_directory(directory)}")
+    for name in (layout.METRICS, layout.PREDICTIONS):
         if not (directory / name).is_file():
             inner = sorted(str(found.parent) for found in directory.glob(f"**/{name}"))
             hint = f"did you mean {inner[-1]}?" if inner else "a run writes it when its test ends"
@@ -143,7 +144,7 @@ def _labels(directories: Sequence[Path]) -> list[str]:
 
 
 def _record(directory: Path) -> dict[str, Any]:
-    path = directory / runs.RECORD
+    path = directory / layout.RECORD
     try:
         record = json.loads(limits.text(path, limits.LARGEST_JSON))
     except FileNotFoundError:  # a run of before, or of another tool: its parameters are not known
@@ -225,18 +226,18 @@ def _origin(results: Results) -> dict[str, Any] | None:
     directory, named = results.directory.resolve(), results.config.get("run_dir")
     if directory.parent.name == "evaluations":
         return _config(directory.parent.parent)
-    if (directory / runs.ARTIFACTS).is_dir() or not isinstance(named, str) or Path(named).resolve() == directory:
+    if (directory / layout.ARTIFACTS).is_dir() or not isinstance(named, str) or Path(named).resolve() == directory:
         return results.config
     return _config(Path(named))
 
 
 def _config(directory: Path) -> dict[str, Any] | None:
     try:
-        found = runs.parse_config(limits.text(directory / runs.CONFIG, limits.LARGEST_CONFIG))
+        found = parse_config(limits.text(directory / layout.CONFIG, limits.LARGEST_CONFIG))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise InputError(f"{directory / runs.CONFIG}: cannot be read: {error}") from error
+        raise InputError(f"{directory / layout.CONFIG}: cannot be read: {error}") from error
     return found if isinstance(found, dict) else None
 
 

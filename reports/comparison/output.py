@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-import runs
+from atomic_files import write_file
 from errors import printable
 from reports import terminal
 from reports.comparison.table import DASH, Table
@@ -91,7 +91,7 @@ def write_markdown(path: Path, tables: Sequence[Table]) -> None:
             rows.append([title, *(cell.line for cell in line.cells)])
         blocks.append("\n".join(f"| {' | '.join(map(_escaped, row))} |" for row in rows))
         blocks += [_escaped(note) for note in table.notes]
-    runs.write(path, "\n\n".join(blocks) + "\n")
+    write_file(path, "\n\n".join(blocks) + "\n")
 
 
 def write_page(path: Path, tables: Sequence[Table], charts: Sequence[tuple[str, Markup, str]], lead: str) -> None:
@@ -107,7 +107,7 @@ def write_page(path: Path, tables: Sequence[Table], charts: Sequence[tuple[str, 
     if charts:
         sections.append(("charts", "In pictures", macro("closeness", charts=charts)))
     page = macro("page", heading="Attacks compared", run="comparison", facts=[], lead=lead, sections=sections)
-    runs.write(path, page.encode("utf-8", "replace").decode())
+    write_file(path, page.encode("utf-8", "replace").decode())
 
 
 def _escaped(text: str) -> str:

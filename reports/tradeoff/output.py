@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import runs
+from atomic_files import write_file, write_json
 from reports.comparison.output import write_markdown
 from reports.comparison.table import DASH, Cell, Line, Table
 from reports.numbers import shown
@@ -34,10 +34,10 @@ def write_results(
     drawn = searches[0]
     said = sentence(measured, drawn, {key: measure(key).title for key in READ})
     table = _table(measured, notes, searches)
-    runs.write_json(output / f"{NAME}.json", _plain(measured, {**facts, "sentence": said}, searches))
+    write_json(output / f"{NAME}.json", _plain(measured, {**facts, "sentence": said}, searches))
     write_markdown(output / f"{NAME}.md", [table])
     markdown = (output / f"{NAME}.md").read_text(encoding="utf-8")
-    runs.write(output / f"{NAME}.md", f"{said}\n\n{markdown}")
+    write_file(output / f"{NAME}.md", f"{said}\n\n{markdown}")
     title = f"{measure(chief(measured)).title} against NDCG@10"
     chart = tradeoff_chart(measured, drawn, measure(chief(measured)).title)
     lines = macro("tradeoff_table", columns=table.columns, lines=table.lines, notes=table.notes)
@@ -52,7 +52,7 @@ def write_results(
             ("table", table.title, lines),
         ],
     )
-    runs.write(output / f"{NAME}.html", page.encode("utf-8", "replace").decode())
+    write_file(output / f"{NAME}.html", page.encode("utf-8", "replace").decode())
     _print(table)
     return said
 

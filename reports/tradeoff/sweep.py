@@ -20,7 +20,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import BaseModel, Field, PositiveInt, ValidationError
 
 import limits
-import runs
+from atomic_files import write_file, write_json_lines
 from attacks.base import Attack
 from datamodules.collections.base import CollectionSource
 from datamodules.collections.retrieval import Defended, Searchable
@@ -122,8 +122,8 @@ class Finished:
     def keep(self, point: Point, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a point; its figures last, so that a point is there with its texts or not at all."""
         path = self.path(point.overrides)
-        runs.write_json_lines(path.with_suffix(".jsonl"), rows)
-        runs.write(path, point.model_dump_json(indent=1) + "\n")
+        write_json_lines(path.with_suffix(".jsonl"), rows)
+        write_file(path, point.model_dump_json(indent=1) + "\n")
 
 
 class Bench:

@@ -21,11 +21,11 @@ from torch import Tensor
 
 import configuration
 import evaluate
-import runs
 import train
 from attacks.vec2text import corrector
 from datamodules.hypotheses import HypothesisStore
 from embedders.base import fingerprint_of
+from run_directory import layout
 from run_directory.trust import trusting
 from support import tiny_vec2text
 from support.processes import ROOT, Warm
@@ -98,8 +98,8 @@ def killed_when(warm: Warm, due: Callable[[], bool], *arguments: str, seconds: f
 
 def outcome(run: Path) -> dict[str, Any]:
     """All that a test says, apart from how long it took."""
-    found: dict[str, Any] = {"predictions": (run / runs.PREDICTIONS).read_bytes()}
-    found["metrics"] = {**json.loads((run / runs.METRICS).read_text()), "seconds": 0}
+    found: dict[str, Any] = {"predictions": (run / layout.PREDICTIONS).read_bytes()}
+    found["metrics"] = {**json.loads((run / layout.METRICS).read_text()), "seconds": 0}
     if (run / "corrections.json").exists():
         table = json.loads((run / "corrections.json").read_text())["table"]
         found["table"] = [{**row, "seconds": 0} for row in table]
@@ -127,13 +127,13 @@ def test_a_killed_corrector_goes_on(tmp_path: Path, warm: Warm) -> None:
     assert outcome(run) == outcome(corrected(tmp_path, "unbroken", "other_cache"))
 
     out = tmp_path / "out"
-    killed_when(warm, lambda: len(list((out / runs.FINISHED).glob("*.json"))) >= 3, "evaluate", str(tmp_path))
-    assert not (out / runs.METRICS).exists()
-    assert 3 <= len(list((out / runs.FINISHED).glob("*.json"))) < 2 * splits.count("test")
+    killed_when(warm, lambda: len(list((out / layout.TEST_BATCHES).glob("*.json"))) >= 3, "evaluate", str(tmp_path))
+    assert not (out / layout.METRICS).exists()
+    assert 3 <= len(list((out / layout.TEST_BATCHES).glob("*.json"))) < 2 * splits.count("test")
     again = outcome(evaluated(tmp_path, "corrector", "out"))
     assert again == outcome(evaluated(tmp_path, "corrector", "unbroken_out"))
     assert {row["step"] for row in again["table"]} == {0, 1, 50}
-    assert not (out / runs.FINISHED).exists()
+    assert not (out / layout.TEST_BATCHES).exists()
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from transformers import (
 import configuration
 import evaluate
 import invert
-import runs
+from atomic_files import write_json, write_json_lines
 from attacks.base import Targets
 from attacks.llm import LLM
 from embedders.cache.cached import CachedEmbedder
@@ -46,6 +46,7 @@ from models.optimizers import AdamW, MuonAdamW
 from models.prefix import Prefix
 from models.tokenizing import train_tokenizer
 from reports.trials import differences, find, summary
+from run_directory import layout
 from support.places import Place, figures, predictions, read
 
 DIMENSION = 12
@@ -426,7 +427,7 @@ def lora_run(place: Hub) -> Path:
 
 
 def content(run: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = torch.load(run / runs.CHECKPOINT, weights_only=True)
+    loaded: dict[str, Any] = torch.load(run / layout.CHECKPOINT, weights_only=True)
     return loaded
 
 
@@ -454,7 +455,7 @@ def test_parameters_and_memory_are_said_before_training(place: Hub, caplog: pyte
 def test_evaluation_and_inversion_from_adapters(lora_run: Path, place: Hub) -> None:
     again = place.evaluate(lora_run, "again")
     assert (figures(again), predictions(again)) == (figures(lora_run), predictions(lora_run))
-    references = read(lora_run / runs.PREDICTIONS, "reference")
+    references = read(lora_run / layout.PREDICTIONS, "reference")
     np.save(place.base / "mine.npy", CachedEmbedder(MiniLM("cpu"), place.base / "cache").embed(references).numpy())
     invert.invert(*configuration.on_run("invert", [f"run={lora_run}", f"vectors={place.base / 'mine.npy'}"]))
     assert read(place.base / "mine.npy.texts.jsonl", "text") == predictions(lora_run)
@@ -514,7 +515,7 @@ def test_a_run_with_a_missing_module_ends_before_anything_is_embedded(place: Hub
     with pytest.raises(InputError, match="no linear layer q_proj; it has c_proj"):
         place.train("missing", *ADAPTERS, "attack.adapter.modules=[q_proj]", f"cache_dir={tmp_path / 'cache'}")
     assert not list(tmp_path.glob("cache/*/*.shard"))
-    assert not (place.base / "missing" / runs.ARTIFACTS).exists()
+    assert not (place.base / "missing" / layout.ARTIFACTS).exists()
 
 
 # -- trials of whole runs ---------------------------------------------------------------------------------------------
@@ -555,14 +556,14 @@ def test_trials_that_are_there_are_compared_without_testing(
 ) -> None:
     rows = [{"index": 0, "reference": "a"}]
     for name, values in (("one", [1.0, 2.0]), ("evaluations/a", [3.0, 4.5])):
-        runs.write_json(tmp_path / name / "trials.json", {"bleu": summary(values)})
-        runs.write_json_lines(tmp_path / name / runs.PREDICTIONS, rows)
+        write_json(tmp_path / name / "trials.json", {"bleu": summary(values)})
+        write_json_lines(tmp_path / name / layout.PREDICTIONS, rows)
     assert find(tmp_path, "compare") == tmp_path / "evaluations" / "a"
     with pytest.raises(InputError, match=r"compare=.*lora: no trials.json.*attack/decoding=sampling trials=10"):
         find(lora_run, "compare")
     with pytest.raises(InputError, match=r"compare=.*nowhere: there is no such directory"):
         find(tmp_path / "nowhere", "compare")
-    (tmp_path / "one" / runs.CONFIG).write_text((lora_run / runs.CONFIG).read_text())
+    (tmp_path / "one" / layout.CONFIG).write_text((lora_run / layout.CONFIG).read_text())
     settings, config = configuration.on_run("evaluate", [f"run={tmp_path / 'one'}", f"compare={tmp_path}"])
     evaluate.evaluate(settings, config)
     expected = stats.ttest_ind([1.0, 2.0], [3.0, 4.5], equal_var=False)
@@ -596,7 +597,7 @@ def test_training_begins_from_a_run(place: Hub, adapter: list[str], tmp_path: Pa
     assert begun.keys() == ended.keys()
     assert all(torch.equal(begun[name], ended[name]) for name in begun)
     assert content(still)["global_step"] == 1
-    tokenizers = [(run / runs.ARTIFACTS / "decoder" / "tokenizer.json").read_bytes() for run in (first, still)]
+    tokenizers = [(run / layout.ARTIFACTS / "decoder" / "tokenizer.json").read_bytes() for run in (first, still)]
     assert tokenizers[0] == tokenizers[1]
 
     further = place.train(f"further{len(adapter)}", *options, steps=4)
@@ -612,7 +613,7 @@ def test_small_models_begin_from_a_run_with_its_tokenizer(place: Hub) -> None:
     first = place.train("small", *small, steps=2)
     mine = place.write("other.jsonl", [text.upper() for text in TEXTS])
     second = place.train("small2", *small, f"init_from={first}", f"datamodule.path={mine}", steps=2)
-    tokenizers = [(run / runs.ARTIFACTS / "decoder" / "tokenizer.json").read_bytes() for run in (first, second)]
+    tokenizers = [(run / layout.ARTIFACTS / "decoder" / "tokenizer.json").read_bytes() for run in (first, second)]
     assert tokenizers[0] == tokenizers[1]
 
 
@@ -625,16 +626,16 @@ def test_what_cannot_begin_from_a_run(lora_run: Path, place: Hub, tmp_path: Path
         place.train("no2", f"init_from={lora_run}")
     with pytest.raises(InputError, match=r"init_from=.*: not a run directory"):
         place.train("no3", *ADAPTERS, f"init_from={tmp_path}")
-    record = json.loads((lora_run / runs.RECORD).read_text())
+    record = json.loads((lora_run / layout.RECORD).read_text())
     copy = tmp_path / "copy"
     shutil.copytree(lora_run, copy)
     for key, value, message in (
         ("fingerprint", "00" * 32, "come from another embedder .*take embedder=minilm"),
         ("dimension", 512, "vectors of width 512, this one .* of 384; take embedder=minilm"),
     ):
-        runs.write_json(copy / runs.RECORD, {**record, "embedder": {**record["embedder"], key: value}})
+        write_json(copy / layout.RECORD, {**record, "embedder": {**record["embedder"], key: value}})
         with pytest.raises(InputError, match=message):
             place.train(f"no-{key}", *ADAPTERS, f"init_from={copy}")
-    (copy / runs.RECORD).unlink()
+    (copy / layout.RECORD).unlink()
     with pytest.raises(InputError, match="its training has not ended"):
         place.train("no4", *ADAPTERS, f"init_from={copy}")

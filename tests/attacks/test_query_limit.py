@@ -19,12 +19,12 @@ import compare
 import configuration
 import evaluate
 import invert
-import runs
 import train
 from attacks.vec2text.search import CorrectionSearch, Proposal
 from embedders.base import QueryLimitError, fingerprint_of
 from embedders.cache.cached import CachedEmbedder
 from models.reranking import reranked
+from run_directory import layout
 from run_directory.trust import trusting
 from support import tiny_vec2text
 
@@ -149,7 +149,7 @@ def test_a_limit_in_the_middle_of_correction(
     limit, name = part(whole, share), f"limited_{share}"
     out = place.evaluate(place.corrector, name, *SEARCH, f"embedder.max_queries={limit}", cache=name)
     assert Counted.sent == limit
-    rows, metrics = lines(out / runs.PREDICTIONS), load(out / runs.METRICS)
+    rows, metrics = lines(out / layout.PREDICTIONS), load(out / layout.METRICS)
     assert [row["index"] for row in rows] == list(range(8))
     cut = [row for row in rows if row.get("partial")]
     assert 0 < len(cut) == metrics["partial"]
@@ -172,7 +172,7 @@ def test_a_limit_in_the_middle_of_correction(
     compare.compare(compare.read_settings([str(whole), str(out), f"output={tmp_path / 'table'}"]))
     assert f"CUT SHORT: a limit of queries ended {name} early" in " ".join(capsys.readouterr().out.split())
 
-    kept, searched = len(list((out / runs.FINISHED).glob("*.json"))), list[int]()
+    kept, searched = len(list((out / layout.TEST_BATCHES).glob("*.json"))), list[int]()
     assert (kept > 0) == (share > 0)
     search = CorrectionSearch.__call__
 
@@ -183,12 +183,12 @@ def test_a_limit_in_the_middle_of_correction(
     monkeypatch.setattr(CorrectionSearch, "__call__", noted)
     again = place.evaluate(place.corrector, name, *SEARCH, "embedder.max_queries=1000", cache=name)
     assert len(searched) == 3 * 3 - kept  # three batches: predictions, and two widths of correction
-    assert (again / runs.PREDICTIONS).read_bytes() == (whole / runs.PREDICTIONS).read_bytes()
-    one, other = (load(path / runs.METRICS) for path in (again, whole))
+    assert (again / layout.PREDICTIONS).read_bytes() == (whole / layout.PREDICTIONS).read_bytes()
+    one, other = (load(path / layout.METRICS) for path in (again, whole))
     assert {**one, "seconds": 0} == {**other, "seconds": 0}
     tables = [without_seconds(load(path / "corrections.json")["table"]) for path in (again, whole)]
     assert tables[0] == tables[1]
-    assert not (again / runs.FINISHED).exists()
+    assert not (again / layout.TEST_BATCHES).exists()
     assert "CUT SHORT" not in (again / "report.html").read_text() + capsys.readouterr().out
 
 
@@ -197,9 +197,9 @@ def test_a_limit_in_the_middle_of_reranking(place: Place) -> None:
     free = place.evaluate(place.inverter, "free", *lines_given, cache="free")
     out = place.evaluate(place.inverter, "reranked", *lines_given, "embedder.max_queries=5", cache="reranked")
     assert Counted.sent == 5
-    assert 0 < load(out / runs.METRICS)["partial"] <= 8
+    assert 0 < load(out / layout.METRICS)["partial"] <= 8
     place.evaluate(place.inverter, "reranked", *lines_given, cache="reranked")
-    assert (out / runs.PREDICTIONS).read_bytes() == (free / runs.PREDICTIONS).read_bytes()
+    assert (out / layout.PREDICTIONS).read_bytes() == (free / layout.PREDICTIONS).read_bytes()
 
 
 def test_vectors_that_are_read_back_say_it_too(
@@ -222,7 +222,7 @@ def test_vectors_that_are_read_back_say_it_too(
 
 def test_the_limit_of_training_ends_it_as_before(place: Place, tmp_path: Path) -> None:
     """Vectors that training needs are no search: nothing can be made of half of them."""
-    config = OmegaConf.load(place.inverter / runs.CONFIG)
+    config = OmegaConf.load(place.inverter / layout.CONFIG)
     assert OmegaConf.is_dict(config)
     config.embedder.max_queries, config.cache_dir, config.run_dir = 3, str(tmp_path / "c"), str(tmp_path / "run")
     with pytest.raises(QueryLimitError, match="max_queries=3 is reached"):

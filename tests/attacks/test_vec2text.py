@@ -17,7 +17,6 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 import configuration
 import invert
-import runs
 from attacks.base import Targets
 from attacks.vec2text.attack import Vec2Text
 from attacks.vec2text.corrector import Corrector
@@ -29,7 +28,8 @@ from datamodules.hypotheses import HypothesisStore
 from embedders.cache.cached import CachedEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
-from run_directory.batch_cache import FinishedBatches
+from run_directory import layout
+from run_directory.batch_cache import BatchCache
 from run_directory.stored_attack import attack_of
 from support import tiny_vec2text
 from support.places import Place, figures, predictions
@@ -209,9 +209,9 @@ def test_a_corrector_run_is_a_whole_attack_without_its_inverter_run(
     again = place.evaluate(alone, "kept_again")
     assert predictions(again) == predictions(alone)
     assert figures(again) == figures(alone)
-    weights = torch.load(alone / runs.CHECKPOINT, weights_only=True)["state_dict"]
+    weights = torch.load(alone / layout.CHECKPOINT, weights_only=True)["state_dict"]
     assert all(name.startswith("network.") for name in weights)
-    kept = torch.load(alone / "artifacts/inverter" / runs.CHECKPOINT, weights_only=True)
+    kept = torch.load(alone / "artifacts/inverter" / layout.CHECKPOINT, weights_only=True)
     assert set(kept) == {"state_dict"}
 
 
@@ -288,7 +288,7 @@ def test_a_killed_test_goes_on_only_with_the_weights_that_it_began_with(
 
     monkeypatch.setattr(CorrectionSearch, "__call__", counted)
     with pytest.MonkeyPatch.context() as killed:
-        killed.setattr(FinishedBatches, "clear", lambda self: None)
+        killed.setattr(BatchCache, "clear", lambda self: None)
         place.evaluate(run, f"key_{part}_out")
         assert sum(worked) == 6
         place.evaluate(run, f"key_{part}_out")
@@ -299,7 +299,7 @@ def test_a_killed_test_goes_on_only_with_the_weights_that_it_began_with(
         weights["layernorm.weight"] *= 1.01
         save_file(weights, path, {"format": "pt"})
     else:
-        path = run / runs.ARTIFACTS / part / runs.CHECKPOINT
+        path = run / layout.ARTIFACTS / part / layout.CHECKPOINT
         content = torch.load(path, weights_only=True)
         name = min(content["state_dict"])
         content["state_dict"][name] = content["state_dict"][name] * 1.01
@@ -368,7 +368,7 @@ def test_killed_training_goes_on_and_ends_with_the_same_weights(
         place.train("resumed", *options)
     monkeypatch.undo()
     run = place.train("resumed", *options, "ckpt_path=last")
-    first, second = (torch.load(one / runs.CHECKPOINT, weights_only=True) for one in (corrector, run))
+    first, second = (torch.load(one / layout.CHECKPOINT, weights_only=True) for one in (corrector, run))
     assert first["rewritten"] == second["rewritten"] != []
     assert all(torch.equal(first["state_dict"][name], second["state_dict"][name]) for name in first["state_dict"])
     assert predictions(run) == predictions(corrector)
@@ -379,7 +379,7 @@ def test_a_corrector_is_trained_further_on_other_hypotheses(place: Place, invert
     options = [*CORRECTOR, f"attack.inverter_run={inverter}", "attack.hypotheses.noise=[0.7]"]
     run = place.train("further", *options, f"init_from={corrector}", "attack.optimizer.muon_lr=1e-9",
                       "attack.optimizer.adamw_lr=1e-9", steps=1)  # fmt: skip
-    before, after = (torch.load(one / runs.CHECKPOINT, weights_only=True)["state_dict"] for one in (corrector, run))
+    before, after = (torch.load(one / layout.CHECKPOINT, weights_only=True)["state_dict"] for one in (corrector, run))
     assert all(torch.allclose(before[name], after[name], atol=1e-4) for name in before)
 
 
@@ -408,9 +408,9 @@ def test_runs_that_do_not_fit(place: Place, inverter: Path, corrector: Path, tmp
     with pytest.raises(InputError, match=r"attack\.inverter_run=.*nowhere: not a run directory"):
         place.train("bad1", *CORRECTOR, f"attack.inverter_run={tmp_path / 'nowhere'}")
     other = shutil.copytree(inverter, tmp_path / "other")
-    record = json.loads((other / runs.RECORD).read_text())
+    record = json.loads((other / layout.RECORD).read_text())
     record["embedder"]["fingerprint"] = "0" * 64
-    (other / runs.RECORD).write_text(json.dumps(record))
+    (other / layout.RECORD).write_text(json.dumps(record))
     with pytest.raises(InputError, match="its vectors come from another embedder"):
         place.train("bad2", *CORRECTOR, f"attack.inverter_run={other}")
     empty = f"cache_dir={tmp_path / 'nothing'}"  # all of this is found before anything is embedded

@@ -17,16 +17,16 @@ from types import ModuleType
 import pytest
 from hypothesis import strategies as st
 
-import runs
 from datamodules.vector_stores.vector_files import read_vectors
 from errors import InputError
+from run_directory.checkpoints import load_checkpoint
 from support.processes import ROOT
 
 OLD = ["texts.jsonl", "texts.csv", "texts.parquet", "vectors.npy", "vectors.safetensors", "vectors.parquet",
        "vectors.jsonl", "qrels.tsv", "config.yaml", "last.ckpt", "predictions.jsonl, reported",
        "record.json", "config.yaml, reported"]  # fmt: skip
 QUICK = ["texts.txt", "texts.jsonl.gz", "corpus.jsonl", "FAISS Flat", "Qdrant folder", "answer of a server",
-         "last.ckpt, resumed", "finished_batches", "history.jsonl, reported", "metrics.json, compared"]  # fmt: skip
+         "last.ckpt, resumed", "test_batches", "history.jsonl, reported", "metrics.json, compared"]  # fmt: skip
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_a_long_message_keeps_its_end() -> None:
 def test_bytes_over_which_torch_trips(tmp_path: Path) -> None:
     (tmp_path / "a.ckpt").write_bytes(b"a")  # an IndexError, once
     with pytest.raises(InputError, match="not a checkpoint, or a damaged one"):
-        runs.load_checkpoint(tmp_path / "a.ckpt")
+        load_checkpoint(tmp_path / "a.ckpt")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 
 import configuration
 import evaluate
-import runs
 import train
+from atomic_files import write_json
 from attacks.base import Attack, Prediction, Targets
 from attacks.nearest_neighbor import NearestNeighbor
 from attacks.vec2text.search import Round
@@ -30,6 +30,7 @@ from examples import Example, Split
 from reports.correction_chart import corrections, hypothesis_charts, story
 from reports.results import Results
 from reports.sections import correction, hypotheses
+from run_directory import layout
 from scoring.models import ScoringModels
 from support import tiny_vec2text
 from support.letters import Letters
@@ -125,13 +126,13 @@ def test_the_last_step_agrees_with_the_figures_of_predictions(tmp_path: Path) ->
     """The same texts, scored in the two places."""
     directory = run(tmp_path, Fixer(), IterativeCorrection(steps=[0], beams=[1]))
     (row,) = load(directory / "corrections.json")["table"]
-    metrics = load(directory / runs.METRICS)
+    metrics = load(directory / layout.METRICS)
     for name in ("bleu", "token_f1", "exact_match", "cosine"):
         assert row[name] == pytest.approx(metrics[name], abs=1e-5)
 
 
 def test_the_queries_of_the_attack_are_those_of_its_own_setting(tmp_path: Path) -> None:
-    metrics = load(run(tmp_path, Fixer(), IterativeCorrection(steps=[0, 2], beams=[1])) / runs.METRICS)
+    metrics = load(run(tmp_path, Fixer(), IterativeCorrection(steps=[0, 2], beams=[1])) / layout.METRICS)
     assert (metrics["queries"], metrics["queries_per_target"]) == (2, 2 / 3)
 
 
@@ -222,10 +223,10 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
 
 def test_hypotheses_of_training_are_drawn(tmp_path: Path) -> None:
     assert hypotheses(results(tmp_path)) is None
-    path = tmp_path / runs.ARTIFACTS / "hypotheses.json"
+    path = tmp_path / layout.ARTIFACTS / "hypotheses.json"
     edges = [-1.0, -0.5, 0.0, 0.5, 1.0]
     counts = {"exact": 0.25, "cosines": [0, 0, 1, 3], "edges": edges}
-    runs.write_json(path, {"train, sampled <1>": counts, "valid": {**counts, "cosines": [0, 0, 0, 0]}})
+    write_json(path, {"train, sampled <1>": counts, "valid": {**counts, "cosines": [0, 0, 0, 0]}})
     ((title, chart, note),) = hypothesis_charts(tmp_path)
     assert title == "Train, sampled <1>"
     assert note == "4 hypotheses by their cosine with the target; 25.0 % right."
@@ -233,7 +234,7 @@ def test_hypotheses_of_training_are_drawn(tmp_path: Path) -> None:
     html = hypotheses(results(tmp_path))
     assert html is not None
     assert "<1>" not in html
-    runs.write_json(path, {"valid": {**counts, "edges": [0.5, 1.0]}})
+    write_json(path, {"valid": {**counts, "edges": [0.5, 1.0]}})
     with pytest.raises(InputError, match="4 counts need one more edge"):
         hypothesis_charts(tmp_path)
     path.write_text("{")
@@ -312,7 +313,7 @@ def test_both_scripts_take_it_for_a_real_corrector_and_refuse_it_for_others(tmp_
             assert first[name] == second[name]
         assert first["cosine"] == pytest.approx(second["cosine"], abs=1e-5)
     # The corrector's own setting, two steps of two beams, counts by itself.
-    assert load(corrector / runs.METRICS)["queries"] == load(tmp_path / "again" / runs.METRICS)["queries"]
+    assert load(corrector / layout.METRICS)["queries"] == load(tmp_path / "again" / layout.METRICS)["queries"]
     assert "Step by step" in (corrector / "report.html").read_text()
     assert "Hypotheses it learned from" in (corrector / "report.html").read_text()
 

@@ -22,12 +22,12 @@ from omegaconf import OmegaConf
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 import configuration
-import runs
 from configuration.composing import compose, plain, survey
 from configuration.ending import ending
 from configuration.sources import groups
 from datamodules.batching import LengthBucketBatchSampler
 from errors import InputError
+from run_directory.config_file import write_config
 from support.processes import ROOT, Warm
 
 CHOICES = [(group, option) for group, names in groups().items() if group not in ("paths", "hydra") for option in names]
@@ -483,7 +483,7 @@ def test_an_output_that_cannot_be_written_is_one_message_before_the_work(
     warm: Warm, tmp_path: Path, name: str, words: list[str], said: str
 ) -> None:
     (tmp_path / "file").touch()
-    runs.write_config(tmp_path / "run", plain(compose("train", ["trainer=cpu", f"run_dir={tmp_path}/run"])))
+    write_config(tmp_path / "run", plain(compose("train", ["trainer=cpu", f"run_dir={tmp_path}/run"])))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     done = warm.run([str(ROOT / f"{name}.py"), *words], cwd=tmp_path)
     assert done.returncode == 2
@@ -538,7 +538,7 @@ SCRIPT = '''"""Trains nothing.
 """
 import os, signal, sys
 import configuration
-import runs
+from run_directory.config_file import write_config
 from errors import InputError
 
 def task(*configs):

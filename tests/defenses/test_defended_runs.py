@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import configuration
-import runs
+from atomic_files import read_json
 from configuration.composing import survey
 from datamodules.defended import DefendedEmbedder, FittedDefense, defended
 from datamodules.inversion import InversionDataModule
@@ -32,6 +32,8 @@ from embedders.base import fingerprint_of
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example
+from run_directory import layout
+from run_directory.config_file import read_config
 from run_directory.trust import trusting
 from support import tiny_vec2text
 
@@ -117,11 +119,11 @@ def place(tmp_path: Path, data: Path) -> Place:
 
 
 def metrics(run: Path) -> dict[str, Any]:
-    return runs.read_json(run / runs.METRICS)
+    return read_json(run / layout.METRICS)
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / runs.PREDICTIONS).read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in (run / layout.PREDICTIONS).read_text(encoding="utf-8").splitlines()]
 
 
 def texts(count: int) -> list[Example]:
@@ -345,7 +347,7 @@ def test_an_evaluation_fits_its_defense_to_the_training_text_of_the_run(place: P
         seen[name] = {row["reference"]: row["cosine_clean"] for row in rows(output)}
         found = {row["reference"]: row["cosine"] for row in rows(output)}
         assert all(found[text] != seen[name][text] for text in found)
-        assert runs.read_config(output).choices.defense == "language_agnostic+rounding"
+        assert read_config(output).choices.defense == "language_agnostic+rounding"
     assert len(seen["german"]) == 12
     assert {text: seen["all"][text] for text in seen["german"]} == seen["german"]
     assert not (run / "artifacts" / "defense.safetensors").exists()  # the run is as it was
@@ -360,7 +362,7 @@ def test_a_rotation_stops_who_does_not_know_it(place: Place, monkeypatch: pytest
     assert metrics(naive)["exact_match"] < 30
     assert metrics(adaptive)["exact_match"] == 100
     assert metrics(adaptive)["cosine"] == metrics(adaptive)["cosine_clean"] == pytest.approx(1)
-    assert runs.read_json(adaptive / runs.BASELINE)["exact_match"] == 100
+    assert read_json(adaptive / layout.BASELINE)["exact_match"] == 100
     for path in adaptive.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes()
     monkeypatch.setenv("UNEMBED_ROTATION_KEY", "another key, as long")
@@ -419,7 +421,7 @@ def test_a_corrector_learns_from_hypotheses_that_the_defended_service_answers(pl
     figures = metrics(corrector)
     assert figures["queries_per_target"] > 0
     assert figures["cosine"] != figures["cosine_clean"]
-    (described,) = [entry for name, entry in runs.read_json(corrector / "artifacts" / "hypotheses.json").items()
+    (described,) = [entry for name, entry in read_json(corrector / "artifacts" / "hypotheses.json").items()
                     if name.startswith("train")]  # fmt: skip
     assert sum(described["cosines"]) == 48  # all were compared in the width of the defense
     again = metrics(place.evaluate(corrector, "again"))

@@ -20,7 +20,7 @@ from embedders.language_model import LanguageModel
 from embedders.minilm import MiniLM
 from embedders.observation import Observation
 from errors import InputError
-from run_directory.batch_cache import FinishedBatches, Unfinished
+from run_directory.batch_cache import BatchCache, Unfinished
 from support.tiny_models import POSITIONS, VOCABULARY, tiny_language_model
 
 
@@ -246,18 +246,18 @@ def test_a_killed_search_goes_on(oracle: CachedEmbedder, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Unfinished, "write", until_second)
     killed = attack(oracle, **settings)
-    killed.finished = FinishedBatches(tmp_path, "settings")
+    killed.batch_cache = BatchCache(tmp_path, "settings")
     with pytest.raises(KilledError):
         run(killed, oracle, PAIRS[:2])
     assert len(list(tmp_path.glob("search-*.pt"))) == 1
     before = len(taken)
     monkeypatch.setattr(Unfinished, "write", write)
     again = attack(oracle, **settings)
-    again.finished = FinishedBatches(tmp_path, "settings")
+    again.batch_cache = BatchCache(tmp_path, "settings")
     assert run(again, oracle, PAIRS[:2]) == whole
     assert before == 16
     assert list(tmp_path.iterdir()) == []
-    again.finished = FinishedBatches(tmp_path, "settings")
+    again.batch_cache = BatchCache(tmp_path, "settings")
     resumed, taken[:] = len(taken) - before, []
     assert run(again, oracle, PAIRS[:2]) == whole
     assert len(taken) == before + resumed
@@ -293,12 +293,12 @@ def test_a_file_of_another_search_is_not_resumed_from(
 
     monkeypatch.setattr(Unfinished, "write", changed)
     killed = attack(oracle, **settings)
-    killed.finished = FinishedBatches(tmp_path, "settings")
+    killed.batch_cache = BatchCache(tmp_path, "settings")
     with pytest.raises(KilledError):
         run(killed, oracle, PAIRS[:2])
     monkeypatch.setattr(Unfinished, "write", write)
     again = attack(oracle, **settings)
-    again.finished = FinishedBatches(tmp_path, "settings")
+    again.batch_cache = BatchCache(tmp_path, "settings")
     with pytest.warns(UserWarning, match="that batch is begun anew"):
         assert run(again, oracle, PAIRS[:2]) == whole
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import runs
+from run_directory import layout
 from support.places import Place
 
 TINY = ["attack=geia", "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2"]
@@ -27,7 +27,7 @@ def test_a_training_that_is_cut_short_says_so_everywhere(
 ) -> None:
     caplog.set_level(logging.INFO)
     run = place.train("cut", "trainer.max_time=00:00:00:01", "callbacks.pace.first_seconds=0.2", steps=100_000)
-    training = json.loads((run / runs.RECORD).read_text())["training"]
+    training = json.loads((run / layout.RECORD).read_text())["training"]
     assert training["planned_steps"] == 100_000
     assert training["steps"] < 100_000
     assert training["cut_short"] is True
@@ -39,13 +39,13 @@ def test_a_training_that_is_cut_short_says_so_everywhere(
     evaluation = place.evaluate(run, "again")
     assert said in (evaluation / "report.html").read_text()
     # The learning rate follows the planned steps, not the time: it is still near its height.
-    rows = [json.loads(line) for line in (run / runs.HISTORY).read_text().splitlines()]
+    rows = [json.loads(line) for line in (run / layout.HISTORY).read_text().splitlines()]
     rates = [row["learning_rate"] for row in rows]
     assert rates[-1] > 0.9 * max(rates)
 
 
 def test_a_training_of_all_its_steps_says_nothing(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     run = place.train("whole", "trainer.max_time=00:01:00:00", steps=3)
-    assert json.loads((run / runs.RECORD).read_text())["training"]["cut_short"] is False
+    assert json.loads((run / layout.RECORD).read_text())["training"]["cut_short"] is False
     assert "CUT SHORT" not in capsys.readouterr().out
     assert "CUT SHORT" not in Path(run / "report.html").read_text()

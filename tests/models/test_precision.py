@@ -10,9 +10,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import configuration
-import runs
 from models import precision
 from models.precision import Rates, fast_dtype, measured, processor_name, training_precision
+from run_directory import layout
 from support.places import Place
 from support.processes import ROOT
 
@@ -120,7 +120,7 @@ def test_training_multiplies_no_bfloat16_on_a_processor_without_it(
     on(monkeypatch, SLOW)
     with NoBfloat16Products():
         run = place.train(attack[0].replace("=", "-"), *attack, steps=2)
-    record = json.loads((run / runs.RECORD).read_text())
+    record = json.loads((run / layout.RECORD).read_text())
     assert record["processor"]["gflops"] == {"float32": 134.0, "bfloat16": 1.1}
     assert record["training"]["steps"] == 2
 

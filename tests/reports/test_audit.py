@@ -16,7 +16,6 @@ import torch
 import audit
 import configuration
 import invert
-import runs
 import train
 from attacks.base import Prediction, Targets
 from attacks.nearest_neighbor import NearestNeighbor
@@ -32,6 +31,7 @@ from reports.audit.entity_kinds import places
 from reports.audit.findings import Truth
 from reports.audit.inputs import read_truths
 from reports.audit.reading import check_embedder, reading
+from run_directory import layout
 
 pytestmark = pytest.mark.slow
 
@@ -123,7 +123,7 @@ def test_with_true_texts_shares_are_measured(place: Place) -> None:
 
 def test_without_true_texts_shares_are_estimated_from_what_cosines_meant(place: Place) -> None:
     found = place.audit("estimated")
-    known = [json.loads(line) for line in (place.run / runs.PREDICTIONS).read_text().splitlines()]
+    known = [json.loads(line) for line in (place.run / layout.PREDICTIONS).read_text().splitlines()]
     assert len(known) == len(found["known"]) == 24
     assert not found["readable"]["measured"]
     assert found["readable"]["low"] < found["readable"]["value"] < found["readable"]["high"]
@@ -205,7 +205,7 @@ def test_a_killed_audit_goes_on_and_keeps_nothing_of_the_way(place: Place, monke
     monkeypatch.setattr(NearestNeighbor, "invert", dying)
     with pytest.raises(KeyboardInterrupt):
         place.audit("killed", *lines)
-    assert {path.name for path in (place.base / "killed").iterdir()} == {runs.FINISHED}
+    assert {path.name for path in (place.base / "killed").iterdir()} == {layout.TEST_BATCHES}
     monkeypatch.setattr(NearestNeighbor, "invert", invert)
     whole = place.audit("whole", *lines)
 
@@ -382,7 +382,7 @@ def test_secrets_are_blotted_out_of_messages(text: str, shown: str | None, monke
 
 
 def test_a_run_that_was_not_tested_can_only_be_measured(place: Place) -> None:
-    path = place.run / runs.PREDICTIONS
+    path = place.run / layout.PREDICTIONS
     kept = path.read_text()
     path.unlink()
     try:

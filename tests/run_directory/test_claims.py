@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 import claims
-import runs
 from errors import InputError
+from run_directory import layout
 from support.processes import ROOT, Warm
 from support.small_scripts import TINY, Scripts, wait_for
 
@@ -81,10 +81,10 @@ def test_evaluations_of_one_second_have_a_directory_each(scripts: Scripts) -> No
     places = sorted((scripts.folder / "run" / "evaluations").iterdir())
     assert [place.name for place in places] == [SECOND, f"{SECOND}-2", f"{SECOND}-3"]
     found = {
-        yaml.safe_load((place / runs.CONFIG).read_text())["attack"]["decoding"]["max_new_tokens"] for place in places
+        yaml.safe_load((place / layout.CONFIG).read_text())["attack"]["decoding"]["max_new_tokens"] for place in places
     }
     assert found == {2, 4, 6}
-    assert all((place / runs.METRICS).is_file() and not (place / claims.LOCK).exists() for place in places)
+    assert all((place / layout.METRICS).is_file() and not (place / claims.LOCK).exists() for place in places)
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_trainings_of_one_second_have_a_directory_each(scripts: Scripts) -> None
     assert [scripts.end(script)[0] for script in (first, second, several)] == [0, 0, 0]
     (sweep,) = (scripts.folder / "runs" / "multirun").iterdir()
     places = list((scripts.folder / "runs" / "geia-minilm-synthetic").iterdir())
-    assert {yaml.safe_load((place / runs.CONFIG).read_text())["seed"] for place in places} == {1, 2, 3, 4}
+    assert {yaml.safe_load((place / layout.CONFIG).read_text())["seed"] for place in places} == {1, 2, 3, 4}
     assert {place.name for place in places} == {SECOND, f"{SECOND}-2", *(f"{sweep.name}-{n}" for n in range(2))}
 
 
@@ -119,7 +119,7 @@ def test_a_killed_process_keeps_no_lock(tmp_path: Path) -> None:
             pass
         pattern = rf"run_dir={tmp_path}: process {holder.pid} on \S+, started [\d-]+ [\d:]+, is writing there; wait .*"
         assert re.fullmatch(pattern, str(refused.value))
-        runs.check_links(tmp_path)
+        layout.check_links(tmp_path)
         holder.kill()
     assert (tmp_path / claims.LOCK).exists()
     with claims.held(tmp_path, "run_dir"):
@@ -146,12 +146,12 @@ def test_a_lock_of_somebody_elses_run_writes_nothing_else(tmp_path: Path) -> Non
 def test_a_run_is_trained_by_one_process_at_a_time(scripts: Scripts) -> None:
     training = scripts.start("train", *TINY, "trainer.max_steps=1000000", "run_dir=twice")
     try:
-        wait_for(training, (scripts.folder / "twice" / runs.HISTORY).exists)
-        before = (scripts.folder / "twice" / runs.CONFIG).read_bytes()
+        wait_for(training, (scripts.folder / "twice" / layout.HISTORY).exists)
+        before = (scripts.folder / "twice" / layout.CONFIG).read_bytes()
         for more in (["seed=7"], ["ckpt_path=last"]):
             message = scripts.refuse("train", *TINY, "run_dir=twice", *more)
             assert message.startswith(f"run_dir=twice: process {training.pid} on ")
-        assert (scripts.folder / "twice" / runs.CONFIG).read_bytes() == before
+        assert (scripts.folder / "twice" / layout.CONFIG).read_bytes() == before
         assert training.poll() is None
     finally:
         training.kill()
@@ -188,9 +188,9 @@ def test_what_stood_there_before_stays(scripts: Scripts, tmp_path: Path) -> None
     own = Scripts(tmp_path, scripts.warm)
     run = tmp_path / "run"
     run.mkdir()
-    (run / runs.CONFIG).write_bytes((scripts.folder / "run" / runs.CONFIG).read_bytes())
+    (run / layout.CONFIG).write_bytes((scripts.folder / "run" / layout.CONFIG).read_bytes())
     own.refuse("train", *TINY[:4], "datamodule=files", "datamodule.path=nothere.jsonl", "run_dir=run", "ckpt_path=last")
-    assert (run / runs.CONFIG).is_file()
+    assert (run / layout.CONFIG).is_file()
 
 
 @pytest.mark.slow

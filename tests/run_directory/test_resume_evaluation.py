@@ -21,7 +21,6 @@ from lightning import Trainer
 import configuration
 import evaluate as evaluate_script
 import limits
-import runs
 import train
 from attacks.base import Attack, Prediction, Targets
 from attacks.vec2text.search import Round
@@ -34,7 +33,8 @@ from embedders.base import fingerprint_of
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example, Split
-from run_directory.batch_cache import FinishedBatches, Unfinished, counted, settings_key
+from run_directory import layout
+from run_directory.batch_cache import BatchCache, Unfinished, counted, settings_key
 from scoring.models import ScoringModels
 from support.letters import Letters
 from support.processes import ROOT, Script, Warm
@@ -92,7 +92,7 @@ def evaluate(directory: Path, attack: Slow, *, settings: str = "plain", batch: i
     data.connect(embedder, Identity())
     attack.connect(directory / "artifacts", embedder)
     output = directory / "out"
-    attack.finished = FinishedBatches(output / runs.FINISHED, settings)
+    attack.batch_cache = BatchCache(output / layout.TEST_BATCHES, settings)
     trainer = Trainer(
         accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, use_distributed_sampler=False,
@@ -102,12 +102,12 @@ def evaluate(directory: Path, attack: Slow, *, settings: str = "plain", batch: i
         ],
     )  # fmt: skip
     trainer.test(attack, data, verbose=False)
-    attack.finished.clear()
+    attack.batch_cache.clear()
     return output
 
 
 def files(directory: Path) -> list[Path]:
-    return sorted((directory / "out" / runs.FINISHED).glob("*.json"))
+    return sorted((directory / "out" / layout.TEST_BATCHES).glob("*.json"))
 
 
 def kill_when(process: Script, due: Callable[[], bool], seconds: float = 120) -> None:
@@ -124,13 +124,13 @@ def kill_when(process: Script, due: Callable[[], bool], seconds: float = 120) ->
 
 def contents(output: Path) -> dict[str, Any]:
     """All that a test leaves, apart from its own time and that of others."""
-    metrics = json.loads((output / runs.METRICS).read_text())
+    metrics = json.loads((output / layout.METRICS).read_text())
     table = json.loads((output / "corrections.json").read_text())
     return {
-        "predictions": (output / runs.PREDICTIONS).read_bytes(),
+        "predictions": (output / layout.PREDICTIONS).read_bytes(),
         "metrics": {name: value for name, value in metrics.items() if name != "seconds"},
         "table": [{name: value for name, value in row.items() if name != "seconds"} for row in table["table"]],
-        "asked": json.loads((output / runs.RECORD).read_text())["embedder"]["asked"],
+        "asked": json.loads((output / layout.RECORD).read_text())["embedder"]["asked"],
     }
 
 
@@ -142,7 +142,7 @@ def test_a_killed_test_goes_on_and_ends_alike(tmp_path: Path, warm: Warm) -> Non
     assert 8 <= len(stood) < 30
     firsts = [int(path.stem[-9:]) for path in stood if "predictions" in path.name]
     predicted = {index for first in firsts for index in range(first, first + BATCH)}
-    assert not (killed / "out" / runs.METRICS).exists()
+    assert not (killed / "out" / layout.METRICS).exists()
     attack, other = Slow(), Slow()
     evaluate(killed, attack)
     evaluate(unbroken, other)
@@ -152,7 +152,7 @@ def test_a_killed_test_goes_on_and_ends_alike(tmp_path: Path, warm: Warm) -> Non
     assert contents(killed / "out")["metrics"]["queries"] == 41
     assert contents(killed / "out")["asked"]["attack"] == 41 + 80
     # The time of the finished batches is that of the session that was killed: 0.03 s a text.
-    assert json.loads((killed / "out" / runs.METRICS).read_text())["seconds"] >= 0.03 * len(predicted)
+    assert json.loads((killed / "out" / layout.METRICS).read_text())["seconds"] >= 0.03 * len(predicted)
     assert not files(killed)
     assert not list(tmp_path.rglob("*.part"))
 
@@ -160,7 +160,7 @@ def test_a_killed_test_goes_on_and_ends_alike(tmp_path: Path, warm: Warm) -> Non
 def finished(directory: Path) -> None:
     """Leave the files of all batches in ``directory``, as after a kill before the figures stood."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FinishedBatches, "clear", lambda self: None)
+        patch.setattr(BatchCache, "clear", lambda self: None)
         evaluate(directory, Slow())
 
 
@@ -322,23 +322,23 @@ def test_evaluate_goes_on_after_kill_9(tmp_path: Path, warm: Warm, monkeypatch: 
     command = [f"run={run}", "attack.decoding.rerank=8", "datamodule.eval_batch_size=4"]
 
     def done() -> int:
-        return len(list((out / runs.FINISHED).glob("*.json")))
+        return len(list((out / layout.TEST_BATCHES).glob("*.json")))
 
     kill_when(warm.start([str(ROOT / "evaluate.py"), *command, f"output_dir={out}"]), lambda: done() >= 3)
     assert 3 <= done() < 10
     shutil.copytree(out, tmp_path / "other")
     again(*command, f"output_dir={out}")
     again(*command, f"output_dir={unbroken}")
-    assert (out / runs.PREDICTIONS).read_bytes() == (unbroken / runs.PREDICTIONS).read_bytes()
-    first, second = (json.loads((path / runs.METRICS).read_text()) for path in (out, unbroken))
+    assert (out / layout.PREDICTIONS).read_bytes() == (unbroken / layout.PREDICTIONS).read_bytes()
+    first, second = (json.loads((path / layout.METRICS).read_text()) for path in (out, unbroken))
     assert {**first, "seconds": 0} == {**second, "seconds": 0}
     assert first["queries"] > 40
-    assert not (out / runs.FINISHED).exists()
+    assert not (out / layout.TEST_BATCHES).exists()
     with pytest.raises(InputError, match=r"^output_dir=.*: already holds a run or finished results; choose"):
         again(*command, f"output_dir={out}")
     # The same directory with another decoding: nothing of the finished batches is taken for it.
     again(command[0], "attack.decoding.beams=1", "datamodule.eval_batch_size=4", f"output_dir={tmp_path / 'other'}")
-    assert json.loads((tmp_path / "other" / runs.METRICS).read_text())["queries"] == 0
+    assert json.loads((tmp_path / "other" / layout.METRICS).read_text())["queries"] == 0
 
 
 if __name__ == "__main__":

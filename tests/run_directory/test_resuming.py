@@ -16,8 +16,6 @@ import yaml
 from omegaconf import OmegaConf
 
 import configuration
-import runs
-from callbacks.run_record import data_of
 from configuration.ending import ending
 from configuration.locations import make_absolute
 from datamodules.collections.beir import BeirCollection
@@ -31,6 +29,9 @@ from datamodules.sources.language_sets import LanguageSets
 from datamodules.sources.token_inputs import CutTexts
 from errors import InputError
 from reports.results import read_results
+from run_directory import layout
+from run_directory.config_file import read_config, write_config
+from run_directory.record import data_of, training_of
 from support.processes import ROOT, Warm
 
 FILES = ["datamodule=files", "datamodule.path=data.jsonl"]
@@ -122,7 +123,7 @@ def lines_of(said: str) -> list[str]:
 @pytest.mark.slow
 def test_a_resumed_run_keeps_its_settings(place: Path, typed: Type) -> None:
     run = begun(place, *OLD)
-    before = (run / runs.CONFIG).read_bytes()
+    before = (run / layout.CONFIG).read_bytes()
     saved = yaml.safe_load(before)
     again = [f"run_dir={run}", "ckpt_path=last"]
     bare, whole, part, budgets, shown, processes, larger = typed(
@@ -151,15 +152,15 @@ def test_a_resumed_run_keeps_its_settings(place: Path, typed: Type) -> None:
     assert larger.config["trainer"]["accumulate_grad_batches"] == 2
     ranks = typed(whole.argv, budgets.argv)  # by these commands Lightning starts other ranks
     assert [one.config for one in ranks] == [whole.config, budgets.config]
-    assert (run / runs.CONFIG).read_bytes() == before
-    assert [path.name for path in run.iterdir() if path.name != "log"] == [runs.CONFIG]
+    assert (run / layout.CONFIG).read_bytes() == before
+    assert [path.name for path in run.iterdir() if path.name != "log"] == [layout.CONFIG]
 
 
 @pytest.mark.slow
 def test_a_step_keeps_its_batches_once_there_is_a_checkpoint(place: Path, typed: Type) -> None:
     run = begun(place, *OLD, "trainer=ddp", "trainer.devices=4")
-    (run / runs.CHECKPOINT).parent.mkdir()
-    (run / runs.CHECKPOINT).touch()
+    (run / layout.CHECKPOINT).parent.mkdir()
+    (run / layout.CHECKPOINT).touch()
     again = [f"run_dir={run}", "ckpt_path=last"]
     regrouped, fewer = typed(
         ["trainer.devices=2", "trainer.num_nodes=2", *again], ["trainer.devices=2", "trainer.strategy=auto", *again]
@@ -171,7 +172,7 @@ def test_a_step_keeps_its_batches_once_there_is_a_checkpoint(place: Path, typed:
 def test_other_settings_are_refused_all_at_once(place: Path, typed: Type) -> None:
     run = begun(place, *OLD)
     write(place / "other.jsonl", "red blue green")
-    before = (run / runs.CONFIG).read_bytes()
+    before = (run / layout.CONFIG).read_bytes()
     again = [f"run_dir={run}", "ckpt_path=last"]
     others = ["attack.backbone.layers=6", "seed=1", "datamodule.batch_size=8", "embedder=mpnet",
               "datamodule.path=other.jsonl", "trainer.precision=bf16-mixed", "trainer.gradient_clip_val=2"]  # fmt: skip
@@ -185,7 +186,7 @@ def test_other_settings_are_refused_all_at_once(place: Path, typed: Type) -> Non
     assert sorted(lines_of(found[0].said)) == sorted([*expected, "attack.decoding.seed: 7 -> 1"])  # follows the seed
     assert found[0].said.startswith(f"run_dir={run}: a resumed run keeps its settings, and these are others")
     assert sorted(line for one in found[1:] for line in lines_of(one.said)) == sorted(expected)
-    assert (run / runs.CONFIG).read_bytes() == before
+    assert (run / layout.CONFIG).read_bytes() == before
 
 
 @pytest.mark.slow
@@ -218,7 +219,7 @@ def test_an_experiment_is_no_difference_to_itself(place: Path, typed: Type) -> N
     same, keys, other = typed(
         [*old, *again], ["datamodule.path=data.jsonl", *again], ["experiment=personachat", *old[1:], *again]
     )
-    saved = yaml.safe_load((run / runs.CONFIG).read_text())
+    saved = yaml.safe_load((run / layout.CONFIG).read_text())
     assert same.config == keys.config == {**saved, "ckpt_path": "last"}
     assert other.code == 2
     assert "attack.optimizer.weight_decay: 0.0 -> 0.1" in lines_of(other.said)
@@ -227,10 +228,10 @@ def test_an_experiment_is_no_difference_to_itself(place: Path, typed: Type) -> N
 @pytest.mark.slow
 def test_a_default_of_another_version_does_not_matter(place: Path, typed: Type) -> None:
     run = begun(place, *OLD)
-    saved = yaml.safe_load((run / runs.CONFIG).read_text())
+    saved = yaml.safe_load((run / layout.CONFIG).read_text())
     saved["attack"]["prefix"]["noise"] = 0.125
     saved["trainer"]["gradient_clip_val"] = 0.5
-    runs.write_config(run, saved)
+    write_config(run, saved)
     again = [f"run_dir={run}", "ckpt_path=last"]
     for one in typed(again, [*OLD, *again]):
         assert one.code == 0, one.said
@@ -270,9 +271,9 @@ def test_a_first_start_and_its_resumption_are_one_command(place: Path, typed: Ty
 
 
 def change(run: Path, key: str, value: object) -> None:
-    config = OmegaConf.load(run / runs.CONFIG)
+    config = OmegaConf.load(run / layout.CONFIG)
     OmegaConf.update(config, key, value, force_add=True)
-    OmegaConf.save(config, run / runs.CONFIG)
+    OmegaConf.save(config, run / layout.CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +312,7 @@ def test_a_strangers_run_builds_and_writes_nothing_of_its_own(
 )
 def test_noted_changes_are_read_like_the_configuration(place: Path, content: Any, message: str) -> None:
     run = begun(place, *OLD)
-    (run / runs.RESUMED).write_text(json.dumps(content))
+    (run / layout.RESUMED).write_text(json.dumps(content))
     with pytest.raises(InputError, match=re.escape(message)):
         configuration.on_run("evaluate", [f"run={run}"])
 
@@ -319,7 +320,7 @@ def test_noted_changes_are_read_like_the_configuration(place: Path, content: Any
 @pytest.mark.parametrize("content", [[], {"files": 3}, {"files": [{"path": 1}]}, {"files": [[]]}, {"file": []}])
 def test_noted_files_are_checked(tmp_path: Path, content: Any) -> None:
     assert data_of(tmp_path) is None
-    (tmp_path / runs.DATA).write_text(json.dumps(content))
+    (tmp_path / layout.DATA).write_text(json.dumps(content))
     with pytest.raises(InputError, match=r"data\.json: "):
         data_of(tmp_path)
 
@@ -330,7 +331,7 @@ def test_the_command_to_resume_names_what_is_trusted(
     monkeypatch.setattr("sys.argv", ["/x/train.py", "attack=geia", f"run_dir={tmp_path}"])
     node = {"_target_": "mine.Mine"}
     config = OmegaConf.create({"run_dir": str(tmp_path), "trust": "other", "callbacks": {"mine": node}})
-    (tmp_path / runs.CONFIG).touch()
+    (tmp_path / layout.CONFIG).touch()
     with pytest.raises(SystemExit), ending(config, training=True):
         raise KeyboardInterrupt
     said = capsys.readouterr().err.strip()
@@ -482,26 +483,26 @@ def test_a_run_is_resumed_and_evaluated_from_other_directories(place: Path, warm
     run, elsewhere = place.parent / "run", place.parent / "elsewhere"
     write(elsewhere / "data.jsonl", "red blue green")  # of the same name
     assert script(warm, place, "train", *FILES, *MODEL, *SHORT, "attack.decoding.beams=1", f"run_dir={run}")[0] == 0
-    before, note = (run / runs.CONFIG).read_bytes(), (run / runs.DATA).read_bytes()
-    references = (run / runs.PREDICTIONS).read_bytes()
+    before, note = (run / layout.CONFIG).read_bytes(), (run / layout.DATA).read_bytes()
+    references = (run / layout.PREDICTIONS).read_bytes()
 
     code, said = script(warm, elsewhere, "train", f"run_dir={run}", "ckpt_path=last", "trainer.max_steps=5")
     assert code == 0, said
     assert "resumed with trainer.max_steps: 3 -> 5" in (run / "log").read_text()
-    assert runs.training(run) is not None
-    assert json.loads((run / runs.RECORD).read_text())["training"]["steps"] == 5
-    assert ((run / runs.CONFIG).read_bytes(), (run / runs.DATA).read_bytes()) == (before, note)
-    assert runs.read_config(run).trainer.max_steps == 5  # what evaluations and the next resumption begin with
+    assert training_of(run) is not None
+    assert json.loads((run / layout.RECORD).read_text())["training"]["steps"] == 5
+    assert ((run / layout.CONFIG).read_bytes(), (run / layout.DATA).read_bytes()) == (before, note)
+    assert read_config(run).trainer.max_steps == 5  # what evaluations and the next resumption begin with
     results = read_results(run)
     assert results.config["trainer"]["max_steps"] == 5
     assert "# Resumed with:\ntrainer.max_steps: 5" in results.config_text
 
     code, said = script(warm, elsewhere, "evaluate", f"run={run}", f"output_dir={run / 'evaluations' / 'a'}")
     assert code == 0, said
-    assert (run / "evaluations" / "a" / runs.DATA).read_bytes() == note
+    assert (run / "evaluations" / "a" / layout.DATA).read_bytes() == note
     assert [json.loads(line)["reference"] for line in references.splitlines()] == [
         json.loads(line)["reference"]
-        for line in (run / "evaluations" / "a" / runs.PREDICTIONS).read_bytes().splitlines()
+        for line in (run / "evaluations" / "a" / layout.PREDICTIONS).read_bytes().splitlines()
     ]
 
     write(place / "data.jsonl", "cat dog bird fish", count=91)
@@ -527,5 +528,5 @@ def test_a_run_is_resumed_and_evaluated_from_other_directories(place: Path, warm
         warm, elsewhere, "train", f"run_dir={run}", "ckpt_path=last", f"datamodule.path={moved}", "trainer.max_steps=6"
     )
     assert code == 0, said  # the same content
-    assert (run / runs.CONFIG).read_bytes() == before
-    assert runs.read_config(run).datamodule.path == str(moved)
+    assert (run / layout.CONFIG).read_bytes() == before
+    assert read_config(run).datamodule.path == str(moved)

@@ -16,15 +16,17 @@ import torch
 from lightning import Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-import runs
+from atomic_files import write_file, write_json, write_json_lines
 from configuration.ending import ending
 from configuration.locating import locate
 from embedders.cache.shards import text_keys
 from embedders.cache.store import ShardStore
 from errors import InputError
 from reports.results import read_results, read_rows
-from run_directory import renamed
+from run_directory import layout, renamed
 from run_directory.checkpoint_io import WholeCheckpoints
+from run_directory.checkpoints import finished_checkpoint, load_checkpoint, resume_from
+from run_directory.config_file import read_config, write_config
 from run_directory.training_state import check_moments, check_state
 
 
@@ -33,24 +35,24 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 def checkpoint(directory: Path) -> Path:
-    path = directory / runs.CHECKPOINT
+    path = directory / layout.CHECKPOINT
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save({"state_dict": {}}, path)
     return path
 
 
 def test_start_makes_the_directory_with_its_parents(tmp_path: Path) -> None:
-    runs.start(tmp_path / "a" / "b", resuming=False)
+    layout.start(tmp_path / "a" / "b", resuming=False)
     assert (tmp_path / "a" / "b").is_dir()
 
 
 def test_a_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:
-    runs.write_config(tmp_path, {"seed": 1})
+    write_config(tmp_path, {"seed": 1})
     with pytest.raises(InputError, match="already holds a run; add ckpt_path=last"):
-        runs.start(tmp_path, resuming=False)
+        layout.start(tmp_path, resuming=False)
     with pytest.raises(InputError, match=r"^output_dir=.*: already holds a run or finished results; choose another"):
-        runs.start(tmp_path, resuming=False, key="output_dir")
-    runs.start(tmp_path, resuming=True)
+        layout.start(tmp_path, resuming=False, key="output_dir")
+    layout.start(tmp_path, resuming=True)
     assert files(tmp_path) == {"config.yaml": b"seed: 1\n"}
 
 
@@ -58,19 +60,19 @@ def test_resuming_removes_what_a_killed_session_had_begun_to_write(tmp_path: Pat
     kept = checkpoint(tmp_path)
     (tmp_path / "checkpoints" / ".last.ckpt.123.part").write_bytes(b"half")
     (tmp_path / ".metrics.json.123.part").write_bytes(b"half")
-    runs.start(tmp_path, resuming=True)
+    layout.start(tmp_path, resuming=True)
     assert list(files(tmp_path)) == [str(kept.relative_to(tmp_path))]
 
 
 def test_where_training_resumes_from(tmp_path: Path) -> None:
-    assert runs.resume_from(tmp_path, None) is None
-    assert runs.resume_from(tmp_path, "last") is None  # killed before its first checkpoint
+    assert resume_from(tmp_path, None) is None
+    assert resume_from(tmp_path, "last") is None  # killed before its first checkpoint
     last = checkpoint(tmp_path)
-    assert runs.resume_from(tmp_path, None) is None
-    assert runs.resume_from(tmp_path, "last") == last
-    assert runs.resume_from(tmp_path / "other", str(last)) == last
+    assert resume_from(tmp_path, None) is None
+    assert resume_from(tmp_path, "last") == last
+    assert resume_from(tmp_path / "other", str(last)) == last
     with pytest.raises(InputError, match=r"ckpt_path=.*nosuch.ckpt: no such file"):
-        runs.resume_from(tmp_path, str(tmp_path / "nosuch.ckpt"))
+        resume_from(tmp_path, str(tmp_path / "nosuch.ckpt"))
 
 
 def trained_state() -> dict[str, Any]:
@@ -148,19 +150,19 @@ def test_a_state_is_taken_up_without_paths() -> None:
 
 def test_finished_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no finished checkpoint"):
-        runs.finished_checkpoint(tmp_path)
+        finished_checkpoint(tmp_path)
     last = checkpoint(tmp_path)
-    assert runs.finished_checkpoint(tmp_path) == runs.finished_checkpoint(tmp_path, "last") == last
+    assert finished_checkpoint(tmp_path) == finished_checkpoint(tmp_path, "last") == last
     other = checkpoint(tmp_path / "other")
-    assert runs.finished_checkpoint(tmp_path, str(other)) == other
+    assert finished_checkpoint(tmp_path, str(other)) == other
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    last, writer = tmp_path / runs.CHECKPOINT, WholeCheckpoints()
+    last, writer = tmp_path / layout.CHECKPOINT, WholeCheckpoints()
     for step in range(3):
         writer.save_checkpoint({"state_dict": {"a": torch.full((999,), float(step))}, "global_step": step}, last)
-    assert [runs.load_checkpoint(tmp_path / name)["global_step"] for name in (runs.CHECKPOINT, runs.PREVIOUS)] == [2, 1]
-    assert runs.resume_from(tmp_path, "last") == last
+    assert [load_checkpoint(tmp_path / name)["global_step"] for name in (layout.CHECKPOINT, layout.PREVIOUS)] == [2, 1]
+    assert resume_from(tmp_path, "last") == last
     assert caplog.messages == []
     whole = last.read_bytes()
     flipped = bytearray(whole)
@@ -173,29 +175,29 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, caplog
         whole.replace(b"archive/", b"\xe9rchive/"),
     ):
         last.write_bytes(damaged)
-        assert runs.resume_from(tmp_path, "last") == tmp_path / runs.PREVIOUS
-        assert caplog.messages.pop() == f"{last} is damaged: training goes on from {tmp_path / runs.PREVIOUS}"
+        assert resume_from(tmp_path, "last") == tmp_path / layout.PREVIOUS
+        assert caplog.messages.pop() == f"{last} is damaged: training resumes from {tmp_path / layout.PREVIOUS}"
         caplog.clear()
         assert not last.exists()  # set aside, so that the next one does not push it over the good one
-        assert runs.resume_from(tmp_path, "last") == tmp_path / runs.PREVIOUS
+        assert resume_from(tmp_path, "last") == tmp_path / layout.PREVIOUS
         caplog.clear()
     last.write_bytes(whole[:-40])
     with pytest.raises(InputError, match=r"last\.ckpt: not a checkpoint.*; the one before it stands there: go on with"):
-        runs.finished_checkpoint(tmp_path)  # its weights are not the finished ones
+        finished_checkpoint(tmp_path)  # its weights are not the finished ones
     last.unlink()  # as after a kill between two renames
-    assert runs.resume_from(tmp_path, "last") == tmp_path / runs.PREVIOUS
-    (tmp_path / runs.PREVIOUS).write_bytes(whole[:100])
+    assert resume_from(tmp_path, "last") == tmp_path / layout.PREVIOUS
+    (tmp_path / layout.PREVIOUS).write_bytes(whole[:100])
     with pytest.raises(InputError, match=r"previous\.ckpt: not a checkpoint.*; delete it to train again"):
-        runs.resume_from(tmp_path, "last")
+        resume_from(tmp_path, "last")
 
 
 def test_a_limit_on_the_size_of_files_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs.write(tmp_path / "a", "old")
+    write_file(tmp_path / "a", "old")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
         with pytest.raises(SystemExit) as ended, ending():
-            runs.write(tmp_path / "a", "new" * 1000)
+            write_file(tmp_path / "a", "new" * 1000)
         with pytest.raises(InputError, match="larger than this process may write"):
             ShardStore(tmp_path / "cache", 8).add(text_keys(["a"] * 99), np.zeros((99, 8), np.float32))
     finally:
@@ -208,15 +210,15 @@ def test_a_limit_on_the_size_of_files_is_one_message(tmp_path: Path, capsys: pyt
 def test_a_truncated_checkpoint_is_named(tmp_path: Path) -> None:
     last = checkpoint(tmp_path)
     last.write_bytes(last.read_bytes()[:-40])
-    for call in (runs.resume_from, runs.finished_checkpoint):
+    for call in (resume_from, finished_checkpoint):
         with pytest.raises(InputError, match=r"last\.ckpt: not a checkpoint, or a damaged one"):
             call(tmp_path, "last")
 
 
 def test_config_comes_back(tmp_path: Path) -> None:
     config = {"seed": 3, "attack": {"name": "größe", "list": [1, None, 2.5]}}
-    runs.write_config(tmp_path, config)
-    assert runs.read_config(tmp_path) == config
+    write_config(tmp_path, config)
+    assert read_config(tmp_path) == config
 
 
 @pytest.mark.parametrize(
@@ -225,36 +227,36 @@ def test_config_comes_back(tmp_path: Path) -> None:
 )
 def test_a_broken_config_is_one_error(tmp_path: Path, content: bytes | None, message: str) -> None:
     if content is not None:
-        (tmp_path / runs.CONFIG).write_bytes(content)
+        (tmp_path / layout.CONFIG).write_bytes(content)
     with pytest.raises(InputError, match=message):
-        runs.read_config(tmp_path)
+        read_config(tmp_path)
 
 
 def test_a_failing_writer_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    runs.write(tmp_path / "a", "old")
+    write_file(tmp_path / "a", "old")
 
     def fails(file: BinaryIO) -> None:
         file.write(b"new, but half")
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
-        runs.write(tmp_path / "a", fails)
+        write_file(tmp_path / "a", fails)
     assert files(tmp_path) == {"a": b"old"}
     with pytest.raises(OSError, match="the disk is full"):
-        runs.write(tmp_path / "b", fails)
+        write_file(tmp_path / "b", fails)
     assert files(tmp_path) == {"a": b"old"}
 
 
 def test_rows_that_are_no_json_leave_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    runs.write_json_lines(path, [{"text": "é\u2028\n"}, {"n": 1}])
+    write_json_lines(path, [{"text": "é\u2028\n"}, {"n": 1}])
     assert [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]] == [{"text": "é\u2028\n"}, {"n": 1}]
     before = path.read_bytes()
     for bad in (float("nan"), object()):
         with pytest.raises((ValueError, TypeError)):
-            runs.write_json_lines(path, [{"n": 1}, {"n": bad}])
+            write_json_lines(path, [{"n": 1}, {"n": bad}])
     with pytest.raises(ValueError):
-        runs.write_json(path, {"cosine": float("nan")})
+        write_json(path, {"cosine": float("nan")})
     assert files(tmp_path) == {"rows.jsonl": before}
 
 
@@ -281,24 +283,24 @@ def test_a_full_disk_names_the_file_that_was_written(tmp_path: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(OSError, match="No space left") as raised:
-        runs.write(tmp_path / "predictions.jsonl", full)
+        write_file(tmp_path / "predictions.jsonl", full)
     assert raised.value.filename == str(tmp_path / "predictions.jsonl")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", [runs.CONFIG, runs.METRICS, runs.PREDICTIONS, runs.HISTORY, runs.ANALYSES])
+@pytest.mark.parametrize("name", [layout.CONFIG, layout.METRICS, layout.PREDICTIONS, layout.HISTORY, layout.ANALYSES])
 def test_a_file_of_a_run_that_is_too_large_is_not_read(tmp_path: Path, name: str) -> None:
-    (tmp_path / runs.CONFIG).write_text("a: 1\n")
-    (tmp_path / runs.METRICS).write_text("{}\n")
+    (tmp_path / layout.CONFIG).write_text("a: 1\n")
+    (tmp_path / layout.METRICS).write_text("{}\n")
     row = {"index": 0, "reference": "a", "prediction": "b", "kind": "sequence"}
-    runs.write_json_lines(tmp_path / runs.PREDICTIONS, [row])
+    write_json_lines(tmp_path / layout.PREDICTIONS, [row])
     (tmp_path / name).touch()
     os.truncate(tmp_path / name, 9_000_000_000)  # of which nothing is stored
     with pytest.raises(InputError, match=f"{name}: 9,000,000,000 bytes, and at most [0-9,]+ are read"):
         read_results(tmp_path)
-    if name == runs.CONFIG:
+    if name == layout.CONFIG:
         with pytest.raises(InputError, match=r"config.yaml: 9,000,000,000 bytes"):
-            runs.read_config(tmp_path)
+            read_config(tmp_path)
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)  # which would be waited for without end
     with pytest.raises(InputError, match=f"{name}: a pipe or a device, not a file"):
@@ -306,9 +308,9 @@ def test_a_file_of_a_run_that_is_too_large_is_not_read(tmp_path: Path, name: str
 
 
 def test_a_line_of_a_run_has_a_longest_length(tmp_path: Path) -> None:
-    path = tmp_path / runs.PREDICTIONS
+    path = tmp_path / layout.PREDICTIONS
     row = {"index": 0, "reference": "a", "prediction": "b", "kind": "sequence"}
-    runs.write_json_lines(path, [row, {**row, "prediction": "b" * 10_000_000}])
+    write_json_lines(path, [row, {**row, "prediction": "b" * 10_000_000}])
     with pytest.raises(InputError, match=r"predictions.jsonl:2: longer than 10,000,000 bytes"):
         read_rows(path)
 
@@ -319,8 +321,8 @@ def test_a_line_of_a_run_has_a_longest_length(tmp_path: Path) -> None:
 def test_former_names_of_classes_are_those_of_today(tmp_path: Path) -> None:
     """A run directory keeps the names of its time."""
     old = {"_target_": "attacks.optimizers.AdamW", "parts": [{"_target_": "datamodules.hub.HubSet", "n": 1}]}
-    runs.write_config(tmp_path, {"attack": {"_target_": "attacks.geia.GEIA", "optimizer": old}})
-    attack = runs.read_config(tmp_path).attack
+    write_config(tmp_path, {"attack": {"_target_": "attacks.geia.GEIA", "optimizer": old}})
+    attack = read_config(tmp_path).attack
     assert attack._target_ == "attacks.geia.GEIA"
     assert attack.optimizer._target_ == "models.optimizers.AdamW"
     assert attack.optimizer.parts[0] == {"_target_": "datamodules.sources.hub.HubSet", "n": 1}
@@ -329,6 +331,6 @@ def test_former_names_of_classes_are_those_of_today(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("old", "new"), sorted(renamed._MODULES.items()))
 def test_a_former_module_is_one_of_today(old: str, new: str) -> None:
     assert importlib.util.find_spec(new) is not None
-    assert not (Path(runs.__file__).parent / f"{old.replace('.', '/')}.py").exists()
+    assert not (Path(layout.__file__).parent.parent / f"{old.replace('.', '/')}.py").exists()
     with pytest.raises(InputError, match=f"no module {old}: it is {new} now"):
         locate(f"{old}.Anything")

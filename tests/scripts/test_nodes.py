@@ -15,10 +15,12 @@ import pytest
 
 import configuration
 import evaluate
-import runs
 import train
+from atomic_files import read_json
 from embedders.cache.shards import text_keys
 from embedders.cache.store import ShardStore
+from run_directory import layout
+from run_directory.checkpoints import load_checkpoint
 from support.processes import ROOT
 
 pytestmark = pytest.mark.slow
@@ -63,11 +65,11 @@ def two_nodes(cache: Path, cwd: Path, *command: str) -> None:
 
 
 def read(run: Path, name: str) -> dict[str, Any]:
-    return runs.read_json(run / name)
+    return read_json(run / name)
 
 
 def figures(run: Path) -> dict[str, Any]:
-    return {name: value for name, value in read(run, runs.METRICS).items() if name != "seconds"}
+    return {name: value for name, value in read(run, layout.METRICS).items() if name != "seconds"}
 
 
 def vectors(cache: Path, texts: list[str]) -> np.ndarray[Any, Any]:
@@ -87,18 +89,18 @@ def test_two_nodes_are_as_good_as_one_process(tmp_path: Path) -> None:
     alone = [*TINY, "trainer.accumulate_grad_batches=2", f"run_dir={other}", f"cache_dir={one}"]
     train.train(configuration.compose("train", alone))
     (run,) = (two.parent / "runs" / "geia-minilm-synthetic").iterdir()
-    assert (run.name, read(run, runs.RECORD)["world_size"]) == ("together", 2)  # RUN_ID: one directory
+    assert (run.name, read(run, layout.RECORD)["world_size"]) == ("together", 2)  # RUN_ID: one directory
 
     # Each text is embedded once, by one of them, to the last bit as one process does it.
-    assert sum(read(run, runs.RECORD)["embedder"]["sent"].values()) == sum(
-        read(other, runs.RECORD)["embedder"]["sent"].values()
+    assert sum(read(run, layout.RECORD)["embedder"]["sent"].values()) == sum(
+        read(other, layout.RECORD)["embedder"]["sent"].values()
     )
-    texts = [row["reference"] for row in map(json.loads, (run / runs.PREDICTIONS).read_text().splitlines())]
+    texts = [row["reference"] for row in map(json.loads, (run / layout.PREDICTIONS).read_text().splitlines())]
     assert len(texts) == 19
     assert np.array_equal(vectors(two, texts), vectors(one, texts))
 
     # Training: the same steps but for the order of sums.
-    first, second = (runs.load_checkpoint(path / runs.CHECKPOINT)["state_dict"] for path in (run, other))
+    first, second = (load_checkpoint(path / layout.CHECKPOINT)["state_dict"] for path in (run, other))
     assert first.keys() == second.keys()
     assert max(float((first[name] - second[name]).abs().max()) for name in first) < 1e-3
     assert figures(run)["token_f1"] == pytest.approx(figures(other)["token_f1"], abs=2.0)
@@ -107,5 +109,5 @@ def test_two_nodes_are_as_good_as_one_process(tmp_path: Path) -> None:
     # Evaluation of the same weights: exactly the same, by one process and by two.
     lines = [f"run={run}", f"output_dir={tmp_path / 'alone'}", "trainer=cpu"]
     evaluate.evaluate(*configuration.on_run("evaluate", lines))
-    assert (tmp_path / "alone" / runs.PREDICTIONS).read_bytes() == (run / runs.PREDICTIONS).read_bytes()
+    assert (tmp_path / "alone" / layout.PREDICTIONS).read_bytes() == (run / layout.PREDICTIONS).read_bytes()
     assert figures(tmp_path / "alone") == figures(run)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import claims
-import runs
+from run_directory import layout
+from run_directory.checkpoints import load_checkpoint
 from support.processes import ROOT, Warm
 from support.small_scripts import TINY, Scripts, wait_for
 
@@ -50,7 +51,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Scripts:
 
 
 def steps(run: Path) -> int:
-    path = run / runs.HISTORY
+    path = run / layout.HISTORY
     return path.read_text().count('"val_loss": null') if path.is_file() else 0
 
 
@@ -98,20 +99,20 @@ def test_a_training_is_saved_and_resumed(scripts: Scripts) -> None:
     settings = [*TINY, STEPS, "callbacks.history.every_n_steps=1", f"run_dir={name}"]
     training = scripts.start("train", *settings, code=SLOW)
     wait_for(training, lambda: steps(run) >= 3)
-    assert not (run / runs.CHECKPOINT).exists()
+    assert not (run / layout.CHECKPOINT).exists()
     for _ in range(2):  # a scheduler and its launcher
         training.send_signal(signal.SIGTERM)
     code, errors = scripts.end(training)
-    saved = int(runs.load_checkpoint(run / runs.CHECKPOINT)["global_step"])
+    saved = int(load_checkpoint(run / layout.CHECKPOINT)["global_step"])
     assert 3 <= saved < 12
     start = f"stopped by SIGTERM: step {saved} is saved in {name}/checkpoints; resume with: python train.py "
     assert code == 143
     assert errors.splitlines()[-1].startswith(start)
     assert f"run_dir={name} ckpt_path=last" in errors
-    assert not (run / runs.METRICS).exists()
+    assert not (run / layout.METRICS).exists()
     assert not (run / claims.LOCK).exists()
     assert scripts.end(scripts.start("train", *settings, "ckpt_path=last"))[0] == 0
-    assert (run / runs.PREDICTIONS).read_bytes() == (scripts.folder / "run" / runs.PREDICTIONS).read_bytes()
+    assert (run / layout.PREDICTIONS).read_bytes() == (scripts.folder / "run" / layout.PREDICTIONS).read_bytes()
     assert steps(run) == 12
 
 
@@ -119,21 +120,21 @@ def test_a_training_is_saved_and_resumed(scripts: Scripts) -> None:
 def test_a_signal_before_the_first_step(scripts: Scripts) -> None:
     run = scripts.folder / "early"
     training = scripts.start("train", *TINY, "run_dir=early", "datamodule.limit_train=250")
-    wait_for(training, (run / runs.CONFIG).exists)
+    wait_for(training, (run / layout.CONFIG).exists)
     training.send_signal(signal.SIGTERM)
     code, errors = scripts.end(training)
     assert code == 143
     said = "stopped by SIGTERM: vectors that were embedded are kept and there is no checkpoint yet; start again with: "
     assert errors.splitlines()[-1].startswith(f"{said}python train.py ")
-    assert not (run / runs.CHECKPOINT).exists()
-    assert (run / runs.CONFIG).exists()
+    assert not (run / layout.CHECKPOINT).exists()
+    assert (run / layout.CONFIG).exists()
 
 
 @pytest.mark.slow
 def test_a_signal_in_a_test_keeps_its_batches(scripts: Scripts) -> None:
     settings = ["run=run", "datamodule.eval_batch_size=2", "output_dir=out"]
     evaluation = scripts.start("evaluate", *settings, code=SLOW)
-    finished = scripts.folder / "out" / runs.FINISHED
+    finished = scripts.folder / "out" / layout.TEST_BATCHES
     wait_for(evaluation, lambda: any(finished.glob("*.json")))
     evaluation.send_signal(signal.SIGTERM)
     code, errors = scripts.end(evaluation)
@@ -158,7 +159,7 @@ def test_all_ranks_end_after_one_step(scripts: Scripts, whom: str) -> None:
     os.kill(training.pid if whom == "first" else other, signal.SIGTERM)
     code, errors = scripts.end(training)
     assert code == 143, errors[-3000:]
-    saved = int(runs.load_checkpoint(run / runs.CHECKPOINT)["global_step"])
+    saved = int(load_checkpoint(run / layout.CHECKPOINT)["global_step"])
     assert f"stopped by SIGTERM: step {saved} is saved in {name}/checkpoints" in errors
     assert "Traceback" not in errors
     assert not alive(other)

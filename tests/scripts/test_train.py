@@ -30,13 +30,13 @@ from safetensors.torch import save_file
 
 import configuration
 import invert
-import runs
 from datamodules.inversion import InversionDataModule
 from datamodules.sources.synthetic import SyntheticCorpus
 from defenses.identity import Identity
 from embedders.cache.cached import CachedEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
+from run_directory import layout
 from support.offline_wandb import recorded
 from support.processes import REPEATABLE, ROOT, Script, Warm
 
@@ -155,14 +155,14 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
-def figures(run: Path, name: str = runs.METRICS) -> dict[str, Any]:
+def figures(run: Path, name: str = layout.METRICS) -> dict[str, Any]:
     """Metrics without the seconds, which differ from run to run."""
     return {key: value for key, value in load(run / name).items() if key != "seconds"}
 
 
 def sent(run: Path) -> int:
     """Texts that were really sent to the embedder."""
-    return sum(load(run / runs.RECORD)["embedder"]["sent"].values())
+    return sum(load(run / layout.RECORD)["embedder"]["sent"].values())
 
 
 def unfinished(directory: Path) -> list[Path]:
@@ -170,7 +170,7 @@ def unfinished(directory: Path) -> list[Path]:
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    state: dict[str, torch.Tensor] = torch.load(run / runs.CHECKPOINT, weights_only=True)["state_dict"]
+    state: dict[str, torch.Tensor] = torch.load(run / layout.CHECKPOINT, weights_only=True)["state_dict"]
     return state
 
 
@@ -181,9 +181,9 @@ def assert_complete(run: Path) -> None:
         "config.yaml", "checkpoints", "artifacts", "predictions.jsonl", "metrics.json", "baseline.json",
         "history.jsonl", "record.json", "report.html", "log",
     }  # fmt: skip
-    assert set(load(run / runs.METRICS)) >= METRICS
-    assert set(load(run / runs.BASELINE)) == set(load(run / runs.METRICS))
-    assert [row["index"] for row in lines(run / runs.PREDICTIONS)] == list(range(TEST_TEXTS))
+    assert set(load(run / layout.METRICS)) >= METRICS
+    assert set(load(run / layout.BASELINE)) == set(load(run / layout.METRICS))
+    assert [row["index"] for row in lines(run / layout.PREDICTIONS)] == list(range(TEST_TEXTS))
     assert unfinished(run) == []
 
 
@@ -233,29 +233,29 @@ def targets(scripts: Scripts, trained: Path) -> NDArray[np.float32]:
 
 def test_a_run_leaves_everything(trained: Path, base: Path) -> None:
     assert_complete(trained)
-    assert load(trained / runs.METRICS)["examples"] == TEST_TEXTS
-    assert load(trained / runs.METRICS)["queries"] == 0
+    assert load(trained / layout.METRICS)["examples"] == TEST_TEXTS
+    assert load(trained / layout.METRICS)["queries"] == 0
     assert "Report: " in (base / "output").read_text()
     assert "<script" not in (trained / "report.html").read_text().lower()
     assert "texts: 400 train, 16 valid, 37 test" in (trained / "log").read_text()
-    config = yaml.safe_load((trained / runs.CONFIG).read_text())
+    config = yaml.safe_load((trained / layout.CONFIG).read_text())
     assert (config["trainer"]["max_steps"], config["choices"]["attack"]) == (30, "geia")
 
 
 def test_checkpoint_is_plain_and_only_the_last_is_kept(trained: Path) -> None:
     assert [path.name for path in (trained / "checkpoints").iterdir()] == ["last.ckpt"]
-    checkpoint = torch.load(trained / runs.CHECKPOINT, weights_only=True)
+    checkpoint = torch.load(trained / layout.CHECKPOINT, weights_only=True)
     assert checkpoint["global_step"] == 30
     assert not any("embedder" in name or "oracle" in name for name in checkpoint["state_dict"])
 
 
 def test_record_and_history(trained: Path) -> None:
-    record = load(trained / runs.RECORD)
+    record = load(trained / layout.RECORD)
     assert record["training"]["steps"] == 30
     assert record["embedder"]["sent"]["training"] == 400 + 16 + TEST_TEXTS
     assert record["embedder"]["asked"]["attack"] == 0
     assert record["parameters"] == sum(tensor.numel() for tensor in unique(weights(trained)))
-    history = lines(trained / runs.HISTORY)
+    history = lines(trained / layout.HISTORY)
     assert [row["step"] for row in history if row["train_loss"] is not None] == [20]
     assert [row["step"] for row in history if row["val_loss"] is not None] == [7, 14, 21, 28]  # at the ends of epochs
     losses = [row["val_loss"] for row in history if row["val_loss"] is not None]
@@ -268,9 +268,9 @@ def unique(state: dict[str, torch.Tensor]) -> list[torch.Tensor]:
 
 
 def test_a_directory_that_holds_a_run_is_refused(trained: Path, scripts: Scripts) -> None:
-    before = (trained / runs.CONFIG).read_bytes()
+    before = (trained / layout.CONFIG).read_bytes()
     assert "already holds a run; add ckpt_path=last" in scripts.refuse("train", *TINY, f"run_dir={trained}")
-    assert (trained / runs.CONFIG).read_bytes() == before
+    assert (trained / layout.CONFIG).read_bytes() == before
 
 
 # -- evaluate.py ------------------------------------------------------------------------------------------------------
@@ -278,8 +278,8 @@ def test_a_directory_that_holds_a_run_is_refused(trained: Path, scripts: Scripts
 
 def test_evaluation_gives_the_figures_of_training_again(trained: Path, evaluated: Path) -> None:
     assert figures(evaluated) == figures(trained)
-    assert figures(evaluated, runs.BASELINE) == figures(trained, runs.BASELINE)
-    assert (evaluated / runs.PREDICTIONS).read_bytes() == (trained / runs.PREDICTIONS).read_bytes()
+    assert figures(evaluated, layout.BASELINE) == figures(trained, layout.BASELINE)
+    assert (evaluated / layout.PREDICTIONS).read_bytes() == (trained / layout.PREDICTIONS).read_bytes()
     assert sent(evaluated) == 0
     assert (evaluated / "report.html").is_file()
     assert unfinished(evaluated) == []
@@ -290,10 +290,10 @@ def test_evaluation_with_other_decoding_and_fewer_texts(trained: Path, scripts: 
         "evaluate", f"run={trained}", f"output_dir={tmp_path / 'out'}", "attack.decoding.beams=1",
         "datamodule.limit_test=5",
     )  # fmt: skip
-    found, original = lines(tmp_path / "out" / runs.PREDICTIONS), lines(trained / runs.PREDICTIONS)[:5]
+    found, original = lines(tmp_path / "out" / layout.PREDICTIONS), lines(trained / layout.PREDICTIONS)[:5]
     assert [row["reference"] for row in found] == [row["reference"] for row in original]
-    assert load(tmp_path / "out" / runs.METRICS)["examples"] == 5
-    assert yaml.safe_load((tmp_path / "out" / runs.CONFIG).read_text())["attack"]["decoding"]["beams"] == 1
+    assert load(tmp_path / "out" / layout.METRICS)["examples"] == 5
+    assert yaml.safe_load((tmp_path / "out" / layout.CONFIG).read_text())["attack"]["decoding"]["beams"] == 1
 
 
 def test_evaluation_on_other_text(trained: Path, scripts: Scripts, tmp_path: Path) -> None:
@@ -302,9 +302,9 @@ def test_evaluation_on_other_text(trained: Path, scripts: Scripts, tmp_path: Pat
     scripts.succeed(
         "evaluate", f"run={trained}", "output_dir=out", "datamodule=files", "datamodule.test=mine.txt", cwd=tmp_path
     )
-    assert [row["reference"] for row in lines(tmp_path / "out" / runs.PREDICTIONS)] == texts
-    assert load(tmp_path / "out" / runs.METRICS)["entity_recovery"] is None
-    assert load(tmp_path / "out" / runs.BASELINE)["examples"] == 3
+    assert [row["reference"] for row in lines(tmp_path / "out" / layout.PREDICTIONS)] == texts
+    assert load(tmp_path / "out" / layout.METRICS)["entity_recovery"] is None
+    assert load(tmp_path / "out" / layout.BASELINE)["examples"] == 3
 
 
 def test_evaluation_without_the_cache(trained: Path, warm: Warm, tmp_path: Path) -> None:
@@ -313,9 +313,9 @@ def test_evaluation_without_the_cache(trained: Path, warm: Warm, tmp_path: Path)
     out = tmp_path / "out"
     options = ["datamodule.limit_test=3", "datamodule.eval_batch_size=2", f"cache_dir={fresh.cache}", *TWO_RANKS]
     fresh.succeed("evaluate", f"run={trained}", f"output_dir={out}", *options)
-    assert load(out / runs.RECORD)["embedder"]["sent"]["training"] == 403
-    assert [row["prediction"] for row in lines(out / runs.PREDICTIONS)] == [
-        row["prediction"] for row in lines(trained / runs.PREDICTIONS)[:3]
+    assert load(out / layout.RECORD)["embedder"]["sent"]["training"] == 403
+    assert [row["prediction"] for row in lines(out / layout.PREDICTIONS)] == [
+        row["prediction"] for row in lines(trained / layout.PREDICTIONS)[:3]
     ]
 
 
@@ -324,7 +324,7 @@ def test_evaluation_without_the_cache(trained: Path, warm: Warm, tmp_path: Path)
 
 def saved_step(run: Path) -> int:
     try:
-        return int(torch.load(run / runs.CHECKPOINT, weights_only=True)["global_step"])
+        return int(torch.load(run / layout.CHECKPOINT, weights_only=True)["global_step"])
     except FileNotFoundError:
         return 0
 
@@ -335,16 +335,16 @@ def test_killed_training_goes_on_and_ends_with_the_same_weights(
     run = tmp_path / "run"
     with running(scripts.start("train", *TINY, *SAVE_OFTEN, f"run_dir={run}")) as process:
         wait_for(process, lambda: saved_step(run) >= 10)
-    last = run / runs.CHECKPOINT
+    last = run / layout.CHECKPOINT
     if last.exists():  # and its last checkpoint is half of one
         last.write_bytes(last.read_bytes()[:-1000])
-    step = int(torch.load(run / runs.PREVIOUS, weights_only=True)["global_step"])
+    step = int(torch.load(run / layout.PREVIOUS, weights_only=True)["global_step"])
     assert 5 <= step < 30
-    assert not (run / runs.METRICS).exists()
+    assert not (run / layout.METRICS).exists()
     scripts.succeed("train", *TINY, *SAVE_OFTEN, "trainer.log_every_n_steps=1", f"run_dir={run}", "ckpt_path=last")
     assert_complete(run)
-    assert f"training goes on from {run / runs.PREVIOUS}" in (run / "log").read_text()
-    assert not (run / runs.PREVIOUS).exists()  # the training has ended
+    assert f"training resumes from {run / layout.PREVIOUS}" in (run / "log").read_text()
+    assert not (run / layout.PREVIOUS).exists()  # the training has ended
     with (run / "metrics" / "version_1" / "metrics.csv").open() as file:
         logged = [int(row["step"]) for row in csv.DictReader(file) if row["train/loss"]]
     assert logged == list(range(step, 30))
@@ -353,24 +353,24 @@ def test_killed_training_goes_on_and_ends_with_the_same_weights(
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert figures(run) == figures(trained)
-    assert (run / runs.PREDICTIONS).read_bytes() == (trained / runs.PREDICTIONS).read_bytes()
-    steps = [(row["step"], row["val_loss"] is None) for row in lines(run / runs.HISTORY)]
+    assert (run / layout.PREDICTIONS).read_bytes() == (trained / layout.PREDICTIONS).read_bytes()
+    steps = [(row["step"], row["val_loss"] is None) for row in lines(run / layout.HISTORY)]
     assert len(steps) == len(set(steps))
-    seen = lines(run / runs.HISTORY)
+    seen = lines(run / layout.HISTORY)
     assert [row["step"] for row in seen if row["val_loss"] is not None] == [7, 14, 21, 28]
     assert [row["seconds"] for row in seen] == sorted(row["seconds"] for row in seen)
-    assert load(run / runs.RECORD)["training"]["steps"] == 30
+    assert load(run / layout.RECORD)["training"]["steps"] == 30
 
 
 def test_resuming_a_finished_run_only_tests_it_again(trained: Path, scripts: Scripts, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run)
-    for name in (runs.METRICS, runs.PREDICTIONS, "report.html"):
+    for name in (layout.METRICS, layout.PREDICTIONS, "report.html"):
         (run / name).unlink()
     scripts.succeed("train", *TINY, *SAVE_OFTEN, f"run_dir={run}", "ckpt_path=last")
     assert_complete(run)
     assert figures(run) == figures(trained)
-    assert lines(run / runs.HISTORY) == lines(trained / runs.HISTORY)
+    assert lines(run / layout.HISTORY) == lines(trained / layout.HISTORY)
 
 
 def test_a_checkpoint_names_nothing_to_remove(trained: Path, scripts: Scripts, tmp_path: Path) -> None:
@@ -378,23 +378,23 @@ def test_a_checkpoint_names_nothing_to_remove(trained: Path, scripts: Scripts, t
     run, victim = tmp_path / "run", tmp_path / "victim"
     shutil.copytree(trained, run)
     (victim / "folder").mkdir(parents=True)
-    content = torch.load(run / runs.CHECKPOINT, weights_only=True)
+    content = torch.load(run / layout.CHECKPOINT, weights_only=True)
     (own,) = (state for name, state in content["callbacks"].items() if name.startswith("ModelCheckpoint"))
     path = str(run / "checkpoints" / ".." / ".." / "victim")
     own |= {"dirpath": str(run / "checkpoints"), "best_model_path": path, "last_model_path": path}
     own |= {"kth_best_model_path": path, "best_k_models": {path: torch.tensor(0.0)}}
-    torch.save(content, run / runs.CHECKPOINT)
+    torch.save(content, run / layout.CHECKPOINT)
     further = [*TINY, *SAVE_OFTEN, "trainer.max_steps=35", f"run_dir={run}", "ckpt_path=last"]
     scripts.succeed("train", *further)
     assert (victim / "folder").is_dir()
     assert saved_step(run) == 35
-    assert load(run / runs.RECORD)["training"]["steps"] == 35
+    assert load(run / layout.RECORD)["training"]["steps"] == 35
 
     # A state that is none of a training is one message, also where Lightning trips over it (test_runs.py).
     content["optimizer_states"] = [{"parts": []}]
-    torch.save(content, run / runs.CHECKPOINT)
+    torch.save(content, run / layout.CHECKPOINT)
     result = scripts.run("train", *further)
-    assert result.stderr.splitlines()[-1].startswith(f"{run / runs.CHECKPOINT}: cannot be resumed from: ValueError")
+    assert result.stderr.splitlines()[-1].startswith(f"{run / layout.CHECKPOINT}: cannot be resumed from: ValueError")
     assert "Traceback" not in result.stderr
 
 
@@ -409,9 +409,9 @@ def test_killed_embedding_sends_no_finished_text_again(warm: Warm, tmp_path: Pat
         wait_for(process, lambda: stored() >= 128)
     before, total = stored(), 400 + 16 + TEST_TEXTS
     assert 128 <= before < total
-    assert not (run / runs.CHECKPOINT).exists()
+    assert not (run / layout.CHECKPOINT).exists()
     scripts.succeed("train", *settings, "ckpt_path=last")
-    assert load(run / runs.RECORD)["embedder"]["sent"]["training"] == total - before
+    assert load(run / layout.RECORD)["embedder"]["sent"]["training"] == total - before
 
 
 def test_ctrl_c_keeps_the_last_checkpoint(trained: Path, scripts: Scripts, tmp_path: Path) -> None:
@@ -437,11 +437,11 @@ def test_ctrl_c_keeps_the_last_checkpoint(trained: Path, scripts: Scripts, tmp_p
 def test_two_ranks_evaluate_as_one(trained: Path, evaluated: Path, scripts: Scripts, tmp_path: Path) -> None:
     out = tmp_path / "out"
     scripts.succeed("evaluate", f"run={trained}", f"output_dir={out}", *TWO_RANKS)
-    assert load(out / runs.RECORD)["world_size"] == 2
-    assert [row["index"] for row in lines(out / runs.PREDICTIONS)] == list(range(TEST_TEXTS))
-    assert (out / runs.PREDICTIONS).read_bytes() == (evaluated / runs.PREDICTIONS).read_bytes()
+    assert load(out / layout.RECORD)["world_size"] == 2
+    assert [row["index"] for row in lines(out / layout.PREDICTIONS)] == list(range(TEST_TEXTS))
+    assert (out / layout.PREDICTIONS).read_bytes() == (evaluated / layout.PREDICTIONS).read_bytes()
     assert figures(out) == figures(evaluated)
-    assert figures(out, runs.BASELINE) == figures(evaluated, runs.BASELINE)
+    assert figures(out, layout.BASELINE) == figures(evaluated, layout.BASELINE)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -451,8 +451,8 @@ def test_two_ranks_train_into_one_directory(trained: Path, scripts: Scripts, tmp
     scripts.succeed("train", *TWO_RANKS, *tiny, "trainer.max_steps=8", cwd=tmp_path)
     (run,) = (tmp_path / "runs" / "geia-minilm-synthetic").iterdir()
     assert_complete(run)
-    assert load(run / runs.RECORD)["world_size"] == 2
-    assert load(run / runs.RECORD)["training"]["steps"] == 8
+    assert load(run / layout.RECORD)["world_size"] == 2
+    assert load(run / layout.RECORD)["training"]["steps"] == 8
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
@@ -463,12 +463,12 @@ def test_fewer_evaluation_batches_than_ranks(scripts: Scripts, tmp_path: Path) -
     large = ["trainer.max_steps=6", "datamodule.eval_batch_size=64"]
     scripts.succeed("train", *TWO_RANKS, *tiny, *large, f"run_dir={run}")
     assert_complete(run)
-    assert [row["step"] for row in lines(run / runs.HISTORY) if row["val_loss"] is not None] == [3, 6]
+    assert [row["step"] for row in lines(run / layout.HISTORY) if row["val_loss"] is not None] == [3, 6]
     for name, ranks in {"one": ["trainer=cpu"], "two": TWO_RANKS}.items():
         scripts.succeed("evaluate", f"run={run}", f"output_dir={tmp_path / name}", *ranks)
-        assert (tmp_path / name / runs.PREDICTIONS).read_bytes() == (run / runs.PREDICTIONS).read_bytes()
+        assert (tmp_path / name / layout.PREDICTIONS).read_bytes() == (run / layout.PREDICTIONS).read_bytes()
         assert figures(tmp_path / name) == figures(run)
-    assert load(tmp_path / "two" / runs.RECORD)["world_size"] == 2
+    assert load(tmp_path / "two" / layout.RECORD)["world_size"] == 2
 
 
 # -- invert.py --------------------------------------------------------------------------------------------------------
@@ -489,7 +489,7 @@ def test_vectors_of_the_test_texts_are_read_back_alike(
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in vectors.tolist()))
     (cold if extension == ".npy" else scripts).succeed("invert", f"run={trained}", f"vectors={path}", "batch_size=8")
-    found, expected = lines(tmp_path / f"mine{extension}.texts.jsonl"), lines(trained / runs.PREDICTIONS)[:count]
+    found, expected = lines(tmp_path / f"mine{extension}.texts.jsonl"), lines(trained / layout.PREDICTIONS)[:count]
     assert [set(row) for row in found] == [{"index", "text", "cosine"}] * count
     assert [row["index"] for row in found] == list(range(count))
     assert [row["text"] for row in found] == [row["prediction"] for row in expected]
@@ -525,7 +525,7 @@ def test_bad_input_to_inversion(
 def test_bad_input_to_evaluation(trained: Path, scripts: Scripts, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(trained, broken)
-    checkpoint = broken / runs.CHECKPOINT
+    checkpoint = broken / layout.CHECKPOINT
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1000])
     out = f"output_dir={tmp_path / 'out'}"
     assert "last.ckpt: not a checkpoint, or a damaged one" in scripts.refuse("evaluate", f"run={broken}", out)
@@ -542,21 +542,21 @@ def test_nearest_neighbor_from_end_to_end(
 ) -> None:
     run = tmp_path / "run"
     scripts.succeed("train", "attack=nearest_neighbor", *DATA, *SHORT, f"run_dir={run}")
-    assert "training" not in load(run / runs.RECORD)
-    assert not (run / runs.CHECKPOINT).exists()
-    assert figures(run) == figures(run, runs.BASELINE)
+    assert "training" not in load(run / layout.RECORD)
+    assert not (run / layout.CHECKPOINT).exists()
+    assert figures(run) == figures(run, layout.BASELINE)
     # Beside another attack, the neighbour's texts are also cut into that attack's own tokens; it has none itself.
-    beside = figures(trained, runs.BASELINE)
+    beside = figures(trained, layout.BASELINE)
     own = {key: beside.pop(key) for key in ("micro_token_precision", "micro_token_recall", "micro_token_f1")}
     assert {**figures(run), **own} == {**beside, **own}
     assert [figures(run)[key] for key in own] == [None] * 3
     assert all(0 < value < 100 for value in own.values())
     scripts.succeed("evaluate", f"run={run}", f"output_dir={tmp_path / 'out'}", *TWO_RANKS)
     assert figures(tmp_path / "out") == figures(run)
-    assert (tmp_path / "out" / runs.PREDICTIONS).read_bytes() == (run / runs.PREDICTIONS).read_bytes()
+    assert (tmp_path / "out" / layout.PREDICTIONS).read_bytes() == (run / layout.PREDICTIONS).read_bytes()
     np.save(tmp_path / "mine.npy", targets[:9])
     scripts.succeed("invert", f"run={run}", f"vectors={tmp_path / 'mine.npy'}", f"output={tmp_path / 'texts.jsonl'}")
-    found, expected = lines(tmp_path / "texts.jsonl"), lines(run / runs.PREDICTIONS)
+    found, expected = lines(tmp_path / "texts.jsonl"), lines(run / layout.PREDICTIONS)
     assert [row["text"] for row in found] == [row["prediction"] for row in expected[:9]]
 
 
@@ -578,7 +578,7 @@ def test_wandb_goes_on_without_its_server(trained: Path, scripts: Scripts, tmp_p
 def test_no_key_is_written(trained: Path, evaluated: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """In anything that the runs of this file have left so far, caches included."""
     written = [path for path in tmp_path_factory.getbasetemp().rglob("*") if path.is_file()]
-    assert {trained / "log", evaluated / "report.html", trained / runs.CHECKPOINT} <= set(written)
+    assert {trained / "log", evaluated / "report.html", trained / layout.CHECKPOINT} <= set(written)
     assert [(path, name) for path in written for name, key in KEYS.items() if key.encode() in path.read_bytes()] == []
 
 
@@ -591,7 +591,7 @@ def test_tensorboard(trained: Path, scripts: Scripts, tmp_path: Path) -> None:
 
 def assert_complete_but_for_history(run: Path) -> None:
     """Four steps are too few for a line of history."""
-    (run / runs.HISTORY).touch()
+    (run / layout.HISTORY).touch()
     assert_complete(run)
 
 
@@ -619,8 +619,8 @@ def test_a_full_disk_is_one_message(trained: Path, scripts: Scripts, small_disk:
     assert "no space left on the disk; make room and go on with: python train.py" in message
     assert message.endswith("ckpt_path=last")
     assert unfinished(small_disk) == []
-    assert not (small_disk / "run" / runs.CHECKPOINT).exists()  # it does not fit
-    assert yaml.safe_load((small_disk / "run" / runs.CONFIG).read_text())["seed"] == 0
+    assert not (small_disk / "run" / layout.CHECKPOINT).exists()  # it does not fit
+    assert yaml.safe_load((small_disk / "run" / layout.CONFIG).read_text())["seed"] == 0
 
 
 def test_memory_of_the_children(trained: Path, warm: Warm) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import configuration
 import evaluate
-import runs
 import train
+from run_directory import layout
 
 
 class Place:
@@ -51,7 +51,7 @@ class Place:
 
 def figures(directory: Path) -> dict[str, Any]:
     """metrics.json without the time."""
-    loaded = json.loads((directory / runs.METRICS).read_text())
+    loaded = json.loads((directory / layout.METRICS).read_text())
     return {key: value for key, value in loaded.items() if key != "seconds"}
 
 
@@ -62,4 +62,4 @@ def read(path: Path, key: str) -> list[str]:
 
 def predictions(directory: Path) -> list[str]:
     """The texts of predictions.jsonl."""
-    return read(directory / runs.PREDICTIONS, "prediction")
+    return read(directory / layout.PREDICTIONS, "prediction")

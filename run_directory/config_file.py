@@ -1,0 +1,94 @@
+"""The ``config.yaml`` of a run: plain values, read without trusting who wrote them.
+
+write_config(run, {"seed": 0, "attack": {"_target_": "attacks.geia.GEIA"}})
+read_config(run).attack        # with the class names of today, and the budget that the run was resumed with
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+import limits
+from atomic_files import write_file
+from errors import InputError
+from run_directory.layout import CONFIG
+from run_directory.renamed import with_current_names
+from run_directory.resumption import with_changes
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+_DEEPEST = 50
+_MOST_EVENTS = 20_000  # of YAML; a run's own has some hundred, and a megabyte of small ones takes 20 seconds
+
+
+def write_config(directory: Path, config: Mapping[str, Any]) -> None:
+    """Write ``config.yaml``."""
+    write_file(directory / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+
+
+def read_config(directory: Path) -> DictConfig:
+    """The config of a run, plain values.
+
+    Raises:
+        InputError: There is none, or it is no YAML mapping of plain values.
+    """
+    from omegaconf import DictConfig, OmegaConf
+
+    path = directory / CONFIG
+    try:
+        values = parse_config(limits.text(path, limits.LARGEST_CONFIG))
+    except FileNotFoundError as error:
+        raise InputError(f"run={directory}: not a run directory ({CONFIG} is missing)") from error
+    except (yaml.YAMLError, OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: holds no mapping")
+    values = with_changes(with_current_names(values), directory)
+    _check_plain(values, "", path)
+    config = OmegaConf.create(values)
+    assert isinstance(config, DictConfig)
+    return config
+
+
+def parse_config(text: str) -> Any:
+    """What stands in a configuration, unless that could take for ever: references unfold, nesting is quadratic.
+
+    Raises:
+        yaml.YAMLError: It is no YAML.
+        ValueError: It is deeper or of more parts than any run's, or has references.
+    """
+    depth = 0
+    for number, event in enumerate(yaml.parse(text, yaml.SafeLoader)):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("it holds references (*name), and a run writes none")
+        if number > _MOST_EVENTS:
+            raise ValueError(f"it holds more than {_MOST_EVENTS:,} keys and values")
+        if depth > _DEEPEST:
+            raise ValueError(f"it is nested more than {_DEEPEST} deep")
+    return yaml.safe_load(text)
+
+
+def _check_plain(value: Any, key: str, path: Path) -> None:
+    """Whether ``value`` is what write_config writes: no interpolation, which could read the environment.
+
+    Raises:
+        InputError: It is something else; names the key and the value.
+    """
+    if isinstance(value, dict):
+        for name, child in value.items():
+            if not isinstance(name, str | int):
+                raise InputError(f"{path}: {key or 'the root'} has the key {name!r}, neither text nor number")
+            _check_plain(child, f"{key}.{name}" if key else str(name), path)
+    elif isinstance(value, list):
+        for number, child in enumerate(value):
+            _check_plain(child, f"{key}[{number}]", path)
+    elif isinstance(value, str) and "${" in value:
+        raise InputError(f"{path}: {key}={value}: a run's configuration holds plain values, nothing to be looked up")
+    elif value is not None and not isinstance(value, str | int | float):
+        raise InputError(f"{path}: {key}={value}: neither text nor number")

@@ -1,0 +1,37 @@
+"""What a run noted of itself: how it was trained (``record.json``) and on which files (``data.json``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from atomic_files import read_json
+from datamodules.sources.data_files import DataFile
+from errors import InputError
+from run_directory.layout import DATA, RECORD
+
+_FILES = TypeAdapter(list[DataFile])
+
+
+def training_of(directory: Path) -> dict[str, Any] | None:
+    """How a run was trained: steps, planned steps; None where it has no record of that."""
+    record = directory / RECORD
+    found = read_json(record).get("training") if record.is_file() else None
+    return found if isinstance(found, dict) else None
+
+
+def data_of(directory: Path) -> list[DataFile] | None:
+    """The files that a run was trained on, or an evaluation tested on; None where they were not noted.
+
+    Raises:
+        InputError: data.json is not what a run writes.
+    """
+    path = directory / DATA
+    if not path.is_file():
+        return None
+    try:
+        return _FILES.validate_python(read_json(path).get("files"))
+    except ValidationError as error:
+        raise InputError(f"{path}: not the files that a run has read") from error
