@@ -9,10 +9,8 @@ stored ones, in random batches as a training loop asks for them. Ends with one J
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -20,9 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from measuring import command_line
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from datamodules.sources.synthetic import SyntheticCorpus
 from embedders.cache.cached import CachedEmbedder, CachedVectors
@@ -86,7 +83,7 @@ def warm(view: CachedVectors, batch_size: int, limit: float) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--texts", type=int, default=2000, help="texts to embed (default 2000)")
     parser.add_argument("--rounds", type=int, default=5, help="times that each way is run (default 5)")

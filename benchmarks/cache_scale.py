@@ -10,12 +10,10 @@ seconds, for a machine with other work; waiting for the disk is then left out. E
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import resource
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,9 +21,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from measuring import command_line
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from embedders.cache.cached import CachedEmbedder
 
@@ -116,12 +113,11 @@ def measured(work: Any, queue: Any, own_time: bool, arguments: tuple[Any, ...]) 
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__, own_time=True)
     parser.add_argument("--folder", type=Path, required=True, help="is made, filled and removed")
     parser.add_argument("--texts", type=int, default=5_000_000)
     parser.add_argument("--dimension", type=int, default=384)
     parser.add_argument("--read-seconds", type=float, default=10.0, help="of each kind of reading (default 10)")
-    parser.add_argument("--own-time", action="store_true", help="seconds of the processes, not of the clock")
     options = parser.parse_args(argv)
     context = multiprocessing.get_context(START)
     options.folder.mkdir()

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Clock, arguments, job, quiet, spread, texts_of
+from common import arguments, job, quiet, texts_of
 from lightning import Callback
+from measuring import Clock, ratios, spread
 
 WANTED = {"bag_of_words": 20.0, "multiset": 3.0}  # times geia's rate
 BATCH = {"geia": 64, "multiset": 64, "bag_of_words": 256}
@@ -80,10 +81,10 @@ def report(rates: dict[str, list[float]], options: argparse.Namespace) -> None:
     for attack, measured in rates.items():
         print(f"{attack:<20}{statistics.median(measured):>12,.0f}")
     print()
-    ratios = {name: [a / b for a, b in zip(rates[name], rates["geia"], strict=True)] for name in WANTED}
-    for name, measured in ratios.items():
+    against = {name: ratios(rates[name], rates["geia"]) for name in WANTED}
+    for name, measured in against.items():
         print(f"{name} against geia: {spread(measured)}; at least {WANTED[name]:g} is wanted")
-    medians = {name: statistics.median(measured) for name, measured in ratios.items()}
+    medians = {name: statistics.median(measured) for name, measured in against.items()}
     figures = {
         "ratio": round(min(medians[name] / wanted for name, wanted in WANTED.items()), 3),
         **{f"ratio_{name}": round(median, 2) for name, median in medians.items()},

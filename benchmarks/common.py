@@ -1,11 +1,8 @@
-"""What benchmarks of the attack share: the clock, the ordinary training path, and how figures are summed up."""
+"""What benchmarks of the attacks share: their options, and the ordinary training path."""
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import sys
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,32 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
+from measuring import command_line
 
 import configuration
 from attacks.generative import GenerativeAttack
 from datamodules.inversion import InversionDataModule
 from defenses.threat import threat_of
 from embedders.cache.cached import CachedEmbedder
-
-
-class Clock:
-    """Seconds; on a GPU, what was asked of it is waited for first.
-
-    Args:
-        device: ``cpu`` or ``cuda``.
-        own_time: Count the processor time of this process instead of the time that passes.
-    """
-
-    def __init__(self, device: str, own_time: bool = False) -> None:
-        self._on_gpu = device.startswith("cuda")
-        self._now = time.process_time if own_time else time.perf_counter
-
-    def __call__(self) -> float:
-        if self._on_gpu:
-            torch.cuda.synchronize()
-        return self._now()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +36,12 @@ class Job:
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
     """The options that every benchmark of the attack has."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(description, own_time=True)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the CPU (default: all cores)")
     parser.add_argument("--precision", default=None, help="of our training (default: what the device is fast in)")
     parser.add_argument("--path", default=None, help="texts of your own (.jsonl, .csv, .txt ...)")
     parser.add_argument("overrides", nargs="*", help="of the configuration, as for train.py")
-    parser.add_argument(
-        "--own-time", action="store_true",
-        help="count this process's processor time: for a machine shared with other work, with --threads 1",
-    )  # fmt: skip
     return parser
 
 
@@ -113,8 +87,3 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", module="lightning")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.ERROR)
-
-
-def spread(ratios: Sequence[float]) -> str:
-    """Median and range of paired ratios."""
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} rounds)"

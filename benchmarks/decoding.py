@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Clock, Job, arguments, job, quiet, spread, texts_of
+from common import Job, arguments, job, quiet, texts_of
+from measuring import Clock, ratios, spread
 from torch import Tensor
 
 from attacks.generative import GenerativeAttack
@@ -113,9 +114,6 @@ def report(options: argparse.Namespace, work: Job) -> None:
                 seconds[name].append((clock() - began) / len(texts))
                 found[name].append(texts)
 
-    def ratios(slow: str) -> list[float]:
-        return [a / b for a, b in zip(seconds[slow], seconds[OURS], strict=True)]
-
     def identical(name: str) -> float:
         pairs = [pair for a, b in zip(found[name], found[OURS], strict=True) for pair in zip(a, b, strict=False)]
         return statistics.mean(a == b for a, b in pairs)
@@ -125,12 +123,13 @@ def report(options: argparse.Namespace, work: Job) -> None:
         f"{len(lengths)} texts, {options.texts} at a time, {search.beams} beams, texts of "
         f"{statistics.mean(lengths):.1f} tokens ({max(lengths)} at most); {options.threads} threads, {options.device}\n"
     )
+    against = ratios(seconds[THEIRS], seconds[OURS])
     print(f"{'':<36}{'sentences/s':>14}{'identical best texts':>24}")
     for name, measured in seconds.items():
         print(f"{name:<36}{1 / statistics.median(measured):>14,.1f}{identical(name):>24.1%}")
-    print(f"\nratio: {spread(ratios(THEIRS))}")
+    print(f"\nratio: {spread(against)}")
     figures: dict[str, Any] = {
-        "ratio": round(statistics.median(ratios(THEIRS)), 3),
+        "ratio": round(statistics.median(against), 3),
         "identical": round(identical(THEIRS), 4),
         "sentences_per_second": round(1 / statistics.median(seconds[OURS]), 2),
         "generate_sentences_per_second": round(1 / statistics.median(seconds[THEIRS]), 2),
@@ -139,8 +138,9 @@ def report(options: argparse.Namespace, work: Job) -> None:
         "threads": options.threads,
     }
     if count:
-        print(f"ratio to one sentence at a time: {spread(ratios(ALONE))}")
-        figures["ratio_to_one_by_one"] = round(statistics.median(ratios(ALONE)), 3)
+        alone = ratios(seconds[ALONE], seconds[OURS])
+        print(f"ratio to one sentence at a time: {spread(alone)}")
+        figures["ratio_to_one_by_one"] = round(statistics.median(alone), 3)
     print(json.dumps(figures))
 
 

@@ -8,34 +8,29 @@ A line of the file holds a text in several languages:
     {"split": "train", "en": "Two men cook.", "de": "Zwei Männer kochen.", "fr": "Deux hommes cuisinent."}
 
 The student learns to give the teacher's vector of the English text, by mean squared error, for the English text and
-for each of its translations. It starts from the teacher's weights. Its vocabulary is the teacher's and pieces of the
-other languages, accents kept. A new piece begins with the mean of the embeddings of the English pieces that it is
-aligned with (IBM model 1), so training begins with glosses instead of noise. Prints how often the nearest of all test
-texts in another language is the translation, before and after, and ends with one JSON line.
+for each of its translations. It starts from the teacher's weights. Its vocabulary is the teacher's and wordpieces
+of the other languages, accents kept. A new wordpiece begins with the mean of the embeddings of the English ones that it
+is aligned with (IBM model 1), so training begins with glosses instead of noise. Prints how often the nearest of all
+test texts in another language is the translation, before and after, and ends with one JSON line.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from measuring import command_line, read_rows
 from numpy.typing import NDArray
+from small_models import Budget, add_budget, fit, save
 from torch import Tensor, nn
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from budget import Budget, add_budget
 
 from embedders.minilm import MiniLM
 from embedders.transformer import TransformerEmbedder
-from models.precision import training_precision
 
 TEACHERS = "en"  # the language that the teacher reads
 ROUNDS = 5  # of expectation maximisation: the alignments hardly change afterwards
@@ -45,8 +40,8 @@ Texts = Mapping[str, Sequence[str]]
 
 def read(path: Path, split: str, languages: Sequence[str]) -> Texts:
     """The texts of a split by language, in one order."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return {language: [row[language] for row in rows if row["split"] == split] for language in languages}
+    rows = list(read_rows(path, split))
+    return {language: [row[language] for row in rows] for language in languages}
 
 
 def extended_tokenizer(folder: Path, texts: Sequence[str], pieces: int) -> tuple[Any, int]:
@@ -136,31 +131,25 @@ def pooled(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
 
 def distil(model: Any, encoded: Sequence[list[int]], vectors: Tensor, padding: int, options: argparse.Namespace) -> int:
     """Train for ``options.steps``; ``vectors`` (n, d) are the targets of ``encoded``. Gives the steps made."""
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, weight_decay=0.01, fused=True)
     lengths = np.array([len(ids) for ids in encoded])
-    budget, losses = Budget(options.steps, options.minutes), []
-    for steps, batch in enumerate(shuffled(lengths, options.batch_size, options.seed)):
-        share = budget.share(steps)
-        if budget.over(steps):
-            return steps
-        for group in optimizer.param_groups:
-            group["lr"] = options.lr * min((steps + 1) / (WARM_UP * options.steps), 1 - share)
+    losses: list[float] = []
+
+    def loss_of(batch: NDArray[np.int64]) -> Tensor:
         ids = torch.full((len(batch), int(lengths[batch].max())), padding)
         for row, place in enumerate(batch):
             ids[row, : lengths[place]] = torch.tensor(encoded[place])
-        with torch.autocast("cpu", torch.bfloat16, enabled=training_precision("cpu") == "bf16-mixed"):
-            found = pooled(model, ids, ids != padding)
-        loss = (found - vectors[batch]).square().sum(1).mean()
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        losses.append(float(loss.detach()))
-        if len(losses) % 100 == 0:
-            mean = sum(losses[-100:]) / 100
-            print(f"  {100 * share:3.0f} %  step {len(losses):,}  squared distance {mean:.4f}", flush=True)
-    raise AssertionError("unreachable: batches do not end")
+        return (pooled(model, ids, ids != padding) - vectors[batch]).square().sum(1).mean()
+
+    def report(step: int, loss: float) -> str | None:
+        losses.append(loss)
+        return f"squared distance {sum(losses[-100:]) / 100:.4f}" if step % 100 == 0 else None
+
+    def factor(share: float, step: int) -> float:
+        return min((step + 1) / (WARM_UP * options.steps), 1 - share)
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, weight_decay=0.01, fused=True)
+    batches = shuffled(lengths, options.batch_size, options.seed)
+    return len(fit(model, optimizer, factor, batches, loss_of, Budget(options.steps, options.minutes), report))
 
 
 def retrieval(vectors: Mapping[str, Tensor]) -> dict[str, float]:
@@ -185,19 +174,13 @@ def saved(model: Any, tokenizer: Any, output: Path, limit: int) -> TransformerEm
 
     special = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=limit, **special)
-    part = output.with_name(f".{output.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    model.save_pretrained(part)
-    fast.save_pretrained(part)
-    shutil.rmtree(output, ignore_errors=True)
-    part.rename(output)
+    save(model, fast, output)
     return TransformerEmbedder(str(output), pooling="mean", normalize=True, max_tokens=limit)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read, begin from the teacher, measure, train, measure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("texts", type=Path)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--languages", nargs="+", default=["de", "fr"], help="besides English")

@@ -9,17 +9,14 @@ part is drawn, so the picture flatters nobody. The picture has its own backgroun
 
 from __future__ import annotations
 
-import argparse
 import html
 import json
-import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
+from measuring import command_line
 
 from atomic_files import write_file
 from metrics.text import bleu_counts
@@ -42,7 +39,7 @@ STYLE = """
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Choose, draw, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--run", type=Path, required=True, help="a run directory")
     parser.add_argument("--output", type=Path, required=True, help="the SVG file to write")
     parser.add_argument("--index", type=int, nargs="+", help="indices of the examples to draw")

@@ -13,7 +13,6 @@ The scripts run in forks of this process, which has imported the libraries: no t
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -29,19 +28,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 import numpy as np
 import torch
 import transformers  # noqa: F401  imported before the first fork
 from lightning.pytorch.utilities import rank_zero_only
+from measuring import ROOT, command_line
 
 from atomic_files import read_json
 from embedders.cache.cached import CachedEmbedder
 from embedders.cache.store import ShardStore
 from run_directory import layout
 
-ROOT = Path(__file__).resolve().parent.parent
 DATA = ["datamodule.limit_train=160", "datamodule.limit_valid=8", "datamodule.limit_test=24",
         "datamodule.batch_size=16", "datamodule.eval_batch_size=4"]  # fmt: skip
 TRAINER = ["trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_time=null",
@@ -81,7 +78,7 @@ class Outcome:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="is made, filled and removed")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)

@@ -14,7 +14,6 @@ the exit code is 1 where there are faults.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import importlib
 import itertools
@@ -42,6 +41,7 @@ from fuzzing.child import Child, Outcome
 from fuzzing.inside import UNKNOWN, apart
 from fuzzing.reader import Reader
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from measuring import command_line
 
 ROUND = 500  # inputs that hypothesis makes with one seed: it prefers what is near to what it made
 
@@ -196,7 +196,7 @@ def replay(path: Path) -> Outcome:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--inputs", type=int, default=3000, help="for each reader, times its share (default 3000)")
     parser.add_argument("--readers", nargs="*", default=list(readers()), help="only these")
     parser.add_argument("--seed", type=int, default=0)

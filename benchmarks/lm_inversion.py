@@ -29,7 +29,6 @@ import argparse
 import itertools
 import json
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,22 +37,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 import lm_inversion_tables as tables
+import torch
 from common import quiet
+from measuring import command_line, read_rows, write_rows
 from slander import every_input
+from small_models import Budget, fit_muon
+from torch import Tensor
 
 import configuration
 from attacks.base import Targets
 from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModel
 from examples import Example
-from models.optimizers import schedule
-from models.precision import training_precision
 
 PARTS = ("oracle", "wrong_length", "slander", "outputs", "ablation", "lengths", "long")
 ALL = "all"
@@ -104,14 +100,12 @@ class Bench:
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder
         self.sentences = folder / "sentences.jsonl"
-        self.sentences.write_text("\n".join(self._sentences()), encoding="utf-8")
+        write_rows(self.sentences, self._sentences())
 
-    def _sentences(self) -> Iterator[str]:
+    def _sentences(self) -> Iterator[dict[str, Any]]:
         """Every sentence a text: stories begin alike."""
-        for line in self.options.texts.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            for text in _SENTENCE.split(row["text"]):
-                yield json.dumps({"split": row["split"], "text": text})
+        for row in read_rows(self.options.texts):
+            yield from ({"split": row["split"], "text": text} for text in _SENTENCE.split(row["text"]))
 
     def config(self, overrides: Sequence[str]) -> Any:
         """What train.py would make of the overrides; composed once, since composing takes a tenth of a second."""
@@ -264,37 +258,29 @@ class Inverter:
 
     def _beginnings(self) -> list[list[int]]:
         """The first ten tokens of each training sentence."""
-        rows = [json.loads(line) for line in self.bench.sentences.read_text(encoding="utf-8").splitlines()]
-        return [self.bench.model().ids(row["text"])[:10] for row in rows if row["split"] == "train"]
+        return [self.bench.model().ids(row["text"])[:10] for row in read_rows(self.bench.sentences, "train")]
 
     def train(self) -> dict[str, Any]:
         torch.manual_seed(0)
-        attack, model = self._built(), self.bench.model()
-        attack.train()
-        optimizer = attack.optimizer_settings.build(attack)
-        rates = [group["lr"] for group in optimizer.param_groups]
+        attack, model, total = self._built(), self.bench.model(), self.bench.options.inverter_steps
+        pairs = 0
         held_out = {
             tuple(ids)
             for n in self.bench.lengths(10)
             for ids in self.bench.inputs("random", n, self.bench.options.count)
         }
-        batches = self._batches(INVERTER_BATCH)
-        ids = next(batches)  # where it is text, all of it is cut into tokens first
-        total, pairs, losses = self.bench.options.inverter_steps, 0, []
-        for steps in range(total):
-            kept = [row for row in ids.tolist() if self.data == "text" or len(row) < 3 or tuple(row) not in held_out]
-            rows = model.observe(torch.tensor(kept))
-            labels = torch.tensor([[*row, attack.tokenizer.eos_token_id] for row in kept])
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * schedule(steps / total, steps, attack.optimizer_settings.warmup_steps)
-            with torch.autocast("cpu", torch.bfloat16, enabled=training_precision("cpu") == "bf16-mixed"):
-                loss = attack.loss(rows, labels)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(attack.parameters(), 1.0)
-            optimizer.step()
-            losses.append(loss.item())
-            pairs, ids = pairs + len(kept), next(batches)
+
+        def examples() -> Iterator[tuple[Tensor, Tensor]]:
+            nonlocal pairs
+            for ids in self._batches(INVERTER_BATCH):
+                given = map(tuple, ids.tolist())
+                kept = [row for row in given if self.data == "text" or len(row) < 3 or row not in held_out]
+                labels = torch.tensor([[*row, attack.tokenizer.eos_token_id] for row in kept])
+                pairs += len(kept)
+                yield model.observe(torch.tensor(kept)), labels
+
+        batches = itertools.islice(examples(), total)
+        losses = fit_muon(attack, attack.optimizer_settings, batches, lambda batch: attack.loss(*batch), Budget(total))
         part = self.file.with_suffix(".part")
         torch.save(attack.state_dict(), part)
         part.replace(self.file)
@@ -411,7 +397,7 @@ CELLS: dict[str, Callable[[Bench], Iterator[Cell]]] = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Do the cells that are missing, then show all."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--model", type=Path, required=True, help="a folder of train_language_model.py")
     parser.add_argument("--texts", type=Path, required=True, help="the texts that it was trained on")
     parser.add_argument("--output", type=Path, required=True, help="a .jsonl file; the plot is written beside it")

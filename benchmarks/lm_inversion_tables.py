@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import measuring  # noqa: F401  the packages are found
+
 from metrics.token_inversion import Inverted, Share, by_position, exact, exact_by_cost, false_discovery, partial
 from reports import svg
 

@@ -22,8 +22,9 @@ from typing import Any
 
 import torch
 import torch.optim._muon
-from common import Clock, arguments, job, quiet, texts_of
+from common import arguments, job, quiet, texts_of
 from lightning import Callback
+from measuring import Clock
 from slow_processor import WARM_UP, emulated
 from torch import nn
 from torch.optim import Optimizer

@@ -15,19 +15,16 @@ adds the training texts of another file. No text of the store is among the attac
 
 from __future__ import annotations
 
-import argparse
-import json
+import itertools
 import random
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
+from measuring import command_line, read_rows, write_rows
 
 from datamodules.sources.base import Fields, folded
 from datamodules.truncation import Truncation
@@ -39,7 +36,7 @@ SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read, separate, multiply, embed, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--text", type=Path, required=True, help="the file of personal data")
     parser.add_argument("--output", type=Path, required=True, help="the folder to write")
     parser.add_argument("--more", type=Path, help="other text to train on: JSON lines with text and split")
@@ -47,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
 
     generator = random.Random(0)
-    distinct = list({folded(row["text"]): row for row in rows(arguments.text)}.values())
+    distinct = list({folded(row["text"]): row for row in read_rows(arguments.text)}.values())
     generator.shuffle(distinct)
     distinct.sort(key=lambda row: row["split"] == "train")  # the order of shuffling stays within both parts
     store, own = distinct[:STORE], distinct[STORE:]
@@ -55,15 +52,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     taken = {folded(row["text"]) for row in (*store, *parts["test"], *parts["valid"])}
     parts["train"] = parts["train"] + list(filled(parts["train"], taken, generator))
     if arguments.more is not None:
-        more = [row for row in rows(arguments.more) if row["split"] == "train"][: arguments.limit_more]
+        more = itertools.islice(read_rows(arguments.more, "train"), arguments.limit_more)
         parts["train"] += [{"text": row["text"], "spans": []} for row in more]
     for name, chosen in parts.items():
-        write(arguments.output / f"{name}.jsonl", [{"text": row["text"], "spans": row["spans"]} for row in chosen])
+        write_rows(arguments.output / f"{name}.jsonl", [{"text": row["text"], "spans": row["spans"]} for row in chosen])
 
     fields = Fields(spans="spans")
     examples = [fields.example(row, f"{arguments.text}: {row['id']}") for row in store]
     cut = Truncation(TOKENS).cut([example for example in examples if example is not None])
-    write(
+    write_rows(
         arguments.output / "store.jsonl",
         [
             {
@@ -102,18 +99,6 @@ def filled(own: Sequence[Any], taken: set[str], generator: random.Random) -> Ite
             taken.add(folded(text))
             made += 1
             yield {"text": text, "spans": spans}
-
-
-def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON-lines file."""
-    with path.open(encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
-
-
-def write(path: Path, content: Sequence[dict[str, Any]]) -> None:
-    """Write JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in content), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,28 +15,28 @@ are in the training part already are recombined.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from measuring import command_line, read_rows, write_rows
+
 VALID, TEST, LONGEST = 1_500, 2_000, 22
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read, separate, add, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--text", type=Path, required=True, help="the folder of public text")
     parser.add_argument("--output", type=Path, required=True, help="the file to write")
     parser.add_argument("--more", type=int, default=0, metavar="N", help="add other text and N recombined texts")
     arguments = parser.parse_args(argv)
 
     conversation = arguments.text / "conversation"
-    utterances = list(rows(conversation / "personachat_utterances.jsonl"))
-    labelled = list(rows(conversation / "personachat_persona_labels.jsonl"))
+    utterances = list(read_rows(conversation / "personachat_utterances.jsonl"))
+    labelled = list(read_rows(conversation / "personachat_persona_labels.jsonl"))
     generator = random.Random(0)
     test = distinct(row["text"] for row in utterances if row["split"] == "test")
     held_out = {folded(text) for text in test}
@@ -57,18 +57,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         train = distinct([*train, *more])
     train = [text for text in train if folded(text) not in held_out]
     parts = {"train": train, "valid": valid, "test": test[:TEST]}
-    with arguments.output.open("w", encoding="utf-8") as file:
-        for split, texts in parts.items():
-            for text in texts:
-                file.write(json.dumps({"split": split, "text": text}, ensure_ascii=False) + "\n")
+    write_rows(arguments.output, ({"split": split, "text": text} for split, texts in parts.items() for text in texts))
     print({split: len(texts) for split, texts in parts.items()})
 
 
 def other_text(folder: Path) -> list[str]:
     """Sentences of children's stories and questions, in PersonaChat's spelling."""
-    stories = (row["text"] for row in rows(folder / "lm" / "tinystories_sample.jsonl"))
+    stories = (row["text"] for row in read_rows(folder / "lm" / "tinystories_sample.jsonl"))
     sentences = (sentence for story in stories for sentence in re.split(r"(?<=[.!?])\s+", story))
-    questions = (row["text"] for row in rows(folder / "sentences" / "nq_open_questions.jsonl"))
+    questions = (row["text"] for row in read_rows(folder / "sentences" / "nq_open_questions.jsonl"))
     texts = (respelt(text) for source in (sentences, questions) for text in source)
     return [text for text in texts if 3 <= len(text.split()) <= LONGEST]
 
@@ -100,12 +97,6 @@ def folded(text: str) -> str:
 def distinct(texts: Any) -> list[str]:
     """Each text once, in the order of its first appearance."""
     return list(dict.fromkeys(texts))
-
-
-def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON-lines file."""
-    with path.open(encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
 
 
 if __name__ == "__main__":

@@ -20,21 +20,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from measuring import Clock, command_line, ratios
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from metrics.exact_search import search
 
 BLOCK = 16_384
-Clock = Callable[[], float]
 
 
 def blocks(path: Path) -> Iterator[Tensor]:
@@ -94,20 +91,17 @@ def one(way: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__, own_time=True)
     parser.add_argument("--documents", type=int, default=200_000)
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--dimension", type=int, default=768)
     parser.add_argument("--k", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--own-time", action="store_true", help="count processor time instead of the time that passes")
     parser.add_argument("--way", choices=list(WAYS), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.way is not None:
-        result = WAYS[options.way](
-            options.folder, options.k, time.process_time if options.own_time else time.perf_counter
-        )
+        result = WAYS[options.way](options.folder, options.k, Clock(own_time=options.own_time))
         print(json.dumps({**result, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
         return
 
@@ -129,9 +123,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     for way, row in median.items():
         print(f"{way:<12}{row['search']:>12.2f}{row['filling']:>12.2f}{row['memory']:>22,.0f}")
-    ratios = [theirs["search"] / own["search"] for own, theirs in zip(results["ours"], results["faiss"], strict=True)]
+    searches = {way: [row["search"] for row in rows] for way, rows in results.items()}
     summary = {
-        "ratio": round(statistics.median(ratios), 3),
+        "ratio": round(statistics.median(ratios(searches["faiss"], searches["ours"])), 3),
         "ratio_with_filling": round(
             (median["faiss"]["search"] + median["faiss"]["filling"]) / median["ours"]["search"], 3
         ),

@@ -15,13 +15,12 @@ goes on with it after a kill.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+from measuring import command_line
 
 from datamodules.sources.file_rows import existing, rows
 from errors import InputError
@@ -81,7 +80,7 @@ def round_trip(texts: Sequence[str], there: Translator, back: Translator, output
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("texts", help="a file of texts, or the predictions.jsonl of a run")
     parser.add_argument("--field", default="text", help="that holds them; reference in predictions.jsonl")
     parser.add_argument("--split", help="only rows whose field split is this")

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import quiet
+from measuring import command_line
 from torch import Tensor
 
 from attacks.base import Targets
@@ -98,7 +99,7 @@ def settings(given: str) -> list[tuple[int, int]]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__, own_time=True)
     parser.add_argument("--run", type=Path, required=True, help="a finished run of attack=vec2text_corrector")
     parser.add_argument("--peer-python", required=True, help="of the environment with vec2text 0.0.13")
     parser.add_argument("--settings", type=settings, default="20x4,50x8", help="steps x beams (default 20x4,50x8)")
@@ -106,10 +107,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=32, help="targets inverted together (default 32)")
     parser.add_argument("--length", type=int, default=40, help="longest text in tokens, start token included")
     parser.add_argument("--threads", type=int, default=1, help="of the CPU, on both sides (default 1)")
-    parser.add_argument(
-        "--own-time", action="store_true",
-        help="compare processor time, for a machine shared with other work, with --threads 1",
-    )  # fmt: skip
     options = parser.parse_args(argv)
     quiet()
     torch.set_num_threads(options.threads)

@@ -12,7 +12,6 @@ embedder is given, instead of 128 tokens.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
@@ -27,6 +26,7 @@ import numpy as np
 import torch
 import transformers
 import vec2text
+from measuring import command_line
 from safetensors.torch import load_file
 from vec2text.models.config import InversionConfig
 
@@ -86,7 +86,7 @@ def invert(pair: Any, vectors: torch.Tensor, steps: int, beams: int) -> list[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="an exported pair")
     parser.add_argument("--vectors", required=True, help="targets (n, d), .npy")
     parser.add_argument("--minilm", required=True, help="folder of all-MiniLM-L6-v2")

@@ -18,16 +18,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import command_line
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from attacks.base import Targets
 from attacks.lm_inversion.losses import TextLoss
@@ -72,7 +70,7 @@ def searched(model: LanguageModel, claims: Tensor, length: int, options: argpars
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Try or search length after length, until an input is found."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--model", required=True, help="a folder, or a name on the hub")
     parser.add_argument("--claim", required=True, help="the output")
     parser.add_argument("--max-length", type=int, default=3, help="tokens of the longest inputs")

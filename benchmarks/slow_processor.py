@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from measuring import command_line
+
 EMULATION = {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 WARM_UP = 4  # steps: the first compile kernels and allocate
 LONGEST_SECONDS = 10.0  # of the measured steps: a rate that is far too low is known by then
@@ -76,7 +78,7 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--least", type=float, default=0.25, help="ratio below which the exit code is 1 (default 0.25)")
     parser.add_argument("--steps", type=int, default=30, help="measured, after a few that warm up (default 30)")
     parser.add_argument("--sentences", type=int, default=512, help="training texts (default 512)")

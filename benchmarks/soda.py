@@ -10,21 +10,16 @@ are compared. Ends with one JSON line; ``ratio`` is the printed algorithm's time
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import Clock, command_line, ratios, spread
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from common import Clock, spread
 
 from attacks.lm_inversion.losses import LogitLoss
 from attacks.lm_inversion.search import Search
@@ -98,7 +93,7 @@ def loop(soda: SODA, model: LanguageModel, rows: Tensor, length: int, run_all: b
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__, own_time=True)
     parser.add_argument("--targets", type=int, default=32)
     parser.add_argument("--length", type=int, default=5, help="tokens of an input")
     parser.add_argument("--iterations", type=int, default=40)
@@ -107,10 +102,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--own-time", action="store_true",
-        help="count this process's processor time: for a machine shared with other work, with --threads 1",
-    )  # fmt: skip
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
@@ -135,18 +126,14 @@ def main(argv: Sequence[str] | None = None) -> None:
                 milliseconds[name].append(each)
     for name, found in milliseconds.items():
         print(f"{name:<26}{statistics.median(found):8.3f} ms a target and iteration")
-    ratios = {
-        name: [theirs / mine for theirs, mine in zip(found, milliseconds["ours"], strict=True)]
-        for name, found in milliseconds.items()
-        if name != "ours"
-    }
-    for name, found in ratios.items():
+    against = {name: ratios(found, milliseconds["ours"]) for name, found in milliseconds.items() if name != "ours"}
+    for name, found in against.items():
         print(f"{name:<26}{spread(found)} times ours")
     print(
         json.dumps(
             {
-                "ratio": round(statistics.median(ratios["loop"]), 3),
-                "ratio_changed_candidates": round(statistics.median(ratios["loop, changed candidates"]), 3),
+                "ratio": round(statistics.median(against["loop"]), 3),
+                "ratio_changed_candidates": round(statistics.median(against["loop, changed candidates"]), 3),
                 "milliseconds": {name: round(statistics.median(found), 4) for name, found in milliseconds.items()},
                 "targets": options.targets,
                 "length": options.length,

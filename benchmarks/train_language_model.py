@@ -13,30 +13,20 @@ the first positions. Prints the loss on the test split (nats a token) as it goes
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import command_line, read_rows
+from small_models import Budget, add_budget, fit_muon, save
 from torch import Tensor
-from train_translator import saved
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from budget import Budget, add_budget
-
-from models.optimizers import MuonAdamW, schedule
-from models.precision import training_precision
+from models.optimizers import MuonAdamW
 from models.tokenizing import token_ids, train_tokenizer
-
-
-def read(path: Path, split: str) -> list[str]:
-    """The texts of a split."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [row["text"] for row in rows if row["split"] == split]
 
 
 class Stream:
@@ -86,36 +76,24 @@ def validation_loss(model: Any, stream: Stream, width: int) -> float:
     return sum(loss * count for loss, count in losses) / len(rows)
 
 
-def fit(model: Any, training: Stream, held_out: Stream, options: argparse.Namespace) -> int:
+def train(model: Any, training: Stream, held_out: Stream, options: argparse.Namespace) -> int:
     """Train for ``options.steps``; gives the number of steps that were made."""
     settings = MuonAdamW(muon_lr=options.muon_lr, adamw_lr=options.adamw_lr, weight_decay=0.1, warmup_steps=50)
-    optimizer = settings.build(model)
-    rates = [group["lr"] for group in optimizer.param_groups]
     generator = torch.Generator().manual_seed(options.seed)
-    budget, steps = Budget(options.steps, options.minutes), 0
-    while not budget.over(steps):
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * schedule(budget.share(steps), steps, settings.warmup_steps)
-        batch = training.windows(options.batch_size, options.window, generator)
-        with torch.autocast("cpu", torch.bfloat16, enabled=training_precision("cpu") == "bf16-mixed"):
-            loss = loss_of(model, batch)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        steps += 1
-        if steps % 500 == 0:
-            known = validation_loss(model, held_out, options.window)
-            print(
-                f"  {100 * budget.share(steps):3.0f} %  step {steps:,}  loss {loss.item():.3f}  held out {known:.3f}",
-                flush=True,
-            )
-    return steps
+
+    def report(step: int, loss: float) -> str | None:
+        if step % 500:
+            return None
+        return f"loss {loss:.3f}  held out {validation_loss(model, held_out, options.window):.3f}"
+
+    batches = (training.windows(options.batch_size, options.window, generator) for _ in itertools.count())
+    budget = Budget(options.steps, options.minutes)
+    return len(fit_muon(model, settings, batches, lambda batch: loss_of(model, batch), budget, report))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read, train, save, continue a text."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("texts", type=Path)
     parser.add_argument("--output", type=Path, required=True)
     add_budget(parser, steps=2500)
@@ -131,15 +109,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
     torch.manual_seed(options.seed)
-    texts = read(options.texts, "train")
+    texts, others = ([row["text"] for row in read_rows(options.texts, split)] for split in ("train", "test"))
     tokenizer = train_tokenizer(texts, options.vocabulary)
-    training, held_out = Stream(tokenizer, texts), Stream(tokenizer, read(options.texts, "test"))
+    training, held_out = Stream(tokenizer, texts), Stream(tokenizer, others)
     model = new_model(tokenizer, options)
     size = sum(parameter.numel() for parameter in model.parameters())
     print(f"{len(texts):,} texts of {len(training.ids):,} tokens, {size / 1e6:.2f} million weights", flush=True)
-    steps = fit(model, training, held_out, options)
+    steps = train(model, training, held_out, options)
     loss = validation_loss(model, held_out, options.window)
-    saved(model.eval(), tokenizer, options.output)
+    save(model.eval(), tokenizer, options.output)
     begun = torch.tensor(token_ids(tokenizer, ["Once upon a time"]))
     written = model.generate(begun, max_new_tokens=40, do_sample=False, pad_token_id=tokenizer.pad_token_id)
     print(f"  {tokenizer.decode(written[0])!r}")

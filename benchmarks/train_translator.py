@@ -15,26 +15,21 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import shutil
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from measuring import command_line, read_rows
+from small_models import Budget, add_budget, fit_muon, save
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from budget import Budget, add_budget
 
 from datamodules.batching import LengthBucketBatchSampler
 from metrics.text import bleu_counts, corpus_bleu
 from models.cross_entropy import IGNORED, cross_entropy
-from models.optimizers import MuonAdamW, schedule
-from models.precision import training_precision
+from models.optimizers import MuonAdamW
 from models.tokenizing import train_tokenizer
 from scoring.translation import Translator
 
@@ -43,8 +38,8 @@ SMOOTHING = 0.1
 
 def read(path: Path, split: str, languages: Sequence[str]) -> list[list[str]]:
     """The texts of a split, a list for each language, in one order."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [[row[language] for row in rows if row["split"] == split] for language in languages]
+    rows = list(read_rows(path, split))
+    return [[row[language] for row in rows] for language in languages]
 
 
 def ending(tokenizer: Any) -> Any:
@@ -75,55 +70,33 @@ def new_model(tokenizer: Any, options: argparse.Namespace) -> Any:
     return T5ForConditionalGeneration(config)
 
 
-def fit(model: Any, sources: list[list[int]], targets: list[list[int]], options: argparse.Namespace) -> int:
+def train(model: Any, sources: list[list[int]], targets: list[list[int]], options: argparse.Namespace) -> int:
     """Train for ``options.steps``; gives the number of steps that were made."""
-    model.train()
     settings = MuonAdamW(muon_lr=options.muon_lr, adamw_lr=options.adamw_lr, weight_decay=0.1, warmup_steps=100)
-    optimizer = settings.build(model)
     lengths = np.array([len(source) + len(target) for source, target in zip(sources, targets, strict=True)])
-    sampler = LengthBucketBatchSampler(lengths, options.batch_size, options.seed)
-    rates = [group["lr"] for group in optimizer.param_groups]
-    budget, pad, steps = Budget(options.steps, options.minutes), model.config.pad_token_id, 0
-    for epoch in itertools.count():
-        sampler.set_epoch(epoch)
-        for batch in sampler:
-            if budget.over(steps):
-                return steps
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * schedule(budget.share(steps), steps, settings.warmup_steps)
-            ids, labels = padded([sources[i] for i in batch], pad), padded([targets[i] for i in batch], IGNORED)
-            begin = torch.full((len(labels), 1), pad)
-            with torch.autocast("cpu", torch.bfloat16, enabled=training_precision("cpu") == "bf16-mixed"):
-                inputs = torch.cat([begin, labels[:, :-1].clamp_min(0)], 1)
-                found = model(input_ids=ids, attention_mask=ids != pad, decoder_input_ids=inputs, use_cache=False)
-                loss = cross_entropy(found.logits, labels, SMOOTHING)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            steps += 1
-            if steps % 100 == 0:
-                print(
-                    f"  {100 * budget.share(steps):3.0f} %  epoch {epoch}  step {steps:,}  loss {float(loss):.3f}",
-                    flush=True,
-                )
-    raise AssertionError("unreachable: epochs do not end")
+    pad = model.config.pad_token_id
 
+    def batches() -> Iterator[list[int]]:
+        sampler = LengthBucketBatchSampler(lengths, options.batch_size, options.seed)
+        for epoch in itertools.count():
+            sampler.set_epoch(epoch)
+            yield from sampler
 
-def saved(model: Any, tokenizer: Any, output: Path) -> None:
-    """Write a folder with model and tokenizer, whole or not at all."""
-    part = output.with_name(f".{output.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    model.save_pretrained(part)
-    tokenizer.save_pretrained(part)
-    shutil.rmtree(output, ignore_errors=True)
-    part.rename(output)
+    def loss_of(batch: list[int]) -> Tensor:
+        ids, labels = padded([sources[i] for i in batch], pad), padded([targets[i] for i in batch], IGNORED)
+        inputs = torch.cat([torch.full((len(labels), 1), pad), labels[:, :-1].clamp_min(0)], 1)
+        found = model(input_ids=ids, attention_mask=ids != pad, decoder_input_ids=inputs, use_cache=False)
+        return cross_entropy(found.logits, labels, SMOOTHING)
+
+    def report(step: int, loss: float) -> str | None:
+        return f"loss {loss:.3f}" if step % 100 == 0 else None
+
+    return len(fit_muon(model, settings, batches(), loss_of, Budget(options.steps, options.minutes), report))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read, train, save, translate the test split."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("texts", type=Path)
     parser.add_argument("--source", required=True, help="language of the texts to translate")
     parser.add_argument("--target", required=True, help="language of the translations")
@@ -147,8 +120,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     model = new_model(tokenizer, options)
     size = sum(parameter.numel() for parameter in model.parameters())
     print(f"{len(sources):,} pairs, {size / 1e6:.1f} million weights", flush=True)
-    steps = fit(model, sources, targets, options)
-    saved(model.eval(), tokenizer, options.output)
+    steps = train(model, sources, targets, options)
+    save(model.eval(), tokenizer, options.output)
 
     given, wanted = (texts[: options.test_texts] for texts in read(options.texts, "test", pair))
     translator = Translator(options.source, {options.target: str(options.output)}, beams=options.beams)

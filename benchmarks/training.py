@@ -25,8 +25,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import Clock, Job, arguments, job, quiet, spread, texts_of
+from common import Job, arguments, job, quiet, texts_of
 from lightning import Callback
+from measuring import Clock, ratios, spread
 from torch import Tensor, nn
 
 from datamodules.batching import LengthBucketBatchSampler
@@ -199,9 +200,9 @@ def report(options: argparse.Namespace, clock: Clock, directory: Path) -> None:
 
     each = cold / len(texts) / options.epochs
     ours_embedding = [1 / (1 / rate + each) for rate in rates["ours"]]
-    ratios = [a / b for a, b in zip(ours_embedding, rates[theirs], strict=True)]
-    warm_ratios = [a / b for a, b in zip(rates["ours"], rates[without], strict=True)]
-    muon_ratios = [a / b for a, b in zip(muon["ours"], muon[without], strict=True)]
+    cold_ratios = ratios(ours_embedding, rates[theirs])
+    warm_ratios = ratios(rates["ours"], rates[without])
+    muon_ratios = ratios(muon["ours"], muon[without])
     lengths = [len(ids) for ids in ours.attack.encode(texts)]
     print(
         f"{len(texts)} texts of {statistics.mean(lengths):.1f} tokens (end token included); {options.threads} threads, "
@@ -216,10 +217,10 @@ def report(options: argparse.Namespace, clock: Clock, directory: Path) -> None:
         print(f"{name:<62}{statistics.median(measured):>12,.0f}{statistics.median(measured) / base:>8.2f}")
     muon_rate = statistics.median(muon["ours"])
     print(f"{'ours with MuonAdamW, warm cache':<62}{muon_rate:>12,.0f}{statistics.median(muon_ratios):>8.2f}\n")
-    print(f"ratio, embedding inside:  {spread(ratios)}")
+    print(f"ratio, embedding inside:  {spread(cold_ratios)}")
     print(f"ratio without embedding:  {spread(warm_ratios)}")
     figures = {
-        "ratio": round(statistics.median(ratios), 3),
+        "ratio": round(statistics.median(cold_ratios), 3),
         "ratio_without_embedding": round(statistics.median(warm_ratios), 3),
         "ratio_without_embedding_muon": round(statistics.median(muon_ratios), 3),
         "sentences_per_second": {name.strip(): round(statistics.median(r), 1) for name, r in rows.items()},

@@ -22,7 +22,7 @@ from support.running_benchmarks import FOLDER, Benchmarks, benchmarks
 __all__ = ["benchmarks"]  # a fixture
 
 PEERS = {"search_peer.py", "make_published_fixtures.py"}  # run in an environment of the package vec2text
-WITHOUT_MAIN = {"common.py", "budget.py", "lm_inversion_tables.py"}
+WITHOUT_MAIN = {"common.py", "lm_inversion_tables.py", "measuring.py", "small_models.py"}
 SCRIPTS = sorted(path.name for path in FOLDER.glob("*.py") if path.name not in PEERS)
 
 
@@ -61,7 +61,7 @@ def test_the_number_of_texts_can_be_chosen(benchmarks: Benchmarks, more: list[st
 def test_steps_are_the_budget_and_minutes_a_cap(
     benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = benchmarks.load("budget")
+    module = benchmarks.load("small_models")
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     free, capped = module.Budget(8), module.Budget(8, minutes=1)
