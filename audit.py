@@ -36,7 +36,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from hydra.utils import instantiate
     from lightning import seed_everything
 
-    from datamodules.vector_stores.sampling import draw, open_store
+    from datamodules.vector_stores.sampling import open_store, sample_store
     from defenses.threat import threat_of
     from embedders.cache.cached import CachedEmbedder
     from reports.audit.defenses import Rows, prepare
@@ -63,7 +63,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     store = open_store(settings.vectors, width, settings.collection)
     truths = {} if settings.texts is None else read_truths(settings.texts, store)
     models = scoring_models(config)
-    sample = draw(store, width, settings.limit, config.seed, truths)
+    sample = sample_store(store, width, settings.limit, config.seed, truths)
     del store  # and with it the process that read it
     rows = known_rows(run)
     warnings = check_space(

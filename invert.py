@@ -45,7 +45,7 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     from defenses.threat import threat_of
     from embedders.base import QueryLimitError
     from embedders.cache.cached import CachedEmbedder
-    from embedders.language_model import LanguageModel
+    from embedders.language_model import LanguageModelEmbedder
     from metrics.vectors import cosine_rows
     from reports.audit.reading import known_rows
     from reports.vector_space import check_space
@@ -65,7 +65,7 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
         oracle = DefendedEmbedder(embedder, threat.defense)
     vectors = read_vectors(Path(settings.vectors), width, limit=settings.limit)
     # Rows of a language model's output are no embeddings of texts, and a defense without its state makes no vectors.
-    if not isinstance(embedder.embedder, LanguageModel) and (ready or not threat.adaptive):
+    if not isinstance(embedder.embedder, LanguageModelEmbedder) and (ready or not threat.adaptive):
         made = DefendedEmbedder(embedder, threat.defense) if threat.adaptive else embedder
         known = [row.reference for row in known_rows(run)]
         try:

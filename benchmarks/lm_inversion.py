@@ -48,7 +48,7 @@ from torch import Tensor
 import configuration
 from attacks.base import Targets
 from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModel
+from embedders.language_model import LanguageModelEmbedder
 from examples import Example
 
 PARTS = ("oracle", "wrong_length", "slander", "outputs", "ablation", "lengths", "long")
@@ -121,10 +121,10 @@ class Bench:
         return config
 
     @lru_cache  # noqa: B019  (one bench a process)
-    def model(self, output_tokens: int = 1, top_k: int | None = None) -> LanguageModel:
-        return LanguageModel(str(self.options.model), output_tokens, top_k, device="cpu")
+    def model(self, output_tokens: int = 1, top_k: int | None = None) -> LanguageModelEmbedder:
+        return LanguageModelEmbedder(str(self.options.model), output_tokens, top_k, device="cpu")
 
-    def oracle(self, model: LanguageModel) -> CachedEmbedder:
+    def oracle(self, model: LanguageModelEmbedder) -> CachedEmbedder:
         return CachedEmbedder(model, self.folder / "cache")
 
     @lru_cache  # noqa: B019
@@ -145,8 +145,8 @@ class Bench:
         return [example.tokens for example in found if example.tokens is not None]
 
     def search(
-        self, attack: str, ids: Sequence[Ids], overrides: Sequence[str] = (), model: LanguageModel | None = None,
-        rows: Tensor | None = None, known: bool = True,
+        self, attack: str, ids: Sequence[Ids], overrides: Sequence[str] = (),
+        model: LanguageModelEmbedder | None = None, rows: Tensor | None = None, known: bool = True,
     ) -> list[Found]:  # fmt: skip
         """What an attack finds for the outputs of inputs of one length, or for given ``rows``."""
         from hydra.utils import instantiate

@@ -31,7 +31,7 @@ from attacks.base import Targets
 from attacks.lm_inversion.losses import TextLoss
 from attacks.lm_inversion.soda import SODA
 from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModel
+from embedders.language_model import LanguageModelEmbedder
 from metrics.token_inversion import Share
 
 INPUTS_AT_ONCE = 2**22  # logits of one forward pass
@@ -45,7 +45,7 @@ def every_input(inputs: int, length: int, together: int) -> Iterator[Tensor]:
         yield numbers[:, None] // places % inputs
 
 
-def exhausted(model: LanguageModel, claim: Tensor, length: int) -> list[int] | None:
+def exhausted(model: LanguageModelEmbedder, claim: Tensor, length: int) -> list[int] | None:
     """The first input of a length whose greedy output is the claim (m,), after all were run; None where none is."""
     together = max(1, INPUTS_AT_ONCE // (model.observation.vocabulary * len(claim)))
     for ids in every_input(model.inputs, length, together):
@@ -56,7 +56,9 @@ def exhausted(model: LanguageModel, claim: Tensor, length: int) -> list[int] | N
     return None
 
 
-def searched(model: LanguageModel, claims: Tensor, length: int, options: argparse.Namespace) -> list[list[int] | None]:
+def searched(
+    model: LanguageModelEmbedder, claims: Tensor, length: int, options: argparse.Namespace
+) -> list[list[int] | None]:
     """An input of a length for each claim (N, m); None where the search found none."""
     attack = SODA(
         TextLoss(log=True), lr=options.lr, decay=options.decay, iterations=options.iterations, length=length,
@@ -83,8 +85,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
-    cut = LanguageModel(options.model, device=options.device).ids(options.claim)
-    model = LanguageModel(options.model, len(cut), top_k=0, device=options.device)
+    cut = LanguageModelEmbedder(options.model, device=options.device).ids(options.claim)
+    model = LanguageModelEmbedder(options.model, len(cut), top_k=0, device=options.device)
     claim = torch.tensor(cut, device=model.device)
     print(f"the claim has {len(cut)} tokens; the model has {model.inputs:,} for an input")
     lengths: list[dict[str, Any]] = []
@@ -97,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(json.dumps({"claim": options.claim, "lengths": lengths}))
 
 
-def report(model: LanguageModel, claim: Tensor, length: int, options: argparse.Namespace) -> dict[str, Any]:
+def report(model: LanguageModelEmbedder, claim: Tensor, length: int, options: argparse.Namespace) -> dict[str, Any]:
     """What is known of inputs of a length: ``input`` (ids or None), ``settled``, and in words."""
     whole = model.inputs**length <= options.exhaust
     found = exhausted(model, claim, length) if whole else searched(model, claim[None], length, options)[0]

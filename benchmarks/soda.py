@@ -24,7 +24,7 @@ from torch import Tensor
 from attacks.lm_inversion.losses import LogitLoss
 from attacks.lm_inversion.search import Search
 from attacks.lm_inversion.soda import SODA
-from embedders.language_model import LanguageModel
+from embedders.language_model import LanguageModelEmbedder
 from run_directory.batch_cache import Unfinished
 
 
@@ -48,7 +48,7 @@ class DecayingAdam(torch.optim.Optimizer):
             weight.mul_(self.soda.decay)
 
 
-def small_model(folder: Path, vocabulary: int, width: int, layers: int) -> LanguageModel:
+def small_model(folder: Path, vocabulary: int, width: int, layers: int) -> LanguageModelEmbedder:
     """A GPT-2 of random weights; its tokenizer knows as many words."""
     from tokenizers import Tokenizer, models
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
@@ -61,16 +61,16 @@ def small_model(folder: Path, vocabulary: int, width: int, layers: int) -> Langu
     shape = {"n_embd": width, "n_layer": layers, "n_head": 4, "n_positions": 32, "initializer_range": 0.1}
     special = {"bos_token_id": 0, "eos_token_id": 0}
     GPT2LMHeadModel(GPT2Config(vocab_size=vocabulary, **shape, **special)).save_pretrained(folder)
-    return LanguageModel(str(folder), device="cpu")
+    return LanguageModelEmbedder(str(folder), device="cpu")
 
 
-def ours(soda: SODA, model: LanguageModel, rows: Tensor, length: int) -> None:
+def ours(soda: SODA, model: LanguageModelEmbedder, rows: Tensor, length: int) -> None:
     """All targets together, as the attack searches."""
     places = list(range(len(rows)))
     Search(soda, model, rows, places, soda.settings, Unfinished(None, "")).run([(length, places)])
 
 
-def loop(soda: SODA, model: LanguageModel, rows: Tensor, length: int, run_all: bool) -> None:
+def loop(soda: SODA, model: LanguageModelEmbedder, rows: Tensor, length: int, run_all: bool) -> None:
     """One target after the other in every iteration, each with its own state and optimiser."""
     seen = model.observation.parse(rows)
     one = [seen[torch.tensor([place])] for place in range(len(rows))]

@@ -25,6 +25,7 @@ from configuration.sources import SEARCH_PATH, options
 from datamodules.vector_stores.address import address_error
 from errors import InputError, did_you_mean, holds_secret, secret_refused
 from run_directory import layout
+from run_directory.renamed import current_key
 
 
 def refuse_secrets(words: Sequence[str]) -> None:
@@ -139,6 +140,7 @@ def _unknown(siblings: dict[str, Any], name: str, override: Override, groups: Se
     if len(deeper) == 1:
         return f"unknown key, did you mean {deeper[0]}?"
     names = {key for key in siblings if not key.startswith("_") and key != "hydra"}
+    name = current_key(str(siblings.get("_target_")), name)  # of an earlier version: its name of today is suggested
     return f"unknown key, {did_you_mean(name, names | set(groups))}"
 
 

@@ -24,6 +24,7 @@ from errors import InputError
 from examples import Example
 
 FILE = "defense.safetensors"
+_FORMER = {"subvectors": "pieces"}  # settings by the names under which runs before version 0.3 stored their state
 
 
 def defended(
@@ -65,7 +66,10 @@ class FittedDefense:
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], fingerprint: str) -> None:
         self.path = folder / FILE
-        self._about = {"settings": json.dumps(settings, sort_keys=True), "embedder": fingerprint}
+        self._about, self._about_before = (
+            {"settings": json.dumps(named, sort_keys=True), "embedder": fingerprint}
+            for named in (settings, _former(settings))
+        )
 
     def write(self, defense: Defense) -> None:
         """Keep the state of ``defense``, where it has any."""
@@ -88,7 +92,7 @@ class FittedDefense:
             return False
         try:
             with safe_open(self.path, framework="pt") as file:
-                if file.metadata() != self._about:
+                if file.metadata() not in (self._about, self._about_before):
                     return False
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
@@ -101,6 +105,13 @@ class FittedDefense:
         except LookupError as error:
             raise InputError(f"{self.path}: {error} is missing from what the defense has estimated") from error
         return True
+
+
+def _former(settings: Any) -> Any:
+    """Settings with their former names."""
+    if not isinstance(settings, Mapping):
+        return settings
+    return {_FORMER.get(key, key): _former(value) for key, value in settings.items()}
 
 
 class DefendedVectors(CachedVectors):

@@ -7,6 +7,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from errors import InputError
 from examples import Example
 
 # What a text is to the defender: of the data's splits, of a collection that is searched, or one that an attacker
@@ -18,7 +19,7 @@ class Defense(Protocol):
     """Changes what the attacker sees, never what the cache stores."""
 
     def output_dimension(self, dimension: int) -> int:
-        """Width of a defended vector, given the width of an undefended one."""
+        """Dimension of a defended vector, given that of an undefended one."""
         ...
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
@@ -32,12 +33,35 @@ class Defense(Protocol):
 
 @runtime_checkable
 class Fitted(Defense, Protocol):
-    """A defense that cannot do without what ``fit`` estimated: it is kept with the run and read back."""
+    """A defense that needs what ``fit`` estimated: its state is stored with the run and read back."""
 
     def state(self) -> dict[str, Tensor]:
-        """What was estimated; empty where there is nothing to keep."""
+        """What was estimated; empty where there is nothing to store."""
         ...
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take over what ``state`` gave, in place of ``fit``."""
         ...
+
+
+class BaseDefense:
+    """The defaults of a defense: the dimension stays the same, and nothing is estimated."""
+
+    def output_dimension(self, dimension: int) -> int:
+        """Dimension of a defended vector: that of an undefended one."""
+        return dimension
+
+    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
+        """Nothing to estimate."""
+
+
+def check_dimensions(defense: str, dimensions: int, dimension: int) -> None:
+    """Check that vectors of ``dimension`` have the first ``dimensions`` that a defense changes.
+
+    Raises:
+        InputError: They have fewer.
+    """
+    if dimensions > dimension:
+        raise InputError(
+            f"defense={defense}, dimensions={dimensions}: the vectors have only {dimension}; take at most {dimension}"
+        )

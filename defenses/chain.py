@@ -29,8 +29,8 @@ class Chain:
         self.steps = steps
 
     def output_dimension(self, dimension: int) -> int:
-        """The width that the last one gives."""
-        return reduce(lambda width, step: step.output_dimension(width), self.steps.values(), dimension)
+        """The dimension after the last one."""
+        return reduce(lambda d, step: step.output_dimension(d), self.steps.values(), dimension)
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
         """Fit each, on vectors (n, d) that went through those before it as training vectors."""
@@ -47,10 +47,10 @@ class Chain:
     def state(self) -> dict[str, Tensor]:
         """What each has estimated, under ``<its name>/``."""
         fitted = {name: step for name, step in self.steps.items() if isinstance(step, Fitted)}
-        return {f"{name}/{key}": kept for name, step in fitted.items() for key, kept in step.state().items()}
+        return {f"{name}/{key}": tensor for name, step in fitted.items() for key, tensor in step.state().items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Hand to each what is its own."""
+        """Give each its own state."""
         for name, step in self.steps.items():
             if isinstance(step, Fitted):
                 own = {key.removeprefix(f"{name}/"): t for key, t in state.items() if key.startswith(f"{name}/")}

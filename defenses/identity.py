@@ -6,19 +6,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from defenses.base import Role
+from defenses.base import BaseDefense, Role
 from examples import Example
 
 
-class Identity:
+class Identity(BaseDefense):
     """No defense."""
-
-    def output_dimension(self, dimension: int) -> int:
-        """The width is kept."""
-        return dimension
-
-    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """Nothing to estimate."""
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
         """The vectors themselves, (n, d) -> (n, d)."""

@@ -3,8 +3,7 @@
     defense=language_agnostic                        # each text says its language
     defense=language_agnostic defense.language=en    # all are in English
 
-Libovicky et al. 2020 take the mean of a language's vectors for what says the language, and the rest for what says the
-meaning. Means are estimated on training text.
+Libovicky et al. 2020 read the mean of a language's vectors as the language, and the rest as the meaning.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from defenses.base import Role
+from defenses.base import BaseDefense, Role
 from errors import InputError, did_you_mean
 from examples import Example
 
 
-class LanguageAgnostic:
-    """Keeps the width; fitted to training vectors.
+class LanguageAgnostic(BaseDefense):
+    """Subtracts means that are estimated on training vectors.
 
     Args:
         language: Of all texts, whatever they say; None reads the language of each.
@@ -29,10 +28,6 @@ class LanguageAgnostic:
     def __init__(self, language: str | None = None) -> None:
         self.language = language
         self.means: dict[str, Tensor] = {}
-
-    def output_dimension(self, dimension: int) -> int:
-        """The width is kept."""
-        return dimension
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
         """The mean of each language's training vectors, (n, d).

@@ -5,7 +5,7 @@
 Noise z has density proportional to exp(-epsilon * |z|): a uniform direction, and a length from Gamma(d, 1 / epsilon).
 No outcome is more than exp(epsilon * |x - x'|) times likelier for x than for x'. The noise has a length of some
 d / epsilon: a budget far below d leaves nothing. Randomness here is that of a repeatable experiment; a service must not
-draw from a known seed, nor answer one text twice.
+use a known seed, nor answer one text twice.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch
 from pydantic import NonNegativeInt, PositiveFloat
 from torch import Tensor
 
-from defenses.base import Role
-from defenses.drawing import numbers
+from defenses.base import BaseDefense, Role
+from defenses.random_numbers import generator_of
 from examples import Example
 
 
-class Laplace:
-    """Keeps the width; estimates nothing.
+class Laplace(BaseDefense):
+    """Adds Laplace noise.
 
     Args:
         epsilon: Privacy budget, for a Euclidean distance of 1.
@@ -33,18 +33,11 @@ class Laplace:
     def __init__(self, epsilon: PositiveFloat = 1000.0, seed: NonNegativeInt = 0) -> None:
         self.epsilon, self.seed = epsilon, seed
 
-    def output_dimension(self, dimension: int) -> int:
-        """The width is kept."""
-        return dimension
-
-    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """Nothing to estimate."""
-
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
         """Vectors with noise, (n, d) -> (n, d)."""
         noise = np.empty(embeddings.shape)
         for row, example in zip(noise, examples, strict=True):
-            generator = numbers("laplace", self.seed, example, role, epoch)
+            generator = generator_of("laplace", self.seed, example, role, epoch)
             direction = generator.standard_normal(len(row))
             row[:] = generator.gamma(len(row), 1 / self.epsilon) / np.linalg.norm(direction) * direction
         return embeddings + torch.from_numpy(noise).to(embeddings)

@@ -17,13 +17,13 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from defenses.base import Role
+from defenses.base import BaseDefense, Role, check_dimensions
 from errors import InputError, did_you_mean
 from examples import Example
 
 
-class Masking:
-    """Keeps the width; estimates nothing.
+class Masking(BaseDefense):
+    """Replaces the first dimensions.
 
     Args:
         dimensions: How many of the first dimensions are replaced; the paper's is 1.
@@ -37,20 +37,13 @@ class Masking:
         self.dimensions, self.scale, self.languages = dimensions, scale, languages
 
     def output_dimension(self, dimension: int) -> int:
-        """The width is kept.
+        """The same dimension.
 
         Raises:
             InputError: There are fewer dimensions than are to be replaced.
         """
-        if self.dimensions > dimension:
-            raise InputError(
-                f"defense=masking, dimensions={self.dimensions}: the vectors have only {dimension}; "
-                f"take at most {dimension}"
-            )
+        check_dimensions("masking", self.dimensions, dimension)
         return dimension
-
-    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """Nothing to estimate."""
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
         """Vectors whose first dimensions hold the identifier, (n, d) -> (n, d).

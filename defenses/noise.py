@@ -17,13 +17,13 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt
 from torch import Tensor
 
-from defenses.base import Role
-from defenses.drawing import numbers
+from defenses.base import BaseDefense, Role
+from defenses.random_numbers import generator_of
 from examples import Example
 
 
-class Noise:
-    """Keeps the width; estimates nothing. A training example draws new noise in every epoch.
+class Noise(BaseDefense):
+    """Adds Gaussian noise; that of a training example is sampled anew in every epoch.
 
     Args:
         level: Standard deviation of the noise in each dimension, the papers' lambda.
@@ -34,17 +34,10 @@ class Noise:
     def __init__(self, level: NonNegativeFloat = 0.01, relative: bool = False, seed: NonNegativeInt = 0) -> None:
         self.level, self.relative, self.seed = level, relative, seed
 
-    def output_dimension(self, dimension: int) -> int:
-        """The width is kept."""
-        return dimension
-
-    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """Nothing to estimate."""
-
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
         """Vectors with noise, (n, d) -> (n, d)."""
         noise = np.empty(embeddings.shape, dtype=np.float32)
         for row, example in zip(noise, examples, strict=True):
-            numbers("noise", self.seed, example, role, epoch).standard_normal(dtype=np.float32, out=row)
+            generator_of("noise", self.seed, example, role, epoch).standard_normal(dtype=np.float32, out=row)
         size = self.level * embeddings.norm(dim=1, keepdim=True) if self.relative else self.level
         return embeddings + size * torch.from_numpy(noise).to(embeddings)

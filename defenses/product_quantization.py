@@ -1,9 +1,9 @@
-"""defense=product_quantization: a vector cut into pieces, each replaced by the nearest of its codebook.
+"""defense=product_quantization: a vector cut into subvectors, each replaced by the nearest centroid.
 
-    defense=product_quantization defense.pieces=48 defense.centroids=256     # 48 bytes a vector
+    defense=product_quantization defense.subvectors=48 defense.centroids=256     # 48 bytes a vector
 
 Jegou, Douze and Schmid 2011, "Product Quantization for Nearest Neighbor Search", section II. A codebook is found by
-k-means on the training vectors' pieces (Lloyd's iterations from distinct ones drawn at random).
+k-means on the training vectors' subvectors (Lloyd's iterations from a random sample of distinct ones).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from defenses.base import Role
+from defenses.base import BaseDefense, Role
 from errors import InputError
 from examples import Example
 
@@ -23,43 +23,43 @@ VECTORS_A_CENTROID = 256  # more training vectors hardly move a centroid
 ROWS = 16_384  # compared with a codebook at once
 
 
-class ProductQuantization:
-    """Keeps the width; fitted to training vectors.
+class ProductQuantization(BaseDefense):
+    """Quantises subvectors with codebooks that are fitted to training vectors.
 
     Args:
-        pieces: Of a vector; divides its width.
-        centroids: Of each codebook: a piece is kept in log2 of it bits.
+        subvectors: Of a vector; divides its dimension.
+        centroids: Of each codebook: a subvector takes log2 of it bits.
         iterations: Of k-means.
         seed: Of the vectors that k-means begins with.
     """
 
     def __init__(
         self,
-        pieces: PositiveInt = 48,
+        subvectors: PositiveInt = 48,
         centroids: Annotated[int, Field(ge=2, le=65_536)] = 256,
         iterations: PositiveInt = 15,
         seed: NonNegativeInt = 0,
     ) -> None:
-        self.pieces, self.centroids, self.iterations, self.seed = pieces, centroids, iterations, seed
+        self.subvectors, self.centroids, self.iterations, self.seed = subvectors, centroids, iterations, seed
         self.codebooks = torch.empty(0)
 
     def output_dimension(self, dimension: int) -> int:
-        """The width is kept.
+        """The same dimension.
 
         Raises:
-            InputError: It cannot be cut into so many pieces of one size.
+            InputError: It cannot be cut into so many subvectors of one size.
         """
-        if dimension % self.pieces:
-            fitting = [pieces for pieces in range(1, dimension + 1) if dimension % pieces == 0]
-            nearest = min(fitting, key=lambda pieces: abs(pieces - self.pieces))
+        if dimension % self.subvectors:
+            fitting = [count for count in range(1, dimension + 1) if dimension % count == 0]
+            nearest = min(fitting, key=lambda count: abs(count - self.subvectors))
             raise InputError(
-                f"defense=product_quantization, pieces={self.pieces}: vectors of width {dimension} cannot be cut into "
-                f"so many equal pieces; take {nearest}"
+                f"defense=product_quantization, subvectors={self.subvectors}: vectors of dimension {dimension} cannot "
+                f"be cut into so many equal parts; take {nearest}"
             )
         return dimension
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """One codebook a piece, from training vectors (n, d).
+        """One codebook for each place of a subvector, from training vectors (n, d).
 
         Raises:
             InputError: There are more centroids than vectors.
@@ -72,27 +72,27 @@ class ProductQuantization:
         self.output_dimension(embeddings.shape[1])
         generator = torch.Generator().manual_seed(self.seed)
         chosen = torch.randperm(len(embeddings), generator=generator)[: VECTORS_A_CENTROID * self.centroids]
-        pieces = embeddings[chosen].reshape(len(chosen), self.pieces, -1).unbind(1)
-        self.codebooks = torch.stack([self._codebook(piece, generator) for piece in pieces])
+        subvectors = embeddings[chosen].reshape(len(chosen), self.subvectors, -1).unbind(1)
+        self.codebooks = torch.stack([self._codebook(vectors, generator) for vectors in subvectors])
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """The nearest centroid of each piece, (n, d) -> (n, d)."""
-        quantised = torch.empty_like(embeddings)
-        width = self.codebooks.shape[2]
-        if width * len(self.codebooks) != embeddings.shape[1]:  # else a part would stay as memory happened to be
+        """The nearest centroid of each subvector, (n, d) -> (n, d)."""
+        subvectors, _, size = self.codebooks.shape
+        if subvectors * size != embeddings.shape[1]:
             raise InputError(
-                f"defense=product_quantization: estimated for vectors of dimension {width * len(self.codebooks)}, and "
+                f"defense=product_quantization: estimated for vectors of dimension {subvectors * size}, and "
                 f"these have {embeddings.shape[1]}"
             )
+        quantised = torch.empty_like(embeddings)
         for number, codebook in enumerate(self.codebooks.to(embeddings)):
-            own = slice(number * width, (number + 1) * width)
+            own = slice(number * size, (number + 1) * size)
             for begin in range(0, len(embeddings), ROWS):
-                piece = embeddings[begin : begin + ROWS, own]
-                quantised[begin : begin + ROWS, own] = codebook[_nearest(piece, codebook)]
+                block = embeddings[begin : begin + ROWS, own]
+                quantised[begin : begin + ROWS, own] = codebook[_nearest(block, codebook)]
         return quantised
 
     def state(self) -> dict[str, Tensor]:
-        """The codebooks, (pieces, centroids, d / pieces)."""
+        """The codebooks, (subvectors, centroids, d / subvectors)."""
         return {"codebooks": self.codebooks}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
@@ -102,9 +102,9 @@ class ProductQuantization:
             InputError: It is not as many codebooks of as many centroids as are configured.
         """
         found = state["codebooks"]
-        if found.ndim != 3 or found.shape[:2] != (self.pieces, self.centroids) or not found.is_floating_point():
+        if found.ndim != 3 or found.shape[:2] != (self.subvectors, self.centroids) or not found.is_floating_point():
             raise InputError(
-                f"defense=product_quantization: codebooks of shape {tuple(found.shape)}, not {self.pieces} of "
+                f"defense=product_quantization: codebooks of shape {tuple(found.shape)}, not {self.subvectors} of "
                 f"{self.centroids} centroids"
             )
         self.codebooks = found
@@ -112,9 +112,9 @@ class ProductQuantization:
     def _codebook(self, vectors: Tensor, generator: torch.Generator) -> Tensor:
         """k-means of (n, w): (centroids, w)."""
         distinct: Tensor = torch.unique(vectors, dim=0)
-        drawn = torch.randperm(len(distinct), generator=generator)[: self.centroids]
-        centroids = distinct[drawn]
-        if len(centroids) < self.centroids:  # more than there are different pieces: the rest is never the nearest
+        sampled = torch.randperm(len(distinct), generator=generator)[: self.centroids]
+        centroids = distinct[sampled]
+        if len(centroids) < self.centroids:  # more than there are distinct subvectors: the rest is never the nearest
             return torch.cat([centroids, centroids[:1].expand(self.centroids - len(centroids), -1)])
         for _ in range(self.iterations):
             owner = torch.cat([_nearest(block, centroids) for block in torch.split(vectors, ROWS)])

@@ -8,7 +8,7 @@ Kerschbaum 2021, "Differential Privacy for Directional Data"; PurMech of Du et a
 times likelier for x than for x': metric privacy, and plain local differential privacy of pi * epsilon.
 
 The angle from x concentrates near arctan((d - 2) / epsilon): a budget far below d leaves nothing. Randomness here is
-that of a repeatable experiment; a service must not draw from a known seed, nor answer one text twice.
+that of a repeatable experiment; a service must not use a known seed, nor answer one text twice.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveFloat
 from torch import Tensor
 
-from defenses.base import Role
-from defenses.drawing import numbers
+from defenses.base import BaseDefense, Role
+from defenses.random_numbers import generator_of
 from errors import InputError
 from examples import Example
 
 GRID = 2**16
 
 
-class PurMech:
-    """Keeps the width, and gives vectors of length 1: their length would tell what the direction does not.
+class PurMech(BaseDefense):
+    """Samples a direction near that of each vector; the result has length 1, since a length would leak as well.
 
     Args:
         epsilon: Privacy budget, a radian.
@@ -44,7 +44,7 @@ class PurMech:
         self._angles: dict[int, AngleDensity] = {}
 
     def output_dimension(self, dimension: int) -> int:
-        """The width is kept.
+        """The same dimension.
 
         Raises:
             InputError: There is one dimension, and so no direction to hide.
@@ -53,9 +53,6 @@ class PurMech:
             raise InputError("defense=purmech: vectors of one dimension have no direction to hide")
         return dimension
 
-    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """Nothing to estimate."""
-
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
         """Random directions near the vectors', (n, d) -> (n, d)."""
         dimension = self.output_dimension(embeddings.shape[1])
@@ -63,26 +60,26 @@ class PurMech:
         directions = torch.nn.functional.normalize(embeddings.double().cpu(), dim=1).numpy()
         private = np.empty_like(directions)
         for row, (direction, example) in enumerate(zip(directions, examples, strict=True)):
-            generator = numbers("purmech", self.seed, example, role, epoch)
+            generator = generator_of("purmech", self.seed, example, role, epoch)
             aside = generator.standard_normal(dimension)
             aside -= (aside @ direction) * direction
-            angle = angles.draw(generator)
+            angle = angles.sample(generator)
             private[row] = math.cos(angle) * direction + math.sin(angle) / np.linalg.norm(aside) * aside
         return torch.from_numpy(private).to(embeddings)
 
 
 class AngleDensity:
-    """The angle between a vector and what is drawn for it: density exp(-epsilon * t) * sin(t)^(d - 2), 0 <= t <= pi.
+    """The angle between a vector and its defended one: density exp(-epsilon * t) * sin(t)^(d - 2), 0 <= t <= pi.
 
-    It is log-concave, and drawn by rejection below an envelope of Devroye (1986, "Non-Uniform Random Variate
-    Generation", section VII.2): exact but for the rounding of numbers, in four tries on average.
+    It is log-concave and sampled by rejection below an envelope of Devroye (1986, "Non-Uniform Random Variate
+    Generation", section VII.2): exact up to rounding, in four tries on average.
     """
 
     def __init__(self, epsilon: float, dimension: int) -> None:
         self.epsilon, self.power = epsilon, dimension - 2
         self.mode = math.atan2(self.power, epsilon)
 
-    def draw(self, generator: np.random.Generator) -> float:
+    def sample(self, generator: np.random.Generator) -> float:
         """One angle, in radians."""
         while True:
             side, height = generator.uniform(-2, 2), generator.random()
@@ -96,7 +93,7 @@ class AngleDensity:
 
     @cached_property
     def _peak(self) -> float:
-        """The density at its mode; what is a little too small widens the envelope, and so does no harm."""
+        """The density at its mode, slightly underestimated: that only widens the envelope."""
         spread = 40 * (math.sin(self.mode) / math.sqrt(max(self.power, 1)) + 1 / self.epsilon)
         low, high = max(0.0, self.mode - spread), min(math.pi, self.mode + spread)
         values = np.exp(self._log(np.linspace(low, high, GRID)))
@@ -108,6 +105,6 @@ class AngleDensity:
         relative: NDArray[np.float64] = -self.epsilon * (np.asarray(angles) - self.mode)
         if not self.power:
             return relative
-        with np.errstate(divide="ignore"):  # log 0 at the ends: nothing is drawn there
+        with np.errstate(divide="ignore"):  # log 0 at the ends, where the density is 0
             relative += self.power * np.log(np.sin(angles) / math.sin(self.mode))
         return relative

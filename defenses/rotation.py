@@ -27,7 +27,7 @@ from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 import limits
-from defenses.base import Role
+from defenses.base import BaseDefense, Role
 from errors import InputError
 from examples import Example
 
@@ -37,13 +37,13 @@ _CHECK, _MATRIX = b"unembed rotation: check", b"unembed rotation: matrix"
 
 
 def _variable(value: str) -> str:
-    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):  # a key that somebody wrote in the place of the name is none
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):  # perhaps the key itself, written in place of the name
         raise PydanticCustomError("variable", "the name of an environment variable in capitals")
     return value
 
 
-class Rotation:
-    """Keeps the width; estimates nothing, and keeps a hash of its key with a run.
+class Rotation(BaseDefense):
+    """Rotates vectors; a hash of its key is stored with a run.
 
     Args:
         key_env: The environment variable that holds the key; read where there is no ``key_file``.
@@ -60,13 +60,6 @@ class Rotation:
     ) -> None:
         self._key = _read(key_env, key_file)
         self._matrices: dict[int, Tensor] = {}
-
-    def output_dimension(self, dimension: int) -> int:
-        """The width is kept."""
-        return dimension
-
-    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """Nothing to estimate."""
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
         """Turned vectors, (n, d) -> (n, d)."""

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from defenses.base import Role
+from defenses.base import BaseDefense, Role
 from examples import Example
 
 
-class Rounding:
-    """Keeps the width; estimates nothing.
+class Rounding(BaseDefense):
+    """Rounds coordinates.
 
     Args:
         step: Distance of neighbouring values.
@@ -26,13 +26,6 @@ class Rounding:
 
     def __init__(self, step: PositiveFloat = 0.02) -> None:
         self.step = step
-
-    def output_dimension(self, dimension: int) -> int:
-        """The width is kept."""
-        return dimension
-
-    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """Nothing to estimate."""
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
         """Rounded vectors, (n, d) -> (n, d)."""

@@ -17,13 +17,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from defenses.base import Role
+from defenses.base import BaseDefense, Role
 from errors import InputError
 from examples import Example
 
 
-class ScalarQuantization:
-    """Keeps the width; fitted to training vectors.
+class ScalarQuantization(BaseDefense):
+    """Quantises each dimension on a scale that is fitted to training vectors.
 
     Args:
         bits: Of a coordinate.
@@ -38,10 +38,6 @@ class ScalarQuantization:
         self.bits, self.quantile = bits, quantile
         self.low, self.high = torch.empty(0), torch.empty(0)
 
-    def output_dimension(self, dimension: int) -> int:
-        """The width is kept."""
-        return dimension
-
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
         """The range of each dimension of (n, d)."""
         columns = embeddings.T.contiguous()
@@ -50,7 +46,7 @@ class ScalarQuantization:
         self.high = columns.kthvalue(len(embeddings) - outside, dim=1).values
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """What is left of the vectors after writing and reading them, (n, d) -> (n, d)."""
+        """The vectors as their codes are read back, (n, d) -> (n, d)."""
         low, high = self.low.to(embeddings), self.high.to(embeddings)
         step = (high - low) / (2**self.bits - 1)
         step = step.where(step > 0, 1.0)  # a dimension that never changes

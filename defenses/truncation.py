@@ -13,16 +13,15 @@ from collections.abc import Sequence
 from pydantic import PositiveInt
 from torch import Tensor
 
-from defenses.base import Role
-from errors import InputError
+from defenses.base import BaseDefense, Role, check_dimensions
 from examples import Example
 
 
-class Truncation:
-    """Changes the width; estimates nothing.
+class Truncation(BaseDefense):
+    """Changes the dimension; estimates nothing.
 
     Args:
-        dimensions: How many of the first dimensions are kept.
+        dimensions: How many of the first dimensions are left.
         renormalize: Stretch what is left to the length of the whole vector; the published use, for vectors of length 1.
     """
 
@@ -30,26 +29,19 @@ class Truncation:
         self.dimensions, self.renormalize = dimensions, renormalize
 
     def output_dimension(self, dimension: int) -> int:
-        """The dimensions that are kept.
+        """The number of first dimensions that are left.
 
         Raises:
             InputError: There are fewer.
         """
-        if self.dimensions > dimension:
-            raise InputError(
-                f"defense=truncation, dimensions={self.dimensions}: the vectors have only {dimension}; "
-                f"take at most {dimension}"
-            )
+        check_dimensions("truncation", self.dimensions, dimension)
         return self.dimensions
 
-    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """Nothing to estimate."""
-
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """Shortened vectors, (n, d) -> (n, dimensions); one whose kept part is zero stays zero."""
-        kept = embeddings[:, : self.output_dimension(embeddings.shape[1])]
+        """Shortened vectors, (n, d) -> (n, dimensions); a zero remainder stays zero."""
+        prefix = embeddings[:, : self.output_dimension(embeddings.shape[1])]
         if not self.renormalize:
-            return kept.clone()
-        left = kept.norm(dim=1, keepdim=True)
-        stretched: Tensor = kept * (embeddings.norm(dim=1, keepdim=True) / left.where(left > 0, 1.0))
+            return prefix.clone()
+        left = prefix.norm(dim=1, keepdim=True)
+        stretched: Tensor = prefix * (embeddings.norm(dim=1, keepdim=True) / left.where(left > 0, 1.0))
         return stretched

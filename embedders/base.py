@@ -26,7 +26,7 @@ class Embedder(Protocol):
     """A black box from texts to vectors; never trained, never part of an attack's state.
 
     Attributes:
-        dimension: Width d of a vector.
+        dimension: Dimension d of a vector.
         max_tokens: Texts are cut by the embedder after this many of its own tokens.
         fingerprint: Hex hash of all that can change a vector: model, revision or hash of the weights, pooling, prefix,
             normalisation, dtype, max_tokens. Two embedders with one fingerprint give the same vectors.

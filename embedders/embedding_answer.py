@@ -61,9 +61,9 @@ def vectors_of(body: bytes | bytearray, texts: int, most_dimensions: int) -> Vec
     # NumPy would also take texts such as "0.5", and true.
     if not all(isinstance(vector, list) and set(map(type, vector)) <= _NUMBERS for vector in ordered):
         raise ValueError("gave an embedding that is no list of numbers")
-    widths = sorted({len(vector) for vector in ordered})
-    if len(widths) > 1 or widths[0] == 0:
-        raise ValueError(f"gave vectors of the widths {', '.join(map(str, widths))} in one answer")
+    found = sorted({len(vector) for vector in ordered})
+    if len(found) > 1 or found[0] == 0:
+        raise ValueError(f"gave vectors of the dimensions {', '.join(map(str, found))} in one answer")
     try:
         with np.errstate(over="ignore"):
             return np.array(ordered, dtype=np.float32)  # null becomes NaN

@@ -87,7 +87,7 @@ class EmbeddingServer:
 
     Attributes:
         name: Model and address, as messages name them.
-        width: Of a vector; None until the first answer, where no ``dimensions`` were asked for.
+        dimension: Of a vector; None until the first answer, where no ``dimensions`` were asked for.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class EmbeddingServer:
     ) -> None:
         """No request is sent yet; the arguments are those of ``OpenAIEmbedder``."""
         self.name = f"embedder.model={model} at {base_url}"
-        self.width = dimensions
+        self.dimension = dimensions
         self._url = f"{base_url.rstrip('/')}/embeddings"
         self._model = model
         self._dimensions = dimensions
@@ -135,7 +135,7 @@ class EmbeddingServer:
         spend: Callable[[int], int],
         dimension: int | None = None,
     ) -> Vectors:
-        """Vectors of ``texts`` by one request, repeated where that may help; (n, width) float32, in their order.
+        """Vectors of ``texts`` by one request, repeated where that may help; (n, d) float32, in their order.
 
         Args:
             texts: At least one. An empty one is sent as a space, since OpenAI's server refuses empty texts.
@@ -156,7 +156,7 @@ class EmbeddingServer:
         content = json.dumps(request).encode()  # ASCII, whatever the texts hold
         attempt = 0
         while True:
-            known = self.width or dimension
+            known = self.dimension or dimension
             dimensions = max(known, _LEAST_DIMENSIONS) if known else _MOST_DIMENSIONS
             most_bytes = _SPARE_BYTES + len(texts) * (_BYTES_OF_A_TEXT + _BYTES_OF_A_NUMBER * dimensions)
             outcome = self._attempt(content, most_bytes)
@@ -264,10 +264,10 @@ class EmbeddingServer:
         except ValueError as error:
             raise InputError(f"{self.name}: {self._quoted(str(error))}") from None
         with self._lock:
-            self.width = self.width or vectors.shape[1]
-        if vectors.shape[1] != self.width:
+            self.dimension = self.dimension or vectors.shape[1]
+        if vectors.shape[1] != self.dimension:
             wanted = "embedder.dimensions asks for" if self._dimensions else "the first answer had"
-            raise InputError(f"{self.name}: gave vectors of width {vectors.shape[1]}, {wanted} {self.width}")
+            raise InputError(f"{self.name}: gave vectors of dimension {vectors.shape[1]}, {wanted} {self.dimension}")
         return vectors
 
     def _quoted(self, said: str) -> str:

@@ -1,6 +1,6 @@
 """A causal language model as a black box: from a text, or the ids of its tokens, to what is seen of its output.
 
-    model = LanguageModel("gpt2", output_tokens=1)
+    model = LanguageModelEmbedder("gpt2", output_tokens=1)
     model.embed(["My name is", written_ids([3666, 1438, 318])])     # (2, 50257): the logits of the next token
     model.relaxed(vectors, continuation, keep=1)                    # (B, 1, 50257), differentiable: white box
 
@@ -27,7 +27,7 @@ from examples import read_ids
 _LOGITS_AT_ONCE = 2**24  # of one forward pass: 64 MB
 
 
-class LanguageModel:
+class LanguageModelEmbedder:
     """Texts to observations of the greedy output; always in eval mode, in float32, without gradients of its weights."""
 
     def __init__(
@@ -77,7 +77,7 @@ class LanguageModel:
 
     @property
     def dimension(self) -> int:
-        return self.observation.width
+        return self.observation.dimension
 
     @cached_property
     def max_tokens(self) -> int:
@@ -115,7 +115,7 @@ class LanguageModel:
 
     @cached_property
     def input_vectors(self) -> Tensor:
-        """The vector that each input id stands for, (inputs, width)."""
+        """The vector that each input id stands for, (inputs, hidden)."""
         weight: Tensor = self._loaded.model.get_input_embeddings().weight
         return weight.detach()[: self.inputs]
 
@@ -157,7 +157,7 @@ class LanguageModel:
         return decoded
 
     def embed(self, texts: Sequence[str]) -> Tensor:
-        """Observations of ``texts``, (n, width) float32 on the CPU; inputs of one length run together.
+        """Observations of ``texts``, (n, d) float32 on the CPU; inputs of one length run together.
 
         Raises:
             InputError: The model cannot be found or loaded; see ``ids``.
@@ -177,7 +177,7 @@ class LanguageModel:
 
     @torch.no_grad()
     def observe(self, ids: Tensor) -> Tensor:
-        """Observations of inputs of one length, (B, n) int64 -> (B, width)."""
+        """Observations of inputs of one length, (B, n) int64 -> (B, d)."""
         model, logits, past = self._loaded.model, [], None
         step = ids.to(self.device)
         for _ in range(self._output_tokens):
@@ -196,7 +196,7 @@ class LanguageModel:
         """Logits of the last ``keep`` places after relaxed inputs; gradients reach ``vectors``.
 
         Args:
-            vectors: (B, n, width): ``P @ input_vectors`` for distributions P (B, n, inputs) over tokens.
+            vectors: (B, n, hidden): ``P @ input_vectors`` for distributions P (B, n, inputs) over tokens.
             continuation: (B, m - 1) output ids that follow; m = 1: none.
             keep: Places, at most n + m - 1; the last m say the output.
 

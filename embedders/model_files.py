@@ -1,7 +1,7 @@
 """Where the files of a model are: a local folder, the hub's cache on this machine, or the hub.
 
-Nothing is downloaded before it is needed: the configuration files when the width or the fingerprint is asked for, the
-weights when the first text is embedded.
+Nothing is downloaded before it is needed: the configuration files for dimension and fingerprint, the weights for the
+first text.
 """
 
 from __future__ import annotations

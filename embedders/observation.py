@@ -65,7 +65,7 @@ class Observation:
     top_k: int | None = None
 
     @property
-    def width(self) -> int:
+    def dimension(self) -> int:
         """Numbers in a row."""
         if self.top_k is None:
             return self.output_tokens * self.vocabulary
@@ -77,7 +77,7 @@ class Observation:
         return self.top_k != 0
 
     def pack(self, logits: Tensor) -> Tensor:
-        """Rows (B, width) of the logits (B, m, V) that the model gave while it wrote its greedy output."""
+        """Rows (B, d) of the logits (B, m, V) that the model gave while it wrote its greedy output."""
         if self.top_k is None:
             return logits.flatten(1)
         if self.top_k == 0:
@@ -86,7 +86,7 @@ class Observation:
         return torch.cat([values.flatten(1), places.float().flatten(1)], dim=1)
 
     def parse(self, rows: Tensor) -> Seen:
-        """What rows (B, width) say."""
+        """What rows (B, d) say."""
         size, m = len(rows), self.output_tokens
         if self.top_k is None:
             logits = rows.view(size, m, self.vocabulary)

@@ -50,7 +50,7 @@ class OpenAIEmbedder:
         Args:
             model: Its name on the server. Whoever puts other weights behind the same name needs another cache.
             base_url: What stands before ``/embeddings``.
-            dimensions: Width that the server is asked for; None takes the model's own, which costs a text to find.
+            dimensions: Of a vector, asked of the server; None takes the model's own, which costs a text to find.
             api_key_env: Environment variable of the key; None for a server that wants none.
             max_tokens: What the model reads of a text. Nothing is cut here: a longer one is the server's to refuse.
             batch_size: Texts in a request.
@@ -76,15 +76,15 @@ class OpenAIEmbedder:
 
     @property
     def dimension(self) -> int:
-        """Width of a vector; where it is unknown, one request is sent, with one text.
+        """Dimension of a vector; where it is unknown, one request is sent, with one text.
 
         Raises:
             InputError: As ``embed``.
         """
-        if self._server.width is None:
+        if self._server.dimension is None:
             self.embed([_PROBE])
-        assert self._server.width is not None
-        return self._server.width
+        assert self._server.dimension is not None
+        return self._server.dimension
 
     @property
     def texts_at_once(self) -> int:

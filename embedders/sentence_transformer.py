@@ -60,15 +60,15 @@ class SentenceTransformerEmbedder:
 
     @cached_property
     def dimension(self) -> int:
-        """Width of a vector: of the pooling's output, or of the last dense layer's."""
-        width = self._files.read_json(f"{self._folders[0]}/config.json".lstrip("/")).get("hidden_size")
+        """Dimension of a vector: of the pooling's output, or of the last dense layer's."""
+        found = self._files.read_json(f"{self._folders[0]}/config.json".lstrip("/")).get("hidden_size")
         for folder in self._folders[1:]:
             described = self._files.read_json(f"{folder}/config.json")
             pooled = described.get("embedding_dimension", described.get("word_embedding_dimension"))
             if pooled is not None:
-                width = int(pooled) * _pooling_modes(described)
-            width = described.get("out_features", width)
-        return int(width) if width else int(self._loaded.get_embedding_dimension())
+                found = int(pooled) * _pooling_modes(described)
+            found = described.get("out_features", found)
+        return int(found) if found else int(self._loaded.get_embedding_dimension())
 
     @cached_property
     def max_tokens(self) -> int:

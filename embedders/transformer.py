@@ -74,8 +74,8 @@ class TransformerEmbedder:
     @cached_property
     def dimension(self) -> int:
         # most models say it in so many words, and importing transformers takes seconds
-        width = self._files.read_json("config.json").get("hidden_size")
-        return int(width or self._config.hidden_size)
+        hidden_size = self._files.read_json("config.json").get("hidden_size")
+        return int(hidden_size or self._config.hidden_size)
 
     @cached_property
     def max_tokens(self) -> int:
@@ -131,12 +131,12 @@ class TransformerEmbedder:
 
     @property
     def input_vectors(self) -> Tensor:
-        """The vector that each token id stands for, (V, width)."""
+        """The vector that each token id stands for, (V, hidden)."""
         weight: Tensor = self._loaded.model.get_input_embeddings().weight
         return weight.detach()[: len(self.tokenizer)]
 
     def relaxed(self, vectors: Tensor) -> Tensor:
-        """Vectors (B, d) of inputs whose tokens are vectors (B, T, width), special tokens included, none of padding.
+        """Vectors (B, d) of inputs whose tokens are vectors (B, T, hidden), special tokens included, none of padding.
 
         Gradients reach the inputs.
         """

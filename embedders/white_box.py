@@ -1,6 +1,6 @@
 """A model whose gradients an attack may take: from weights of tokens to what is observed, differentiably.
 
-    box = RelaxedEncoder(MiniLM())                                # or a LanguageModel, which is one itself
+    box = RelaxedEncoder(MiniLM())                                # or a LanguageModelEmbedder, which is one itself
     box.relaxed(weights @ box.input_vectors, continuation, keep=1)  # (B, 1, d)
 
 A sentence embedder is treated as a language model that gives one "token" of d "logits": its vector. So the same search
@@ -29,7 +29,7 @@ class WhiteBox(Protocol):
         max_tokens: Tokens of the longest input.
         device: Where it computes.
         inputs: Ids that an input may have.
-        input_vectors: The vector that each of them stands for, (inputs, width).
+        input_vectors: The vector that each of them stands for, (inputs, hidden).
     """
 
     @property
@@ -63,12 +63,12 @@ class WhiteBox(Protocol):
         ...
 
     def relaxed(self, vectors: Tensor, continuation: Tensor, keep: int) -> Tensor:
-        """What relaxed inputs (B, n, width) give at the last ``keep`` places, (B, keep, V); gradients reach them."""
+        """What relaxed inputs (B, n, hidden) give at the last ``keep`` places, (B, keep, V); gradients reach them."""
         ...
 
 
 class RelaxedEncoder:
-    """A transformer encoder as a white box; inputs are word pieces, without the special tokens that go around them.
+    """A transformer encoder as a white box; inputs are wordpieces, without the special tokens that go around them.
 
     Args:
         embedder: Its prefix and special tokens are put around an input as around a text.
@@ -103,7 +103,7 @@ class RelaxedEncoder:
         return self.embedder.input_vectors.float()
 
     def ids(self, text: str) -> list[int]:
-        """The word pieces of a text, cut to ``max_tokens``; an empty text is one unknown piece."""
+        """The wordpieces of a text, cut to ``max_tokens``; an empty text is one unknown token."""
         tokenizer = self.embedder.tokenizer
         found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"][: self.max_tokens]
         return found or [tokenizer.unk_token_id or 0]
@@ -118,7 +118,7 @@ class RelaxedEncoder:
         return self.relaxed(self.input_vectors[ids], continuation, keep=1)
 
     def relaxed(self, vectors: Tensor, continuation: Tensor, keep: int) -> Tensor:
-        """The vectors of relaxed inputs (B, n, width), as (B, 1, d)."""
+        """The vectors of relaxed inputs (B, n, hidden), as (B, 1, d)."""
         before, after = (
             self.input_vectors[torch.tensor(ids, dtype=torch.long, device=self.device)].expand(len(vectors), -1, -1)
             for ids in self._around

@@ -1,14 +1,7 @@
-"""Perplexity: how fluent texts are to a causal language model, whatever the references were (GEIA, section 4.2).
-
-    perplexity([Likelihood(-12.3, tokens=5), Likelihood(-40.1, tokens=9)])      # exp((12.3 + 40.1) / 14)
-
-``scoring.language_model`` makes the likelihoods.
-"""
+"""The likelihood of a text under a causal language model; ``scoring.language_model`` computes it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -17,13 +10,3 @@ class Likelihood(NamedTuple):
 
     log_probability: float
     tokens: int
-
-
-def perplexity(likelihoods: Iterable[Likelihood]) -> float | None:
-    """Perplexity a token over all texts together, at least 1; None where no text has a token.
-
-    exp of minus the mean log probability of a token. Sums are rounded once, so their order does not matter.
-    """
-    found = list(likelihoods)
-    tokens = sum(one.tokens for one in found)
-    return math.exp(-math.fsum(one.log_probability for one in found) / tokens) if tokens else None

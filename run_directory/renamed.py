@@ -1,4 +1,4 @@
-"""Modules that configurations named before version 0.2, and where their classes are now.
+"""Classes and settings that configurations named otherwise in earlier versions.
 
     current("attacks.optimizers.AdamW")        # "models.optimizers.AdamW"
 
@@ -22,19 +22,31 @@ _MODULES = {
     "callbacks.tradeoff": "reports.tradeoff.sweep",
     "datamodules.collection_texts": "datamodules.collections.texts",
 }  # fmt: skip
+_CLASSES = {
+    "embedders.language_model.LanguageModel": "embedders.language_model.LanguageModelEmbedder",
+    "scoring.language_model.LanguageModel": "scoring.language_model.PerplexityModel",
+}
+_KEYS = {"defenses.product_quantization.ProductQuantization": {"pieces": "subvectors"}}  # by class
 
 
 def current(target: str) -> str:
     """The name of a class today."""
     module, _, name = target.rpartition(".")
-    return f"{_MODULES.get(module, module)}.{name}" if module else target
+    moved = f"{_MODULES.get(module, module)}.{name}" if module else target
+    return _CLASSES.get(moved, moved)
+
+
+def current_key(target: str, key: str) -> str:
+    """The name of a class's setting today."""
+    return _KEYS.get(target, {}).get(key, key)
 
 
 def with_current_names(node: Any) -> Any:
-    """A configuration, plain values, with the names of today in every ``_target_``."""
+    """A configuration, plain values, with the classes and settings of today in every node with a ``_target_``."""
     if isinstance(node, dict):
-        return {
+        named = {
             key: current(value) if key == "_target_" and isinstance(value, str) else with_current_names(value)
             for key, value in node.items()
         }
+        return {current_key(str(named.get("_target_")), key): value for key, value in named.items()}
     return [with_current_names(value) for value in node] if isinstance(node, list) else node

@@ -1,7 +1,7 @@
 """How likely a causal language model finds texts, for their perplexity.
 
-    model = LanguageModel("gpt2-large")                 # a hub name or a folder, fine-tuned or not
-    perplexity(model.likelihoods(["i love my two dogs", "dogs dogs dogs"]))
+    model = PerplexityModel("gpt2-large")                 # a hub name or a folder, fine-tuned or not
+    model.likelihoods(["i love my two dogs"])           # [Likelihood(log_probability=-28.1, tokens=5)]
 
 The model's start token (its end token where it has none, as GPT-2 uses it) stands before each text, so the first
 token counts too; a model with neither leaves it out. The end of a text is not asked for. A text longer than the
@@ -26,21 +26,21 @@ from errors import InputError
 from metrics.perplexity import Likelihood
 
 WINDOW = 1024  # tokens, where the model has room for more
-# Tokens in one forward pass, padding included: each needs a row of the vocabulary's width in the result.
+# Tokens in one forward pass, padding included: each needs a row of logits over the vocabulary.
 _TOKENS_AT_ONCE = {"cpu": 1024}
 _TOKENS_AT_ONCE_ELSEWHERE = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """A piece of text ``place``, of which the tokens from ``scored`` on count."""
+    """A part of text ``place``, of which the tokens from ``scored`` on count."""
 
     place: int
     ids: list[int]
     scored: int
 
 
-class LanguageModel:
+class PerplexityModel:
     """A causal language model of the hub or of a folder, in float32; loaded when the first text comes.
 
     Args:
@@ -94,7 +94,7 @@ class LanguageModel:
     def _batches(self, windows: Sequence[_Window]) -> Iterator[list[_Window]]:
         budget = _TOKENS_AT_ONCE.get(self._loaded.model.device.type, _TOKENS_AT_ONCE_ELSEWHERE)
         batch: list[_Window] = []
-        for window in windows:  # shortest first: the next one is the widest of its batch
+        for window in windows:  # shortest first: the next one is the longest of its batch
             if batch and (len(batch) + 1) * len(window.ids) > budget:
                 yield batch
                 batch = []
@@ -106,10 +106,10 @@ class LanguageModel:
     def _forward(self, batch: Sequence[_Window]) -> list[float]:
         """Summed log probability of what counts in each window."""
         model = self._loaded.model
-        width = max(len(window.ids) for window in batch)
+        longest = max(len(window.ids) for window in batch)
         # Padding stands to the right, where no token that counts can see it, so any id will do.
-        ids = torch.tensor([window.ids + [0] * (width - len(window.ids)) for window in batch])
-        place = torch.arange(1, width)
+        ids = torch.tensor([window.ids + [0] * (longest - len(window.ids)) for window in batch])
+        place = torch.arange(1, longest)
         first, length = torch.tensor([[window.scored, len(window.ids)] for window in batch]).T
         counts = (place >= first[:, None]) & (place < length[:, None])
         logits: Tensor = model(input_ids=ids.to(model.device)).logits[:, :-1]

@@ -20,7 +20,7 @@ from errors import InputError
 from examples import Span
 from metrics.perplexity import Likelihood
 from metrics.vectors import cosine_rows
-from scoring.language_model import LanguageModel
+from scoring.language_model import PerplexityModel
 from scoring.taggers import Tagger
 from scoring.translation import Translator
 
@@ -45,7 +45,7 @@ class ScoringModels:
         self,
         tagger: Tagger | None = None,
         second_embedder: Embedder | None = None,
-        language_model: LanguageModel | None = None,
+        language_model: PerplexityModel | None = None,
         translation: Translator | None = None,
     ) -> None:
         self.tagger, self.second_embedder, self.language_model = tagger, second_embedder, language_model

@@ -22,7 +22,7 @@ from attacks.lm_inversion.method import Rows, State
 from attacks.lm_inversion.search import Search
 from attacks.lm_inversion.slots import Found, SearchSettings
 from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModel
+from embedders.language_model import LanguageModelEmbedder
 from embedders.observation import Seen
 from embedders.white_box import WhiteBox
 from errors import InputError
@@ -186,14 +186,14 @@ class LanguageModelAttack(Attack):
         ]
 
 
-def language_model_of(oracle: CachedEmbedder | None) -> LanguageModel:
+def language_model_of(oracle: CachedEmbedder | None) -> LanguageModelEmbedder:
     """The language model behind a cache.
 
     Raises:
         InputError: It is no language model.
     """
     embedder = None if oracle is None else oracle.embedder
-    if not isinstance(embedder, LanguageModel):
+    if not isinstance(embedder, LanguageModelEmbedder):
         kind = "none" if embedder is None else type(embedder).__name__
         raise InputError(
             f"embedder: this attack inverts a language model's output, and {kind} is no language model; take "
@@ -208,7 +208,7 @@ def checked(vectors: Tensor, model: WhiteBox) -> Tensor:
     Raises:
         InputError: Another width, NaN or infinity.
     """
-    width = model.observation.width
+    width = model.observation.dimension
     if vectors.ndim != 2 or vectors.shape[1] != width:
         raise InputError(
             f"the targets have shape {tuple(vectors.shape)}; what is observed of {model.name} has width {width} "

@@ -21,7 +21,7 @@ from attacks.base import Prediction, Targets
 from attacks.generative import GenerativeAttack
 from attacks.lm_inversion.base import language_model_of
 from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModel
+from embedders.language_model import LanguageModelEmbedder
 from errors import InputError
 from examples import read_ids, written_ids
 from models.backbones import Dropout, RandomT5
@@ -76,7 +76,7 @@ class LogitsInverter(GenerativeAttack):
         """The encoder reads all pieces, without a mask."""
         return EncoderDecoder(model)
 
-    def model(self, oracle: CachedEmbedder | None) -> LanguageModel:
+    def model(self, oracle: CachedEmbedder | None) -> LanguageModelEmbedder:
         """The language model whose logits are the targets.
 
         Raises:
@@ -130,7 +130,7 @@ class LogitsInverter(GenerativeAttack):
         """The ids that were written; of none, the empty text."""
         return written_ids(prediction.tokens) if prediction.tokens else ""
 
-    def input_ids(self, ids: Sequence[int], model: LanguageModel) -> list[int]:
+    def input_ids(self, ids: Sequence[int], model: LanguageModelEmbedder) -> list[int]:
         """What the decoder wrote as an input of ``model``: without its own end and padding."""
         return [number for number in ids if number < model.inputs]
 
@@ -147,6 +147,6 @@ class TextLogitsInverter(LogitsInverter):
             [text if ids is None else model.decode(ids) for text, ids in zip(texts, written, strict=True)],
         )
 
-    def input_ids(self, ids: Sequence[int], model: LanguageModel) -> list[int]:
+    def input_ids(self, ids: Sequence[int], model: LanguageModelEmbedder) -> list[int]:
         """What the decoder wrote, as text, in the model's own tokens."""
         return model.ids(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))

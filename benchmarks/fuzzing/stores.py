@@ -17,7 +17,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from datamodules.vector_stores.qdrant_folder import point_of
-from datamodules.vector_stores.sampling import draw, open_store
+from datamodules.vector_stores.sampling import open_store, sample_store
 
 from .broken import Inputs, changed, inputs, json_of, json_values, replaced, weighted, written
 from .pickles import hostile
@@ -57,7 +57,7 @@ def _faiss(kind: str) -> bytes:
 
 
 def _index(folder: Path, content: bytes) -> object:
-    return draw(open_store(f"faiss:{written(folder / 'mine.index', content)}", WIDTH), WIDTH, limit=10)
+    return sample_store(open_store(f"faiss:{written(folder / 'mine.index', content)}", WIDTH), WIDTH, limit=10)
 
 
 def _index_inputs(whole: bytes) -> Inputs:
@@ -98,7 +98,7 @@ def _folder(kind: str) -> Callable[[Path, bytes], object]:
                 written(place / name, part)
             store = open_store(f"{kind}:{place}", WIDTH)
             try:
-                return draw(store, WIDTH, limit=10)
+                return sample_store(store, WIDTH, limit=10)
             finally:
                 _closed(store, kind)
         finally:

@@ -103,9 +103,9 @@ def read_points(path: str, lock: str, place: str, vector: str | None) -> tuple[d
 
     def answer(positions: list[int]) -> NDArray[np.float32]:
         asked = [rows[position] for position in positions]
-        widths = {len(row) for row in asked}
-        if len(widths) > 1:
-            raise InputError(f"vectors=qdrant:{place}: holds vectors of dimensions {', '.join(map(str, widths))}")
+        dimensions = {len(row) for row in asked}
+        if len(dimensions) > 1:
+            raise InputError(f"vectors=qdrant:{place}: holds vectors of dimensions {', '.join(map(str, dimensions))}")
         return np.stack(asked)
 
     return {"ids": ids}, answer

@@ -1,6 +1,6 @@
 """A sample of somebody's vectors, wherever they lie: a file, or a vector store read through its own client library.
 
-    sample = draw(open_store("chroma:db"), width=384, limit=2000, seed=0)
+    sample = sample_store(open_store("chroma:db"), dimension=384, limit=2000, seed=0)
     sample.ids, sample.vectors                     # 2,000 of the store's own ids, (2000, 384) float32
 
     mine.npy, .parquet, .safetensors, .jsonl       a file, see datamodules/vector_stores/vector_files.py
@@ -69,9 +69,9 @@ class Sample:
 class FileStore:
     """A file of vectors; its ids are row numbers from 0."""
 
-    def __init__(self, path: str, width: int) -> None:
+    def __init__(self, path: str, dimension: int) -> None:
         self.name = path
-        self._vectors = read_vectors(Path(path).expanduser(), width).numpy()
+        self._vectors = read_vectors(Path(path).expanduser(), dimension).numpy()
         self.ids: Sequence[str] = [str(row) for row in range(len(self._vectors))]
 
     def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
@@ -79,7 +79,7 @@ class FileStore:
         return self._vectors[list(positions)]
 
 
-def open_store(vectors: str, width: int, collection: str | None = None) -> VectorStore:
+def open_store(vectors: str, dimension: int, collection: str | None = None) -> VectorStore:
     """The store that ``vectors`` names; ``collection`` chooses within it, and may be left out where there is one only.
 
     Raises:
@@ -102,16 +102,16 @@ def open_store(vectors: str, width: int, collection: str | None = None) -> Vecto
         raise InputError(f"vectors={vectors}: unknown kind of store {kind!r}, {did_you_mean(kind, kinds)}")
     if collection is not None:
         raise InputError(f"collection={collection}: a file has no collections; leave it out")
-    return FileStore(vectors, width)
+    return FileStore(vectors, dimension)
 
 
-def draw(
-    store: VectorStore, width: int, limit: int | None = None, seed: int = 0, wanted: Collection[int] = ()
+def sample_store(
+    store: VectorStore, dimension: int, limit: int | None = None, seed: int = 0, wanted: Collection[int] = ()
 ) -> Sample:
     """All rows, or ``limit`` of them at random, taken from those ``wanted`` (positions) first.
 
     Raises:
-        InputError: An empty store; vectors of another width, NaN, infinite or zero.
+        InputError: An empty store; vectors of another dimension, NaN, infinite or zero.
     """
     size = len(store.ids)
     if not size:
@@ -123,5 +123,5 @@ def draw(
     parts = [
         store.fetch(positions[start : start + FETCHED_TOGETHER]) for start in range(0, len(positions), FETCHED_TOGETHER)
     ]
-    vectors = checked(np.concatenate(parts), store.name, width)
+    vectors = checked(np.concatenate(parts), store.name, dimension)
     return Sample(store.name, size, tuple(positions), tuple(store.ids[place] for place in positions), vectors)

@@ -1,6 +1,6 @@
 """Vectors from a file, for ``invert.py`` and ``audit.py``: .npy, .parquet, .safetensors or .jsonl.
 
-vectors = read_vectors(Path("mine.npy"), width=384)      # (n, 384) float32
+vectors = read_vectors(Path("mine.npy"), dimension=384)      # (n, 384) float32
 
 .npy          an array (n, d); never unpickled
 .safetensors  one tensor (n, d), or the one called "vectors" or "embeddings"
@@ -49,13 +49,13 @@ _INTEGERS = (
 )  # fmt: skip
 
 
-def read_vectors(path: Path, width: int, limit: int | None = None) -> Tensor:
-    """The first ``limit`` vectors of a file, (n, width) float32.
+def read_vectors(path: Path, dimension: int, limit: int | None = None) -> Tensor:
+    """The first ``limit`` vectors of a file, (n, dimension) float32.
 
     Raises:
-        InputError: No such file, an unknown extension, a file that cannot be read, no vectors, another width than the
-            attack was trained on, another type than real numbers, or a row that is NaN, infinite, zero, or of a length
-            that float32 cannot square (the first one is named).
+        InputError: No such file, an unknown extension, a file that cannot be read, no vectors, another dimension
+            than the attack was trained on, another type than real numbers, or a row that is NaN, infinite, zero, or of
+            a length that float32 cannot square (the first one is named).
     """
     readers: Mapping[str, Callable[[Path, int, int | None], Array]] = {
         ".npy": _npy,
@@ -68,21 +68,21 @@ def read_vectors(path: Path, width: int, limit: int | None = None) -> Tensor:
     if not path.is_file():
         siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
         raise InputError(f"vectors={path}: no such file, {did_you_mean(path.name, siblings)}")
-    return checked(readers[path.suffix](path, width, limit), str(path), width, limit)
+    return checked(readers[path.suffix](path, dimension, limit), str(path), dimension, limit)
 
 
-def checked(array: Array, name: str, width: int, limit: int | None = None) -> Tensor:
-    """The first ``limit`` rows of vectors that somebody gave as ``vectors=name``, (n, width) float32.
+def checked(array: Array, name: str, dimension: int, limit: int | None = None) -> Tensor:
+    """The first ``limit`` rows of vectors that somebody gave as ``vectors=name``, (n, dimension) float32.
 
     Raises:
         InputError: As ``read_vectors``, of the content.
     """
     if array.ndim != 2 or not len(array):
-        raise InputError(f"vectors={name}: expected an array (n, {width}), found shape {array.shape}")
-    if array.shape[1] != width:
+        raise InputError(f"vectors={name}: expected an array (n, {dimension}), found shape {array.shape}")
+    if array.shape[1] != dimension:
         raise InputError(
-            f"vectors={name}: vectors of width {array.shape[1]}, but this attack was trained on width {width}: "
-            "they come from another embedder (or another defense)"
+            f"vectors={name}: vectors of dimension {array.shape[1]}, but this attack was trained on dimension "
+            f"{dimension}: they come from another embedder (or another defense)"
         )
     if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:  # numpy counts spans of time as integers
         raise InputError(f"vectors={name}: expected real numbers (float16 to float64, integers), found {array.dtype}")
@@ -108,7 +108,7 @@ def _check_rows(name: str, bad: Array | np.bool, what: str) -> None:
         raise InputError(f"vectors={name}: row {int(bad.argmax())} {what} ({int(bad.sum())} such rows)")
 
 
-def _npy(path: Path, width: int, limit: int | None) -> Array:
+def _npy(path: Path, dimension: int, limit: int | None) -> Array:
     try:
         _check_header(path)
         return np.asarray(np.lib.format.open_memmap(path, mode="r"))  # np.load would open archives too
@@ -129,7 +129,7 @@ def _check_header(path: Path) -> None:
         raise ValueError(f"its header has {size:,} bytes, and at most {LONGEST_HEADER:,} are read")
 
 
-def _safetensors(path: Path, width: int, limit: int | None) -> Array:
+def _safetensors(path: Path, dimension: int, limit: int | None) -> Array:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -144,8 +144,8 @@ def _safetensors(path: Path, width: int, limit: int | None) -> Array:
     return array
 
 
-def _parquet(path: Path, width: int, limit: int | None) -> Array:
-    """A first part of another width than ``width`` is all that is read."""
+def _parquet(path: Path, dimension: int, limit: int | None) -> Array:
+    """A first part of another dimension than ``dimension`` is all that is read."""
     import pyarrow
     import pyarrow.parquet as parquet
 
@@ -155,13 +155,13 @@ def _parquet(path: Path, width: int, limit: int | None) -> Array:
             name = _choose(path, file.schema_arrow.names)
         for batch in batches(path, [name]):  # a million vectors as Python lists would fill the memory
             parts.append(_rows(path, batch.column(0), read := sum(map(len, parts))))
-            if parts[0].shape[1] != width or (limit is not None and read + len(batch) >= limit):
+            if parts[0].shape[1] != dimension or (limit is not None and read + len(batch) >= limit):
                 break
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"vectors={path}: cannot be read: {' '.join(str(error).split())}") from error
-    widths = {part.shape[1] for part in parts}
-    if len(widths) > 1:
-        raise InputError(f"vectors={path}: holds vectors of widths {listed(map(str, sorted(widths)))}")
+    dimensions = {part.shape[1] for part in parts}
+    if len(dimensions) > 1:
+        raise InputError(f"vectors={path}: holds vectors of dimensions {listed(map(str, sorted(dimensions)))}")
     return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
 
 
@@ -181,7 +181,7 @@ def _rows(path: Path, column: Any, begin: int) -> Array:
     return values.reshape(len(column), int(lengths[0]))
 
 
-def _jsonl(path: Path, width: int, limit: int | None) -> Array:
+def _jsonl(path: Path, dimension: int, limit: int | None) -> Array:
     def values() -> Iterator[tuple[str, Any]]:
         for number, line in limits.lines(path, most=None):
             if not line.strip():
@@ -194,7 +194,7 @@ def _jsonl(path: Path, width: int, limit: int | None) -> Array:
                 value = value[_choose(path, value, f", line {number}")]
             yield f"line {number}", value
 
-    return _stack(path, islice(values(), limit), width)
+    return _stack(path, islice(values(), limit), dimension)
 
 
 def _choose(path: Path, names: Iterable[str], where: str = "") -> str:
@@ -209,8 +209,8 @@ def _choose(path: Path, names: Iterable[str], where: str = "") -> str:
     return present[0] if len(present) == 1 else usual[0]
 
 
-def _stack(path: Path, values: Iterable[tuple[str, Any]], width: int) -> Array:
-    """The rows as an array; the first one alone, where it is not ``width`` long."""
+def _stack(path: Path, values: Iterable[tuple[str, Any]], dimension: int) -> Array:
+    """The rows as an array; the first one alone, where it is not ``dimension`` long."""
     rows: list[Array] = []
     for where, value in values:
         try:
@@ -225,6 +225,6 @@ def _stack(path: Path, values: Iterable[tuple[str, Any]], width: int) -> Array:
                 f"found shape {row.shape}"
             )
         rows.append(row.astype(np.float32))
-        if len(row) != width:
+        if len(row) != dimension:
             break
     return np.stack(rows) if rows else np.empty((0, 0), np.float32)

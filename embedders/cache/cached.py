@@ -220,8 +220,8 @@ class CachedEmbedder:
         Raises:
             QueryLimitError: A limit of the embedder is reached; it holds the texts that have a vector, and only these
                 count as asked for.
-            InputError: The embedder gave a wrong number of vectors, a wrong width, or a vector that is not sound (see
-                ``embedders.cache.soundness``): the others that arrived are stored. Or the disk is full.
+            InputError: The embedder gave a wrong number of vectors, another dimension, or a vector that is not sound
+                (``embedders.cache.soundness``): the others that arrived are stored. Or the disk is full.
         """
         keys = text_keys(texts)
         while True:
@@ -466,8 +466,8 @@ class CachedEmbedder:
             )
         if vectors.shape[1] != self.dimension:
             raise InputError(
-                f"the embedder gave vectors of width {vectors.shape[1]} instead of {self.dimension}, the first of them "
-                f"for {_named(texts[0], positions[0])}; where another model has its name now, it needs another "
+                f"the embedder gave vectors of dimension {vectors.shape[1]} instead of {self.dimension}, the first of "
+                f"them for {_named(texts[0], positions[0])}; where another model has its name now, it needs another "
                 f"cache_dir than {self._directory}"
             )
         good = sound(vectors, zeros=self._store.zeros)

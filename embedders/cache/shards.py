@@ -53,7 +53,7 @@ def text_keys(texts: Sequence[str]) -> Keys:
 
 
 def shard_size_in_bytes(rows: int, dimension: int) -> int:
-    """Size of a shard file of ``rows`` vectors of width ``dimension``."""
+    """Size of a shard file of ``rows`` vectors of dimension ``dimension``."""
     return _HEADER_SIZE + rows * (16 + 4 * dimension)
 
 
@@ -136,7 +136,7 @@ class Shard:
         if version != _VERSION:
             raise DamagedShardError(f"version {version} of the format, this program reads version {_VERSION}")
         if dimension != self.dimension:
-            raise DamagedShardError(f"vectors of width {dimension} instead of {self.dimension}")
+            raise DamagedShardError(f"vectors of dimension {dimension} instead of {self.dimension}")
         return rows, vector_checksum
 
     def take_keys(self) -> Keys:
@@ -190,11 +190,11 @@ class Shard:
             FileNotFoundError: Another process has set the file aside.
         """
         vectors = np.empty((len(rows), self.dimension), dtype="<f4")
-        start, width = _HEADER_SIZE + 16 * self.rows, 4 * self.dimension
+        start, size = _HEADER_SIZE + 16 * self.rows, 4 * self.dimension
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             for place, row in enumerate(rows.tolist()):
-                os.preadv(descriptor, [vectors[place]], start + row * width)
+                os.preadv(descriptor, [vectors[place]], start + row * size)
         finally:
             os.close(descriptor)
         return vectors

@@ -23,7 +23,7 @@ from datamodules.defended import DefendedEmbedder, FittedDefense
 from defenses.base import Fitted
 from defenses.threat import Threat
 from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModel
+from embedders.language_model import LanguageModelEmbedder
 from errors import InputError
 from examples import Span
 from metrics.text import exact_match
@@ -148,7 +148,7 @@ def held_out(rows: Sequence[Row], unchanged: bool, reader: Reader, vectors: Tens
 
 def check_embedder(run: Path, embedder: CachedEmbedder) -> None:
     """Raises InputError where the run's rows are no embeddings of texts."""
-    if isinstance(embedder.embedder, LanguageModel):
+    if isinstance(embedder.embedder, LanguageModelEmbedder):
         raise InputError(
             f"run={run}: its attack reads what a language model wrote; an audit is of embeddings, and takes a run of "
             "an attack on those, such as attack=geia"

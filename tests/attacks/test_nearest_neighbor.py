@@ -17,7 +17,7 @@ from datamodules.inversion import InversionDataModule
 from datamodules.sources.token_inputs import RandomTokens
 from defenses.identity import Identity
 from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModel
+from embedders.language_model import LanguageModelEmbedder
 from errors import InputError
 from examples import written_ids
 from support.tiny_models import tiny_language_model
@@ -106,7 +106,9 @@ def test_artifacts_of_another_form_are_one_message(tmp_path: Path, name: str, co
 
 
 def of_token_inputs(folder: Path, train: int) -> tuple[NearestNeighbor, InversionDataModule, CachedEmbedder]:
-    cached = CachedEmbedder(LanguageModel(str(tiny_language_model(folder / "model")), device="cpu"), folder / "cache")
+    cached = CachedEmbedder(
+        LanguageModelEmbedder(str(tiny_language_model(folder / "model")), device="cpu"), folder / "cache"
+    )
     source = RandomTokens(str(folder / "model"), 2, 2, test_per_length=4, train_per_length=train)
     data = InversionDataModule(source)
     data.connect(cached, Identity())

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from embedders.language_model import LanguageModel
+from embedders.language_model import LanguageModelEmbedder
 from support.processes import ROOT
 from support.running_benchmarks import Benchmarks, benchmarks
 from support.tiny_models import VOCABULARY, tiny_language_model
@@ -40,7 +40,7 @@ def test_every_input_comes_once(slander: Any) -> None:
 
 
 def test_a_claim_is_settled_by_trying_all_inputs(slander: Any, tmp_path: Path) -> None:
-    model = LanguageModel(str(tiny_language_model(tmp_path / "model")), output_tokens=3, top_k=0, device="cpu")
+    model = LanguageModelEmbedder(str(tiny_language_model(tmp_path / "model")), output_tokens=3, top_k=0, device="cpu")
     everything = torch.cat(list(slander.every_input(VOCABULARY, 2, together=4096)))
     given = model.observe(everything).long()
     claim = given[1234]

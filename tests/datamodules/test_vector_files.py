@@ -73,7 +73,7 @@ def test_limit(written: Callable[[NDArray[Any]], Path]) -> None:
 
 
 def test_another_width(written: Callable[[NDArray[Any]], Path]) -> None:
-    assert "vectors of width 4, but this attack was trained on width 384" in message(written(VECTORS), 384)
+    assert "vectors of dimension 4, but this attack was trained on dimension 384" in message(written(VECTORS), 384)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -24,7 +24,7 @@ import torch
 
 from datamodules.vector_stores.address import address_error
 from datamodules.vector_stores.child import Child, Limits
-from datamodules.vector_stores.sampling import draw, open_store
+from datamodules.vector_stores.sampling import open_store, sample_store
 from errors import InputError
 
 WIDTH = 6
@@ -101,7 +101,7 @@ def test_every_store_gives_its_ids_and_the_vectors_under_them(kind: str, tmp_pat
     make, ids = STORES[kind]
     address = make(tmp_path)
     truth = dict(zip(ids, VECTORS, strict=True))
-    whole = draw(open_store(address, WIDTH), WIDTH)
+    whole = sample_store(open_store(address, WIDTH), WIDTH)
     assert (whole.size, len(whole.ids), set(whole.ids)) == (30, 30, set(ids))
     assert whole.vectors.dtype == torch.float32
     for one, vector in zip(whole.ids, whole.vectors.numpy(), strict=True):
@@ -110,19 +110,19 @@ def test_every_store_gives_its_ids_and_the_vectors_under_them(kind: str, tmp_pat
 
 def test_a_sample_is_drawn_at_random_by_its_seed_and_holds_what_is_wanted(tmp_path: Path) -> None:
     store = open_store(npy(tmp_path), WIDTH)
-    one, same, other = (draw(store, WIDTH, limit=8, seed=seed, wanted=[29, 3]) for seed in (0, 0, 1))
+    one, same, other = (sample_store(store, WIDTH, limit=8, seed=seed, wanted=[29, 3]) for seed in (0, 0, 1))
     assert one.positions == same.positions != other.positions
     assert len(one.ids) == 8
     assert {3, 29} <= set(one.positions)
     assert list(one.positions) == sorted(one.positions) != list(range(8))
     assert torch.equal(one.vectors, torch.from_numpy(VECTORS[list(one.positions)]))
-    assert set(draw(store, WIDTH, limit=2, wanted=[5, 6, 7]).positions) < {5, 6, 7}
-    assert draw(store, WIDTH, limit=99).positions == tuple(range(30))
+    assert set(sample_store(store, WIDTH, limit=2, wanted=[5, 6, 7]).positions) < {5, 6, 7}
+    assert sample_store(store, WIDTH, limit=99).positions == tuple(range(30))
 
 
 def refusal(vectors: str, collection: str | None = None, width: int = WIDTH) -> str:
     with pytest.raises(InputError) as raised:
-        draw(open_store(vectors, width, collection), width)
+        sample_store(open_store(vectors, width, collection), width)
     message = str(raised.value)
     assert "\n" not in message
     return message
@@ -155,7 +155,7 @@ def test_several_collections_need_a_choice(tmp_path: Path) -> None:
     client = chromadb.PersistentClient(str(tmp_path / "chroma"), chromadb.Settings(anonymized_telemetry=False))
     client.create_collection("notes", embedding_function=None)
     assert "which collection? give collection=<one of docs, notes>" in refusal(address)
-    assert draw(open_store(address, WIDTH, "docs"), WIDTH).size == 30
+    assert sample_store(open_store(address, WIDTH, "docs"), WIDTH).size == 30
     assert "holds no vectors" in refusal(address, "notes")
 
 
@@ -170,12 +170,12 @@ def test_qdrant_points_with_several_vectors(tmp_path: Path) -> None:
     client.close()
     address = f"qdrant:{tmp_path / 'named'}"
     assert "has the vectors body, title; give collection=docs/<one of them>" in refusal(address)
-    found = draw(open_store(address, WIDTH, "docs/body"), WIDTH).vectors
+    found = sample_store(open_store(address, WIDTH, "docs/body"), WIDTH).vectors
     assert found[0].numpy() == pytest.approx(VECTORS[1], abs=1e-6)
 
 
 def test_another_width_and_rows_without_direction(tmp_path: Path) -> None:
-    assert f"vectors of width {WIDTH}, but this attack was trained on width 384" in refusal(
+    assert f"vectors of dimension {WIDTH}, but this attack was trained on dimension 384" in refusal(
         STORES["chroma"][0](tmp_path), width=384
     )
     import faiss
@@ -203,7 +203,7 @@ def test_a_client_that_is_not_installed(library: str, address: str, monkeypatch:
 def test_a_folder_of_qdrant_needs_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = qdrant(tmp_path)
     monkeypatch.setitem(sys.modules, "qdrant_client", None)
-    assert draw(open_store(address, WIDTH), WIDTH).size == 30
+    assert sample_store(open_store(address, WIDTH), WIDTH).size == 30
 
 
 # -- passwords: none in an address, whatever its spelling --------------------------------------------------------------
@@ -256,7 +256,7 @@ def test_a_faiss_file_with_changed_bytes_is_read_or_refused(kind: str, tmp_path:
     path = tmp_path / "mine.faiss"
     faiss.write_index(index, str(path))
     whole = path.read_bytes()
-    assert draw(open_store(str(path), WIDTH), WIDTH).size == 30
+    assert sample_store(open_store(str(path), WIDTH), WIDTH).size == 30
     changing, refused = np.random.default_rng(7), 0
     for _ in range(8):
         content = np.frombuffer(whole, np.uint8).copy()
@@ -264,7 +264,7 @@ def test_a_faiss_file_with_changed_bytes_is_read_or_refused(kind: str, tmp_path:
         content[places] = changing.integers(0, 256, size=3)
         path.write_bytes(content.tobytes())
         try:
-            draw(open_store(str(path), WIDTH), WIDTH)
+            sample_store(open_store(str(path), WIDTH), WIDTH)
         except InputError:
             refused += 1
     assert refused
@@ -278,7 +278,7 @@ def test_faiss_gives_back_what_it_stored(kind: str, tmp_path: Path) -> None:
     index.train(VECTORS)
     index.add_with_ids(VECTORS, np.arange(7, 37)) if "IDMap" in kind else index.add(VECTORS)
     faiss.write_index(index, str(tmp_path / "mine.faiss"))
-    sample = draw(open_store(str(tmp_path / "mine.faiss"), WIDTH), WIDTH)
+    sample = sample_store(open_store(str(tmp_path / "mine.faiss"), WIDTH), WIDTH)
     assert sample.ids[0] == ("7" if "IDMap" in kind else "0")
     cosines = torch.nn.functional.cosine_similarity(sample.vectors, torch.from_numpy(VECTORS))
     assert cosines.median() > 0.7
@@ -443,12 +443,12 @@ def test_points_as_the_client_of_qdrant_leaves_them(tmp_path: Path) -> None:
     client.upsert("named", [models.PointStruct(id=6, vector={"s": sparse})])
     assert "another program has it open" in refusal(f"qdrant:{tmp_path / 'q'}", "docs")
     client.close()
-    sample = draw(open_store(f"qdrant:{tmp_path / 'q'}", WIDTH, "docs"), WIDTH)
+    sample = sample_store(open_store(f"qdrant:{tmp_path / 'q'}", WIDTH, "docs"), WIDTH)
     found = dict(zip(sample.ids, sample.vectors.numpy(), strict=True))
     assert set(found) == {"1", "2", name}
     for one, row in (("1", 9), ("2", 1), (name, 2)):
         assert found[one] == pytest.approx(VECTORS[row], abs=1e-6)
-    named = draw(open_store(f"qdrant:{tmp_path / 'q'}", WIDTH, "named"), WIDTH)
+    named = sample_store(open_store(f"qdrant:{tmp_path / 'q'}", WIDTH, "named"), WIDTH)
     assert named.ids == ("5",)
     assert named.vectors[0].numpy() == pytest.approx(VECTORS[5], abs=1e-6)
 
@@ -476,11 +476,11 @@ def test_a_chroma_folder_builds_and_runs_nothing_that_it_names(tmp_path: Path, m
         database.execute("update collections set config_json_str = ?", (json.dumps(written),))
     (tmp_path / ".env").write_text("CHROMA_API_IMPL=nowhere.Api\n")
     monkeypatch.chdir(tmp_path)
-    assert draw(open_store(address, WIDTH), WIDTH).size == 30
+    assert sample_store(open_store(address, WIDTH), WIDTH).size == 30
     (pickled,) = tmp_path.glob("chroma/*/index_metadata.pickle")
     pickled.write_bytes(pickle.dumps(Harm(harmed)))
     with contextlib.suppress(InputError):
-        draw(open_store(address, WIDTH), WIDTH)
+        sample_store(open_store(address, WIDTH), WIDTH)
     assert not harmed.exists()
 
 
@@ -535,7 +535,7 @@ def test_pgvector_rows_under_their_key(server: Callable[..., Server], keys: list
     store = open_store("postgresql://ada@host:5432/mail?sslmode=require", WIDTH)
     assert store.name == "postgresql://ada@host:5432/mail (public.notes.embedding)"
     assert there.read_only
-    sample = draw(store, WIDTH, limit=4, seed=2)
+    sample = sample_store(store, WIDTH, limit=4, seed=2)
     assert there.asked == 1
     for one, vector in zip(sample.ids, sample.vectors.numpy(), strict=True):
         assert vector == pytest.approx(VECTORS[IDS.index(one)], abs=1e-6)
@@ -546,7 +546,7 @@ def test_pgvector_columns_are_chosen(server: Callable[..., Server]) -> None:
     message = refusal("Postgres://ada@host/mail")
     assert "which column of vectors? give collection=<one of public.notes.embedding, public.notes.title>" in message
     assert "no column of vectors notes.body?" in refusal("postgresql://host/mail", "notes.body")
-    assert draw(open_store("postgresql://host/mail", WIDTH, "notes.title"), WIDTH).size == 30
+    assert sample_store(open_store("postgresql://host/mail", WIDTH, "notes.title"), WIDTH).size == 30
 
 
 def test_pgvector_without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,15 +259,17 @@ def test_a_defense_that_changes_the_width_needs_an_attacker_who_knows(data: Path
 
 
 def test_a_fitted_state_belongs_to_its_settings_and_embedder(tmp_path: Path) -> None:
-    fitted = ProductQuantization(pieces=2, centroids=4)
+    fitted = ProductQuantization(subvectors=2, centroids=4)
     fitted.fit(torch.eye(8), texts(8))
-    kept = FittedDefense(tmp_path, {"pieces": 2}, "one embedder")
+    kept = FittedDefense(tmp_path, {"subvectors": 2}, "one embedder")
     kept.write(fitted)
-    again = ProductQuantization(pieces=2, centroids=4)
-    assert not FittedDefense(tmp_path, {"pieces": 4}, "one embedder").restore(again)
-    assert not FittedDefense(tmp_path, {"pieces": 2}, "another").restore(again)
+    again = ProductQuantization(subvectors=2, centroids=4)
+    assert not FittedDefense(tmp_path, {"subvectors": 4}, "one embedder").restore(again)
+    assert not FittedDefense(tmp_path, {"subvectors": 2}, "another").restore(again)
     assert kept.restore(again)
     assert torch.equal(again.codebooks, fitted.codebooks)
+    FittedDefense(tmp_path, {"pieces": 2}, "one embedder").write(fitted)  # as a run of an earlier version did
+    assert kept.restore(again)
     kept.path.write_bytes(kept.path.read_bytes()[:20])
     with pytest.raises(InputError, match="the fitted defense cannot be read"):
         kept.restore(again)
@@ -276,11 +278,15 @@ def test_a_fitted_state_belongs_to_its_settings_and_embedder(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("defense", "state", "said"),
     [
-        (ProductQuantization(pieces=2, centroids=4), {"other": torch.ones(2)}, "'codebooks' is missing"),
-        (ProductQuantization(pieces=2, centroids=4), {"codebooks": torch.ones(2)}, "not 2 of 4 centroids"),
-        (ProductQuantization(pieces=2, centroids=4), {"codebooks": torch.ones(1, 4, 8)}, "not 2 of 4 centroids"),
-        (ProductQuantization(pieces=2, centroids=4), {"codebooks": torch.ones(2, 4, 3)}, "for vectors of dimension 6"),
-        (ProductQuantization(pieces=2, centroids=4), {"codebooks": torch.full((2, 4, 4), torch.nan)}, "holds NaN"),
+        (ProductQuantization(subvectors=2, centroids=4), {"other": torch.ones(2)}, "'codebooks' is missing"),
+        (ProductQuantization(subvectors=2, centroids=4), {"codebooks": torch.ones(2)}, "not 2 of 4 centroids"),
+        (ProductQuantization(subvectors=2, centroids=4), {"codebooks": torch.ones(1, 4, 8)}, "not 2 of 4 centroids"),
+        (
+            ProductQuantization(subvectors=2, centroids=4),
+            {"codebooks": torch.ones(2, 4, 3)},
+            "for vectors of dimension 6",
+        ),
+        (ProductQuantization(subvectors=2, centroids=4), {"codebooks": torch.full((2, 4, 4), torch.nan)}, "holds NaN"),
         (ScalarQuantization(bits=8), {"low": torch.ones(8)}, "'high' is missing"),
         (ScalarQuantization(bits=8), {"low": torch.ones(8), "high": torch.ones(7)}, "not the two ends"),
         (

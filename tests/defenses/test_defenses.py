@@ -252,7 +252,7 @@ def test_a_quantile_leaves_the_outermost_values_out() -> None:
 
 def test_pieces_are_replaced_by_the_nearest_centroid() -> None:
     train, vectors = rows(300, 6), rows(25, 6, seed=1)
-    defense = ProductQuantization(pieces=3, centroids=8, iterations=4)
+    defense = ProductQuantization(subvectors=3, centroids=8, iterations=4)
     defense.fit(train, texts(300))
     books = defense.state()["codebooks"]
     assert books.shape == (3, 8, 2)
@@ -270,7 +270,7 @@ def test_codebooks_are_those_of_k_means() -> None:
     train = (corners[:, None] + rows(30, 2).expand(4, 30, 2)).reshape(120, 2)
     found = []
     for seed in range(6):
-        defense = ProductQuantization(pieces=1, centroids=4, iterations=50, seed=seed)
+        defense = ProductQuantization(subvectors=1, centroids=4, iterations=50, seed=seed)
         defense.fit(train, texts(120))
         centroids = defense.codebooks[0]
         owner = torch.cdist(train, centroids).argmin(dim=1)
@@ -282,10 +282,10 @@ def test_codebooks_are_those_of_k_means() -> None:
 
 def test_quantisation_that_cannot_be_fitted() -> None:
     with pytest.raises(InputError, match=r"centroids=256: there are only 10 training vectors .* at most 10"):
-        ProductQuantization(pieces=2).fit(rows(10, 4), texts(10))
-    with pytest.raises(InputError, match=r"pieces=5: vectors of width 12 cannot be cut.*take 4"):
-        ProductQuantization(pieces=5).output_dimension(12)
-    same = ProductQuantization(pieces=1, centroids=4)
+        ProductQuantization(subvectors=2).fit(rows(10, 4), texts(10))
+    with pytest.raises(InputError, match=r"subvectors=5: vectors of dimension 12 cannot be cut.*take 4"):
+        ProductQuantization(subvectors=5).output_dimension(12)
+    same = ProductQuantization(subvectors=1, centroids=4)
     same.fit(torch.ones(9, 2), texts(9))  # fewer different vectors than centroids
     assert same(torch.tensor([[1.0, 1.0]]), texts(1), "test").tolist() == [[1.0, 1.0]]
 

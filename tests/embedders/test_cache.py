@@ -509,7 +509,7 @@ def poisoned(value: float) -> Callable[[Tensor, int], Tensor]:
         lambda vectors, bad: vectors[1:],
         lambda vectors, bad: vectors[:, 1:],
     ],
-    ids=["nan", "inf", "huge", "zero", "tiny", "count", "width"],
+    ids=["nan", "inf", "huge", "zero", "tiny", "count", "dimension"],
 )
 def test_a_bad_answer_is_an_error_and_only_its_batch_is_not_stored(
     tmp_path: Path, change: Callable[[Tensor, int], Tensor]

@@ -14,7 +14,7 @@ from datamodules.inversion import InversionDataModule
 from datamodules.sources.token_inputs import CutTexts, RandomTokens
 from defenses.identity import Identity
 from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModel
+from embedders.language_model import LanguageModelEmbedder
 from embedders.observation import Observation
 from errors import InputError
 from examples import Example, Span, read_ids, written_ids
@@ -44,7 +44,7 @@ INPUTS = [[5, 17, 3], [8], [5, 17, 4], [59, 0, 1, 2, 3, 4]]
 @pytest.mark.parametrize("top_k", [None, 4, 1, 0])
 @pytest.mark.parametrize("m", [1, 3])
 def test_rows_are_the_greedy_generation(folder: Path, reference: GPT2LMHeadModel, m: int, top_k: int | None) -> None:
-    model = LanguageModel(str(folder), output_tokens=m, top_k=top_k)
+    model = LanguageModelEmbedder(str(folder), output_tokens=m, top_k=top_k)
     rows = model.embed([written_ids(ids) for ids in INPUTS])
     assert rows.shape == (4, model.dimension)
     assert rows.dtype == torch.float32
@@ -66,7 +66,7 @@ def test_rows_are_the_greedy_generation(folder: Path, reference: GPT2LMHeadModel
 
 
 def test_text_and_its_ids_are_one_input(folder: Path) -> None:
-    model = LanguageModel(str(folder))
+    model = LanguageModelEmbedder(str(folder))
     assert model.ids("w0 w58 what") == [1, 59, 0]
     assert torch.equal(model.embed(["w0 w58"]), model.embed([written_ids([1, 59])]))
     assert model.embed([""]).isfinite().all()
@@ -74,7 +74,7 @@ def test_text_and_its_ids_are_one_input(folder: Path) -> None:
 
 
 def test_relaxed_inputs_at_a_corner_are_the_ids(folder: Path) -> None:
-    model = LanguageModel(str(folder), output_tokens=2)
+    model = LanguageModelEmbedder(str(folder), output_tokens=2)
     ids = torch.tensor([[5, 17, 3], [5, 17, 4]])
     seen = model.observation.parse(model.observe(ids))
     weights = torch.nn.functional.one_hot(ids, VOCABULARY).float().requires_grad_(True)
@@ -95,7 +95,7 @@ def test_text_alone_agrees_where_the_greedy_output_is_the_same() -> None:
 
 def test_what_is_seen_is_part_of_the_fingerprint(folder: Path, tmp_path: Path) -> None:
     fingerprints = {
-        LanguageModel(str(folder), output_tokens=m, top_k=k).fingerprint for m in (1, 2) for k in (None, 0, 5)
+        LanguageModelEmbedder(str(folder), output_tokens=m, top_k=k).fingerprint for m in (1, 2) for k in (None, 0, 5)
     }
     assert len(fingerprints) == 6
 
@@ -103,27 +103,27 @@ def test_what_is_seen_is_part_of_the_fingerprint(folder: Path, tmp_path: Path) -
 def test_a_bad_model_says_so(folder: Path, tmp_path: Path) -> None:
     both = tiny_language_model(tmp_path / "bert", causal=False)
     with pytest.raises(InputError, match="no causal language model"):
-        LanguageModel(str(both)).embed(["w1"])
+        LanguageModelEmbedder(str(both)).embed(["w1"])
     large = tiny_language_model(tmp_path / "large", words=80)
     with pytest.raises(InputError, match="tokenizer has 81 ids and the model 60"):
-        LanguageModel(str(large)).embed([written_ids([70])])
+        LanguageModelEmbedder(str(large)).embed([written_ids([70])])
     bare = tmp_path / "bare"
     shutil.copytree(folder, bare, ignore=shutil.ignore_patterns("tokenizer*"))
     with pytest.raises(InputError, match="holds no tokenizer that could cut a text"):
-        LanguageModel(str(bare)).embed(["w1"])
+        LanguageModelEmbedder(str(bare)).embed(["w1"])
     headless = tmp_path / "headless"
     headless.mkdir()
     (headless / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(InputError, match="vocab_size"):
-        LanguageModel(str(headless)).embed(["w1"])
+        LanguageModelEmbedder(str(headless)).embed(["w1"])
     with pytest.raises(InputError, match=r"top_k=61.*60 logits"):
-        LanguageModel(str(folder), top_k=61).embed(["w1"])
+        LanguageModelEmbedder(str(folder), top_k=61).embed(["w1"])
     with pytest.raises(InputError, match=r"output_tokens=17.*16 positions"):
-        LanguageModel(str(folder), output_tokens=17).embed(["w1"])
+        LanguageModelEmbedder(str(folder), output_tokens=17).embed(["w1"])
     with pytest.raises(InputError, match="token id 60"):
-        LanguageModel(str(folder)).embed([written_ids([60])])
+        LanguageModelEmbedder(str(folder)).embed([written_ids([60])])
     with pytest.raises(InputError, match="17 tokens"):
-        LanguageModel(str(folder)).embed([written_ids([1] * (POSITIONS + 1))])
+        LanguageModelEmbedder(str(folder)).embed([written_ids([1] * (POSITIONS + 1))])
 
 
 def test_random_tokens_are_different_and_apart(folder: Path) -> None:
@@ -144,7 +144,7 @@ def test_random_tokens_are_different_and_apart(folder: Path) -> None:
 
 
 def test_the_data_module_keeps_ids_whole(folder: Path, tmp_path: Path) -> None:
-    model = LanguageModel(str(folder))
+    model = LanguageModelEmbedder(str(folder))
     data = InversionDataModule(RandomTokens(str(folder), max_length=4, test_per_length=20), max_tokens=1)
     data.connect(CachedEmbedder(model, tmp_path), Identity())
     data.setup("test")

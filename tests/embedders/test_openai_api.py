@@ -207,7 +207,7 @@ def test_an_empty_text_is_sent_as_a_space(server: Server) -> None:
     assert torch.equal(embedder(server).embed(["a", ""]), vectors_of(["a", " "]))
 
 
-def test_the_width_is_asked_for_or_found_with_one_text(server: Server) -> None:
+def test_the_dimension_is_asked_for_or_found_with_one_text(server: Server) -> None:
     found = embedder(server)
     assert isinstance(found, Embedder)
     assert found.dimension == found.dimension == WIDTH
@@ -383,8 +383,8 @@ WRONG: dict[str, tuple[Behaviour, str]] = {
     "a word": (changed_number(0, "x"), "no list of numbers"),
     "nested": (changed_row(0, embedding=[[1.0]] * WIDTH), "no list of numbers"),
     "base64": (changed_row(0, embedding="AAAA"), "no list of numbers"),
-    "ragged": (changed_row(0, embedding=[1.0]), "widths 1, 6"),
-    "empty": (changed(lambda found: [row["embedding"].clear() for row in found]), "of the widths 0 in"),
+    "ragged": (changed_row(0, embedding=[1.0]), "dimensions 1, 6"),
+    "empty": (changed(lambda found: [row["embedding"].clear() for row in found]), "of the dimensions 0 in"),
     "no data": (raw(b'{"object": "list"}'), r'holds no list of vectors: {"object": "list"}'),
     "a list": (raw(b"[1, 2]"), "holds no list of vectors"),
     "a page": (PAGE, r"no JSON; check embedder\.base_url.*text/html, <html> \[31mHello"),
@@ -649,7 +649,7 @@ def test_a_damaged_description_of_the_cache_costs_one_query(server: Server, tmp_
 def test_another_model_behind_the_same_name_is_found(server: Server, tmp_path: Path) -> None:
     CachedEmbedder(embedder(server), tmp_path).fill(["a"], "training")
     server.otherwise = lambda handler, body: good(handler, {**body, "dimensions": 7})
-    with pytest.raises(InputError, match=r"width 7 instead of 6, .* needs another cache_dir than"):
+    with pytest.raises(InputError, match=r"dimension 7 instead of 6, .* needs another cache_dir than"):
         CachedEmbedder(embedder(server), tmp_path).embed(["b"])
 
 
@@ -680,14 +680,14 @@ def test_a_proxy_that_is_none_is_named_without_its_password(server: Server, monk
     assert "secret" not in str(raised.value)
 
 
-def test_another_width_than_asked_for_or_than_before_is_an_error(server: Server) -> None:
+def test_another_dimension_than_asked_for_or_than_before_is_an_error(server: Server) -> None:
     server.script = [good, changed(lambda found: found[0]["embedding"].append(0.0))]
     first = embedder(server)
     first.embed(["a"])
-    with pytest.raises(InputError, match="gave vectors of width 7, the first answer had 6"):
+    with pytest.raises(InputError, match="gave vectors of dimension 7, the first answer had 6"):
         first.embed(["b"])
     server.otherwise = lambda handler, body: good(handler, {"input": body["input"]})
-    with pytest.raises(InputError, match=r"gave vectors of width 6, embedder\.dimensions asks for 3"):
+    with pytest.raises(InputError, match=r"gave vectors of dimension 6, embedder\.dimensions asks for 3"):
         embedder(server, dimensions=3).embed(["a"])
 
 

@@ -10,18 +10,18 @@ import torch
 from attacks.lm_inversion.coordinates import Coordinates, neighbours
 from attacks.lm_inversion.losses import LogitLoss
 from attacks.lm_inversion.method import Rows
-from embedders.language_model import LanguageModel
+from embedders.language_model import LanguageModelEmbedder
 from support.tiny_models import VOCABULARY, tiny_language_model
 
 TRUE = torch.tensor([[5, 17, 3], [12, 30, 8]])
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
-    return LanguageModel(str(tiny_language_model(tmp_path_factory.mktemp("model"))), device="cpu")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModelEmbedder:
+    return LanguageModelEmbedder(str(tiny_language_model(tmp_path_factory.mktemp("model"))), device="cpu")
 
 
-def rows_of(model: LanguageModel) -> Rows:
+def rows_of(model: LanguageModelEmbedder) -> Rows:
     seen = model.observation.parse(model.observe(TRUE))
     return Rows(model, seen, 3, torch.ones(2).long(), (0, 1), (0, 0), 0, torch.tensor([[5, 17, 4], [12, 9, 8]]))
 
@@ -34,7 +34,7 @@ def test_what_is_tried() -> None:
     assert tried.shape == (2, 2 + 6, 3)
 
 
-def test_a_step_finds_the_best_there_is(model: LanguageModel) -> None:
+def test_a_step_finds_the_best_there_is(model: LanguageModelEmbedder) -> None:
     rows, loss, places = rows_of(model), LogitLoss(), torch.tensor([1, 0])
     coordinates = Coordinates(loss, VOCABULARY)
     ids = torch.tensor([[9, 9, 3], [30, 40, 8]])
@@ -57,7 +57,7 @@ def test_a_step_finds_the_best_there_is(model: LanguageModel) -> None:
     assert state["spent"].max() <= VOCABULARY + 2 * 3 + 3 * 3
 
 
-def test_a_round_without_a_change_leads_elsewhere(model: LanguageModel) -> None:
+def test_a_round_without_a_change_leads_elsewhere(model: LanguageModelEmbedder) -> None:
     rows = rows_of(model)
     coordinates = Coordinates(LogitLoss(), 8)
     state = coordinates.begin(TRUE.clone())

@@ -17,7 +17,7 @@ from attacks.lm_inversion.method import Rows
 from attacks.lm_inversion.soda import SODA
 from attacks.lm_inversion.swaps import drawn_swaps, promising_tokens
 from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModel
+from embedders.language_model import LanguageModelEmbedder
 from support.tiny_models import VOCABULARY, tiny_language_model
 
 INPUTS = torch.tensor([[5, 17, 3], [12, 30, 8], [59, 3, 41]])
@@ -29,11 +29,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> LanguageModel:
-    return LanguageModel(str(folder), device="cpu")
+def model(folder: Path) -> LanguageModelEmbedder:
+    return LanguageModelEmbedder(str(folder), device="cpu")
 
 
-def rows_of(model: LanguageModel, iteration: int = 1) -> Rows:
+def rows_of(model: LanguageModelEmbedder, iteration: int = 1) -> Rows:
     count, length = INPUTS.shape
     seen = model.observation.parse(model.observe(INPUTS))
     return Rows(
@@ -48,13 +48,13 @@ def rows_of(model: LanguageModel, iteration: int = 1) -> Rows:
     )
 
 
-def connected(attack: Any, model: LanguageModel, tmp_path: Path) -> Any:
+def connected(attack: Any, model: LanguageModelEmbedder, tmp_path: Path) -> Any:
     attack.connect(tmp_path, CachedEmbedder(model, tmp_path / "cache"))
     return attack
 
 
 def test_a_step_takes_the_best_of_the_candidates_and_counts_those_that_differ(
-    model: LanguageModel, tmp_path: Path
+    model: LanguageModelEmbedder, tmp_path: Path
 ) -> None:
     attack = connected(GCG(LogitLoss(), candidates=40, k=10), model, tmp_path)
     rows = rows_of(model)
@@ -76,7 +76,7 @@ def test_a_step_takes_the_best_of_the_candidates_and_counts_those_that_differ(
         assert int(attack.passes(state)[row]) == 3 + len(options)
 
 
-def test_all_inputs_of_one_token_are_found_in_one_step(model: LanguageModel, tmp_path: Path) -> None:
+def test_all_inputs_of_one_token_are_found_in_one_step(model: LanguageModelEmbedder, tmp_path: Path) -> None:
     attack = connected(GCG(LogitLoss(), candidates=600, k=VOCABULARY, iterations=1), model, tmp_path)
     ids = torch.arange(VOCABULARY)[:, None]
     found = attack.invert(Targets(model.observe(ids), torch.arange(len(ids)), lengths=(1,) * len(ids)), attack.oracle)
@@ -84,7 +84,7 @@ def test_all_inputs_of_one_token_are_found_in_one_step(model: LanguageModel, tmp
     assert all(one.search.verified and one.search.iterations == 1 for one in found)
 
 
-def test_a_target_is_searched_the_same_alone_and_among_others(model: LanguageModel, tmp_path: Path) -> None:
+def test_a_target_is_searched_the_same_alone_and_among_others(model: LanguageModelEmbedder, tmp_path: Path) -> None:
     attack = connected(GCG(LogitLoss(), candidates=30, k=8, iterations=6, slots=2, length=3), model, tmp_path)
     rows = model.observe(INPUTS)
     together = attack.invert(Targets(rows, torch.arange(3)), attack.oracle)
@@ -94,14 +94,14 @@ def test_a_target_is_searched_the_same_alone_and_among_others(model: LanguageMod
     assert alone[0].search.loss == pytest.approx(together[2].search.loss, rel=1e-4)
 
 
-def test_restarts_add_up_their_passes(model: LanguageModel, tmp_path: Path) -> None:
+def test_restarts_add_up_their_passes(model: LanguageModelEmbedder, tmp_path: Path) -> None:
     attack = connected(GCG(LogitLoss(), candidates=20, k=5, iterations=2, restarts=3, length=3), model, tmp_path)
     (found,) = attack.invert(Targets(model.observe(INPUTS[:1]), torch.tensor([0])), attack.oracle)
     # Each of three restarts: two gradients of 3 passes, at most 20 candidates each, at most one check of each.
     assert 3 * 2 * (3 + 2) < found.search.passes <= 3 * 2 * (3 + 20 + 1)
 
 
-def test_embedding_search_is_adam_on_the_vectors(folder: Path, model: LanguageModel, tmp_path: Path) -> None:
+def test_embedding_search_is_adam_on_the_vectors(folder: Path, model: LanguageModelEmbedder, tmp_path: Path) -> None:
     overrides = ["attack=embedding_search", "embedder=language_model", f"embedder.model={folder}"]
     config = configuration.compose("train", [*overrides, "datamodule=random_tokens"])
     assert not configuration.check(config)
@@ -125,6 +125,6 @@ def test_embedding_search_is_adam_on_the_vectors(folder: Path, model: LanguageMo
     assert torch.equal(found, torch.cdist(vectors.detach(), model.input_vectors).argmin(2))
 
 
-def test_embedding_search_begins_as_far_out_as_is_said(model: LanguageModel, tmp_path: Path) -> None:
+def test_embedding_search_begins_as_far_out_as_is_said(model: LanguageModelEmbedder, tmp_path: Path) -> None:
     attack = connected(SODA(LogitLoss(), reparametrize=False, draw_std=0.25), model, tmp_path)
     assert float(attack.begin(rows_of(model, iteration=0))["z"].std()) == pytest.approx(0.25, abs=0.04)

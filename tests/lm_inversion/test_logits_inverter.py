@@ -14,7 +14,7 @@ from attacks.base import Targets
 from attacks.lm_inversion.chunked_logits import ChunkedLogits
 from attacks.lm_inversion.logits_inverter import LogitsInverter, TextLogitsInverter
 from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModel
+from embedders.language_model import LanguageModelEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
 from examples import written_ids
@@ -80,7 +80,7 @@ def overrides(folder: Path, tmp_path: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def attack_of(config: object, tmp_path: Path) -> tuple[LogitsInverter, LanguageModel]:
+def attack_of(config: object, tmp_path: Path) -> tuple[LogitsInverter, LanguageModelEmbedder]:
     model = instantiate(config.embedder, _convert_="all")  # type: ignore[attr-defined]
     attack = instantiate(config.attack, _convert_="all")  # type: ignore[attr-defined]
     attack.connect(tmp_path / "artifacts", CachedEmbedder(model, tmp_path / "cache"))

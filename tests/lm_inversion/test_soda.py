@@ -16,7 +16,7 @@ from attacks.lm_inversion.losses import LogitLoss, TextLoss
 from attacks.lm_inversion.method import Rows, State
 from attacks.lm_inversion.soda import SODA
 from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModel
+from embedders.language_model import LanguageModelEmbedder
 from embedders.minilm import MiniLM
 from embedders.observation import Observation
 from errors import InputError
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def oracle(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> CachedEmbedder:
-    return CachedEmbedder(LanguageModel(str(folder)), tmp_path_factory.mktemp("cache"))
+    return CachedEmbedder(LanguageModelEmbedder(str(folder)), tmp_path_factory.mktemp("cache"))
 
 
 def attack(oracle: CachedEmbedder | None, **settings: Any) -> SODA:
@@ -42,7 +42,7 @@ def attack(oracle: CachedEmbedder | None, **settings: Any) -> SODA:
 
 def observed(oracle: CachedEmbedder, inputs: list[tuple[int, ...]]) -> Tensor:
     model = oracle.embedder
-    assert isinstance(model, LanguageModel)
+    assert isinstance(model, LanguageModelEmbedder)
     return torch.cat([model.observe(torch.tensor([ids])) for ids in inputs])
 
 
@@ -63,7 +63,7 @@ PAIRS = [(5, 17), (12, 30), (59, 3), (8, 8), (21, 40), (33, 2)]
 
 def test_what_is_verified_is_what_brute_force_finds(oracle: CachedEmbedder) -> None:
     model = oracle.embedder
-    assert isinstance(model, LanguageModel)
+    assert isinstance(model, LanguageModelEmbedder)
     everything = torch.tensor(list(itertools.product(range(VOCABULARY), repeat=2)))
     rows = model.observe(everything)
     wanted = observed(oracle, PAIRS)
@@ -93,7 +93,7 @@ def test_a_target_alone_among_others_and_after_others_left(oracle: CachedEmbedde
 def test_the_first_step_is_signs_of_the_gradient(oracle: CachedEmbedder) -> None:
     """From Z = 0, m / sqrt v is (1 - b1) / sqrt(1 - b2) times the sign of the gradient, taken by finite differences."""
     model = oracle.embedder
-    assert isinstance(model, LanguageModel)
+    assert isinstance(model, LanguageModelEmbedder)
     made = attack(oracle, lr=0.01, betas=(0.9, 0.99), temperature=0.5, decay=0.8, reset_moments=1, reset_state=None)
     seen = model.observation.parse(observed(oracle, [(5, 17)]))
     rows = Rows(model, seen, 2, torch.tensor([1]), (0,), (0,), 0, torch.full((1, 2), -1))
@@ -118,7 +118,7 @@ def test_the_first_step_is_signs_of_the_gradient(oracle: CachedEmbedder) -> None
 
 def test_bias_correction_makes_the_first_step_one_learning_rate(oracle: CachedEmbedder) -> None:
     model = oracle.embedder
-    assert isinstance(model, LanguageModel)
+    assert isinstance(model, LanguageModelEmbedder)
     made = attack(oracle, lr=0.01, decay=1.0, bias_correction=True)
     seen = model.observation.parse(observed(oracle, [(5, 17)]))
     rows = Rows(model, seen, 2, torch.tensor([1]), (0,), (0,), 0, torch.full((1, 2), -1))
@@ -130,7 +130,7 @@ def test_bias_correction_makes_the_first_step_one_learning_rate(oracle: CachedEm
 def test_resets_draw_from_the_target_alone(oracle: CachedEmbedder) -> None:
     """A target's random numbers come from its example, length, restart and iteration, not from its row."""
     model = oracle.embedder
-    assert isinstance(model, LanguageModel)
+    assert isinstance(model, LanguageModelEmbedder)
     made = attack(oracle, reset_state=7, decay=0.9)
 
     def drawn(examples: tuple[int, ...], restarts: tuple[int, ...], iterations: list[int]) -> Tensor:
@@ -178,7 +178,7 @@ def test_passes_are_counted(oracle: CachedEmbedder) -> None:
 @pytest.mark.parametrize(("top_k", "m", "loss"), [(10, 1, LogitLoss()), (0, 4, TextLoss()), (0, 4, TextLoss(log=True))])
 def test_less_is_seen(folder: Path, tmp_path: Path, top_k: int, m: int, loss: Any) -> None:
     """What is verified gives the very observation, be it the input or another."""
-    oracle = CachedEmbedder(LanguageModel(str(folder), output_tokens=m, top_k=top_k), tmp_path)
+    oracle = CachedEmbedder(LanguageModelEmbedder(str(folder), output_tokens=m, top_k=top_k), tmp_path)
     wanted = observed(oracle, [(5,), (12,), (40,)])
     found = run(attack(oracle, loss=loss, length=1, iterations=150), oracle, [(5,), (12,), (40,)])
     verified = [p.search is not None and p.search.verified for p in found]
@@ -199,7 +199,7 @@ def test_text_loss_by_hand() -> None:
 def test_fluency_draws_to_likelier_inputs(oracle: CachedEmbedder) -> None:
     """With all weight on fluency the gradient is that of the input's likelihood, by finite differences."""
     model = oracle.embedder
-    assert isinstance(model, LanguageModel)
+    assert isinstance(model, LanguageModelEmbedder)
     made = attack(oracle, fluency=1e6, temperature=0.5)
     seen = model.observation.parse(observed(oracle, [(5, 17)]))
     rows = Rows(model, seen, 2, torch.tensor([1]), (0,), (0,), 0, torch.full((1, 2), -1))
@@ -321,6 +321,6 @@ def test_what_is_wrong_is_said(oracle: CachedEmbedder, folder: Path, tmp_path: P
         inverted(attack(oracle, length="known"))
     with pytest.raises(InputError, match="MiniLM is no language model"):
         inverted(attack(oracle), by=CachedEmbedder(MiniLM(), tmp_path))
-    words = CachedEmbedder(LanguageModel(str(folder), top_k=0), tmp_path)
+    words = CachedEmbedder(LanguageModelEmbedder(str(folder), top_k=0), tmp_path)
     with pytest.raises(InputError, match="attack/loss=text"):
         inverted(attack(words), torch.zeros(1, 1), by=words)

@@ -16,7 +16,7 @@ from examples import Span
 from metrics.clipped import clipped_bleu1, clipped_rouge1
 from metrics.micro import Sets
 from metrics.names import names
-from metrics.perplexity import Likelihood, perplexity
+from metrics.perplexity import Likelihood
 from metrics.scored import Scored
 from metrics.scoring import score
 from metrics.stop_words import STOP_WORDS, content_words, stop_words
@@ -239,7 +239,7 @@ def test_perplexity_is_over_all_tokens() -> None:
         Scored("f", "", likelihood=Likelihood(0.0, 0)),
     ]
     assert score(rows)["perplexity"] == pytest.approx((2 * 2 * 16) ** (1 / 3))
-    assert perplexity([Likelihood(0.0, 0)]) is None
+    assert score(rows[2:])["perplexity"] is None
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from attacks.nearest_neighbor import NearestNeighbor
 from configuration.ending import ending
 from datamodules.vector_stores.sampling import open_store
 from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModel
+from embedders.language_model import LanguageModelEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError, redacted
 from examples import Span
@@ -241,7 +241,7 @@ def test_a_changed_attack_reads_the_test_texts_anew(place: Place, monkeypatch: p
 def test_vectors_of_another_space(place: Place) -> None:
     path = place.base / "other.npy"
     np.save(path, place.vectors[:, :100])
-    assert "vectors of width 100, but this attack was trained on width 384" in place.refuse(f"vectors={path}")
+    assert "vectors of dimension 100, but this attack was trained on dimension 384" in place.refuse(f"vectors={path}")
     np.save(path, place.vectors * 7)
     message = place.refuse(f"vectors={path}")
     assert "median length is 7, but the run's embedder gives vectors of length 1" in message
@@ -397,7 +397,7 @@ def test_a_run_that_was_not_tested_can_only_be_measured(place: Place) -> None:
 
 def test_a_run_on_a_language_models_output_is_no_auditor(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="an audit is of embeddings"):
-        check_embedder(tmp_path, CachedEmbedder(LanguageModel("nowhere"), tmp_path))
+        check_embedder(tmp_path, CachedEmbedder(LanguageModelEmbedder("nowhere"), tmp_path))
     check_embedder(tmp_path, CachedEmbedder(MiniLM(), tmp_path))
 
 
@@ -409,7 +409,7 @@ def test_an_attacker_of_defended_vectors_is_for_a_store_of_such(place: Place) ->
     assert "add defense.hypotheses=defended" in place.refuse(*lines)
     found = place.audit("defended", *lines, "defense.hypotheses=defended", defenses='["defense=rounding"]')
     assert (found["width"], found["readable"]["value"], found["rows"][0]["cosine"]) == (128, 21 / 41, pytest.approx(1))
-    assert "vectors of width 384" in place.refuse(f"run={run}", "defense.hypotheses=defended")
+    assert "vectors of dimension 384" in place.refuse(f"run={run}", "defense.hypotheses=defended")
 
 
 # -- parts ------------------------------------------------------------------------------------------------------------

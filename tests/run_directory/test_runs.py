@@ -328,6 +328,15 @@ def test_former_names_of_classes_are_those_of_today(tmp_path: Path) -> None:
     assert attack.optimizer.parts[0] == {"_target_": "datamodules.sources.hub.HubSet", "n": 1}
 
 
+def test_former_names_of_settings_and_classes(tmp_path: Path) -> None:
+    old = {"_target_": "defenses.product_quantization.ProductQuantization", "pieces": 8, "seed": 0}
+    scoring = {"_target_": "metrics.language_model.LanguageModel", "pieces": 1}
+    runs.write_config(tmp_path, {"defense": {"_target_": "defenses.chain.Chain", "a": old}, "scoring": scoring})
+    config = runs.read_config(tmp_path)
+    assert config.defense.a == {**{key: old[key] for key in ("_target_", "seed")}, "subvectors": 8}
+    assert config.scoring == {"_target_": "scoring.language_model.PerplexityModel", "pieces": 1}
+
+
 @pytest.mark.parametrize(("old", "new"), sorted(renamed._MODULES.items()))
 def test_a_former_module_is_one_of_today(old: str, new: str) -> None:
     assert importlib.util.find_spec(new) is not None

@@ -19,10 +19,12 @@ from datamodules.truncation import Truncation
 from errors import InputError
 from evaluate import evaluate
 from examples import Example, Span
-from metrics.perplexity import perplexity
+from metrics.fluency import Perplexity
+from metrics.perplexity import Likelihood
+from metrics.scored import Scored
 from models.tokenizing import train_tokenizer
 from reports.scoring import score_predictions
-from scoring.language_model import LanguageModel
+from scoring.language_model import PerplexityModel
 from scoring.models import ScoringModels
 from scoring.taggers import SpacyTagger, StanzaTagger
 from train import train
@@ -158,10 +160,15 @@ def log_probabilities(folder: Path, text: str, window: int) -> list[float]:
     return found
 
 
+def perplexity(likelihoods: Sequence[Likelihood]) -> float:
+    metric = Perplexity()
+    return metric.value(metric.statistics([Scored("", "", likelihood=one) for one in likelihoods]))
+
+
 @pytest.mark.parametrize("window", [64, 9, 2])
 def test_likelihoods_agree_with_one_token_at_a_time(gpt2: Path, window: int) -> None:
     texts = [*TEXTS, TEXTS[0], "late " * 12]
-    got = LanguageModel(str(gpt2), window=window).likelihoods(texts)
+    got = PerplexityModel(str(gpt2), window=window).likelihoods(texts)
     for text, one in zip(texts, got, strict=True):
         expected = log_probabilities(gpt2, text, window)
         assert one.tokens == len(expected)
@@ -171,7 +178,7 @@ def test_likelihoods_agree_with_one_token_at_a_time(gpt2: Path, window: int) -> 
 
 
 def test_likelihoods_do_not_depend_on_order_or_repetition(gpt2: Path) -> None:
-    model = LanguageModel(str(gpt2))
+    model = PerplexityModel(str(gpt2))
     once = dict(zip(TEXTS, model.likelihoods(TEXTS), strict=True))
     shuffled = [*TEXTS[::-1], *TEXTS]
     assert model.likelihoods(shuffled) == [once[text] for text in shuffled]
@@ -179,11 +186,11 @@ def test_likelihoods_do_not_depend_on_order_or_repetition(gpt2: Path) -> None:
 
 def test_language_models_that_cannot_be_used(gpt2: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"scoring\.language_model\.window=65: .* has room for 64 tokens"):
-        LanguageModel(str(gpt2), window=65).likelihoods(["a"])
+        PerplexityModel(str(gpt2), window=65).likelihoods(["a"])
     with pytest.raises(InputError, match=r"scoring\.language_model\.model=no/such-model: no causal language model"):
-        ScoringModels(language_model=LanguageModel("no/such-model")).check()
+        ScoringModels(language_model=PerplexityModel("no/such-model")).check()
     with pytest.raises(InputError, match=r"scoring\.language_model\.model="):
-        LanguageModel(str(tmp_path)).likelihoods(["a"])
+        PerplexityModel(str(tmp_path)).likelihoods(["a"])
 
 
 # -- together ---------------------------------------------------------------------------------------------------------
@@ -259,7 +266,7 @@ def test_from_end_to_end(ruler: Path, gpt2: Path, tmp_path: Path) -> None:
     assert got["entity_recovery_unseen"] is None  # the training text was not tagged
     assert got["cosine_second"] == pytest.approx(got["cosine"])  # the second embedder is the first
     rows = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
-    model = LanguageModel(str(gpt2))
+    model = PerplexityModel(str(gpt2))
     assert got["perplexity"] == perplexity(model.likelihoods([row["prediction"] for row in rows]))
     assert rows[0]["spans"] == [[0, 3, "PERSON"], [13, 18, "GPE"]]
     assert got["micro_piece_f1"] > 0
