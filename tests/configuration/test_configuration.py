@@ -165,6 +165,8 @@ def test_all_that_is_misspelt_is_reported_at_once() -> None:
         "attack.decodng.beams=3",
         "beams=4",
         "trainer.max_stps=4",
+        "defense=product_quantization",
+        "defense.pieces=8",
         "trainer.val_check_interval=7",
         "+seed=3",
         "+colour=red",
@@ -184,6 +186,7 @@ def test_all_that_is_misspelt_is_reported_at_once() -> None:
         "attack.decodng: unknown key, did you mean decoding?",
         "beams: unknown key, did you mean attack.decoding.beams?",
         "trainer.max_stps: unknown key, did you mean max_steps?",
+        "defense.pieces: unknown key, did you mean subvectors?",
         "trainer.val_check_interval: not set by the chosen option; to set it, write +trainer.val_check_interval=7",
         "+seed=3: stands there already, leave out the +",
         "colour: unknown key, valid: attack, cache_dir, callbacks, choices, ckpt_path, datamodule, defense, embedder, "

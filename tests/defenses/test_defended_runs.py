@@ -281,11 +281,7 @@ def test_a_fitted_state_belongs_to_its_settings_and_embedder(tmp_path: Path) -> 
         (ProductQuantization(subvectors=2, centroids=4), {"other": torch.ones(2)}, "'codebooks' is missing"),
         (ProductQuantization(subvectors=2, centroids=4), {"codebooks": torch.ones(2)}, "not 2 of 4 centroids"),
         (ProductQuantization(subvectors=2, centroids=4), {"codebooks": torch.ones(1, 4, 8)}, "not 2 of 4 centroids"),
-        (
-            ProductQuantization(subvectors=2, centroids=4),
-            {"codebooks": torch.ones(2, 4, 3)},
-            "for vectors of dimension 6",
-        ),
+        (ProductQuantization(subvectors=2, centroids=4), {"codebooks": torch.ones(2, 4, 3)}, "vectors of dimension 6"),
         (ProductQuantization(subvectors=2, centroids=4), {"codebooks": torch.full((2, 4, 4), torch.nan)}, "holds NaN"),
         (ScalarQuantization(bits=8), {"low": torch.ones(8)}, "'high' is missing"),
         (ScalarQuantization(bits=8), {"low": torch.ones(8), "high": torch.ones(7)}, "not the two ends"),
@@ -317,7 +313,7 @@ def test_a_fitted_state_that_fits_nothing_is_one_message(
 
 def test_a_fitted_defense_goes_from_training_to_evaluation(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     chain, of_it = "defense=[rounding,product_quantization]", "defense.product_quantization"
-    quantised = [chain, "defense.rounding.step=1e-3", f"{of_it}.pieces=4", f"{of_it}.centroids=6"]
+    quantised = [chain, "defense.rounding.step=1e-3", f"{of_it}.subvectors=4", f"{of_it}.centroids=6"]
     run = place.train("run", *quantised)
     first = metrics(run)
     assert first["cosine"] < 0.9999
