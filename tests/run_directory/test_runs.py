@@ -331,8 +331,8 @@ def test_former_names_of_classes_are_those_of_today(tmp_path: Path) -> None:
 def test_former_names_of_settings_and_classes(tmp_path: Path) -> None:
     old = {"_target_": "defenses.product_quantization.ProductQuantization", "pieces": 8, "seed": 0}
     scoring = {"_target_": "metrics.language_model.LanguageModel", "pieces": 1}
-    runs.write_config(tmp_path, {"defense": {"_target_": "defenses.chain.Chain", "a": old}, "scoring": scoring})
-    config = runs.read_config(tmp_path)
+    write_config(tmp_path, {"defense": {"_target_": "defenses.chain.Chain", "a": old}, "scoring": scoring})
+    config = read_config(tmp_path)
     assert config.defense.a == {**{key: old[key] for key in ("_target_", "seed")}, "subvectors": 8}
     assert config.scoring == {"_target_": "scoring.language_model.PerplexityModel", "pieces": 1}
 
