@@ -235,9 +235,9 @@ class Attack(LightningModule):
             if self.reads_training_text:
                 self.data.setup("fit")  # texts and vectors to prepare from, also where nothing is fitted
             if self.trainer.is_global_zero:
-                known = self.data.examples("train") if self.reads_training_text else []
+                known = self.data.examples("train").texts if self.reads_training_text else []
                 self.artifacts.mkdir(parents=True, exist_ok=True)
-                self.prepare([example.text for example in known], self.artifacts)
+                self.prepare(known, self.artifacts)
             self.trainer.strategy.barrier("prepare")
         if not self._built:
             with self._reading():

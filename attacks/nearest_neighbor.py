@@ -48,7 +48,7 @@ class NearestNeighbor(Attack):
     def setup(self, stage: str) -> None:
         """See Attack; an attacker who is told of a defense compares with defended training vectors."""
         self._known = lambda rows: self.data.vectors("train", rows)
-        self._ids = [] if self.from_checkpoint else [example.tokens for example in self.data.examples("train")]
+        self._ids = [] if self.from_checkpoint else list(self.data.examples("train").column("tokens"))
         super().setup(stage)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:

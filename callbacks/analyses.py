@@ -43,7 +43,7 @@ class Analyses(Callback):
         assert isinstance(pl_module, Attack)
         if not trainer.is_global_zero:
             return
-        texts = [example.text for example in self.training.examples("train")]
+        texts = self.training.examples("train").texts
         if not texts:  # of data for attacks that only search
             return
         rows = read_rows(self.directory / layout.PREDICTIONS)

@@ -21,6 +21,7 @@ from torch import Tensor
 from errors import InputError
 
 Indices = NDArray[np.int64]
+Lengths = NDArray[np.int32]
 Batch = dict[str, Tensor]
 
 POOL = 64  # batches sorted by length together: large enough for little padding, small enough to keep batches random
@@ -34,7 +35,7 @@ class LengthBucketBatchSampler:
     number, and the few batches left over are skipped in this epoch.
 
     Args:
-        lengths: Length of every example, (n,).
+        lengths: Length of every example, (n,) integers.
         batch_size: Examples in a batch of one rank; smaller where that would leave a rank without any.
         seed: With the epoch, decides the order.
         rank: This rank.
@@ -43,7 +44,7 @@ class LengthBucketBatchSampler:
     """
 
     def __init__(
-        self, lengths: Indices, batch_size: int, seed: int = 0, rank: int = 0, world_size: int = 1, pool: int = POOL
+        self, lengths: Lengths, batch_size: int, seed: int = 0, rank: int = 0, world_size: int = 1, pool: int = POOL
     ) -> None:
         self.lengths = lengths
         self.batch_size = max(1, min(batch_size, len(lengths) // world_size))
@@ -79,8 +80,9 @@ class LengthBucketBatchSampler:
         generator = np.random.default_rng((self.seed, self.epoch))
         count = len(self.lengths)
         order = generator.permutation(count)
-        pools = np.arange(count) // (self.batch_size * self.pool)
-        order = order[np.lexsort((self.lengths[order], pools))]
+        size = self.batch_size * self.pool
+        for pool in (order[begin : begin + size] for begin in range(0, count, size)):  # sorted in place
+            pool[:] = pool[np.argsort(self.lengths[pool], kind="stable")]
         return order, generator.permutation(-(-count // self.batch_size))
 
     def _identity(self) -> dict[str, int]:
@@ -135,7 +137,7 @@ class EvaluationBatchSampler:
     """
 
     def __init__(
-        self, count: int, batch_size: int, rank: int = 0, world_size: int = 1, lengths: Indices | None = None
+        self, count: int, batch_size: int, rank: int = 0, world_size: int = 1, lengths: Lengths | None = None
     ) -> None:
         order = np.arange(count) if lengths is None else np.argsort(lengths, kind="stable")
         rounds = -(-count // (batch_size * world_size))

@@ -10,7 +10,9 @@ batch["vectors"], batch["labels"]                     # (64, d) float32, (64, T)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -21,22 +23,26 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
+from datamodules.arrow_examples import ArrowExamples, to_arrow
 from datamodules.batching import (
     Batch,
     BatchLoader,
     EvaluationBatchSampler,
     Indices,
     LengthBucketBatchSampler,
+    Lengths,
     ResumableLoader,
 )
 from datamodules.defended import DefendedEmbedder, FittedDefense, defended
 from datamodules.languages import InLanguages, Languages, shared_out
-from datamodules.sources.base import SPLITS, Downloaded, Source, folded, numbered
+from datamodules.sources.base import SPLITS, Downloaded, Source, folded
 from datamodules.sources.data_files import DataFile, check_unchanged, described, files_of
 from datamodules.token_ids import Encode, TokenIds
-from datamodules.truncation import Truncation
+from datamodules.truncation import CHUNK, Truncation
 from defenses.base import Defense
 from defenses.threat import Hypotheses
+from embedders.cache.index import Positions, distinct
+from embedders.cache.shards import text_keys
 from errors import InputError, did_you_mean
 from examples import Example, Split
 
@@ -44,6 +50,7 @@ if TYPE_CHECKING:
     from embedders.cache.cached import CachedEmbedder, CachedVectors
 
 DEFENSE_SAMPLE = 100_000  # training vectors that a defense is fitted to: enough for means and codebooks, bounded memory
+PARTS = 16  # of the keys among which repeats are looked for, one after another
 EMBEDDING_LIMIT = timedelta(days=30)  # how long a rank waits for the others to embed their part
 
 STAGES: Mapping[str | None, tuple[Split, ...]] = {
@@ -113,7 +120,7 @@ class InversionDataModule(LightningDataModule):
         self.attributes = tuple(attributes)
         self.encode: Encode | None = None
         self.encodes_ids = False  # whether it is given written-out ids where an example is ids
-        self._examples: Mapping[Split, Sequence[Example]] | None = None
+        self._examples: Mapping[Split, ArrowExamples] | None = None
         self.files_read: Sequence[DataFile] = ()
         self._views: dict[Split, CachedVectors] = {}
         self._embedder: CachedEmbedder | None = None
@@ -243,13 +250,13 @@ class InversionDataModule(LightningDataModule):
         if not missing:
             return
         rank, world_size = self._place()
-        texts = {split: [example.query for example in self.examples(split)] for split in missing}
-        everything = [text for split in missing for text in texts[split]]
+        texts = {split: self.examples(split).queries for split in missing}
+        everything = functools.reduce(operator.add, texts.values())
         self.embedder.fill(everything, "training", rank=rank, world_size=world_size, barrier=_barrier())
         for split in missing:
             self._views[split] = self.embedder.view(texts[split])
 
-    def examples(self, split: Split) -> Sequence[Example]:
+    def examples(self, split: Split) -> ArrowExamples:
         """The examples of a split: cut, without repeats, numbered by position. Needs no embedder."""
         if self._examples is None:
             self._examples = self._read()
@@ -320,31 +327,31 @@ class InversionDataModule(LightningDataModule):
             batch["labels"] = labels.padded(indices)
         return batch
 
-    def _labels(self, split: Split) -> tuple[TokenIds | None, Indices]:
+    def _labels(self, split: Split) -> tuple[TokenIds | None, Lengths]:
         """Labels of a split, and the lengths to sort by: in tokens where there are labels, else in characters."""
-        texts = [example.query if self.encodes_ids else example.text for example in self.examples(split)]
+        texts = self.examples(split).queries if self.encodes_ids else self.examples(split).texts
         if self.encode is None:
-            return None, np.fromiter(map(len, texts), np.int64, len(texts))
+            return None, np.fromiter(map(len, texts), np.int32, len(texts))
         labels = TokenIds(texts, self.encode)
         return labels, labels.lengths
 
-    def _read(self) -> Mapping[Split, Sequence[Example]]:
+    def _read(self) -> Mapping[Split, ArrowExamples]:
         self.files_read = described(files_of(self.source))
-        found = self.languages.kept(self.source.load())
+        found = dict(self.languages.kept(self.source.load()))
         truncation = Truncation(self.max_tokens, self.tokenizer)
-        kept: dict[Split, Sequence[Example]] = {}
+        kept: dict[Split, ArrowExamples] = {}
         held_out: set[str] = set()
         for split in reversed(SPLITS):  # test first: what repeats it is dropped from the others
-            cut = [e for e in truncation.cut(found.get(split, ())) if e.tokens or (e.text and e.reference)]
-            examples = list(_new(cut, held_out)) if self.drop_repeated else cut
+            cut = to_arrow(e for e in truncation.cut(found.pop(split, ())) if e.tokens or (e.text and e.reference))
+            examples = cut.select(_new(cut, held_out)) if self.drop_repeated else cut
             if dropped := len(cut) - len(examples):
                 rank_zero_info(f"{split}: {dropped} of {len(cut)} texts dropped, repeats of this or a held-out split")
             if self.drop_repeated and split != "train":
                 held_out.update(folded(text) for example in examples for text in _texts(example))
-            kept[split] = numbered(shared_out(examples, self.limits[split]))
+            kept[split] = shared_out(examples, self.limits[split])
         sizes = ", ".join(f"{len(kept[split])} {split}" for split in SPLITS)
         rank_zero_info(f"texts: {sizes}; {truncation.cut_texts} were cut to {self.max_tokens} tokens")
-        if truncation.cut_texts and any(example.original is not None for example in kept["test"]):
+        if truncation.cut_texts and any(original is not None for original in kept["test"].column("original")):
             rank_zero_warn(
                 f"datamodule.max_tokens={self.max_tokens}: {truncation.cut_texts} texts were cut, and what was added "
                 "to an original may have been cut off again; give more, the same for all evaluations to be compared"
@@ -352,10 +359,10 @@ class InversionDataModule(LightningDataModule):
         self._check_attributes(kept)
         return kept
 
-    def _check_attributes(self, kept: Mapping[Split, Sequence[Example]]) -> None:
+    def _check_attributes(self, kept: Mapping[Split, ArrowExamples]) -> None:
         if not self.attributes:
             return
-        known = {name for split in SPLITS for example in kept[split] for name in example.attributes}
+        known = {name for split in SPLITS for found in kept[split].column("attributes") for name in found or ()}
         for name in self.attributes:
             if name not in known:
                 raise InputError(f"datamodule.attributes: no text has {name!r}; {did_you_mean(name, known)}")
@@ -370,7 +377,7 @@ class InversionDataModule(LightningDataModule):
 
     def _language(self) -> str | None:
         """The language that an attack trained on these texts writes, where it is one."""
-        found = {example.language for example in self.examples("train")}
+        found = set(self.examples("train").column("language"))
         return found.pop() if len(found) == 1 else None
 
     def _place(self) -> tuple[int, int]:
@@ -378,17 +385,21 @@ class InversionDataModule(LightningDataModule):
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
 
 
-def _new(examples: Sequence[Example], held_out: set[str]) -> Iterator[Example]:
-    """Examples whose reference did not come before, and none of whose folded texts is held out.
+def _new(examples: Sequence[Example], held_out: set[str]) -> Positions:
+    """Positions of the examples whose reference did not come before, and none of whose folded texts is held out.
 
     The reference decides, so that texts and their lengthened versions keep the same examples at the same places.
     """
-    seen: set[str] = set()
-    for example in examples:
-        itself = example.reference if example.tokens is None else example.query
-        if itself not in seen and not (held_out and any(folded(t) in held_out for t in _texts(example))):
-            seen.add(itself)
-            yield example
+    keys = np.empty((len(examples), 2), np.uint64)
+    free = np.ones(len(examples), bool)
+    for begin in range(0, len(examples), CHUNK):
+        place = slice(begin, begin + CHUNK)
+        some = examples[place]
+        keys[place] = text_keys([e.reference if e.tokens is None else e.query for e in some])
+        if held_out:
+            free[place] = [not any(folded(text) in held_out for text in _texts(e)) for e in some]
+    shares = (np.flatnonzero(free & (keys[:, 0] % PARTS == part)) for part in range(PARTS))  # sorting needs much memory
+    return np.sort(np.concatenate([share[distinct(keys[share])] for share in shares]))
 
 
 def _texts(example: Example) -> tuple[str, ...]:

@@ -9,6 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
+from datamodules.arrow_examples import ArrowExamples, to_arrow
 from datamodules.sources.base import Source
 from errors import InputError, did_you_mean, listed
 from examples import Example, Split
@@ -74,8 +77,8 @@ class Languages:
         key, wanted = self._wanted[split]
         if wanted is None:
             return found[split]
-        together = [other for other, (name, _) in self._wanted.items() if name == key]
-        present = Counter(example.language for other in together for example in found.get(other, ()))
+        together = (to_arrow(found.get(other, ())) for other, (name, _) in self._wanted.items() if name == key)
+        present = Counter(language for examples in together for language in examples.column("language"))
         for language in wanted:
             if present and language not in present:
                 known = sorted(name for name in present if name is not None)
@@ -88,25 +91,27 @@ class Languages:
                     f"datamodule.{key}: no text is in {language!r}; present: {listed(known)}; "
                     f"{did_you_mean(language, known)}"
                 )
-        return [example for example in found[split] if example.language in wanted]
+        examples = to_arrow(found[split])
+        return examples.select(np.flatnonzero([language in wanted for language in examples.column("language")]))
 
 
-def shared_out(examples: Sequence[Example], limit: int | None) -> Sequence[Example]:
+def shared_out(examples: Sequence[Example], limit: int | None) -> ArrowExamples:
     """At most ``limit`` examples, in order: of each language the first ones, about equally many.
 
     A data set that lists one language after another would otherwise be cut to its first language. Where a language has
     fewer than its share, the others share the rest.
     """
-    if limit is None or len(examples) <= limit:
-        return examples
-    counts = Counter(example.language for example in examples)
+    found = to_arrow(examples)
+    if limit is None or len(found) <= limit:
+        return found
+    counts = Counter(found.column("language"))
     shares: dict[str | None, int] = {}
     for place, language in enumerate(sorted(counts, key=lambda name: (counts[name], name or ""))):
         left = limit - sum(shares.values())
         shares[language] = min(counts[language], left // (len(counts) - place))
     chosen = []
-    for example in examples:
-        if shares[example.language]:
-            shares[example.language] -= 1
-            chosen.append(example)
-    return chosen
+    for place, language in enumerate(found.column("language")):
+        if shares[language]:
+            shares[language] -= 1
+            chosen.append(place)
+    return found.select(np.array(chosen, np.int64))

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules.batching import Indices
+from datamodules.temporary_map import TemporaryMap
 
 IGNORED = -100  # a label that no loss counts
 ENCODED_TOGETHER = 16_384  # texts: bounds the lists of ids that exist at one time
+READ_BEFORE_RELEASE = 16_384  # rows of ids, which then leave the memory
 
 
 class Encode(Protocol):
@@ -24,17 +26,22 @@ class Encode(Protocol):
 
 
 class TokenIds:
-    """Token ids of many texts, end to end in one array: millions of short lists would take ten times the memory."""
+    """Token ids of many texts, end to end in one memory-mapped file.
+
+    Attributes:
+        lengths: Ids of each text, (n,).
+    """
 
     def __init__(self, texts: Sequence[str], encode: Encode) -> None:
-        chunks: list[NDArray[np.int32]] = [np.empty(0, np.int32)]
-        self.lengths: Indices = np.empty(len(texts), np.int64)
+        memory = TemporaryMap()
+        self.lengths: NDArray[np.int32] = np.empty(len(texts), np.int32)
         for start in range(0, len(texts), ENCODED_TOGETHER):
             ids = encode(texts[start : start + ENCODED_TOGETHER])
             self.lengths[start : start + len(ids)] = [len(row) for row in ids]
-            chunks.append(np.fromiter(chain.from_iterable(ids), np.int32))
-        self._ids = np.concatenate(chunks)
-        self._ends = np.cumsum(self.lengths)
+            memory.write(np.fromiter(chain.from_iterable(ids), np.int32).tobytes())
+        memory.write(bytes(4))  # of no text: an empty file cannot be mapped
+        self._memory, self._ids = memory, np.frombuffer(memory.content(), np.int32)
+        self._ends = np.cumsum(self.lengths, dtype=np.int64)
 
     def padded(self, indices: Indices) -> Tensor:
         """Labels of some texts, (B, T) int64 with T the longest of them, padded with -100."""
@@ -43,4 +50,5 @@ class TokenIds:
         within = places < lengths[:, None]
         padded = np.full(within.shape, IGNORED, np.int64)
         padded[within] = self._ids[((self._ends[indices] - lengths)[:, None] + places)[within]]
+        self._memory.read(len(indices), most=READ_BEFORE_RELEASE)
         return torch.from_numpy(padded)

@@ -8,8 +8,9 @@ decoding the tokens would give the tokenizer's version of the text (lower-cased,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,23 +41,20 @@ class Truncation:
         self.cut_texts = 0
         self._tokenizer = load_tokenizer(tokenizer)
 
-    def cut(self, examples: Iterable[Example]) -> list[Example]:
+    def cut(self, examples: Iterable[Example]) -> Iterator[Example]:
         """The examples with their references, in order, white space at the end removed; spans beyond are dropped.
 
         An example of token ids stays as it is: its source has cut it.
 
         ``cut_texts`` counts, over all calls, the texts that lost tokens.
         """
-        found = list(examples)
-        ends = self._ends([example.text for example in found])
-        if any(example.tokens is not None for example in found):
-            ends = [end if e.tokens is None else len(e.text) for e, end in zip(found, ends, strict=True)]
-        self.cut_texts += sum(end < len(example.text) for example, end in zip(found, ends, strict=True))
-        bounds = iter(self._ends([example.original for example in found if example.original is not None]))
-        return [
-            shortened(example, end, None if example.original is None else next(bounds))
-            for example, end in zip(found, ends, strict=True)
-        ]
+        source = iter(examples)
+        while found := list(islice(source, CHUNK)):
+            ends = self._ends([example.text for example in found])
+            bounds = iter(self._ends([example.original for example in found if example.original is not None]))
+            for example, end in zip(found, ends, strict=True):
+                self.cut_texts += example.tokens is None and end < len(example.text)
+                yield shortened(example, end, None if example.original is None else next(bounds))
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of the tokens of whole texts, in order, special tokens left out."""
@@ -65,15 +63,13 @@ class Truncation:
     def _ends(self, texts: Sequence[str]) -> list[int]:
         """Characters of each text to keep."""
         ends = []
-        for start in range(0, len(texts), CHUNK):
-            chunk = texts[start : start + CHUNK]
-            begins = [_begin(text, GLANCE * self.max_tokens) for text in chunk]
-            encodings = self._tokenizer.encode_batch(begins, add_special_tokens=False)
-            for text, begin, encoding in zip(chunk, begins, encodings, strict=True):
-                if len(begin) < len(text) and len(encoding) <= self.max_tokens:  # of very long words
-                    encoding = self._tokenizer.encode(text, add_special_tokens=False)
-                fits = len(encoding) <= self.max_tokens
-                ends.append(len(text) if fits else encoding.token_to_chars(self.max_tokens - 1)[1])
+        begins = [_begin(text, GLANCE * self.max_tokens) for text in texts]
+        encodings = self._tokenizer.encode_batch(begins, add_special_tokens=False)
+        for text, begin, encoding in zip(texts, begins, encodings, strict=True):
+            if len(begin) < len(text) and len(encoding) <= self.max_tokens:  # of very long words
+                encoding = self._tokenizer.encode(text, add_special_tokens=False)
+            fits = len(encoding) <= self.max_tokens
+            ends.append(len(text) if fits else encoding.token_to_chars(self.max_tokens - 1)[1])
         return ends
 
 

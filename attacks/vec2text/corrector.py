@@ -9,6 +9,7 @@ guess round after round. Its run keeps a copy of the inverter, so it is a whole 
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -185,8 +186,7 @@ class Corrector(IterativeAttack):
             return
         # The vectors stand for whatever decides them: embedder, defense, its strength.
         sample = self.data.vectors(split, range(0, len(examples), -(-len(examples) // BLOCK)), epoch=0)
-        texts = [example.text for example in examples]
-        who = identity(self.artifacts / INVERTER), texts_key(texts), weights_key({"vectors": sample})
+        who = identity(self.artifacts / INVERTER), texts_key(examples.texts), weights_key({"vectors": sample})
         recipes = self.plan.recipes(self._matched_noise) if split == "train" else [Recipe()]
         for recipe in recipes:
             folder = self.plan.folder(*who, recipe)
@@ -244,7 +244,6 @@ class Corrector(IterativeAttack):
     def _describe(self, split: Split, name: str, texts: Sequence[str], made: Hypotheses) -> None:
         """Say how good a set is, and keep the histogram of its cosines (figure 4) for the report."""
         assert self.artifacts is not None
-        examples = self.data.examples(split)
         cosines: list[float] = []
         for begin in range(0, len(texts), BLOCK):
             block = list(range(begin, min(begin + BLOCK, len(texts))))
@@ -252,7 +251,7 @@ class Corrector(IterativeAttack):
             vectors = made.vectors[block]
             if targets.shape == vectors.shape:
                 cosines += cosine_rows(vectors, targets).tolist()
-        exact = sum(text == example.text for text, example in zip(texts, examples, strict=True)) / len(texts)
+        exact = sum(map(operator.eq, texts, self.data.examples(split).texts)) / len(texts)
         rank_zero_info(
             f"hypotheses of the {split} texts, {name}: {100 * exact:.1f} % right, mean cosine {np.mean(cosines):.3f}"
         )

@@ -16,6 +16,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
+from datamodules.arrow_examples import to_arrow
 from datamodules.collections.base import Collection
 from datamodules.truncation import Truncation
 from defenses.base import Defense
@@ -54,7 +55,9 @@ class Searchable:
         self.documents, self.queries = collection.documents, collection.queries
         if max_tokens is not None:
             truncation = Truncation(max_tokens, tokenizer)
-            self.documents, self.queries = truncation.cut(self.documents), truncation.cut(self.queries)
+            self.documents, self.queries = (
+                to_arrow(truncation.cut(examples)) for examples in (self.documents, self.queries)
+            )
         self._views: tuple[CachedVectors, CachedVectors] | None = None
 
     def embed(self) -> None:

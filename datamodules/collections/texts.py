@@ -18,9 +18,10 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from datamodules.arrow_examples import ArrowExamples, to_arrow
 from datamodules.collections.base import Collection
 from datamodules.collections.beir import BeirCollection
-from datamodules.sources.base import completed, numbered
+from datamodules.sources.base import completed
 from datamodules.sources.files import Fraction
 from errors import InputError
 from examples import Example, Split
@@ -83,10 +84,10 @@ class CollectionTexts:
             InputError: The collection cannot be read.
         """
         entries = (entry for _, entry in self.collection.documents() if entry.text.strip())
-        documents = [Example(0, entry.text, language=entry.language, group=entry.name) for entry in entries]
+        documents = to_arrow(Example(0, entry.text, language=entry.language, group=entry.name) for entry in entries)
         found = by_document(documents, self.fractions, self.split_seed)
         if self.begin == "sentence":
-            found["train"] = numbered([piece for one in found["train"] for piece in self._pieces(one)])
+            found["train"] = to_arrow(piece for one in found["train"] for piece in self._pieces(one))
         return found
 
     def _pieces(self, document: Example) -> Iterator[Example]:
@@ -119,9 +120,9 @@ class HeldOut:
     def load(self) -> Mapping[Split, Sequence[Example]]:
         """The test documents, uncut; ``group`` is the id of each."""
         named = zip(self.collection.documents, self.collection.document_ids, strict=True)
-        documents = [replace(example, group=name) for example, name in named]
+        documents = to_arrow(replace(example, group=name) for example, name in named)
         found = by_document(documents, self.fractions, self.split_seed)["test"]
-        return {"test": numbered([one for one in found if self.names is None or one.group in self.names])}
+        return {"test": to_arrow(one for one in found if self.names is None or one.group in self.names)}
 
     def only(self, names: Container[str]) -> HeldOut:
         """Those of them that have these ids."""
@@ -131,7 +132,7 @@ class HeldOut:
 
 def by_document(
     documents: Sequence[Example], fractions: Mapping[Split, float], seed: int
-) -> dict[Split, list[Example]]:
+) -> dict[Split, ArrowExamples]:
     """The documents in their splits, chosen by a hash of their text."""
     counts = {split: math.ceil(len(documents) * fraction) for split, fraction in fractions.items()}
     return completed({"train": documents}, counts, seed)

@@ -12,12 +12,15 @@ import hashlib
 import json
 import string
 import unicodedata
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.arrow_examples import ArrowExamples, to_arrow
 from errors import InputError, did_you_mean
 from examples import Example, Span, Split
 
@@ -176,48 +179,41 @@ def folded(text: str) -> str:
     return " ".join(text.lower().translate(_TABLE).split()) or text
 
 
-def cut_apart(examples: Sequence[Example], counts: Sequence[int], seed: int) -> list[list[Example]]:
+def cut_apart(examples: Sequence[Example], counts: Sequence[int], seed: int) -> list[ArrowExamples]:
     """Take about so many examples out, once for each of ``counts``: [the rest, the first part, ...], all in order.
 
     Chosen by a hash of the reference's folded form, so neither the order of a file nor its other texts decide, and
     repeats of a text stay together.
     """
+    found = to_arrow(examples)
     salt = seed.to_bytes(8, "little")
-    draws = [hashlib.blake2b(folded(e.reference).encode(), digest_size=8, salt=salt).digest() for e in examples]
-    lowest = sorted(draws)
-    bounds = [
-        lowest[min(end, len(lowest)) - 1] if end else b"" for end in accumulate(counts)
-    ]  # the last draw of each part
-    parts: list[list[Example]] = [[] for _ in range(len(counts) + 1)]
-    for example, draw in zip(examples, draws, strict=True):
-        parts[(bisect_left(bounds, draw) + 1) % len(parts)].append(example)
-    return parts
+    digests = (hashlib.blake2b(folded(e.reference).encode(), digest_size=8, salt=salt).digest() for e in found)
+    hashes = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
+    ends = list(accumulate(counts))
+    lowest = np.sort(hashes)
+    bounds = lowest[np.array([min(end, len(lowest)) - 1 for end in ends if end], np.intp)]  # the last hash of each part
+    nothing = ends.count(0)  # parts before the first that takes anything
+    return parted(found, (np.searchsorted(bounds, hashes) + nothing + 1) % (len(counts) + 1), len(counts) + 1)
 
 
-def numbered(examples: Sequence[Example]) -> list[Example]:
-    """The examples with their positions as index."""
-    # dataclasses.replace would take a second for 100,000 of them
-    return [
-        Example(
-            index, e.text, e.spans, e.language, e.attributes, e.group, e.context, e.original, e.tokens, e.token_labels
-        )
-        for index, e in enumerate(examples)
-    ]
+def parted(examples: ArrowExamples, parts: NDArray[np.integer[Any]], count: int) -> list[ArrowExamples]:
+    """The examples of each of ``count`` parts, of which ``parts`` (n,) gives every example's number."""
+    return [examples.select(np.flatnonzero(parts == part)) for part in range(count)]
 
 
-Cut = Callable[[Sequence[Example], Sequence[int], int], list[list[Example]]]
+Cut = Callable[[Sequence[Example], Sequence[int], int], list[ArrowExamples]]
 
 
 def completed(
     found: Mapping[Split, Sequence[Example]], counts: Mapping[Split, int], seed: int, cut_off: Cut = cut_apart
-) -> dict[Split, list[Example]]:
+) -> dict[Split, ArrowExamples]:
     """All splits, numbered; those of ``counts`` that were not found are cut off the training texts by ``cut_off``.
 
     Without training texts nothing is cut.
     """
-    absent: list[Split] = [split for split in counts if split not in found] if found.get("train") else []
-    if not absent:
-        return {split: numbered(examples) for split, examples in found.items()}
-    rest, *cut = cut_off(found["train"], [counts[split] for split in absent], seed)
-    everything = {**found, "train": rest, **dict(zip(absent, cut, strict=True))}
-    return {split: numbered(examples) for split, examples in everything.items()}
+    everything = {split: to_arrow(examples) for split, examples in found.items()}
+    absent: list[Split] = [split for split in counts if split not in found] if everything.get("train") else []
+    if absent:
+        rest, *cut = cut_off(everything["train"], [counts[split] for split in absent], seed)
+        everything |= {"train": rest, **dict(zip(absent, cut, strict=True))}
+    return everything

@@ -11,7 +11,7 @@ that names the file and line.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,8 +19,9 @@ from typing import Annotated, Any
 from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from datamodules.arrow_examples import ArrowExamples, ExampleWriter, to_arrow
 from datamodules.inversion import InversionDataModule
-from datamodules.sources.base import SPLITS, Fields, completed
+from datamodules.sources.base import SPLITS, Fields, completed, cut_apart
 from datamodules.sources.file_rows import existing, rows
 from datamodules.sources.groups import check_disjoint, cut_by_group
 from datamodules.sources.named_splits import NamedSplits
@@ -116,25 +117,24 @@ class TextFiles:
         Raises:
             InputError: A file or field is missing, a file is empty or damaged, or a row is not what it should be.
         """
-        found: dict[Split, list[Example]] = {}
+        found: dict[Split, ArrowExamples] = {}
         self._columns, self._unseen = set[str](), dict.fromkeys(self._optional())
         if self.path is None:
             for split in SPLITS:
                 if (files := self.files[split]) is not None:
-                    found[split] = [example for example, _ in self._texts(files, f"datamodule.{split}")]
+                    found[split] = to_arrow(example for example, _ in self._texts(files, f"datamodule.{split}"))
         else:
             found = self._told_apart(self.path)
         for key, name in self._unseen:
             names = ", ".join(map(str, self.data_files()))
             raise InputError(f"datamodule.{key}: no row of {names} has {name!r}; {did_you_mean(name, self._columns)}")
-        train = found.get("train", [])
-        if self.fields.group is None:
-            counts = {split: math.ceil(len(train) * fraction) for split, fraction in self.fractions.items()}
-            return completed(found, counts, self.split_seed)
-        check_disjoint(found, self.fields.group)
-        grouped = sum(example.group is not None for example in train)
-        counts = {split: math.ceil(grouped * fraction) for split, fraction in self.fractions.items()}
-        return completed(found, counts, self.split_seed, cut_by_group)
+        train = found.get("train", to_arrow(()))
+        cut_off, divisible = cut_apart, len(train)
+        if self.fields.group is not None:
+            check_disjoint(found, self.fields.group)
+            cut_off, divisible = cut_by_group, sum(group is not None for group in train.column("group"))
+        counts = {split: math.ceil(divisible * fraction) for split, fraction in self.fractions.items()}
+        return completed(found, counts, self.split_seed, cut_off)
 
     def data_files(self) -> list[Path]:
         """The files that ``load`` reads."""
@@ -146,16 +146,16 @@ class TextFiles:
         single = [("group_field", self.fields.group), ("context_field", self.fields.context)]
         return [("attributes", name) for name in self.fields.attributes] + [(k, name) for k, name in single if name]
 
-    def _told_apart(self, path: Paths) -> dict[Split, list[Example]]:
+    def _told_apart(self, path: Paths) -> dict[Split, ArrowExamples]:
         """The rows of all files, those that belong to a split."""
-        found: dict[Split, list[Example]] = {}
+        found: dict[Split, ExampleWriter] = defaultdict(ExampleWriter)
         values: Counter[str] = Counter()
         for example, value in self._texts(path, "datamodule.path"):
             values[value] += 1
             if (split := self.named.split(value)) is not None:
-                found.setdefault(split, []).append(example)
+                found[split].append(example)
         self.named.check(values)
-        return found
+        return {split: writer.finish() for split, writer in found.items()}
 
     def _texts(self, paths: Paths, key: str) -> Iterator[tuple[Example, str]]:
         """Examples with the value of their split field ('' without one); blank texts are counted and left out."""

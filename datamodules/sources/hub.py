@@ -26,6 +26,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import NonNegativeInt, PositiveInt
 
 import limits
+from datamodules.arrow_examples import ArrowExamples, to_arrow
 from datamodules.sources.base import SPLITS, completed
 from datamodules.sources.file_rows import plain_rows, rows
 from errors import InputError, did_you_mean
@@ -92,10 +93,10 @@ class HubSet:
             InputError: The set cannot be fetched, or does not have the files or fields that are declared.
         """
         cut = {split: self.sizes[split] for split in SPLITS if split in self.sizes and split not in self.files}
-        found: dict[Split, list[Example]] = {}
+        found: dict[Split, ArrowExamples] = {}
         for split in self.files:
             most = self.sizes[split] + (sum(cut.values()) if split == "train" else 0) if split in self.sizes else None
-            found[split] = list(islice(self._examples(split), most))
+            found[split] = to_arrow(islice(self._examples(split), most))
             if not found[split]:
                 raise InputError(f"{self._name}: the {split} files {list(self.files[split])} hold no text")
         return completed(found, cut, self.split_seed)

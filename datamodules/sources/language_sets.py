@@ -13,7 +13,8 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from datamodules.sources.base import SPLITS, numbered
+from datamodules.arrow_examples import to_arrow
+from datamodules.sources.base import SPLITS
 from datamodules.sources.hub import HubSet
 from errors import InputError, did_you_mean
 from examples import Example, Split
@@ -99,7 +100,7 @@ class LanguageSets:
         """
         loaded = [found.load() for found in self._sets.values()]
         return {
-            split: numbered([example for found in loaded for example in found.get(split, ())])
+            split: to_arrow(example for found in loaded for example in found.get(split, ()))
             for split in SPLITS
             if any(split in found for found in loaded)
         }

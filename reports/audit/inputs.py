@@ -82,7 +82,7 @@ def check_truths(
     whole = [_example(truths[place]) for place in places]
     data = config.datamodule
     cutter = Truncation(data.get("max_tokens", 32), data.get("tokenizer", "minilm"))
-    cut = cutter.cut(whole)
+    cut = list(cutter.cut(whole))
     cosines = {name: _cosines(part, vectors, embedder) for name, part in (("whole", whole), ("cut", cut))}
     # Of equals the whole: a text that was not cut is both.
     best = max(cosines, key=lambda name: (statistics.median(cosines[name]), name == "whole"))

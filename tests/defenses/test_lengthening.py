@@ -100,7 +100,7 @@ def test_text_and_original_are_cut_alike_and_spans_belong_to_the_original() -> N
     (cut,) = truncation.cut([example])
     assert (cut.text, cut.original, cut.spans) == ("They say that", "Ada lives in", spans[:1])
     assert truncation.cut_texts == 1
-    assert Truncation(9).cut([example]) == [example]
+    assert list(Truncation(9).cut([example])) == [example]
 
 
 def test_originals_that_lost_what_was_added_are_a_warning(tmp_path: Path, pairs: Path) -> None:

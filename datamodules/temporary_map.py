@@ -1,0 +1,60 @@
+"""A temporary file that is written once and then read as memory, which the system takes back where it needs it.
+
+It has no name, so nothing is left of it once the process has ended, however it ends. ``TMPDIR`` says where it lies.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import shutil
+import tempfile
+
+from errors import InputError
+
+
+class TemporaryMap:
+    """Takes bytes like a file; ``content`` gives them back, mapped."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  closed when it is mapped
+        self._content: mmap.mmap | None = None
+        self._size = self._since = 0
+
+    def write(self, content: bytes | memoryview) -> int:
+        """Add bytes.
+
+        Raises:
+            InputError: The disk is full.
+        """
+        try:
+            self._size += len(content)
+            return self._file.write(content)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            folder = tempfile.gettempdir()
+            raise InputError(
+                f"{folder}: no room for the texts in a temporary file, of which {self._size / 1e6:,.1f} MB are written "
+                f"and {shutil.disk_usage(folder).free / 1e6:,.1f} MB are free; the variable TMPDIR names another place"
+            ) from error
+
+    def flush(self) -> None:
+        """Write what waits."""
+        self._file.flush()
+
+    def content(self) -> mmap.mmap:
+        """All bytes that were written, at least one; no more are taken."""
+        self._file.flush()
+        self._content = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._file.close()
+        return self._content
+
+    def read(self, rows: int, most: int) -> None:
+        """Note that ``rows`` were read; after ``most`` of them the pages that they lie in are given back."""
+        self._since += rows
+        if self._since >= most and self._content is not None:
+            self._content.madvise(mmap.MADV_DONTNEED)
+            self._since = 0
