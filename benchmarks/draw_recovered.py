@@ -19,7 +19,7 @@ import yaml
 from measuring import command_line
 
 from atomic_files import write_file
-from metrics.text import bleu_counts
+from metrics.text import sentence_bleu
 from metrics.tokens import recovered_words
 from run_directory import layout
 
@@ -55,8 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def across_quality(rows: dict[int, dict[str, str]]) -> list[int]:
     """The middle example of each quarter, best quarter first, by sentence BLEU."""
-    scores = bleu_counts((row["reference"], row["prediction"]) for row in rows.values())
-    ranked = [i for _, i in sorted(zip((-score.sentence for score in scores), rows, strict=True))]
+    ranked = sorted(rows, key=lambda i: (-sentence_bleu(rows[i]["reference"], rows[i]["prediction"]), i))
     return [ranked[(2 * part + 1) * len(ranked) // (2 * PAIRS)] for part in range(PAIRS)]
 
 

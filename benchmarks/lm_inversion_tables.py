@@ -10,11 +10,14 @@ from typing import Any
 
 import measuring  # noqa: F401  the packages are found
 
-from metrics.token_inversion import Inverted, Share, by_position, exact, exact_by_cost, false_discovery, partial
+from metrics.base import Ratio
+from metrics.statistics import Share
+from metrics.token_inversion import FalseDiscovery, Inverted, TokenExact, TokenPartial, by_position, exact_by_cost
 from reports import svg
 
 Record = dict[str, Any]
 POINTS = 60  # of a curve
+EXACT, PARTIAL, WRONG = TokenExact(), TokenPartial(), FalseDiscovery()
 STYLE = """
   svg { font-family: system-ui, sans-serif } .panel { fill: #ffffff }
   text { fill: #59636e; font-size: 11px } .end { text-anchor: end } .middle { text-anchor: middle }
@@ -56,13 +59,19 @@ def within(rows: Iterable[Inverted], passes: float) -> Share:
     return Share(sum(hits), len(hits))
 
 
+def counted(metric: Ratio[Inverted], rows: Sequence[Inverted]) -> Share:
+    """What the metric finds, and of how many."""
+    part, whole = metric.statistics(rows).sum(axis=0)
+    return Share(round(part), round(whole))
+
+
 def short(record: Record) -> str:
     """One line on a cell."""
     name = ", ".join(f"{key} {value}" for key, value in record["name"].items())
     rows = rows_of([record])
     if not rows:
         return f"{name}: {record.get('pairs', 0):,} pairs, loss {record.get('loss', 0):.2f}"
-    return f"{name}: {rate(exact(rows))} exact, {false_discovery(rows).whole} claims, {spent(rows):,.0f} passes"
+    return f"{name}: {rate(counted(EXACT, rows))} exact, {counted(WRONG, rows).whole} claims, {spent(rows):,.0f} passes"
 
 
 def spent(rows: Sequence[Inverted]) -> float:
@@ -116,9 +125,18 @@ def oracle(records: Sequence[Record]) -> str:
         rows = rows_of([{"name": {}, "rows": [row for row, _ in chosen]}])
         ambiguous = sum(any(ids != row["true"] for ids in agreeing) for row, agreeing in chosen)
         denied = sum(row["verified"] and row["found"] not in agreeing for row, agreeing in chosen)
-        claims = false_discovery(rows)
+        claims = counted(WRONG, rows)
         share = "-" if claims.rate is None else f"{claims.rate:.1f}"
-        lines.append([str(length), rate(exact(rows), True), str(claims.whole), share, str(ambiguous), str(denied)])
+        lines.append(
+            [
+                str(length),
+                rate(counted(EXACT, rows), True),
+                str(claims.whole),
+                share,
+                str(ambiguous),
+                str(denied),
+            ]
+        )
     heads = ["tokens", "exact", "claims", "false discovery", "outputs of another input too", "claims denied"]
     title = "oracle: soda told that there are at most two tokens, against all inputs of one and two"
     return f"{title}\n{table(heads, lines)}"
@@ -152,11 +170,11 @@ def outputs(records: Sequence[Record]) -> str:
     """Exact, and false discovery, by what is seen."""
     tokens, seen = values(records, "tokens"), values(records, "logits")
     found = []
-    for title, share in (("exact", exact), ("false discovery", false_discovery)):
+    for title, metric in (("exact", EXACT), ("false discovery", WRONG)):
         lines = []
         for one in seen:
             cells = [rows_of(records, tokens=m, logits=one) for m in tokens]
-            lines.append([f"{one} logits", *(rate(share(rows)) if rows else "-" for rows in cells)])
+            lines.append([f"{one} logits", *(rate(counted(metric, rows)) if rows else "-" for rows in cells)])
         heads = [title, *(f"{m} output token{'' if m == 1 else 's'}" for m in tokens)]
         found.append(f"outputs: {title}, inputs of 1 to 3 tokens, %\n{table(heads, lines)}")
     return "\n\n".join(found)
@@ -193,7 +211,7 @@ def lengths(records: Sequence[Record]) -> str:
             cells = [rows_of(records, data=data, attack=attack, shown=shown, length=n) for n in range(1, 11)]
             lines.append([
                 attack if shown else f"{attack}, inputs that training had not",
-                rate(within(rows, limit), True), rate(partial(rows)), rate(false_discovery(rows)),
+                rate(within(rows, limit), True), rate(counted(PARTIAL, rows)), rate(counted(WRONG, rows)),
                 f"{spent(rows):,.0f}", *(rate(within(cell, limit)) if cell else "-" for cell in cells),
             ])  # fmt: skip
         heads = ["attack", "exact", "partial", "false discovery", "passes", *map(str, range(1, 11))]

@@ -32,7 +32,7 @@ from attacks.lm_inversion.losses import TextLoss
 from attacks.lm_inversion.soda import SODA
 from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModelEmbedder
-from metrics.token_inversion import Share
+from metrics.statistics import Share
 
 INPUTS_AT_ONCE = 2**22  # logits of one forward pass
 

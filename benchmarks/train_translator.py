@@ -27,7 +27,8 @@ from small_models import Budget, add_budget, fit_muon, save
 from torch import Tensor
 
 from datamodules.batching import LengthBucketBatchSampler
-from metrics.text import bleu_counts, corpus_bleu
+from metrics.bleu import bleu
+from metrics.scored import Scored
 from models.cross_entropy import IGNORED, cross_entropy
 from models.optimizers import MuonAdamW
 from models.tokenizing import train_tokenizer
@@ -131,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for text, translation, reference in list(zip(given, found, wanted, strict=True))[:3]:
         print(f"  {text}\n    {translation}\n    ({reference})")
     scores = {
-        name: corpus_bleu(bleu_counts(zip(wanted, texts, strict=True)))
+        name: bleu().of([Scored(*pair) for pair in zip(wanted, texts, strict=True)])
         for name, texts in (("translated", [text or "" for text in found]), ("untranslated", given))
     }
     print(f"BLEU of {len(found)} texts after {steps:,} steps: {scores}; {len(found) / seconds:.0f} texts a second")

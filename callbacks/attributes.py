@@ -1,4 +1,4 @@
-"""The attribute attack on a scored run: which value of an attribute the recovered texts give away.
+"""The attribute attack on a scored run: which value of an attribute the recovered texts disclose.
 
     python train.py experiment=attributes datamodule.path=bios.jsonl 'datamodule.attributes=[birthPlace,birthDate]'
 
@@ -29,28 +29,28 @@ from datamodules.sources.base import SPLITS
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError, did_you_mean
 from examples import Example
-from metrics.attributes import majority, ranks, score_ranks, similarities
+from metrics.attributes import Guessed, MacroAccuracy, Majority, StandardError, TopK, ranks, similarities
+from metrics.base import ExampleMetric, Values
 from reports.attribute_table import PREFIX, SOURCES
 from run_directory import layout
 
 PLACE = "{value}"
 GUESSES = "attributes.jsonl"
-Figures = dict[str, float | int | None]
 
 
 class AttributeAttack(Testing):
-    """Adds figures ``attribute/<name>/...`` to metrics.json for each of ``datamodule.attributes``; stands after
+    """Adds metrics ``attribute/<name>/...`` to metrics.json for each of ``datamodule.attributes``; stands after
     Predictions in the list of callbacks.
 
     For each of reconstructed, target and original: ``_top1``, ``_top<k>``, ``_macro`` (mean of the accuracies of the
-    single values) and ``_standard_error`` (of top1), in percent; ``target_`` is null where a defense changes the width.
-    Beside them ``texts``, ``skipped`` (without a value), ``values`` (true ones among the texts), ``candidates`` and
-    ``majority`` (percent).
+    single values) and ``_standard_error`` (of top1), in percent; ``target_`` is null where a defense changes the
+    dimension. Beside them ``texts``, ``skipped`` (without a value), ``values`` (true ones among the texts),
+    ``candidates`` and ``majority`` (percent).
 
     Args:
         template: How a value is written before it is embedded, with ``{value}`` in it; or one for each attribute, the
             others are written bare.
-        k: Values that may be named for the figure ``_top<k>``.
+        k: Values that may be named for the metric ``_top<k>``.
         candidates: Choose among the values of all splits (``data``) or of the test texts alone (``test``).
         embedder: Compare texts and values by the attacked embedder (``target``), or by that of scoring/second_embedder
             (``second``), for an attacker who may not ask the other for short texts. The attacked vectors are always
@@ -108,15 +108,15 @@ class AttributeAttack(Testing):
         second = scored.models.second_embedder if self.embedder == "second" else None
         embedder = data.embedder if second is None else CachedEmbedder(second, self.cache_dir)
         texts = {row["index"]: str(row["prediction"]) for row in scored.rows}
-        figures: Figures = {}
+        metrics: Values = {}
         guesses: list[dict[str, Any]] = []
         for name in data.attributes:
-            figures |= self._attack(name, texts, data, embedder, guesses)
-        scored.metrics |= figures
+            metrics |= self._attack(name, texts, data, embedder, guesses)
+        scored.metrics |= metrics
         write_json(scored.directory / layout.METRICS, scored.metrics)
         write_json_lines(scored.directory / GUESSES, guesses)
         for logger in trainer.loggers:
-            shown = {f"test/{key}": value for key, value in figures.items() if value is not None}
+            shown = {f"test/{key}": value for key, value in metrics.items() if value is not None}
             logger.log_metrics(shown, step=trainer.global_step)
 
     def _attack(
@@ -126,7 +126,7 @@ class AttributeAttack(Testing):
         data: InversionDataModule,
         embedder: CachedEmbedder,
         guesses: list[dict[str, Any]],
-    ) -> Figures:
+    ) -> Values:
         test, key = data.examples("test"), f"{PREFIX}{name}"
         labelled = [index for index in sorted(predicted) if name in test[index].attributes]
         if not labelled:  # a part of the test texts was predicted, none of them with a value
@@ -135,12 +135,12 @@ class AttributeAttack(Testing):
         values = sorted({value for split in splits for value in values_of(data.examples(split), name)})
         column = {value: place for place, value in enumerate(values)}
         truth = [column[test[index].attributes[name]] for index in labelled]
-        figures: Figures = {
+        metrics: Values = {
             f"{key}/texts": len(labelled),
             f"{key}/skipped": len(predicted) - len(labelled),
             f"{key}/values": len(set(truth)),
             f"{key}/candidates": len(values),
-            f"{key}/majority": majority(truth),
+            f"{key}/majority": Majority().of([Guessed(value, 0, len(values)) for value in truth]),
         }
         rows = [{"index": index, "attribute": name, "value": test[index].attributes[name]} for index in labelled]
         phrases = [self._phrase(name, value) for value in values]
@@ -156,21 +156,21 @@ class AttributeAttack(Testing):
         }
         for source in SOURCES:
             found = cosines[source]
-            figures |= self._figures(f"{key}/{source}", truth, found)
+            metrics |= self._metrics(f"{key}/{source}", truth, found)
             nearest = [None] * len(rows) if found is None else found.argmax(dim=1).tolist()
             for row, place in zip(rows, nearest, strict=True):
                 row[source] = None if place is None else values[place]
         guesses += rows
-        rank_zero_info(_sentence(name, figures))
-        return figures
+        rank_zero_info(_sentence(name, metrics))
+        return metrics
 
-    def _figures(self, key: str, truth: Sequence[int], cosines: Tensor | None) -> Figures:
-        names = ("top1", f"top{self.k}", "macro", "standard_error")
+    def _metrics(self, key: str, truth: Sequence[int], cosines: Tensor | None) -> Values:
+        kinds: list[ExampleMetric[Guessed]] = [TopK(1), TopK(self.k), MacroAccuracy(), StandardError()]
+        names = [f"{key}_{metric.description.key}" for metric in kinds]
         if cosines is None:
-            return dict.fromkeys(f"{key}_{name}" for name in names)
-        scored = score_ranks(truth, ranks(truth, cosines), cosines.shape[1], self.k)
-        shown = (scored.top1, scored.top_k, scored.macro, scored.standard_error)
-        return {f"{key}_{name}": value for name, value in zip(names, shown, strict=True)}
+            return dict.fromkeys(names)
+        rows = [Guessed(*row, cosines.shape[1]) for row in zip(truth, ranks(truth, cosines), strict=True)]
+        return dict(zip(names, (metric.of(rows) for metric in kinds), strict=True))
 
     def _phrase(self, name: str, value: str) -> str:
         template = self.template if isinstance(self.template, str) else self.template.get(name, PLACE)
@@ -188,10 +188,10 @@ def values_of(examples: Sequence[Example], name: str) -> set[str]:
     return {example.attributes[name] for example in examples if name in example.attributes}
 
 
-def _sentence(name: str, figures: Figures) -> str:
+def _sentence(name: str, metrics: Values) -> str:
     key = f"{PREFIX}{name}"
-    macros = [f"{figures[f'{key}/{s}_macro']:.1f} % {s}" for s in SOURCES if figures[f"{key}/{s}_macro"] is not None]
+    macros = [f"{metrics[f'{key}/{s}_macro']:.1f} % {s}" for s in SOURCES if metrics[f"{key}/{s}_macro"] is not None]
     return (
-        f"{name}: macro accuracy {', '.join(macros)}; {figures[f'{key}/texts']} texts, {figures[f'{key}/values']} "
-        f"values of {figures[f'{key}/candidates']}, the commonest {figures[f'{key}/majority']:.1f} %"
+        f"{name}: macro accuracy {', '.join(macros)}; {metrics[f'{key}/texts']} texts, {metrics[f'{key}/values']} "
+        f"values of {metrics[f'{key}/candidates']}, the commonest {metrics[f'{key}/majority']:.1f} %"
     )

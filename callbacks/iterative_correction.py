@@ -36,8 +36,10 @@ from callbacks.predictions import Predictions
 from callbacks.testing import Testing
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
-from metrics.text import BleuCounts, bleu_counts, corpus_bleu, exact_match
-from metrics.tokens import token_overlap
+from metrics.bleu import bleu
+from metrics.matches import ExactMatch
+from metrics.scored import Scored
+from metrics.word_overlap import TokenOverlap
 from run_directory import layout
 
 FIGURES = ("bleu", "token_f1", "exact_match", "cosine", "queries", "seconds")
@@ -213,19 +215,21 @@ def table_of(lines: Iterable[Line], steps: Sequence[int]) -> list[Line]:
             if one["step"] in steps:
                 pair = line["reference"], one["text"]
                 groups.setdefault((line["beams"], one["step"]), []).append((pair, one))
-    scored = _scored(dict.fromkeys(pair for members in groups.values() for pair, _ in members))
+    # Most texts stand over many steps, so each distinct pair is scored once.
+    pairs = dict.fromkeys(pair for members in groups.values() for pair, _ in members)
+    place = {pair: number for number, pair in enumerate(pairs)}
+    metrics = (bleu(), TokenOverlap("f1"), ExactMatch())
+    parts = [metric.statistics([Scored(*pair) for pair in pairs]) for metric in metrics]
     table = []
     for (beams, step), members in sorted(groups.items()):
-        found = [scored[pair] for pair, _ in members]
+        places = [place[pair] for pair, _ in members]
         rounds = [one for _, one in members]
         cut, cosines = sum(one.get("partial", False) for one in rounds), [one["cosine"] for one in rounds]
         table.append(
             {
                 "beams": beams,
                 "step": step,
-                "bleu": corpus_bleu([counts for counts, _, _ in found]),
-                "token_f1": _mean(f1 for _, f1, _ in found),
-                "exact_match": 100 * sum(exact for _, _, exact in found) / len(found),
+                **{m.description.key: m.written(one[places]) for m, one in zip(metrics, parts, strict=True)},
                 "cosine": None if None in cosines else _mean(cosines),
                 "queries": _mean(one["queries"] for one in rounds),
                 "seconds": _mean(one["seconds"] for one in rounds),
@@ -233,15 +237,6 @@ def table_of(lines: Iterable[Line], steps: Sequence[int]) -> list[Line]:
             }
         )
     return table
-
-
-def _scored(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[BleuCounts, float, bool]]:
-    """BLEU counts, token F1 and exact match of distinct pairs: most texts stand over many steps."""
-    distinct = list(pairs)
-    counts = bleu_counts(distinct)
-    return {
-        pair: (one, token_overlap(*pair).f1, exact_match(*pair)) for pair, one in zip(distinct, counts, strict=True)
-    }
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -12,28 +12,91 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from metrics.base import Description, ExampleMetric, Ratio, quotient
+from metrics.statistics import Floats
 
-@dataclass(frozen=True, slots=True)
-class AttributeFigures:
-    """How often the true value was found; percentages 0 to 100.
 
-    Attributes:
-        top1: Share of texts whose true value is the nearest.
-        top_k: Share of texts whose true value is among the k nearest; None where there are not more than k values.
-        macro: The mean of ``top1`` over the true values, each for its own texts: a frequent value counts no more than
-            a rare one.
-        standard_error: Of ``top1``, as a mean over independent texts.
-    """
+class Guessed(NamedTuple):
+    """One text: its true value, the place of that among all values (0: the nearest), and how many values there are."""
 
-    top1: float
-    top_k: float | None
-    macro: float
-    standard_error: float
+    truth: int
+    place: int
+    candidates: int
+
+
+class TopK(Ratio[Guessed]):
+    """Share of texts whose true value is among the ``k`` nearest; undefined where all values may be named."""
+
+    def __init__(self, k: int = 1) -> None:
+        super().__init__()
+        self.k = k
+        self.description = Description(f"top{k}", f"Top {k}", f"Share of texts whose value is among the {k} nearest.")
+
+    def of_example(self, row: Guessed) -> tuple[int, int]:
+        """1 or 0, of 1; of 0 where all values may be named."""
+        return (int(row.place < self.k), 1) if self.k == 1 or row.candidates > self.k else (0, 0)
+
+    def combine(self, sums: Floats) -> Floats:
+        """The share; of the nearest value, divided before it becomes a percentage."""
+        return 100 * quotient(sums[..., 0], sums[..., 1]) if self.k == 1 else super().combine(sums)
+
+
+class StandardError(TopK):
+    """Of the share of texts whose true value is the nearest, as a mean over independent texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.description = Description(
+            "standard_error", "Standard error", "Of that share, over independent texts.", None
+        )
+
+    def combine(self, sums: Floats) -> Floats:
+        """In percent."""
+        share = quotient(sums[..., 0], sums[..., 1])
+        found: Floats = 100 * np.sqrt(share * (1 - share) / sums[..., 1])
+        return found
+
+
+class _OfValues(ExampleMetric[Guessed]):
+    """A metric that counts texts by their true value: no function of sums over texts. Statistics: value, and 1 or 0."""
+
+    summable = False
+
+    def statistics(self, rows: Sequence[Guessed]) -> Floats:
+        """(n, 2): the true value, and whether it is the nearest."""
+        return np.array([(row.truth, row.place == 0) for row in rows], np.float64).reshape(-1, 2)
+
+    def combine(self, sums: Floats) -> Floats:
+        """Undefined."""
+        return np.full(sums.shape[:-1], np.nan)
+
+
+class MacroAccuracy(_OfValues):
+    """The mean of the accuracies of the true values: a frequent value counts no more than a rare one."""
+
+    description = Description("macro", "Macro accuracy", "Share of texts guessed, averaged over the values.")
+
+    def value(self, parts: Floats) -> float:
+        """In percent."""
+        count = Counter(parts[:, 0].tolist())
+        hits = Counter(parts[parts[:, 1] > 0, 0].tolist())
+        return 100 * math.fsum(hits[value] / of for value, of in count.items()) / len(count)
+
+
+class Majority(_OfValues):
+    """Share of the most frequent true value: what always naming that one would give."""
+
+    description = Description("majority", "Majority", "Share of the commonest value.", None)
+
+    def value(self, parts: Floats) -> float:
+        """In percent."""
+        return 100 * max(Counter(parts[:, 0].tolist()).values()) / len(parts)
 
 
 def similarities(texts: Tensor, values: Tensor) -> Tensor:
@@ -54,32 +117,3 @@ def ranks(truth: Sequence[int], cosines: Tensor) -> list[int]:
     # Counting equals against the attacker: text that was not recovered at all must not win by an order of names.
     places: list[int] = ((cosines >= own).sum(dim=1) - 1).tolist()
     return places
-
-
-def score_ranks(truth: Sequence[int], places: Sequence[int], candidates: int, k: int) -> AttributeFigures:
-    """Accuracy from the places of the true values.
-
-    Args:
-        truth: Column of the true value, (n,).
-        places: See ``ranks``, (n,).
-        candidates: Number of values to choose from.
-        k: Values that may be named.
-
-    Raises:
-        ValueError: No text.
-    """
-    if not truth:
-        raise ValueError("there is no text with a value")
-    of_value, hits = Counter(truth), Counter(value for value, place in zip(truth, places, strict=True) if place == 0)
-    share = sum(hits.values()) / len(truth)
-    return AttributeFigures(
-        top1=100 * share,
-        top_k=100 * sum(place < k for place in places) / len(truth) if candidates > k else None,
-        macro=100 * math.fsum(hits[value] / count for value, count in of_value.items()) / len(of_value),
-        standard_error=100 * math.sqrt(share * (1 - share) / len(truth)),
-    )
-
-
-def majority(truth: Sequence[int]) -> float:
-    """Share of the most frequent true value, 0 to 100: what always naming that one would give."""
-    return 100 * max(Counter(truth).values()) / len(truth)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from metrics.statistics import Floats, Interval, interval, wilson
+from metrics.statistics import Floats, Interval, Share, interval
 
 Unit = Literal["percent", "score", "cosine", "count", "seconds", "other"]
 Needs = Literal["texts", "labels", "models"]
@@ -53,6 +53,7 @@ class Description:
 
 
 Row = TypeVar("Row")
+Values = dict[str, float | int | None]
 
 
 class ExampleMetric(Metric, ABC, Generic[Row]):
@@ -61,31 +62,27 @@ class ExampleMetric(Metric, ABC, Generic[Row]):
     State: the sufficient statistics of each example, (n, k) float64, which torchmetrics concatenates over ranks. Sums
     are exact (``math.fsum``), so a value depends neither on the order of the examples nor on the number of ranks.
 
-    Args:
+    Attributes:
         description: Key, title, unit and direction.
         ordered: Whether it needs the order of the words: it is undefined for predictions that are sets of words.
-        share: Whether it is 100 times the share of examples that succeed, so that it has Wilson's interval.
         needs: What it reads of an example: texts and cosines; also labels of entities or the language, which a tagger
             may have given and predictions.jsonl may lack; or what only models give, which it does lack.
+        summable: Whether ``combine`` makes the value from sums, so that examples can be resampled.
+
+    Args:
         settings: Of torchmetrics.Metric, such as ``sync_on_compute``.
     """
 
     is_differentiable = False
     full_state_update = False
-    summable = True  # whether ``combine`` makes the value from sums, so that examples can be resampled
+    description: Description
+    ordered: bool = False
+    needs: Needs = "texts"
+    summable: bool = True
     parts: list[Tensor]
 
-    def __init__(
-        self,
-        description: Description,
-        *,
-        ordered: bool = False,
-        share: bool = False,
-        needs: Needs = "texts",
-        **settings: Any,
-    ) -> None:
+    def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.description, self.ordered, self.share, self.needs = description, ordered, share, needs
         self.add_state("parts", default=[], dist_reduce_fx="cat")
 
     @property
@@ -125,18 +122,20 @@ class ExampleMetric(Metric, ABC, Generic[Row]):
         """The value of the examples with these statistics, (n, k); NaN where it is undefined."""
         return float(self.combine(np.array([math.fsum(column) for column in parts.T], np.float64)))
 
-    def interval(self, parts: Floats, resampled: Floats) -> Interval | None:
-        """The 95 % interval: Wilson's for a share of examples, else the percentiles of ``resampled`` values.
+    def of(self, rows: Sequence[Row]) -> float | int | None:
+        """The value of these examples, as metrics.json has it: a count is whole, and None is undefined."""
+        return self.written(self.statistics(rows))
 
-        A bootstrap has no width where all examples succeed or none does. Values resampled are (resamples,).
-        """
-        if not self.share:
-            return interval(resampled)
-        succeeded, of = (round(total) for total in (parts[:, 0].sum() / 100, parts[:, 1].sum()))
-        if not of:
+    def written(self, parts: Floats) -> float | int | None:
+        """``value`` as metrics.json has it."""
+        value = self.value(parts)
+        if math.isnan(value):
             return None
-        low, high = wilson(succeeded, of)
-        return Interval(100 * low, 100 * high)
+        return round(value) if self.description.kind == "count" else value
+
+    def interval(self, parts: Floats, resampled: Floats) -> Interval | None:
+        """The 95 % interval: the percentiles of ``resampled`` values, (resamples,)."""
+        return interval(resampled)
 
 
 class Mean(ExampleMetric[Row]):
@@ -170,6 +169,22 @@ class Ratio(ExampleMetric[Row]):
     def combine(self, sums: Floats) -> Floats:
         """The first over the second, in percent."""
         return quotient(100 * sums[..., 0], sums[..., 1])
+
+
+class Successes(Ratio[Row]):
+    """The percentage of examples that succeed."""
+
+    def of_example(self, row: Row) -> tuple[int, int]:
+        """1 or 0, of 1."""
+        return int(self.succeeds(row)), 1
+
+    @abstractmethod
+    def succeeds(self, row: Row) -> bool:
+        """Whether one example does."""
+
+    def interval(self, parts: Floats, resampled: Floats) -> Interval | None:
+        """Wilson's 95 % interval: a bootstrap has no width where all examples succeed or none does."""
+        return Share(round(parts[:, 0].sum()), round(parts[:, 1].sum())).interval
 
 
 def quotient(above: Floats, below: Floats) -> Floats:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from metrics.base import Description, Mean
 from metrics.scored import Scored
 
@@ -11,9 +9,9 @@ from metrics.scored import Scored
 class Cosine(Mean[Scored]):
     """With the vector that the attacker received."""
 
-    def __init__(self, **settings: Any) -> None:
-        explanation = "Similarity of the prediction's vector and the attacked one; 1 is equal."
-        super().__init__(Description("cosine", "Cosine", explanation, kind="cosine"), **settings)
+    description = Description(
+        "cosine", "Cosine", "Similarity of the prediction's vector and the attacked one; 1 is equal.", kind="cosine"
+    )
 
     def of_example(self, row: Scored) -> float | None:
         """-1 to 1; None where the embedder was not asked."""
@@ -23,10 +21,13 @@ class Cosine(Mean[Scored]):
 class CosineUndefended(Mean[Scored]):
     """With the vector before a defense changed it."""
 
-    def __init__(self, **settings: Any) -> None:
-        explanation = "Similarity of the prediction's vector and the one that the defense changed."
-        described = Description("cosine_clean", "Cosine, undefended", explanation, kind="cosine")
-        super().__init__(described, needs="models", **settings)
+    description = Description(
+        "cosine_clean",
+        "Cosine, undefended",
+        "Similarity of the prediction's vector and the one that the defense changed.",
+        kind="cosine",
+    )
+    needs = "models"
 
     def of_example(self, row: Scored) -> float | None:
         """-1 to 1; None where no defense changed a vector."""
@@ -36,10 +37,13 @@ class CosineUndefended(Mean[Scored]):
 class CosineSecond(Mean[Scored]):
     """Of prediction and reference, by an embedder that was not attacked."""
 
-    def __init__(self, **settings: Any) -> None:
-        explanation = "Similarity of prediction and reference to an embedder that was not attacked."
-        described = Description("cosine_second", "Cosine, second embedder", explanation, kind="cosine")
-        super().__init__(described, needs="models", **settings)
+    description = Description(
+        "cosine_second",
+        "Cosine, second embedder",
+        "Similarity of prediction and reference to an embedder that was not attacked.",
+        kind="cosine",
+    )
+    needs = "models"
 
     def of_example(self, row: Scored) -> float | None:
         """-1 to 1; None where no second embedder was named."""

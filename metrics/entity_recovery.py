@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from metrics.base import Description, Ratio
 from metrics.entities import entity_key, recovered_entities, span_text
@@ -15,12 +15,13 @@ class EntityRecovery(Ratio[Scored]):
 
     Args:
         label: The label; None for all.
-        settings: Of torchmetrics.Metric.
     """
 
-    def __init__(self, label: str | None = None, **settings: Any) -> None:
-        super().__init__(_described(label), needs="labels", **settings)
-        self.label = label
+    needs = "labels"
+
+    def __init__(self, label: str | None = None) -> None:
+        super().__init__()
+        self.description, self.label = _described(label), label
 
     def of_example(self, row: Scored) -> tuple[int, int]:
         """Spans that came back, and all of them."""
@@ -41,13 +42,15 @@ class UnseenEntityRecovery(Ratio[Scored]):
 
     Args:
         training: All ``entity_keys`` of the training split; None where it is unknown, so that nothing is counted.
-        settings: Of torchmetrics.Metric.
     """
 
-    def __init__(self, training: frozenset[tuple[str, str]] | None = None, **settings: Any) -> None:
-        explanation = "The same, for values that no training text contains."
-        described = Description("entity_recovery_unseen", "Entities, unseen", explanation)
-        super().__init__(described, needs="labels", **settings)
+    description = Description(
+        "entity_recovery_unseen", "Entities, unseen", "The same, for values that no training text contains."
+    )
+    needs = "labels"
+
+    def __init__(self, training: frozenset[tuple[str, str]] | None = None) -> None:
+        super().__init__()
         self.known = training
 
     def of_example(self, row: Scored) -> tuple[int, int]:
@@ -62,15 +65,17 @@ class UnseenEntityRecovery(Ratio[Scored]):
 class NameRecovery(Ratio[Scored]):
     """Share of the first, last or full names of people."""
 
-    def __init__(self, part: Literal["first", "last", "full"], **settings: Any) -> None:
+    needs = "labels"
+
+    def __init__(self, part: Literal["first", "last", "full"]) -> None:
+        super().__init__()
         explanation = {
             "first": "Share of the people's first names that came back.",
             "last": "Share of the people's last names that came back.",
             "full": "Share of the first names with the last name after.",
         }[part]
-        described = Description(f"name_{part}_recovery", f"{part.capitalize()} names", explanation, secondary=True)
-        super().__init__(described, needs="labels", **settings)
-        self.part = part
+        title = f"{part.capitalize()} names"
+        self.description, self.part = Description(f"name_{part}_recovery", title, explanation, secondary=True), part
 
     def of_example(self, row: Scored) -> tuple[int, int]:
         """Names that came back, and all of them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -19,12 +19,20 @@ _EXP = np.vectorize(math.exp, otypes=[np.float64])
 
 
 class Perplexity(ExampleMetric[Scored]):
-    """Of the predictions, a token. Statistics, (n, 2): log probability, and the tokens that it is of."""
+    """Of the predictions, a token, at least 1: ``scoring.language_model`` makes the likelihoods.
 
-    def __init__(self, **settings: Any) -> None:
-        explanation = "Of the predictions, a token; the lower, the more fluent."
-        described = Description("perplexity", "Perplexity", explanation, None, "other", reference="GEIA, section 4.2")
-        super().__init__(described, needs="models", **settings)
+    Statistics, (n, 2): log probability, and the tokens that it is of.
+    """
+
+    description = Description(
+        "perplexity",
+        "Perplexity",
+        "Of the predictions, a token; the lower, the more fluent.",
+        None,
+        "other",
+        reference="GEIA, section 4.2",
+    )
+    needs = "models"
 
     def statistics(self, rows: Sequence[Scored]) -> Floats:
         """(n, 2); zeros where no language model was asked."""
@@ -39,34 +47,33 @@ class Perplexity(ExampleMetric[Scored]):
 class StopWordRate(Ratio[Scored]):
     """Share of stop words among the words of the predictions, or of the references; English texts only."""
 
-    def __init__(self, of: Literal["prediction", "reference"], **settings: Any) -> None:
-        described = {
-            "prediction": Description(
-                "stop_word_rate", "Stop words", "Share of the predicted words that say little.", None, secondary=True
-            ),
-            "reference": Description(
-                "stop_word_rate_reference",
-                "Stop words, references",
-                "The same share of the references' words.",
-                None,
-                secondary=True,
-            ),
+    needs = "labels"
+
+    def __init__(self, of: Literal["prediction", "reference"]) -> None:
+        super().__init__()
+        key, title, explanation = {
+            "prediction": ("", "", "Share of the predicted words that say little."),
+            "reference": ("_reference", ", references", "The same share of the references' words."),
         }[of]
-        super().__init__(described, needs="labels", **settings)
-        self.of = of
+        self.description = Description(f"stop_word_rate{key}", f"Stop words{title}", explanation, None, secondary=True)
+        self.of_text = of
 
     def of_example(self, row: Scored) -> tuple[int, int]:
         """Stop words and words."""
-        return _counted(row)[self.of == "reference"]
+        return _counted(row)[self.of_text == "reference"]
 
 
 class StopWordDifference(ExampleMetric[Scored]):
     """Rate of the predictions minus that of the references. Statistics, (n, 4): stop words and words of each."""
 
-    def __init__(self, **settings: Any) -> None:
-        explanation = "Percentage points by which predictions have more stop words than references; near 0 is natural."
-        described = Description("stop_word_rate_difference", "Stop words, difference", explanation, None, "score")
-        super().__init__(described, needs="labels", **settings)
+    description = Description(
+        "stop_word_rate_difference",
+        "Stop words, difference",
+        "Percentage points by which predictions have more stop words than references; near 0 is natural.",
+        None,
+        "score",
+    )
+    needs = "labels"
 
     def statistics(self, rows: Sequence[Scored]) -> Floats:
         """(n, 4); see the class."""
@@ -80,10 +87,12 @@ class StopWordDifference(ExampleMetric[Scored]):
 class ContentWordRecovery(Ratio[Scored]):
     """Share of the references' distinct words, stop words apart, that the predictions have; English texts only."""
 
-    def __init__(self, **settings: Any) -> None:
-        explanation = "Share of the references' distinct words, stop words apart, that came back."
-        described = Description("content_word_recovery", "Content words", explanation)
-        super().__init__(described, needs="labels", **settings)
+    description = Description(
+        "content_word_recovery",
+        "Content words",
+        "Share of the references' distinct words, stop words apart, that came back.",
+    )
+    needs = "labels"
 
     def of_example(self, row: Scored) -> tuple[int, int]:
         """Distinct content words that came back, and all of them."""

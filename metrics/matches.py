@@ -1,52 +1,55 @@
-"""Whole texts: exact match and edit distance (``metrics.text``)."""
+"""Whole texts: exact match and edit distance."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from metrics.base import Description, ExampleMetric, Mean
+from metrics.base import Description, ExampleMetric, Mean, Successes
 from metrics.scored import Scored
 from metrics.statistics import Floats
-from metrics.text import edit_distance, exact_match, exact_match_no_punctuation
+from metrics.text import edit_distance, exact_match, without_punctuation
 
 
-class ExactMatch(Mean[Scored]):
+class ExactMatch(Successes[Scored]):
     """Share of texts that came back character for character, apart from white space at their ends."""
 
-    def __init__(self, **settings: Any) -> None:
-        described = Description("exact_match", "Exact match", "Share of texts that came back word for word.")
-        super().__init__(described, ordered=True, share=True, **settings)
+    description = Description("exact_match", "Exact match", "Share of texts that came back word for word.")
+    ordered = True
 
-    def of_example(self, row: Scored) -> float:
-        """100 or 0."""
-        return 100.0 * exact_match(row.reference, row.prediction)
+    def succeeds(self, row: Scored) -> bool:
+        """See ``exact_match``."""
+        return exact_match(row.reference, row.prediction)
 
 
-class ExactMatchNoPunctuation(Mean[Scored]):
+class ExactMatchNoPunctuation(Successes[Scored]):
     """Share of texts that came back, case and punctuation left out: GEIA's exact match ratio (appendix C)."""
 
-    def __init__(self, **settings: Any) -> None:
-        explanation = "The same, with punctuation left out of both texts."
-        described = Description(
-            "exact_match_no_punctuation", "Exact match, no punctuation", explanation, reference="GEIA, appendix C"
-        )
-        super().__init__(described, ordered=True, share=True, **settings)
+    description = Description(
+        "exact_match_no_punctuation",
+        "Exact match, no punctuation",
+        "The same, with punctuation left out of both texts.",
+        reference="GEIA, appendix C",
+    )
+    ordered = True
 
-    def of_example(self, row: Scored) -> float:
-        """100 or 0."""
-        return 100.0 * exact_match_no_punctuation(row.reference, row.prediction)
+    def succeeds(self, row: Scored) -> bool:
+        """Whether both are the same ``without_punctuation``."""
+        return without_punctuation(row.reference) == without_punctuation(row.prediction)
 
 
 class EditDistanceMean(Mean[Scored]):
     """Levenshtein distance in characters, the mean over texts."""
 
-    def __init__(self, **settings: Any) -> None:
-        explanation = "Characters to change, add or remove, on average."
-        described = Description("edit_distance_mean", "Edit distance, mean", explanation, "lower", "other")
-        super().__init__(described, ordered=True, **settings)
+    description = Description(
+        "edit_distance_mean",
+        "Edit distance, mean",
+        "Characters to change, add or remove, on average.",
+        "lower",
+        "other",
+    )
+    ordered = True
 
     def of_example(self, row: Scored) -> float:
         """Characters."""
@@ -56,12 +59,11 @@ class EditDistanceMean(Mean[Scored]):
 class EditDistanceMedian(ExampleMetric[Scored]):
     """Levenshtein distance in characters, of the middle text. A median is no function of sums: no bootstrap."""
 
+    description = Description(
+        "edit_distance_median", "Edit distance, median", "The same, for the middle text.", "lower", "other"
+    )
+    ordered = True
     summable = False
-
-    def __init__(self, **settings: Any) -> None:
-        explanation = "The same, for the middle text."
-        described = Description("edit_distance_median", "Edit distance, median", explanation, "lower", "other")
-        super().__init__(described, ordered=True, **settings)
 
     def statistics(self, rows: Sequence[Scored]) -> Floats:
         """(n, 1): characters."""

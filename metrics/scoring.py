@@ -1,21 +1,19 @@
-"""The one place where predictions are scored.
+"""Predictions are scored here, and nowhere else.
 
     score([Scored("Ada lives in Paris.", "Ada lives in Rome.")])  ->  {"bleu": 42.7..., "token_f1": 75.0, ...}
 
-Values do not depend on the order of the rows: counts are whole numbers, and means are sums rounded once.
 docs/metrics.md says what each metric is, and where it differs from the papers' of the same name.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
-from typing import Any
 
 from torchmetrics import MetricCollection
 
-from metrics.base import ExampleMetric
+from metrics.base import ExampleMetric, Values
 from metrics.bleu import SentenceBleu, bleu, geia_bleu
 from metrics.cosine import Cosine, CosineSecond, CosineUndefended
 from metrics.entities import span_text
@@ -23,51 +21,49 @@ from metrics.entity_recovery import EntityRecovery, NameRecovery, UnseenEntityRe
 from metrics.fluency import ContentWordRecovery, Perplexity, StopWordDifference, StopWordRate
 from metrics.matches import EditDistanceMean, EditDistanceMedian, ExactMatch, ExactMatchNoPunctuation
 from metrics.rouge import ClippedBleu1, ClippedRouge1, RougeL, RougeN
-from metrics.scored import Figures, Scored
-from metrics.statistics import Floats
-from metrics.word_overlap import PARTS, TokenOverlap, micro_subwords, micro_tokens, micro_words
+from metrics.scored import Scored
+from metrics.word_overlap import PARTS, MicroOverlap, TokenOverlap
 
 TextMetric = ExampleMetric[Scored]
 # Of each language, and of translated predictions.
 CHIEF = ("exact_match", "token_f1", "bleu", "rougeL", "cosine")
 TRANSLATED = "translated/"
-_WHERE_ASKED = ("cosine", "cosine_clean", "cosine_second", "pieces", "tokens", "likelihood")
+_WHERE_ASKED = ("cosine", "cosine_clean", "cosine_second", "subwords", "tokens", "likelihood")
 
 
-def text_metrics(training: frozenset[tuple[str, str]] | None = None, **settings: Any) -> list[TextMetric]:
-    """All metrics of texts, in the order of metrics.json and of tables.
+def text_metrics(training: frozenset[tuple[str, str]] | None = None) -> list[TextMetric]:
+    """All built-in metrics of texts, in the order of metrics.json and of tables.
 
     Args:
         training: All ``metrics.entities.entity_keys`` of the training split; None where it is unknown.
-        settings: Of torchmetrics.Metric, such as ``sync_on_compute``.
     """
     return [
-        ExactMatch(**settings),
-        ExactMatchNoPunctuation(**settings),
-        *(TokenOverlap(part, **settings) for part in PARTS),
-        *(micro_words(part, **settings) for part in PARTS),
-        *(micro_subwords(part, **settings) for part in PARTS),
-        *(micro_tokens(part, **settings) for part in PARTS),
-        bleu(**settings),
-        SentenceBleu(**settings),
-        *(geia_bleu(order, **settings) for order in (1, 2, 4)),
-        *(RougeN(order, **settings) for order in (1, 2)),
-        RougeL(**settings),
-        ClippedBleu1(**settings),
-        ClippedRouge1(**settings),
-        EditDistanceMean(**settings),
-        EditDistanceMedian(**settings),
-        Cosine(**settings),
-        CosineUndefended(**settings),
-        CosineSecond(**settings),
-        Perplexity(**settings),
-        ContentWordRecovery(**settings),
-        StopWordDifference(**settings),
-        StopWordRate("prediction", **settings),
-        StopWordRate("reference", **settings),
-        EntityRecovery(**settings),
-        UnseenEntityRecovery(training, **settings),
-        *(NameRecovery(part, **settings) for part in ("first", "last", "full")),
+        ExactMatch(),
+        ExactMatchNoPunctuation(),
+        *(TokenOverlap(part) for part in PARTS),
+        *(MicroOverlap(part, "words") for part in PARTS),
+        *(MicroOverlap(part, "subwords") for part in PARTS),
+        *(MicroOverlap(part, "tokens") for part in PARTS),
+        bleu(),
+        SentenceBleu(),
+        *(geia_bleu(order) for order in (1, 2, 4)),
+        *(RougeN(order) for order in (1, 2)),
+        RougeL(),
+        ClippedBleu1(),
+        ClippedRouge1(),
+        EditDistanceMean(),
+        EditDistanceMedian(),
+        Cosine(),
+        CosineUndefended(),
+        CosineSecond(),
+        Perplexity(),
+        ContentWordRecovery(),
+        StopWordDifference(),
+        StopWordRate("prediction"),
+        StopWordRate("reference"),
+        EntityRecovery(),
+        UnseenEntityRecovery(training),
+        *(NameRecovery(part) for part in ("first", "last", "full")),
     ]
 
 
@@ -79,38 +75,36 @@ def metric_of(key: str) -> TextMetric | None:
     return next((metric for metric in text_metrics() if metric.description.key == key), None)
 
 
-def score(rows: Sequence[Scored], *, training_entities: frozenset[tuple[str, str]] | None = None) -> Figures:
+def score(
+    rows: Sequence[Scored],
+    *,
+    training_entities: frozenset[tuple[str, str]] | None = None,
+    own: Sequence[TextMetric] = (),
+) -> Values:
     """All metrics of a test set; percentages 0-100, None where a metric is undefined for these rows.
 
     Keys, in the order of the result: those of ``text_metrics``; one ``entity_recovery/<label>`` for each label of the
-    spans; ``examples``; ``<name>/<language>`` of the chief ones for each language, where the rows are of several; and
-    ``translated/<name>`` where predictions were translated. A translation counts in the place of the prediction (ad hoc
-    translation, Chen et al. 2024, section 4): an attack that was trained on German writes German, whatever language
-    its target is in, and shares few words with it.
+    spans; those of ``own``; ``examples``; ``<name>/<language>`` of the chief ones and of ``own`` for each language,
+    where the rows are of several; and ``translated/<name>`` of the same where predictions were translated. A
+    translation counts in the place of the prediction (ad hoc translation, Chen et al. 2024, section 4): an attack that
+    was trained on German writes German, whatever language its target is in, and shares few words with it.
 
     Args:
         rows: The examples, in any order; all of one kind.
         training_entities: All ``metrics.entities.entity_keys`` of the training split; None where it is unknown.
+        own: The user's metrics; of a key that no other metric has.
 
     Raises:
-        ValueError: No rows; both kinds; a blank reference; a span outside its reference; a cosine, pieces, tokens or a
-            likelihood in some rows only; a cosine outside -1..1. The message names the row by its place in ``rows``,
+        ValueError: No rows; both kinds; a blank reference; a span outside its reference; a cosine, subwords, tokens or
+            a likelihood in some rows only; a cosine outside -1..1. The message names the row by its place in ``rows``,
             counted from 0.
     """
     check(rows)
-    # Predictions have been gathered over ranks already.
-    metrics = text_metrics(training_entities, sync_on_compute=False)
-    collection(metrics).update(rows)
-    values = _values(metrics, rows)
     labels = sorted({span.label for row in rows for span in row.spans})
-    by_label: list[TextMetric] = [EntityRecovery(label, sync_on_compute=False) for label in labels]
-    for metric in by_label:
-        metric.update(rows)
-    values.update(_values(by_label, rows))
-    values["examples"] = len(rows)
-    values.update(_of_languages(metrics, rows))
-    values.update(_of_translations(rows))
-    return values
+    metrics: list[TextMetric] = [*text_metrics(training_entities), *map(EntityRecovery, labels), *map(deepcopy, own)]
+    collection(metrics).update(rows)
+    chief = _chief(metrics, metrics[len(metrics) - len(own) :])
+    return _values(metrics, rows) | {"examples": len(rows)} | _of_languages(chief, rows) | _of_translations(own, rows)
 
 
 def check(rows: Sequence[Scored]) -> None:
@@ -154,33 +148,34 @@ def collection(metrics: Sequence[TextMetric]) -> MetricCollection:
     return MetricCollection(dict(by_key), compute_groups=list(groups.values()))
 
 
-def _values(metrics: Sequence[TextMetric], rows: Sequence[Scored], where: Sequence[int] | None = None) -> Figures:
-    """The values of all rows, or of those at the places ``where``."""
+def _chief(metrics: Sequence[TextMetric], own: Sequence[TextMetric]) -> list[TextMetric]:
+    """Those that each language and translations are given in."""
+    return [*(metric for key in CHIEF for metric in metrics if metric.description.key == key), *own]
+
+
+def _values(metrics: Sequence[TextMetric], rows: Sequence[Scored], where: Sequence[int] | None = None) -> Values:
+    """The values of all rows that the metrics have seen, or of those at the places ``where``."""
     sequences = all(row.kind == "sequence" for row in rows)
-    found: Figures = {}
+    found: Values = {}
     for metric in metrics:
-        parts: Floats = metric.parts_so_far()
-        value = metric.value(parts if where is None else parts[list(where)])
-        undefined = math.isnan(value) or (metric.ordered and not sequences)
-        found[metric.description.key] = None if undefined else value
+        parts = metric.parts_so_far()
+        undefined = metric.ordered and not sequences
+        found[metric.description.key] = None if undefined else metric.written(parts if where is None else parts[where])
     return found
 
 
-def _of_languages(metrics: Sequence[TextMetric], rows: Sequence[Scored]) -> Figures:
-    """``<name>/<language>`` of the chief metrics, by name; nothing where fewer than two languages are known."""
+def _of_languages(chief: Sequence[TextMetric], rows: Sequence[Scored]) -> Values:
+    """``<name>/<language>``, by name; nothing where fewer than two languages are known."""
     languages = sorted({row.language for row in rows if row.language is not None})
-    if len(languages) < 2:
-        return {}
-    chosen = [metric for key in CHIEF for metric in metrics if metric.description.key == key]
-    found: Figures = {}
-    for language in languages:
+    found: Values = {}
+    for language in languages if len(languages) > 1 else ():
         where = [place for place, row in enumerate(rows) if row.language == language]
-        found.update({f"{name}/{language}": value for name, value in _values(chosen, rows, where).items()})
+        found.update({f"{name}/{language}": value for name, value in _values(chief, rows, where).items()})
         found[f"examples/{language}"] = len(where)
     return found
 
 
-def _of_translations(rows: Sequence[Scored]) -> Figures:
+def _of_translations(own: Sequence[TextMetric], rows: Sequence[Scored]) -> Values:
     """``translated/<name>`` and, of several languages, ``translated/<name>/<language>``; nothing without translations.
 
     Rows without a translation are left out, so ``translated/examples`` says how many there are.
@@ -188,8 +183,8 @@ def _of_translations(rows: Sequence[Scored]) -> Figures:
     there = [replace(row, prediction=row.translation, cosine=None) for row in rows if row.translation is not None]
     if not there:
         return {}
-    chosen = [metric for metric in text_metrics(sync_on_compute=False) if metric.description.key in CHIEF]
-    collection(chosen).update(there)
-    ordered = sorted(chosen, key=lambda metric: CHIEF.index(metric.description.key))
-    found = {**_values(ordered, there), "examples": len(there), **_of_languages(chosen, there)}
+    chief = _chief(text_metrics(), [*map(deepcopy, own)])
+    for metric in chief:
+        metric.update(there)
+    found = {**_values(chief, there), "examples": len(there), **_of_languages(chief, there)}
     return {f"{TRANSLATED}{name}": value for name, value in found.items() if not name.startswith("cosine")}

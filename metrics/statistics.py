@@ -1,14 +1,14 @@
-"""How sure a figure is, and how alike two corpora are.
+"""How certain a metric's value is, and how alike two corpora are.
 
-A figure of a test set is taken apart into numbers of each example that are added up (``parts``) and a function of the
+A metric of a test set is split into statistics of each example that are summed (``parts``) and a function of the
 sums (``combine``). A mean has the parts (value, 1) and combines them by division; corpus BLEU has its n-gram counts.
-Drawing examples again is then a product of matrices, and a figure is never computed from texts twice.
+Resampling examples is then a product of matrices, and a value is never computed from texts twice.
 
     sums = resampled_sums(parts, resamples=2000, seed=0)      # (n, k) -> (2000, k)
     interval(combine(sums))                                   # Interval(low=29.8, high=32.2)
 
-Two attacks on the same examples are resampled with the same seed, and so with the same draws: the differences of their
-figures, draw by draw, are the paired bootstrap.
+Two attacks on the same examples are resampled with the same seed, and so with the same samples: the differences of
+their values, sample by sample, are the paired bootstrap.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-DRAWN_TOGETHER = 4_000_000  # examples drawn at once: bounds memory at some 64 MB, whatever the size of the test set
+SAMPLED_TOGETHER = 4_000_000  # examples sampled at once: bounds memory at some 64 MB, whatever the size of the test set
 COMMON = 5000  # n-grams compared
 ORDER = 4  # characters of an n-gram
 
@@ -35,31 +35,31 @@ class Interval(NamedTuple):
 
 
 def resampled_sums(parts: Floats, resamples: int, seed: int) -> Floats:
-    """Sums over examples drawn with replacement, as many as there are: (n, k) -> (resamples, k).
+    """Sums over examples sampled with replacement, as many as there are: (n, k) -> (resamples, k).
 
-    The draws depend on ``n``, ``resamples`` and ``seed`` alone, so those of two attacks on one test set are the same.
+    The samples depend on ``n``, ``resamples`` and ``seed`` alone, so those of two attacks on one test set are the same.
 
     Raises:
         ValueError: There is no example.
     """
     size = len(parts)
     if size == 0:
-        raise ValueError("there is nothing to draw from: no examples")
+        raise ValueError("there is nothing to sample from: no examples")
     generator = np.random.default_rng(seed)
-    block = max(1, DRAWN_TOGETHER // size)
+    block = max(1, SAMPLED_TOGETHER // size)
     sums = np.empty((resamples, parts.shape[1]))
     for start in range(0, resamples, block):
         rows = min(block, resamples - start)
-        drawn = generator.integers(size, size=(rows, size)) + size * np.arange(rows)[:, None]
-        times = np.bincount(drawn.ravel(), minlength=rows * size).reshape(rows, size)
+        sampled = generator.integers(size, size=(rows, size)) + size * np.arange(rows)[:, None]
+        times = np.bincount(sampled.ravel(), minlength=rows * size).reshape(rows, size)
         sums[start : start + rows] = times @ parts
     return sums
 
 
 def interval(values: Floats, confidence: float = 0.95) -> Interval | None:
-    """The percentile interval of resampled values, (resamples,); None where a figure is undefined (NaN) in all of them.
+    """The percentile interval of resampled values, (resamples,); None where all are undefined (NaN).
 
-    Resamples in which it is undefined, such as a share of entities where no drawn text has one, are left out.
+    Resamples in which it is undefined, such as a share of entities where no sampled text has one, are left out.
     """
     defined = values[~np.isnan(values)]
     if len(defined) == 0:
@@ -94,6 +94,26 @@ def wilson(successes: int, total: int, confidence: float = 0.95) -> Interval:
     found = binomtest(successes, total).proportion_ci(confidence, method="wilson")
     # Rounding must not leave the exact ends, which hold at no and at all successes.
     return Interval(0.0 if successes == 0 else float(found.low), 1.0 if successes == total else float(found.high))
+
+
+class Share(NamedTuple):
+    """A part of a whole, both counted."""
+
+    part: int
+    whole: int
+
+    @property
+    def rate(self) -> float | None:
+        """0 to 100; None of nothing."""
+        return 100 * self.part / self.whole if self.whole else None
+
+    @property
+    def interval(self) -> Interval | None:
+        """Wilson's 95 % interval, 0 to 100; None of nothing."""
+        if not self.whole:
+            return None
+        low, high = wilson(self.part, self.whole)
+        return Interval(100 * low, 100 * high)
 
 
 def spearman(first: Floats, second: Floats) -> float | None:

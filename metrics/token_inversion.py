@@ -6,7 +6,7 @@
 
 All is counted on ids: random tokens do not survive decoding and encoding. An attack *claims* an input where it has run
 it through the model and got the output that it was given; a claim may still be wrong, where another input gives that
-output too. Figures are whole counts divided once, so they do not depend on the order of the rows.
+output too.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from metrics.statistics import wilson
+import numpy as np
 
-Figures = dict[str, float | int | None]
+from metrics.base import Description, ExampleMetric, Ratio, Successes, Values
+from metrics.statistics import Floats, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,40 +52,80 @@ class Inverted:
         return tuple(a == b for a, b in zip(self.true, padded, strict=False))
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A part of a whole, both counted."""
-
-    part: int
-    whole: int
-
-    @property
-    def rate(self) -> float | None:
-        """0 to 100; None of nothing."""
-        return 100 * self.part / self.whole if self.whole else None
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Wilson's 95 % interval, 0 to 100; None of nothing."""
-        if not self.whole:
-            return None
-        low, high = wilson(self.part, self.whole)
-        return 100 * low, 100 * high
-
-
-def exact(rows: Iterable[Inverted]) -> Share:
+class TokenExact(Successes[Inverted]):
     """Inputs that came back whole."""
-    return _share(row.exact for row in rows)
+
+    description = Description(
+        "token_exact", "Inputs recovered", "Share of a language model's inputs found token for token."
+    )
+
+    def succeeds(self, row: Inverted) -> bool:
+        """Every token, in its place, and none more."""
+        return row.exact
 
 
-def partial(rows: Iterable[Inverted]) -> Share:
+class TokenPartial(Ratio[Inverted]):
     """Tokens that came back in their places, of all tokens of all inputs."""
-    return _share(match for row in rows for match in row.matches)
+
+    description = Description("token_partial", "Tokens recovered", "Share of the inputs' tokens found in their places.")
+
+    def of_example(self, row: Inverted) -> tuple[int, int]:
+        """Of one input."""
+        return sum(row.matches), len(row.true)
 
 
-def false_discovery(rows: Iterable[Inverted]) -> Share:
+class Claims(ExampleMetric[Inverted]):
+    """How many inputs were claimed."""
+
+    description = Description(
+        "claims", "Claims", "Inputs whose output the attack saw to be the given one.", None, "count"
+    )
+
+    def statistics(self, rows: Sequence[Inverted]) -> Floats:
+        """(n, 1): 1 for a claim."""
+        return np.array([[row.claimed] for row in rows], np.float64)
+
+    def combine(self, sums: Floats) -> Floats:
+        """The sum."""
+        return sums[..., 0]
+
+
+class FalseDiscovery(Ratio[Inverted]):
     """Claims that are wrong, of all claims (tables 8 and 9)."""
-    return _share(not row.exact for row in rows if row.claimed)
+
+    description = Description(
+        "false_discovery_rate", "False discoveries", "Share of the claims that are another input.", "lower"
+    )
+
+    def of_example(self, row: Inverted) -> tuple[int, int]:
+        """Of one input."""
+        return int(row.claimed and not row.exact), int(row.claimed)
+
+
+class TokenLabelled(Ratio[Inverted]):
+    """Labelled tokens that came back in their places (table 10).
+
+    Args:
+        label: The label; None for all.
+    """
+
+    def __init__(self, label: str | None = None) -> None:
+        super().__init__()
+        self.label = label
+        self.description = Description(
+            "token_labelled", "Private tokens", "Share of the tokens of labelled entities found in their places."
+        ) if label is None else Description(
+            f"token_labelled/{label}",
+            f"Private tokens: {label.replace('_', ' ')}",
+            "The same share of the tokens of this label.",
+            secondary=True,
+        )  # fmt: skip
+
+    def of_example(self, row: Inverted) -> tuple[int, int]:
+        """Of one input."""
+        pairs = zip(row.labels, row.matches, strict=False)
+        found = [match for label, match in pairs if label is not None and self.label in (None, label)]
+        return sum(found), len(found)
 
 
 def by_length(rows: Iterable[Inverted]) -> dict[int, list[Inverted]]:
@@ -98,19 +139,9 @@ def by_length(rows: Iterable[Inverted]) -> dict[int, list[Inverted]]:
 def by_position(rows: Iterable[Inverted]) -> dict[int, list[Share]]:
     """For each input length, how often each place came back, first to last (figure 3)."""
     return {
-        length: [_share(row.matches[place] for row in group) for place in range(length)]
+        length: [Share(sum(row.matches[place] for row in group), len(group)) for place in range(length)]
         for length, group in by_length(rows).items()
     }
-
-
-def by_label(rows: Iterable[Inverted]) -> dict[str, Share]:
-    """Tokens of each label that came back in their places, in alphabetical order (table 10)."""
-    found: defaultdict[str, list[bool]] = defaultdict(list)
-    for row in rows:
-        for label, match in zip(row.labels, row.matches, strict=False):
-            if label is not None:
-                found[label].append(match)
-    return {label: _share(matches) for label, matches in sorted(found.items())}
 
 
 def exact_by_cost(rows: Sequence[Inverted], costs: Sequence[float]) -> list[float | None]:
@@ -118,12 +149,12 @@ def exact_by_cost(rows: Sequence[Inverted], costs: Sequence[float]) -> list[floa
 
     An input whose attack did not count, such as a decoder's, was there from the start.
     """
-    shares = [_share(row.exact and (row.cost is None or row.cost <= cost) for row in rows) for cost in costs]
-    return [share.rate for share in shares]
+    counts = [sum(row.exact and (row.cost is None or row.cost <= cost) for row in rows) for cost in costs]
+    return [Share(count, len(rows)).rate for count in counts]
 
 
-def token_inversion(rows: Sequence[Inverted]) -> Figures:
-    """The figures of a test set; percentages 0-100, None where a figure has no meaning.
+def token_inversion(rows: Sequence[Inverted]) -> Values:
+    """The metrics of a test set; percentages 0-100, None where a metric is undefined.
 
     Keys: ``token_exact`` with ``token_exact_low`` and ``token_exact_high`` (Wilson, 95 %), ``token_partial``,
     ``claims`` (how many inputs were claimed), ``false_discovery_rate``; where tokens are labelled ``token_labelled``
@@ -137,26 +168,14 @@ def token_inversion(rows: Sequence[Inverted]) -> Figures:
     for place, row in enumerate(rows):
         if row.labels and len(row.labels) != len(row.true):
             raise ValueError(f"row {place}: {len(row.labels)} labels for {len(row.true)} tokens")
-    whole, claims, labels = exact(rows), false_discovery(rows), by_label(rows)
-    low, high = whole.interval or (None, None)
-    figures: Figures = {
-        "token_exact": whole.rate,
-        "token_exact_low": low,
-        "token_exact_high": high,
-        "token_partial": partial(rows).rate,
-        "claims": claims.whole,
-        "false_discovery_rate": claims.rate,
-    }
-    if labels:
-        every = labels.values()
-        figures["token_labelled"] = Share(sum(s.part for s in every), sum(s.whole for s in every)).rate
-        figures.update({f"token_labelled/{label}": share.rate for label, share in labels.items()})
+    exact = TokenExact()
+    low, high = exact.interval(exact.statistics(rows), np.empty(0)) or (None, None)
+    labels = sorted({label for row in rows for label in row.labels if label is not None})
+    labelled = [TokenLabelled(), *map(TokenLabelled, labels)] if labels else []
+    metrics: list[ExampleMetric[Inverted]] = [TokenPartial(), Claims(), FalseDiscovery(), *labelled]
+    found: Values = {"token_exact": exact.of(rows), "token_exact_low": low, "token_exact_high": high}
+    found.update({metric.description.key: metric.of(rows) for metric in metrics})
     lengths = by_length(rows)
     if len(lengths) > 1:
-        figures.update({f"token_exact/{length}": exact(group).rate for length, group in lengths.items()})
-    return figures
-
-
-def _share(hits: Iterable[bool]) -> Share:
-    found = list(hits)
-    return Share(sum(found), len(found))
+        found.update({f"token_exact/{length}": exact.of(group) for length, group in lengths.items()})
+    return found

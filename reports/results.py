@@ -25,7 +25,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 import limits
 from errors import InputError
-from metrics.text import bleu_counts, exact_match
+from metrics.text import exact_match, sentence_bleu
 from metrics.tokens import recovered_words, token_overlap, words
 from run_directory import layout
 from run_directory.config_file import parse_config
@@ -226,11 +226,12 @@ def pieces(text: str, other: str, spans: Sequence[tuple[int, int, str]] = (), li
 
 def _score(rows: Sequence[Row]) -> list[Recovered]:
     scores = []
-    for row, bleu in zip(rows, bleu_counts((row.reference, row.prediction) for row in rows), strict=True):
+    for row in rows:
         size = len(words(row.reference))
         # A blank reference has no word to recover, so its recall is not defined: nothing of it came back.
         recall = token_overlap(row.reference, row.prediction).recall if size else 0.0
-        scores.append(Recovered(row, bleu.sentence if row.kind == "sequence" else recall, size))
+        quality = sentence_bleu(row.reference, row.prediction) if row.kind == "sequence" else recall
+        scores.append(Recovered(row, quality, size))
     return scores
 
 

@@ -19,8 +19,7 @@ from datamodules.truncation import Truncation
 from embedders.base import QueryLimitError
 from embedders.cache.cached import CachedEmbedder
 from examples import Example, written_ids
-from metrics.micro import Sets
-from metrics.scored import Scored
+from metrics.scored import Scored, Sets
 from metrics.scoring import score
 from metrics.token_inversion import Inverted, token_inversion
 from metrics.vectors import cosine_rows
@@ -41,7 +40,7 @@ def score_predictions(
 
     Args:
         predictions: By example index.
-        datamodule: Holds the test examples, the target vectors as the attacker saw them, and the tokenizer of pieces.
+        datamodule: Holds the test examples, the target vectors as the attacker saw them, and the tokenizer of subwords.
         embedder: Embeds the predictions; these queries are scoring's, not the attack's.
         training_entities: (label, lower-cased text) of the entities that the attack was trained on; None where unknown.
         attack: Cuts texts into its own tokens, also those of another attack that is compared with it.
@@ -70,14 +69,14 @@ def score_predictions(
         clean,
         models.cosines(references, best),
         models.likelihoods(best) if fluent else [None] * len(best),
-        _pieces(references, best, datamodule.tokenizer),
+        _subwords(references, best, datamodule.tokenizer),
         _tokens([examples[index] for index in indices], chosen, attack),
         models.translations(best, languages) if fluent else [None] * len(best),
         strict=True,
     )
     rows, scored = [], []
     for index, prediction, text, entities, column in zip(indices, chosen, best, spans, columns, strict=True):
-        cosine, undefended, second, likelihood, pieces, tokens, translation = column
+        cosine, undefended, second, likelihood, subwords, tokens, translation = column
         scored.append(
             Scored(
                 reference=examples[index].reference,
@@ -88,7 +87,7 @@ def score_predictions(
                 cosine=cosine if None not in received else None,
                 cosine_clean=undefended if None not in clean else None,
                 language=examples[index].language,
-                pieces=pieces,
+                subwords=subwords,
                 tokens=tokens,
                 cosine_second=second,
                 likelihood=likelihood,
@@ -104,7 +103,8 @@ def score_predictions(
             }
         )
     read = [examples[index] for index in indices]
-    return rows, {**score(scored, training_entities=known), **_inversion(read, chosen)}
+    values = score(scored, training_entities=known, own=models.metrics)
+    return rows, {**values, **_inversion(read, chosen)}
 
 
 def row_of(example: Example, prediction: Prediction) -> dict[str, Any]:
@@ -189,8 +189,8 @@ def _at(done: Sequence[int], vectors: Tensor, targets: Tensor) -> list[float | N
     return found
 
 
-def _pieces(references: Sequence[str], texts: Sequence[str], tokenizer: str) -> list[Sets]:
-    """Pieces of the tokenizer that cut the references: one and the same for all attacks on this data."""
+def _subwords(references: Sequence[str], texts: Sequence[str], tokenizer: str) -> list[Sets]:
+    """Ids by the tokenizer that cut the references: one and the same for all attacks on this data."""
     declared = Truncation(1, tokenizer)
     return _sets(declared.pieces(references), declared.pieces(texts))
 
@@ -204,7 +204,7 @@ def _tokens(examples: Sequence[Example], predictions: Sequence[Prediction], atta
 
 
 def _inversion(examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float | int | None]:
-    """Figures on ids, where examples are ids and the attack gives ids."""
+    """Metrics on ids, where examples are ids and the attack gives ids."""
     rows = [
         Inverted(
             true=example.tokens,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from metrics.token_inversion import Inverted, by_length, by_position, exact, exact_by_cost, partial
+from metrics.token_inversion import Inverted, TokenExact, TokenPartial, by_length, by_position, exact_by_cost
 from reports import svg
 from reports.results import Row
 
@@ -21,8 +21,9 @@ def token_charts(rows: Sequence[Row]) -> list[Chart]:
     if not inverted:
         return []
     lengths = by_length(inverted)
+    metrics = TokenExact(), TokenPartial()
     bars = [
-        svg.Bars(str(length), f"{len(group):,}", [exact(group).rate, partial(group).rate])
+        svg.Bars(str(length), f"{len(group):,}", [metric.of(group) for metric in metrics])
         for length, group in lengths.items()
     ]
     chart = svg.grouped_bars("Recovered by input length", ["inputs", "tokens"], bars, "tokens in the input")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from metrics.base import Description
 from metrics.entity_recovery import EntityRecovery
 from metrics.scoring import text_metrics
+from metrics.token_inversion import Claims, FalseDiscovery, TokenExact, TokenLabelled, TokenPartial
 from reports.numbers import number, share
 
 _LARGEST = 1e300  # of a number that is a figure; JSON may hold integers beyond any float
@@ -15,13 +16,10 @@ _LARGEST = 1e300  # of a number that is a figure; JSON may hold integers beyond 
 
 MEASURES = (
     *(metric.description for metric in text_metrics()),
-    Description("token_exact", "Inputs recovered", "Share of a language model's inputs found token for token."),
-    Description("token_partial", "Tokens recovered", "Share of the inputs' tokens found in their places."),
+    *(kind.description for kind in (TokenExact, TokenPartial)),
     Description("token_exact_low", "Inputs recovered, from", "Lower end of the share's 95 % interval.", secondary=True),
     Description("token_exact_high", "Inputs recovered, to", "Upper end of the share's 95 % interval.", secondary=True),
-    Description("token_labelled", "Private tokens", "Share of the tokens of labelled entities found in their places."),
-    Description("claims", "Claims", "Inputs whose output the attack saw to be the given one.", None, "count"),
-    Description("false_discovery_rate", "False discoveries", "Share of the claims that are another input.", "lower"),
+    *(metric.description for metric in (TokenLabelled(), Claims(), FalseDiscovery())),
     Description("examples", "Examples", "Texts attacked.", None, "count"),
     Description("queries", "Queries", "Distinct texts that the attack asked the embedder for.", None, "count"),
     Description("queries_per_target", "Queries a text", "The same, divided by the texts attacked.", None, "score"),
@@ -43,8 +41,7 @@ def measure(key: str) -> Description:
         title = f"Inputs recovered, of {key.removeprefix(_OF_LENGTH)} tokens"
         return Description(key, title, "The same share of the inputs of this length.", secondary=True)
     if key.startswith(_OF_LABEL):
-        title = f"Private tokens: {key.removeprefix(_OF_LABEL).replace('_', ' ')}"
-        return Description(key, title, "The same share of the tokens of this label.", secondary=True)
+        return TokenLabelled(key.removeprefix(_OF_LABEL)).description
     if key.startswith(_TRANSLATED) and (base := _BY_KEY.get(key.removeprefix(_TRANSLATED))):
         said = "The same, of predictions translated into the texts' language."
         return replace(base, key=key, title=f"{base.title}, translated", explanation=said)

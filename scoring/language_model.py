@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from errors import InputError
-from metrics.perplexity import Likelihood
+from metrics.scored import Likelihood
 
 WINDOW = 1024  # tokens, where the model has room for more
 # Tokens in one forward pass, padding included: each needs a row of logits over the vocabulary.

@@ -1,14 +1,16 @@
-"""The models that scoring asks if the user names them: a tagger, a second embedder, a language model, a translator.
+"""What the user adds to scoring: metrics, and the models that some metrics need.
 
     models = scoring_models(config)        # before hours of training: what cannot be loaded is found out
     models.entities(references), models.cosines(references, predictions), models.likelihoods(predictions)
 
-All are None by default, and the figures that need them null.
+Models are a tagger, a second embedder, a language model and a translator. All are None by default, and the metrics that
+need them null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,9 @@ from embedders.base import Embedder
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Span
-from metrics.perplexity import Likelihood
+from metrics.base import ExampleMetric
+from metrics.scored import Likelihood
+from metrics.scoring import TextMetric, text_metrics
 from metrics.vectors import cosine_rows
 from scoring.language_model import PerplexityModel
 from scoring.taggers import Tagger
@@ -39,6 +43,10 @@ class ScoringModels:
         second_embedder: Compares predictions with references in another space than the attacked one.
         language_model: Says how likely predictions are.
         translation: Translates predictions into the language of their reference.
+        metrics: The user's own, by a name of their choice; computed beside the built-in ones.
+
+    Raises:
+        InputError: One of ``metrics`` is no metric, or has a key that another has.
     """
 
     def __init__(
@@ -47,9 +55,11 @@ class ScoringModels:
         second_embedder: Embedder | None = None,
         language_model: PerplexityModel | None = None,
         translation: Translator | None = None,
+        metrics: Mapping[str, TextMetric] | None = None,
     ) -> None:
         self.tagger, self.second_embedder, self.language_model = tagger, second_embedder, language_model
         self.translation = translation
+        self.metrics = own_metrics(metrics or {})
         self._tagged: dict[str, tuple[Span, ...]] = {}
         self._cache_dir: Path | None = None
 
@@ -115,6 +125,26 @@ class ScoringModels:
             InputError: A model cannot be loaded.
         """
         return [None] * len(texts) if self.translation is None else self.translation.translate(texts, languages)
+
+
+def own_metrics(named: Mapping[str, object]) -> list[TextMetric]:
+    """The metrics of ``scoring.metrics``.
+
+    Raises:
+        InputError: See ``ScoringModels``.
+    """
+    taken = {metric.description.key for metric in text_metrics()}
+    found: list[TextMetric] = []
+    for name, metric in named.items():
+        if not isinstance(metric, ExampleMetric):
+            raise InputError(f"scoring.metrics.{name}: {type(metric).__name__} is no metrics.base.ExampleMetric")
+        key = metric.description.key
+        if key in taken or not re.fullmatch(r"\w+", key):
+            reason = "another metric has that key" if key in taken else "a key has letters, digits and _ only"
+            raise InputError(f"scoring.metrics.{name}: description.key={key!r}: {reason}")
+        taken.add(key)
+        found.append(metric)
+    return found
 
 
 def scoring_models(config: DictConfig) -> ScoringModels:

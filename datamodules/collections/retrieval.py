@@ -18,12 +18,12 @@ from torch import Tensor
 
 from datamodules.arrow_examples import to_arrow
 from datamodules.collections.base import Collection
+from datamodules.collections.exact_search import Similarity, search
 from datamodules.truncation import Truncation
 from defenses.base import Defense
 from defenses.identity import Identity
 from embedders.cache.cached import CachedEmbedder, CachedVectors
 from examples import Example
-from metrics.exact_search import Similarity, search
 from metrics.retrieval import score_rankings
 from metrics.statistics import Floats
 

@@ -11,10 +11,10 @@ from scipy import stats
 
 from datamodules.vector_stores.sampling import Sample
 from metrics import calibration
-from metrics.masking import masked
 from reports.audit.defenses import Trials, calibrate, estimated, neighbours_kept, share, summary, try_defense
 from reports.audit.entity_kinds import leaked, places, suspected
 from reports.audit.findings import Audit, Exposed, Reading, Tried, Truth
+from reports.audit.masking import masked
 from reports.audit.reading import Known, Reader
 from scoring.recognisers import Recognisers
 from scoring.taggers import Tagger

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from metrics import base
-from metrics.retrieval import MeanNdcg
+from metrics.retrieval import Ndcg
 from metrics.scored import Scored
 from metrics.scoring import text_metrics
 from metrics.statistics import Floats, Interval, interval, resampled_sums
@@ -80,7 +80,7 @@ def with_intervals(
     ]
     found = [
         {
-            name: None if one is None else base.Measured.of(MeanNdcg(), one[RETRIEVED])
+            name: None if one is None else base.Measured(Ndcg(), Ndcg.known(one[RETRIEVED]))
             for name, one in point.retrieval.items()
         }
         for point, _ in points

@@ -23,6 +23,7 @@ import limits
 from atomic_files import write_file, write_json_lines
 from attacks.base import Attack
 from datamodules.collections.base import CollectionSource
+from datamodules.collections.exact_search import Similarity
 from datamodules.collections.retrieval import Defended, Searchable
 from datamodules.collections.texts import HeldOut
 from datamodules.inversion import DEFENSE_SAMPLE, InversionDataModule
@@ -30,7 +31,6 @@ from datamodules.sources.base import folded
 from defenses.base import Defense
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
-from metrics.exact_search import Similarity
 from reports.under_defense import Figures, ZeroFilled, read_texts
 from scoring.models import ScoringModels
 

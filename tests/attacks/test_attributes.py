@@ -25,7 +25,7 @@ from embedders.base import fingerprint_of
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example
-from metrics.attributes import majority, ranks, score_ranks, similarities
+from metrics.attributes import Guessed, MacroAccuracy, Majority, StandardError, TopK, ranks, similarities
 from reports.attribute_table import attribute_lines
 from reports.sections import SECTIONS
 from scoring.models import ScoringModels
@@ -39,15 +39,13 @@ def test_accuracies_by_hand() -> None:
     truth = [0, 0, 1, 2, 2]
     places = ranks(truth, cosines)
     assert places == [0, 0, 1, 2, 1]  # a tie counts against the attacker
-    scored = score_ranks(truth, places, candidates=3, k=2)
-    assert scored.top1 == pytest.approx(40)
-    assert scored.top_k == pytest.approx(80)
-    assert scored.macro == pytest.approx(100 * (1 + 0 + 0) / 3)
-    assert scored.standard_error == pytest.approx(100 * math.sqrt(0.4 * 0.6 / 5))
-    assert majority(truth) == pytest.approx(40)
-    assert score_ranks(truth, places, candidates=3, k=3).top_k is None  # all three may be named: no figure
-    with pytest.raises(ValueError, match="no text"):
-        score_ranks([], [], 3, 2)
+    rows = [Guessed(*row, candidates=3) for row in zip(truth, places, strict=True)]
+    assert TopK(1).of(rows) == pytest.approx(40)
+    assert TopK(2).of(rows) == pytest.approx(80)
+    assert MacroAccuracy().of(rows) == pytest.approx(100 * (1 + 0 + 0) / 3)
+    assert StandardError().of(rows) == pytest.approx(100 * math.sqrt(0.4 * 0.6 / 5))
+    assert Majority().of(rows) == pytest.approx(40)
+    assert TopK(3).of(rows) is None  # all three may be named: undefined
 
 
 def test_ranks_agree_with_sorting() -> None:

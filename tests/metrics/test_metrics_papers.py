@@ -1,4 +1,4 @@
-"""Figures of GEIA and of the LLM attackers: by hand, against scikit-learn, sacrebleu, NLTK and rouge-score."""
+"""Metrics of GEIA and of the LLM attackers: by hand, against scikit-learn, sacrebleu, NLTK and rouge-score."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from sklearn.metrics import precision_recall_fscore_support
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from examples import Span
-from metrics.clipped import clipped_bleu1, clipped_rouge1
-from metrics.micro import Sets
 from metrics.names import names
-from metrics.perplexity import Likelihood
-from metrics.scored import Scored
+from metrics.rouge import ClippedBleu1, ClippedRouge1
+from metrics.scored import Likelihood, Scored, Sets
 from metrics.scoring import score
 from metrics.stop_words import STOP_WORDS, content_words, stop_words
 from metrics.tokens import words
@@ -67,7 +65,7 @@ def test_micro_counts_a_word_once_an_example() -> None:
 
 def test_micro_over_pieces_and_tokens() -> None:
     ids = Sets(frozenset({1, 2, 3}), frozenset({3, 4}))
-    got = score([Scored("a", "b", pieces=ids, tokens=Sets(frozenset({7}), frozenset()))])
+    got = score([Scored("a", "b", subwords=ids, tokens=Sets(frozenset({7}), frozenset()))])
     assert (got["micro_piece_precision"], got["micro_piece_recall"]) == (50, pytest.approx(100 / 3))
     assert got["micro_piece_f1"] == pytest.approx(40)
     assert (got["micro_token_precision"], got["micro_token_recall"], got["micro_token_f1"]) == (0, 0, 0)
@@ -77,7 +75,7 @@ def test_micro_over_pieces_and_tokens() -> None:
 def test_micro_of_nothing_is_none() -> None:
     nothing = score([Scored("a", "b")])
     assert nothing["micro_piece_f1"] is None
-    empty = score([Scored("a", "b", pieces=Sets(frozenset(), frozenset({1})))])
+    empty = score([Scored("a", "b", subwords=Sets(frozenset(), frozenset({1})))])
     assert empty["micro_piece_precision"] is None
 
 
@@ -97,18 +95,24 @@ def test_micro_agrees_with_scikit_learn(seed: int) -> None:
 # -- BLEU-1 and ROUGE-1 with clipped counts ---------------------------------------------------------------------------
 
 
+def clipped_bleu1(reference: str, prediction: str) -> float:
+    return ClippedBleu1().of_example(Scored(reference, prediction))
+
+
+def clipped_rouge1(reference: str, prediction: str) -> float:
+    return ClippedRouge1().of_example(Scored(reference, prediction))
+
+
 def test_clipped_counts_by_hand() -> None:
-    reference, prediction = ["a", "a", "b", "c"], ["a", "b", "b"]
+    reference, prediction = "a a b c", "a b b"
     assert clipped_bleu1(reference, prediction) == pytest.approx(100 * math.exp(1 - 4 / 3) * 2 / 3)
     assert clipped_rouge1(reference, prediction) == 50
     assert clipped_bleu1(prediction, reference) == 50  # longer than the original: no penalty
     assert clipped_rouge1(prediction, reference) == pytest.approx(200 / 3)
-    assert clipped_bleu1(reference, []) == clipped_rouge1(reference, []) == 0
-    with pytest.raises(ValueError, match="empty reference"):
-        clipped_rouge1([], ["a"])
+    assert clipped_bleu1(reference, "") == clipped_rouge1(reference, "") == 0
 
 
-def test_clipped_figures_are_means_over_texts() -> None:
+def test_clipped_scores_are_means_over_texts() -> None:
     got = score([Scored("a", "a"), Scored("a b c d", "x y z d e f g h")])
     assert got["clipped_bleu1"] == pytest.approx((100 + 100 / 8) / 2)
     assert got["clipped_rouge1"] == pytest.approx((100 + 25) / 2)
@@ -116,7 +120,7 @@ def test_clipped_figures_are_means_over_texts() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_clipped_figures_agree_with_sacrebleu_nltk_and_rouge_score(seed: int) -> None:
+def test_clipped_scores_agree_with_sacrebleu_nltk_and_rouge_score(seed: int) -> None:
     class Spaces:
         def tokenize(self, text: str) -> list[str]:
             return text.split()
@@ -125,13 +129,13 @@ def test_clipped_figures_agree_with_sacrebleu_nltk_and_rouge_score(seed: int) ->
     rouge = rouge_scorer.RougeScorer(["rouge1"], tokenizer=Spaces())
     for reference, prediction in pairs(80, seed):
         wanted, offered = reference.split(), prediction.split()
-        got = clipped_bleu1(wanted, offered)
+        got = clipped_bleu1(reference, prediction)
         assert got == pytest.approx(bleu.sentence_score(prediction, [reference]).score)
         if set(wanted) & set(offered):
             theirs = nltk.translate.bleu_score.sentence_bleu([wanted], offered, weights=(1,))
             assert got == pytest.approx(100 * theirs)
         recall = rouge.score(reference, prediction)["rouge1"].recall
-        assert clipped_rouge1(wanted, offered) == pytest.approx(100 * recall)
+        assert clipped_rouge1(reference, prediction) == pytest.approx(100 * recall)
 
 
 # -- stop words and what is left --------------------------------------------------------------------------------------
@@ -243,7 +247,7 @@ def test_perplexity_is_over_all_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("pieces", Sets(frozenset({1}), frozenset())), ("likelihood", Likelihood(-1.0, 1))]
+    ("field", "value"), [("subwords", Sets(frozenset({1}), frozenset())), ("likelihood", Likelihood(-1.0, 1))]
 )
 def test_what_only_some_rows_have_cannot_be_scored(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"row 1 has no {field} and row 0 has one"):

@@ -1,4 +1,4 @@
-"""Figures of rankings by hand and against trec_eval, and exact search against a plain sort."""
+"""Metrics of rankings by hand and against trec_eval, and exact search against a plain sort."""
 
 from __future__ import annotations
 
@@ -13,11 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from metrics import exact_search
-from metrics.exact_search import Similarity, search
-from metrics.retrieval import ndcg, recall, reciprocal_rank, score_rankings
+from datamodules.collections import exact_search
+from datamodules.collections.exact_search import Similarity, search
+from metrics.retrieval import Ndcg, Ranked, Recall, ReciprocalRank, score_rankings
 
-# ---------------------------------------------------------------------------------------------------------- figures
+# ---------------------------------------------------------------------------------------------------------- metrics
+
+
+def ndcg(ranking: list[str], grades: dict[str, int], k: int = 10) -> float:
+    return Ndcg(k).of_example(Ranked(ranking, grades))
+
+
+def recall(ranking: list[str], grades: dict[str, int], k: int) -> float:
+    return Recall(k).of_example(Ranked(ranking, grades))
+
+
+def reciprocal_rank(ranking: list[str], grades: dict[str, int]) -> float:
+    return ReciprocalRank(1000).of_example(Ranked(ranking, grades))
 
 
 def test_ndcg_by_hand() -> None:
@@ -44,7 +56,7 @@ def test_recall_and_reciprocal_rank_by_hand() -> None:
     assert reciprocal_rank(["c", "x"], grades) == 0.0
 
 
-def test_without_a_relevant_document_no_figure_is_defined() -> None:
+def test_without_a_relevant_document_no_metric_is_defined() -> None:
     for figure in (
         lambda: ndcg(["a"], {"a": 0}),
         lambda: recall(["a"], {}, 5),
@@ -54,7 +66,7 @@ def test_without_a_relevant_document_no_figure_is_defined() -> None:
             figure()
 
 
-def test_figures_agree_with_trec_eval() -> None:
+def test_metrics_agree_with_trec_eval() -> None:
     """On random graded judgements, some of documents that no ranking holds."""
     generator = np.random.default_rng(0)
     names = [f"d{number}" for number in range(150)]

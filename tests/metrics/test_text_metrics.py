@@ -28,8 +28,7 @@ ROWS = [
 class Initial(Mean[Scored]):
     """A metric that is not ours: whether the first letter came back."""
 
-    def __init__(self) -> None:
-        super().__init__(Description("initial", "Initial", "Share of first letters that came back."))
+    description = Description("initial", "Initial", "Share of first letters that came back.")
 
     def of_example(self, row: Scored) -> float:
         return 100.0 * (row.reference[:1] == row.prediction[:1])

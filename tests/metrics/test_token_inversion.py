@@ -1,20 +1,21 @@
-"""Figures on the tokens of a language model's input, computed by hand."""
+"""Metrics on the tokens of a language model's input, computed by hand."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
+from metrics.base import Measured, Ratio
+from metrics.statistics import Share
 from metrics.token_inversion import (
+    FalseDiscovery,
     Inverted,
-    Share,
-    by_label,
+    TokenExact,
+    TokenPartial,
     by_position,
-    exact,
     exact_by_cost,
-    false_discovery,
-    partial,
     token_inversion,
 )
 from reports.results import Row, Searched
@@ -27,14 +28,19 @@ LONG = Inverted(true=(9,), found=(9, 9), claimed=False)
 ROWS = [WHOLE, MIDDLE_WRONG, SHORT, LONG]
 
 
+def counted(metric: Ratio[Inverted], rows: list[Inverted]) -> Share:
+    return Share(*metric.statistics(rows).sum(axis=0))
+
+
 def test_an_input_is_exact_only_with_every_token_and_none_more() -> None:
     assert [row.exact for row in ROWS] == [True, False, False, False]
-    assert exact(ROWS) == Share(1, 4)
+    assert counted(TokenExact(), ROWS) == Share(1, 4)
+    assert TokenExact().of(ROWS) == 25
 
 
 def test_partial_counts_places_of_the_true_input() -> None:
     # 3 + 2 + 1 + 1 of 3 + 3 + 2 + 1; what is found beyond the input counts for nothing.
-    assert partial(ROWS) == Share(7, 9)
+    assert counted(TokenPartial(), ROWS) == Share(7, 9)
     assert SHORT.matches == (True, False)
     assert LONG.matches == (True,)
 
@@ -44,8 +50,8 @@ def test_the_same_tokens_in_other_places_do_not_match() -> None:
 
 
 def test_false_discovery_is_of_the_claims_alone() -> None:
-    assert false_discovery(ROWS) == Share(1, 2)
-    assert false_discovery([SHORT, LONG]).rate is None
+    assert counted(FalseDiscovery(), ROWS) == Share(1, 2)
+    assert FalseDiscovery().of([SHORT, LONG]) is None
 
 
 def test_wilson_interval_of_a_share() -> None:
@@ -56,6 +62,15 @@ def test_wilson_interval_of_a_share() -> None:
     assert interval == pytest.approx((50 - 100 * reach, 50 + 100 * reach))
     assert Share(0, 0).interval is None
     assert Share(4, 4).interval == pytest.approx((51.01, 100.0), abs=0.01)
+
+
+def test_values_of_tokens_are_resampled_like_those_of_texts() -> None:
+    measured = Measured.of(TokenExact(), ROWS)
+    assert measured.value == 25
+    # Wilson's interval of a share of inputs; percentiles of the resampled values of others.
+    assert measured.interval(np.array([0.0, 50.0])) == Share(1, 4).interval
+    sums = TokenPartial().statistics(ROWS)
+    assert TokenPartial().combine(np.array([4.0, 0, 0, 0]) @ sums) == 100
 
 
 def test_by_position_holds_each_length_apart() -> None:
@@ -71,11 +86,10 @@ def test_labelled_tokens() -> None:
         Inverted(true=(1, 2, 3), found=(1, 2, 9), labels=(None, "name", "city")),
         Inverted(true=(4, 5), found=(4, 5), labels=("name", None)),
     ]
-    assert by_label(rows) == {"city": Share(0, 1), "name": Share(2, 2)}
-    figures = token_inversion(rows)
-    assert figures["token_labelled"] == pytest.approx(100 * 2 / 3)
-    assert figures["token_labelled/name"] == 100.0
-    assert figures["token_labelled/city"] == 0.0
+    found = token_inversion(rows)
+    assert found["token_labelled"] == pytest.approx(100 * 2 / 3)
+    assert found["token_labelled/name"] == 100.0
+    assert found["token_labelled/city"] == 0.0
 
 
 def test_exact_by_cost_rises_when_the_cost_is_reached() -> None:
@@ -85,15 +99,15 @@ def test_exact_by_cost_rises_when_the_cost_is_reached() -> None:
     assert exact_by_cost([], [1]) == [None]
 
 
-def test_the_figures_of_a_test_set() -> None:
-    figures = token_inversion(ROWS)
-    assert figures["token_exact"] == 25.0
-    assert figures["token_partial"] == pytest.approx(100 * 7 / 9)
-    assert figures["claims"] == 2
-    assert figures["false_discovery_rate"] == 50.0
-    assert [figures[f"token_exact/{length}"] for length in (1, 2, 3)] == [0.0, 0.0, 50.0]
-    assert "token_labelled" not in figures
-    assert token_inversion(ROWS[::-1]) == figures
+def test_the_metrics_of_a_test_set() -> None:
+    found = token_inversion(ROWS)
+    assert found["token_exact"] == 25.0
+    assert found["token_partial"] == pytest.approx(100 * 7 / 9)
+    assert found["claims"] == 2
+    assert found["false_discovery_rate"] == 50.0
+    assert [found[f"token_exact/{length}"] for length in (1, 2, 3)] == [0.0, 0.0, 50.0]
+    assert "token_labelled" not in found
+    assert token_inversion(ROWS[::-1]) == found
 
 
 def test_one_length_alone_is_not_repeated() -> None:

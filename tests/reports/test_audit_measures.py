@@ -11,7 +11,7 @@ from torch import Tensor
 from errors import InputError
 from examples import Span
 from metrics import calibration, spaces
-from metrics.masking import masked
+from reports.audit.masking import masked
 from scoring.recognisers import LABELS, Recognisers
 
 

@@ -20,8 +20,7 @@ from errors import InputError
 from evaluate import evaluate
 from examples import Example, Span
 from metrics.fluency import Perplexity
-from metrics.perplexity import Likelihood
-from metrics.scored import Scored
+from metrics.scored import Likelihood, Scored
 from models.tokenizing import train_tokenizer
 from reports.scoring import score_predictions
 from scoring.language_model import PerplexityModel
