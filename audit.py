@@ -84,7 +84,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     finished = BatchCache(output / layout.TEST_BATCHES, settings_key(configuration.plain(config), embedder.fingerprint))
     layout.start(output, resuming=finished.begun(), key="output_dir")
     finished.begin()
-    finished.open(attack.deciding())
+    finished.open(attack.all_weights())
     reader = Reader(attack, oracle, finished, settings.batch_size)
 
     unchanged = same_attack(config, read_config(run), threat, settings.ckpt_path)

@@ -116,7 +116,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
                 f"defense={config.choices.defense} is fitted to the run's training text, and there is none"
             )
         training.fit_defense()
-    attack.connect(run / layout.ARTIFACTS, (known or datamodule).oracle, from_checkpoint=True)
+    attack.connect(run / layout.ARTIFACTS, (known or datamodule).oracle, from_checkpoint=True, trained_on=known)
 
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         # An evaluation that was killed is gone on with; a run is not written over, finished or not.

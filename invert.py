@@ -38,7 +38,6 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     from lightning import seed_everything
     from rich.progress import track
 
-    from attacks.base import Targets
     from datamodules.defended import DefendedEmbedder, FittedDefense
     from datamodules.vector_stores.vector_files import read_vectors
     from defenses.base import Fitted
@@ -47,6 +46,7 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     from embedders.cache.cached import CachedEmbedder
     from embedders.language_model import LanguageModelEmbedder
     from metrics.vectors import cosine_rows
+    from models.predictions import Targets
     from reports.audit.reading import known_rows
     from reports.vector_space import check_space
 

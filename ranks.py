@@ -1,8 +1,9 @@
-"""Which of several processes this one is, as the launcher has it: torchrun, Lightning or SLURM."""
+"""Which of several processes this one is, as the launcher has it (torchrun, Lightning or SLURM), and what all have."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 
 def local_rank() -> int:
@@ -19,3 +20,14 @@ def started_outside() -> bool:
     """Whether torchrun or srun started this process and others, which share no command line that we could change."""
     torchrun = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE") or 1) > 1
     return torchrun or ("SLURM_PROCID" in os.environ and int(os.environ.get("SLURM_NTASKS") or 1) > 1)
+
+
+def of_every_rank(value: Any) -> list[Any]:
+    """``value`` of every rank; on one process just this one. All ranks call this together."""
+    import torch  # takes seconds, and the scripts ask the rest before
+
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return [value]
+    values: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return values

@@ -17,12 +17,12 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from atomic_files import write_json
-from attacks.base import Prediction, Targets
 from attacks.word_sets import WordSetAttack, scaled
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from models.backbones import Dropout
 from models.optimizers import OptimizerSettings
+from models.predictions import Prediction, Targets
 from models.vocabulary import Vocabulary
 
 THRESHOLDS = tuple(step / 20 for step in range(1, 20))
@@ -89,7 +89,7 @@ class BagOfWords(WordSetAttack):
         return (nn.functional.softplus(logits).sum() + correction[known].sum()) / len(logits)
 
     @torch.no_grad()
-    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+    def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """The words whose probability reaches the threshold, the single likeliest where none does."""
         probabilities = self(targets.vectors).sigmoid()
         counts = (probabilities >= self.threshold).sum(1).clamp(min=1).tolist()

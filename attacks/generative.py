@@ -6,7 +6,8 @@ vector (d,) --prefix--> k vectors --decoder--> "my name is ada<eos>"
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,15 +15,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import Attack, Prediction, Targets
+from attacks.base import Attack
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from models.backbones import Backbone, check_positions
 from models.decoders import CausalDecoder, EncoderDecoder
 from models.decoding import Decoding, NucleusSampling
 from models.optimizers import OptimizerSettings, scheduled
+from models.predictions import Prediction, Targets
 from models.prefix import Prefix
-from models.reranking import Reranked, check, reranked
+from models.refining import Refiner, comparable, named
+from models.reranking import Rerank
 from models.tokenizing import label_ids, load_tokenizer, token_ids
 
 
@@ -36,6 +39,7 @@ class GenerativeAttack(Attack):
         decoding: How a text is decoded.
         label_smoothing: Share of each target token's probability that training spreads evenly over the vocabulary
             (Szegedy et al. 2016, section 7): a model that sees a text several times is not paid for being certain.
+        refine: See Attack.
     """
 
     def __init__(
@@ -45,8 +49,10 @@ class GenerativeAttack(Attack):
         optimizer: OptimizerSettings,
         decoding: Decoding,
         label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0,
+        refine: Mapping[str, Refiner] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(refine)
+        decoding.propose(self.refiners.proposals)
         self.backbone, self.optimizer_settings, self.decoding = backbone, optimizer, decoding
         self.label_smoothing = label_smoothing
         self.prefix = prefix
@@ -65,10 +71,6 @@ class GenerativeAttack(Attack):
         """The backbone's model, with its weights unless a checkpoint brings them."""
         assert self.artifacts is not None
         return self.backbone.model(self.artifacts, weights=not self.from_checkpoint)
-
-    def prepare_data(self) -> None:
-        """Before anything is embedded: can the decoding rerank, if it should?"""
-        self.check_reranking(self.data.dimension, self.oracle)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Train or fetch the tokenizer, and write the decoder's config."""
@@ -97,39 +99,37 @@ class GenerativeAttack(Attack):
         return self.decoder.loss(self.prefix(vectors), labels, self.label_smoothing if self.training else 0.0)
 
     @torch.no_grad()
-    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        """Decode each target; asks the embedder only where the decoding reranks.
-
-        Raises:
-            InputError: See models.reranking.check.
-        """
-        self.check_reranking(targets.vectors.shape[1], oracle)
-        prefix = self.prefix(targets.vectors)
-        decoded = self.decoding(self.decoder, prefix, eos=self.tokenizer.eos_token_id, index=targets.index)
-        proposals = [[self.text(ids) for ids in candidates] for candidates in decoded]
-        found = [Reranked(texts) for texts in proposals]
+    def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        """Decode each target; asks the embedder only where the decoding reranks."""
+        decoded = self.decoding(
+            self.decoder, self.prefix(targets.vectors), eos=self.tokenizer.eos_token_id, index=targets.index
+        )
+        found = [Prediction(tuple(self.text(ids) for ids in candidates)) for candidates in decoded]
         if self.decoding.rerank and oracle is not None:
-            found = reranked(proposals, targets.vectors, oracle)
+            return Rerank(self.decoding.rerank).refine(targets, found, oracle)
+        return found
+
+    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        """See Attack; as many candidates as the decoding keeps."""
         count = self.decoding.candidates
-        return [Prediction(candidates=tuple(one.texts[:count]), partial=one.partial) for one in found]
+        return [replace(one, candidates=one.candidates[:count]) for one in super().invert(targets, oracle)]
 
-    def check_reranking(self, dimension: int, oracle: CachedEmbedder | None) -> None:
-        """Whether what is decoded can be compared with targets of width ``dimension``, where that is asked for.
-
-        Raises:
-            InputError: See models.reranking.check.
-        """
-        check(self.decoding.rerank, dimension, oracle)
+    def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
+        """See Attack; reranking by the decoding's own setting included."""
+        if self.decoding.rerank:
+            with named(f"attack.decoding.rerank={self.decoding.rerank}"):
+                comparable(dimension, oracle)
+        super().check_refining(dimension, oracle)
 
     def begin_trial(self, number: int) -> None:
-        """Draw other texts from now on.
+        """Sample other texts from now on.
 
         Raises:
             InputError: The decoding is a search, which finds the same texts again.
         """
         if not isinstance(self.decoding, NucleusSampling):
             raise InputError(
-                f"trials: {type(self.decoding).__name__} finds the same texts in every trial; draw them at random with "
+                f"trials: {type(self.decoding).__name__} finds the same texts in every trial; sample them with "
                 "attack/decoding=sampling (or nucleus)"
             )
         self.decoding.trial = number

@@ -17,7 +17,6 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch import Tensor, nn
 
-from attacks.base import Hint, Prediction, Targets
 from attacks.generative import GenerativeAttack
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
@@ -27,6 +26,7 @@ from models.cross_entropy import IGNORED
 from models.decoders import CausalDecoder
 from models.decoding import Decoding
 from models.optimizers import OptimizerSettings
+from models.predictions import Hint, Prediction, Targets
 from models.prefix import Prefix
 
 FIRST = 16  # tokens of a first word that are used: enough for all but addresses of web pages
@@ -91,7 +91,7 @@ class LanguageModel(GenerativeAttack):
             )
         super().setup(stage)
 
-    def check_reranking(self, dimension: int, oracle: CachedEmbedder | None) -> None:
+    def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
         """There is none: it would read the vectors.
 
         Raises:
@@ -117,7 +117,7 @@ class LanguageModel(GenerativeAttack):
         super().validation_step(self._with_context(batch, "valid"), batch_index)
 
     @torch.no_grad()
-    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+    def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """Continue the hint of each target; neither the vectors nor the embedder are used.
 
         Raises:

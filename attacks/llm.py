@@ -9,7 +9,7 @@ checkpoint holds the adapters and the projection, and the model itself is read f
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from models.decoders import ClosedPrefixDecoder
 from models.decoding import Decoding
 from models.optimizers import OptimizerSettings
 from models.prefix import Prefix
+from models.refining import Refiner
 
 SAMPLED_ROWS = 64  # of the embedding matrix, to tell one model from another
 
@@ -39,6 +40,7 @@ class LLM(GenerativeAttack):
         decoding: How a text is decoded.
         adapter: Which weights are trained.
         gradient_checkpointing: Compute activations a second time in the backward pass instead of keeping them.
+        refine: See Attack.
     """
 
     def __init__(
@@ -49,8 +51,9 @@ class LLM(GenerativeAttack):
         decoding: Decoding,
         adapter: Adapter,
         gradient_checkpointing: bool = False,
+        refine: Mapping[str, Refiner] | None = None,
     ) -> None:
-        super().__init__(backbone, prefix, optimizer, decoding)
+        super().__init__(backbone, prefix, optimizer, decoding, refine=refine)
         self.adapter, self.gradient_checkpointing = adapter, gradient_checkpointing
         self.base = ""
 
@@ -93,10 +96,10 @@ class LLM(GenerativeAttack):
         """An end token stands between prefix and text."""
         return ClosedPrefixDecoder(model, self.tokenizer.eos_token_id)
 
-    def kept(self) -> dict[str, Tensor]:
+    def checkpoint_weights(self) -> dict[str, Tensor]:
         """All weights, or those of the adapter and the projection."""
         if not self.adapter.frozen:
-            return super().kept()
+            return super().checkpoint_weights()
         trained = {name for name, parameter in self.named_parameters() if parameter.requires_grad}
         return {name: tensor for name, tensor in self.state_dict().items() if name in trained}
 

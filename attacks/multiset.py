@@ -15,11 +15,11 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from attacks.base import Prediction, Targets
 from attacks.word_sets import WordSetAttack
 from embedders.cache.cached import CachedEmbedder
 from models.backbones import Dropout
 from models.optimizers import OptimizerSettings
+from models.predictions import Prediction, Targets
 from models.prefix import Prefix
 from models.vocabulary import Vocabulary
 
@@ -116,7 +116,7 @@ class Multiset(WordSetAttack):
         return multiset_loss(logits, labels, named)
 
     @torch.no_grad()
-    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+    def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """The likeliest entry of each step, up to the end; where that comes first, the likeliest word of that step."""
         logits, named = self(targets.vectors)
         ends = (named == self.end).cumsum(1).logical_not().sum(1).clamp(min=1).tolist()

@@ -8,7 +8,7 @@ No learning; stronger on dense embeddings than the published bag-of-words classi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,10 +18,12 @@ from torch import Tensor
 
 import limits
 from atomic_files import write_file, write_json_lines
-from attacks.base import Attack, Prediction, Targets
+from attacks.base import Attack
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import written_ids
+from models.predictions import Prediction, Targets
+from models.refining import Refiner
 
 BLOCK = 16_384  # training vectors compared at once: memory stays flat whatever their number
 
@@ -31,12 +33,15 @@ class NearestNeighbor(Attack):
 
     ``prepare`` writes the training texts and their vectors to the artifacts, so that evaluation needs neither the data
     nor the embedder.
+
+    Args:
+        refine: See Attack.
     """
 
     trainable = False
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, refine: Mapping[str, Refiner] | None = None) -> None:
+        super().__init__(refine)
         self._known: Callable[[range], Tensor] | None = None
         self._ids: list[tuple[int, ...] | None] = []
 
@@ -44,6 +49,7 @@ class NearestNeighbor(Attack):
         """Before anything is embedded: is there anything to compare with?"""
         if not self.from_checkpoint:
             self.data.check_training()
+        super().prepare_data()
 
     def setup(self, stage: str) -> None:
         """See Attack; an attacker who is told of a defense compares with defended training vectors."""
@@ -90,7 +96,7 @@ class NearestNeighbor(Attack):
                 f"float32 for each of the {len(self.texts)} texts"
             )
 
-    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+    def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """The nearest text of each target; asks the embedder for nothing."""
         blocks = (
             torch.from_numpy(self.vectors[begin : begin + BLOCK].copy()) for begin in range(0, len(self.texts), BLOCK)

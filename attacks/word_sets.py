@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.base import Attack, Prediction
+from attacks.base import Attack
 from models.optimizers import OptimizerSettings, scheduled
+from models.predictions import Prediction
 from models.vocabulary import Vocabulary
 
 

@@ -46,10 +46,10 @@ from small_models import Budget, fit_muon
 from torch import Tensor
 
 import configuration
-from attacks.base import Targets
 from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModelEmbedder
 from examples import Example
+from models.predictions import Targets
 
 PARTS = ("oracle", "wrong_length", "slander", "outputs", "ablation", "lengths", "long")
 ALL = "all"

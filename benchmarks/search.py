@@ -31,13 +31,13 @@ from common import quiet
 from measuring import command_line
 from torch import Tensor
 
-from attacks.base import Targets
 from attacks.vec2text.corrector import Corrector
 from attacks.vec2text.published_export import export
 from defenses.threat import threat_of
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from models.decoding import BeamSearch
+from models.predictions import Targets
 from run_directory.config_file import read_config
 from run_directory.stored_attack import attack_of
 

@@ -27,12 +27,12 @@ import torch
 from measuring import command_line
 from torch import Tensor
 
-from attacks.base import Targets
 from attacks.lm_inversion.losses import TextLoss
 from attacks.lm_inversion.soda import SODA
 from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModelEmbedder
 from metrics.statistics import Share
+from models.predictions import Targets
 
 INPUTS_AT_ONCE = 2**22  # logits of one forward pass
 

@@ -9,11 +9,12 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from atomic_files import write_json
-from attacks.base import Attack, Prediction
+from attacks.base import Attack
 from attacks.nearest_neighbor import BLOCK, nearest
 from datamodules.defended import defended
 from datamodules.inversion import InversionDataModule
 from embedders.cache.cached import CachedEmbedder, CachedVectors
+from models.predictions import Prediction
 from reports.scoring import score_predictions
 from run_directory import layout
 from scoring.models import ScoringModels

@@ -30,7 +30,7 @@ from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt,
 from torch import Tensor
 
 from atomic_files import write_json, write_json_lines
-from attacks.base import Attack, Targets, of_every_rank
+from attacks.base import Attack
 from attacks.vec2text.search import Round
 from callbacks.predictions import Predictions
 from callbacks.testing import Testing
@@ -40,6 +40,8 @@ from metrics.bleu import bleu
 from metrics.matches import ExactMatch
 from metrics.scored import Scored
 from metrics.word_overlap import TokenOverlap
+from models.predictions import Targets
+from ranks import of_every_rank
 from run_directory import layout
 
 FIGURES = ("bleu", "token_f1", "exact_match", "cosine", "queries", "seconds")

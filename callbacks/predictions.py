@@ -14,9 +14,11 @@ from lightning.pytorch.loggers import WandbLogger
 from numpy.typing import NDArray
 
 from atomic_files import write_json, write_json_lines
-from attacks.base import Attack, Prediction, of_every_rank
+from attacks.base import Attack
 from datamodules.inversion import InversionDataModule
 from embedders.cache.cached import CachedEmbedder
+from models.predictions import Prediction
+from ranks import of_every_rank
 from reports.scoring import row_of, score_predictions
 from run_directory import layout
 from scoring.models import ScoringModels

@@ -20,10 +20,10 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from atomic_files import write_json
-from attacks.base import of_every_rank
 from embedders.cache.cached import CachedEmbedder
 from models import precision
 from models.budget import cut_short, planned_steps
+from ranks import of_every_rank
 from reports.caveats import undertrained
 from run_directory import layout
 

@@ -80,6 +80,7 @@ def _choose(loader: ConfigLoader, config: DictConfig, groups: Sequence[Override]
         return [one_line(error)]
     composed = OmegaConf.create(chosen)
     nodes = {o.key_or_group: OmegaConf.select(composed, o.key_or_group.replace("/", ".")) for o in groups}
+    nodes |= {o.key_or_group: {} for o in groups if o.value() == []}  # attack/refine=[]
     missing = [o for o in groups if nodes[o.key_or_group] is None]
     for o in sorted((o for o in groups if o not in missing), key=lambda o: o.key_or_group.count("/")):
         OmegaConf.update(config, o.key_or_group.replace("/", "."), nodes[o.key_or_group], merge=False)

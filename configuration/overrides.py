@@ -99,6 +99,9 @@ def key_error(tree: dict[str, Any], override: Override, groups: Sequence[str]) -
     key = override.key_or_group
     if override.package is not None or "/" in key:
         return f"{override.get_key_element()}: unknown group, {did_you_mean(key, groups)}"
+    group = key.replace(".", "/")
+    if "/" in group and isinstance(override.value(), list | str) and options(group):
+        return f"{key}: a group, write {group}={override.get_value_element_as_str()}"
     parts = re.findall(r"[^.\[\]]+", key)
     place: Any = tree
     for end, part in enumerate(parts, start=1):
@@ -108,6 +111,9 @@ def key_error(tree: dict[str, Any], override: Override, groups: Sequence[str]) -
             place = place[part]
         elif override.is_add() or override.is_force_add():
             return None
+        elif end < len(parts) and (valid := options("/".join(parts[:end]))):
+            group = "/".join(parts[:end])
+            return f"{key}: {parts[end]} is not chosen, add {group}=[{parts[end]}]; valid: {', '.join(valid)}"
         elif isinstance(place, dict):
             return f"{'.'.join(parts[:end])}: {_unknown(place, part, override, groups if end == 1 else [])}"
         else:

@@ -53,6 +53,10 @@ class Decoding(Protocol):
     candidates: int
     rerank: int
 
+    def propose(self, count: int) -> None:
+        """Give at least ``count`` candidates a target from now on, for a refiner to choose among."""
+        ...
+
     def __call__(self, decoder: Decoder, prefix: Tensor, *, eos: int, index: Tensor) -> list[list[list[int]]]:
         """Candidates of each target (or what is to be reranked), best first, as token ids without the end token."""
         ...
@@ -85,6 +89,11 @@ class BeamSearch:
         self.proposals = _proposals(candidates, rerank)
         self.beams, self.max_new_tokens = max(beams, self.proposals), max_new_tokens
         self.length_penalty, self.candidates, self.rerank = length_penalty, candidates, rerank
+
+    def propose(self, count: int) -> None:
+        """See :class:`Decoding`; at least that many beams are searched."""
+        self.proposals = max(self.proposals, count)
+        self.beams = max(self.beams, self.proposals)
 
     @torch.no_grad()
     def __call__(self, decoder: Decoder, prefix: Tensor, *, eos: int, index: Tensor) -> list[list[list[int]]]:
@@ -171,6 +180,10 @@ class NucleusSampling:
         self.proposals = _proposals(candidates, rerank)
         self.p, self.temperature, self.max_new_tokens = p, temperature, max_new_tokens
         self.candidates, self.rerank, self.seed, self.trial = candidates, rerank, seed, 0
+
+    def propose(self, count: int) -> None:
+        """See :class:`Decoding`."""
+        self.proposals = max(self.proposals, count)
 
     @torch.no_grad()
     def __call__(self, decoder: Decoder, prefix: Tensor, *, eos: int, index: Tensor) -> list[list[list[int]]]:

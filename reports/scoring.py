@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.base import Attack, Prediction
+from attacks.base import Attack
 from datamodules.inversion import InversionDataModule
 from datamodules.truncation import Truncation
 from embedders.base import QueryLimitError
@@ -23,6 +23,7 @@ from metrics.scored import Scored, Sets
 from metrics.scoring import score
 from metrics.token_inversion import Inverted, token_inversion
 from metrics.vectors import cosine_rows
+from models.predictions import Prediction
 from scoring.models import ScoringModels
 
 BLOCK = 4096  # rows of vectors held in memory at once

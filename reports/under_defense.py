@@ -15,12 +15,13 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from attacks.base import Attack, Prediction, Targets
+from attacks.base import Attack
 from datamodules.inversion import InversionDataModule
 from defenses.base import Defense, Role
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example
+from models.predictions import Prediction, Targets
 from reports.scoring import score_predictions
 from scoring.models import ScoringModels
 

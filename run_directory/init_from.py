@@ -22,7 +22,7 @@ from run_directory.embedder_check import check_embedder
 # What may differ: how the attack is trained and decoded. All else makes its modules, or its artifacts.
 FREE = {
     "optimizer", "decoding", "gradient_checkpointing", "lr", "noise", "seed", "label_smoothing",
-    "hypotheses", "search", "initial", "constant",
+    "hypotheses", "search", "initial", "constant", "refine",
 }  # fmt: skip
 
 

@@ -66,12 +66,12 @@ def class_of(folder: Path) -> type:
 
 
 def identity(folder: Path) -> str:
-    """A hash of what makes a run's attack say what it says: its configuration, without decoding, and its weights."""
+    """A hash of an attack's weights and of its configuration, but for decoding and refining."""
     from omegaconf import OmegaConf
 
     attack = OmegaConf.to_container(read_config(folder).attack)
     assert isinstance(attack, dict)
-    attack.pop("decoding", None)
+    attack = {name: value for name, value in attack.items() if name not in ("decoding", "refine")}
     content = load_checkpoint(finished_checkpoint(folder))
     described = json.dumps([attack, weights_key(content["state_dict"])], sort_keys=True)
     return blake2b(described.encode(), digest_size=16).hexdigest()

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from attacks.base import Attack, Prediction, SearchRecord, Targets
+from attacks.base import Attack
 from attacks.lm_inversion.losses import Loss
 from attacks.lm_inversion.method import Rows, State
 from attacks.lm_inversion.search import Search
@@ -27,6 +27,7 @@ from embedders.observation import Seen
 from embedders.white_box import WhiteBox
 from errors import InputError
 from examples import written_ids
+from models.predictions import Prediction, SearchRecord, Targets
 
 Length = Literal["known", "search"] | PositiveInt
 Tolerance = Annotated[float, Field(ge=0)]
@@ -110,6 +111,7 @@ class LanguageModelAttack(Attack):
     def prepare_data(self) -> None:
         """Before anything is embedded: is enough seen of the model?"""
         self.check(self.model)
+        super().prepare_data()
 
     def check(self, model: WhiteBox) -> None:
         """Whether outputs of ``model`` can be attacked with these settings.
@@ -145,7 +147,7 @@ class LanguageModelAttack(Attack):
         assert prediction.tokens is not None
         return written_ids(prediction.tokens)
 
-    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+    def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """Search an input for each target; a killed search goes on from its last file.
 
         Raises:

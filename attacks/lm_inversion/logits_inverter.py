@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from pydantic import PositiveInt
 
-from attacks.base import Prediction, Targets
 from attacks.generative import GenerativeAttack
 from attacks.lm_inversion.base import language_model_of
 from embedders.cache.cached import CachedEmbedder
@@ -26,6 +25,7 @@ from errors import InputError
 from examples import read_ids, written_ids
 from models.backbones import Dropout, RandomT5
 from models.decoders import EncoderDecoder
+from models.predictions import Prediction, Targets
 from models.tokenizing import token_ids
 
 PAD, END = "<|padding|>", "<|end of input|>"  # behind the model's own ids, every one of which an input may hold
@@ -111,7 +111,7 @@ class LogitsInverter(GenerativeAttack):
         return [next(cut) if ids is None else ids for ids in written]
 
     @torch.no_grad()
-    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+    def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """Decode each target; what goes beyond the input's length, where that is known, or beyond the model's positions
         is cut off."""
         model = self.model(oracle)

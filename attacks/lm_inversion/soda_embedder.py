@@ -17,7 +17,7 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from attacks.base import Attack, Prediction, Targets
+from attacks.base import Attack
 from attacks.lm_inversion.base import Length, Tolerance
 from attacks.lm_inversion.coordinates import Coordinates
 from attacks.lm_inversion.losses import Loss
@@ -27,6 +27,7 @@ from embedders.cache.cached import CachedEmbedder
 from embedders.transformer import TransformerEmbedder
 from embedders.white_box import RelaxedEncoder, WhiteBox
 from errors import InputError
+from models.predictions import Prediction, Targets
 from run_directory.embedder_check import check_embedder
 from run_directory.stored_attack import attack_of, keep
 
@@ -121,15 +122,16 @@ class SodaEmbedder(SODA):
         if self.start_run is not None:
             self._held = {START: attack_of(self.artifacts / START, dimension)}
 
-    def deciding(self) -> dict[str, Tensor]:
+    def all_weights(self) -> dict[str, Tensor]:
         """The weights of the start."""
-        return {name: tensor for attack in self._held.values() for name, tensor in attack.deciding().items()}
+        held = {name: tensor for attack in self._held.values() for name, tensor in attack.all_weights().items()}
+        return super().all_weights() | held
 
     def query(self, prediction: Prediction) -> str:
         """The text."""
         return prediction.candidates[0]
 
-    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+    def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """Search from what the other attack reads, where there is one; see LanguageModelAttack.invert."""
         model = self.white_box(oracle)
         said: dict[int, str] = {}
@@ -138,7 +140,7 @@ class SodaEmbedder(SODA):
             for place, prediction in zip(targets.index.tolist(), read, strict=True):
                 self._starts[place] = model.ids(prediction.candidates[0])
                 said[place] = prediction.candidates[0]
-        found = super().invert(targets, oracle)
+        found = super().propose(targets, oracle)
         # Pieces do not say how a text was spaced and capitalised: where they are the start's, its text stands.
         return [
             replace(prediction, candidates=(said[place],))

@@ -7,12 +7,12 @@ python train.py attack=vec2text attack.pretrained=jxm/gtr__nq__32__correct embed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
 
-from attacks.base import Attack, Targets
+from attacks.base import Attack
 from attacks.vec2text.corrector import Corrector
 from attacks.vec2text.iterative import Initial, IterativeAttack
 from attacks.vec2text.network import NetworkRewriter
@@ -20,6 +20,8 @@ from attacks.vec2text.published import Published, load_published
 from attacks.vec2text.published_space import check_space
 from attacks.vec2text.search import CorrectionSearch, Proposal
 from errors import InputError
+from models.predictions import Targets
+from models.refining import Refiner
 from run_directory.embedder_check import check_embedder
 from run_directory.stored_attack import attack_of, class_of, keep
 
@@ -37,6 +39,7 @@ class Vec2Text(IterativeAttack):
         revision: Branch, tag or commit of that name.
         initial: See IterativeAttack.
         constant: See IterativeAttack.
+        refine: See IterativeAttack.
     """
 
     trainable = False
@@ -50,8 +53,9 @@ class Vec2Text(IterativeAttack):
         revision: str | None = None,
         initial: Initial = "inverter",
         constant: str = "the",
+        refine: Mapping[str, Refiner] | None = None,
     ) -> None:
-        super().__init__(search, initial, constant)
+        super().__init__(search, initial, constant, refine)
         if (corrector_run is None) == (pretrained is None):
             raise ValueError("give either corrector_run=<run> or pretrained=<name or folder>")
         self.pretrained, self.revision = pretrained, revision
@@ -66,6 +70,7 @@ class Vec2Text(IterativeAttack):
         if not self.from_checkpoint:
             self._check()
         self._load_published()
+        super().prepare_data()
 
     def _check(self) -> None:
         assert self.oracle is not None
@@ -100,11 +105,12 @@ class Vec2Text(IterativeAttack):
         self._load_published()
         self._held = {name: attack_of(self.artifacts / name, dimension) for name in self.runs}
 
-    def deciding(self) -> dict[str, Tensor]:
-        """The weights of what it is made of; it has none of its own."""
-        parts = [(name, attack.deciding()) for name, attack in self._held.items()]
+    def all_weights(self) -> dict[str, Tensor]:
+        """The weights of what it is made of, too."""
+        parts = [(name, attack.all_weights()) for name, attack in self._held.items()]
         parts += [("pretrained", published.state_dict()) for published in self._published]
-        return {f"{part}.{name}": tensor for part, weights in parts for name, tensor in weights.items()}
+        held = {f"{part}.{name}": tensor for part, weights in parts for name, tensor in weights.items()}
+        return super().all_weights() | held
 
     @property
     def corrector(self) -> Corrector:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +21,6 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from atomic_files import read_json, write_json
-from attacks.base import Targets
 from attacks.generative import GenerativeAttack
 from attacks.vec2text.hypothesis_plan import (
     HypothesisPlan,
@@ -41,6 +40,8 @@ from metrics.vectors import cosine_rows
 from models.budget import training_progress
 from models.decoders import EncoderDecoder
 from models.optimizers import OptimizerSettings, scheduled
+from models.predictions import Targets
+from models.refining import Refiner
 from models.tokenizing import label_ids, load_tokenizer, token_ids
 from run_directory import layout
 from run_directory.batch_cache import weights_key
@@ -69,6 +70,7 @@ class Corrector(IterativeAttack):
         max_new_tokens: Longest text that is written, its end token included.
         initial: See IterativeAttack.
         constant: See IterativeAttack.
+        refine: See IterativeAttack.
     """
 
     def __init__(
@@ -83,8 +85,9 @@ class Corrector(IterativeAttack):
         max_new_tokens: PositiveInt = 64,
         initial: Initial = "inverter",
         constant: str = "the",
+        refine: Mapping[str, Refiner] | None = None,
     ) -> None:
-        super().__init__(search, initial, constant)
+        super().__init__(search, initial, constant, refine)
         self.inverter_run, self.layout, self.plan = Path(inverter_run), layout, hypotheses
         self.optimizer_settings, self.start_from_inverter = optimizer, start_from_inverter
         self.label_smoothing, self.max_new_tokens = label_smoothing, max_new_tokens
@@ -101,6 +104,7 @@ class Corrector(IterativeAttack):
             self._check()
             self._answers()
             self._read_inverter(self.inverter_run, self.data.dimension)
+        super().prepare_data()
 
     def _check(self) -> None:
         assert self.oracle is not None
@@ -154,9 +158,9 @@ class Corrector(IterativeAttack):
         """The copy of the inverter, where this attack's weights are."""
         return self._held[0].to(self.device)
 
-    def deciding(self) -> dict[str, Tensor]:
+    def all_weights(self) -> dict[str, Tensor]:
         """The network's weights and the inverter's."""
-        return self.state_dict() | {f"{INVERTER}.{name}": one for name, one in self.inverter.deciding().items()}
+        return super().all_weights() | {f"{INVERTER}.{name}": one for name, one in self.inverter.all_weights().items()}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text and the end token, cut to what a correction can be."""

@@ -20,9 +20,9 @@ import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
-from attacks.base import Targets
 from attacks.generative import GenerativeAttack
 from models.decoding import BeamSearch, Decoding, NucleusSampling
+from models.predictions import Targets
 
 ROWS = 256  # vectors that are decoded together
 NOISE_STEP = 0.02
@@ -136,7 +136,7 @@ def write_hypotheses(
         for begin in range(0, len(index), ROWS):
             chosen = list(index[begin : begin + ROWS])
             block = recipe.noised(vectors[begin : begin + ROWS], chosen).to(device)
-            found = inverter.invert(Targets(block, torch.tensor(chosen)), None)
+            found = inverter.propose(Targets(block, torch.tensor(chosen)), None)
             texts += [prediction.candidates[0] for prediction in found]
     finally:
         inverter.decoding = own

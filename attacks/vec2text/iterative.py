@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
 
-from attacks.base import Attack, Prediction, Targets
+from attacks.base import Attack
 from attacks.vec2text.network import NetworkRewriter
 from attacks.vec2text.search import CorrectionSearch, Proposal, Round
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
+from models.predictions import Prediction, Targets
+from models.refining import Refiner
 
 Initial = Literal["inverter", "random", "constant"]
 RANDOM_TOKENS = 16  # of a random initial hypothesis
@@ -41,10 +44,17 @@ class IterativeAttack(Attack):
         search: How corrections are searched.
         initial: The first hypothesis: what the inverter says, random tokens, or one text for all (table 5).
         constant: That text.
+        refine: See Attack; after the correction.
     """
 
-    def __init__(self, search: CorrectionSearch, initial: Initial = "inverter", constant: str = "the") -> None:
-        super().__init__()
+    def __init__(
+        self,
+        search: CorrectionSearch,
+        initial: Initial = "inverter",
+        constant: str = "the",
+        refine: Mapping[str, Refiner] | None = None,
+    ) -> None:
+        super().__init__(refine)
         self.search, self.initial, self.constant = search, initial, constant
 
     @property
@@ -96,7 +106,7 @@ class IterativeAttack(Attack):
             began=began,
         )
 
-    def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+    def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """The last round of each target."""
         last = [rounds[-1] for rounds in self.correct(targets, oracle)]
         return [Prediction(candidates=(one.text,), partial=one.partial) for one in last]

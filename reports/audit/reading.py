@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from rich.progress import track
 from torch import Tensor
 
-from attacks.base import Attack, Targets
+from attacks.base import Attack
 from datamodules.defended import DefendedEmbedder, FittedDefense
 from defenses.base import Fitted
 from defenses.threat import Threat
@@ -29,6 +29,7 @@ from examples import Span
 from metrics.text import exact_match
 from metrics.tokens import token_overlap
 from metrics.vectors import cosine_rows
+from models.predictions import Targets
 from reports.audit.findings import Reading, Truth
 from reports.results import Row, read_rows
 from run_directory import layout

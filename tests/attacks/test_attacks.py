@@ -23,7 +23,6 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from attacks.base import Targets
 from attacks.geia import GEIA, GEIAEncoderDecoder
 from attacks.generative import GenerativeAttack
 from attacks.nearest_neighbor import NearestNeighbor
@@ -35,6 +34,7 @@ from examples import Example, Split
 from models.backbones import Backbone, Pretrained, RandomGPT2, RandomT5
 from models.decoding import BeamSearch
 from models.optimizers import AdamW, MuonAdamW
+from models.predictions import Targets
 from models.prefix import Prefix
 from models.tokenizing import load_tokenizer, train_tokenizer
 from support.letters import FewLetters

@@ -13,13 +13,13 @@ from sklearn.metrics import precision_recall_fscore_support
 from torch import Tensor
 
 from attacks.bag_of_words import THRESHOLDS, BagOfWords
-from attacks.base import Targets
 from datamodules.inversion import InversionDataModule
 from defenses.identity import Identity
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example, Split
 from models.optimizers import AdamW
+from models.predictions import Targets
 from models.vocabulary import Pieces, Vocabulary, Words
 from reports.threshold_chart import threshold_charts
 from support.letters import FewLetters

@@ -10,7 +10,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer, seed_everything
 from torch import Tensor
 
-from attacks.base import Attack, Hint, Targets
+from attacks.base import Attack
 from attacks.language_model import FIRST, LanguageModel
 from attacks.nearest_neighbor import NearestNeighbor
 from datamodules.inversion import InversionDataModule
@@ -21,6 +21,7 @@ from examples import Example, Split
 from models.backbones import RandomGPT2
 from models.decoding import BeamSearch, NucleusSampling
 from models.optimizers import MuonAdamW
+from models.predictions import Hint, Targets
 
 HOMES = {"ada": "paris", "bob": "rome", "cleo": "oslo", "dan": "lima"}
 TEXTS = [f"{name} lives in {city} ." for name, city in HOMES.items()]

@@ -32,7 +32,6 @@ import configuration
 import evaluate
 import invert
 from atomic_files import write_json, write_json_lines
-from attacks.base import Targets
 from attacks.llm import LLM
 from embedders.cache.cached import CachedEmbedder
 from embedders.minilm import MiniLM
@@ -43,6 +42,7 @@ from models.decoders import CausalDecoder, ClosedPrefixDecoder
 from models.decoding import BeamSearch, NucleusSampling
 from models.memory import footprint
 from models.optimizers import AdamW, MuonAdamW
+from models.predictions import Targets
 from models.prefix import Prefix
 from models.tokenizing import train_tokenizer
 from reports.trials import differences, find, summary
@@ -192,7 +192,7 @@ def test_lora_trains_matrices_and_projection_only(tmp_path: Path, kind: str) -> 
     losses = steps(attack, 30)
     assert losses[-1] < losses[0] - 0.3
     changed = {name for name, tensor in attack.state_dict().items() if not torch.equal(tensor, before[name])}
-    assert changed == attack.kept().keys()
+    assert changed == attack.checkpoint_weights().keys()
     assert all("lora_" in name or name.startswith("prefix.") for name in changed)
     assert not any("lm_head" in name for name in changed)
 
@@ -214,7 +214,7 @@ def test_lora_is_low_rank_times_alpha_over_rank(tmp_path: Path) -> None:
     inputs = torch.randn(3, 32)
     expected = layer.base_layer(inputs) + 3.0 * inputs @ a.T @ b.T
     assert torch.allclose(layer(inputs), expected, atol=1e-5)
-    assert {name.split(".lora_")[0] for name in attack.kept() if "lora_" in name} == {
+    assert {name.split(".lora_")[0] for name in attack.checkpoint_weights() if "lora_" in name} == {
         f"decoder.model.transformer.h.{n}.attn.c_attn" for n in range(2)
     }
 
@@ -278,7 +278,7 @@ def test_qlora_in_four_bits(tmp_path: Path) -> None:
     assert footprint(attack, []).parameters == footprint(built(llm(name, LoRA(rank=4)), tmp_path / "l"), []).parameters
     losses = steps(attack, 25)
     assert losses[-1] < losses[0] - 0.3
-    assert all("lora_" in key or key.startswith("prefix.") for key in attack.kept())
+    assert all("lora_" in key or key.startswith("prefix.") for key in attack.checkpoint_weights())
     checkpoint: dict[str, Any] = {"state_dict": attack.state_dict()}
     attack.on_save_checkpoint(checkpoint)
     torch.save(checkpoint, tmp_path / "last.ckpt")
@@ -286,7 +286,10 @@ def test_qlora_in_four_bits(tmp_path: Path) -> None:
         again = llm(name, adapter)
         again.connect(tmp_path / "run", None, from_checkpoint=True)
         again.restore(tmp_path / "last.ckpt", DIMENSION)
-        assert all(torch.equal(tensor.cpu(), attack.kept()[key]) for key, tensor in again.kept().items())
+        assert all(
+            torch.equal(tensor.cpu(), attack.checkpoint_weights()[key])
+            for key, tensor in again.checkpoint_weights().items()
+        )
 
 
 def test_gradient_checkpointing_keeps_less_and_gives_the_same_gradients(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from lightning import Trainer, seed_everything
 from torch import Tensor
 
-from attacks.base import Targets
 from attacks.multiset import Multiset, multiset_loss, remaining_words
 from datamodules.inversion import InversionDataModule
 from defenses.identity import Identity
 from embedders.cache.cached import CachedEmbedder
 from examples import Example, Split
 from models.optimizers import AdamW
+from models.predictions import Targets
 from models.prefix import Prefix
 from models.vocabulary import Pieces, Vocabulary, Words
 from support.letters import FewLetters

@@ -11,7 +11,6 @@ from lightning import Trainer
 from torch import Tensor
 
 import attacks.nearest_neighbor
-from attacks.base import Targets
 from attacks.nearest_neighbor import NearestNeighbor, nearest
 from datamodules.inversion import InversionDataModule
 from datamodules.sources.token_inputs import RandomTokens
@@ -20,6 +19,7 @@ from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModelEmbedder
 from errors import InputError
 from examples import written_ids
+from models.predictions import Targets
 from support.tiny_models import tiny_language_model
 
 

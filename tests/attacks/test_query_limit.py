@@ -23,7 +23,8 @@ import train
 from attacks.vec2text.search import CorrectionSearch, Proposal
 from embedders.base import QueryLimitError, fingerprint_of
 from embedders.cache.cached import CachedEmbedder
-from models.reranking import reranked
+from models.predictions import Prediction, Targets
+from models.reranking import Rerank
 from run_directory import layout
 from run_directory.trust import trusting
 from support import tiny_vec2text
@@ -243,8 +244,9 @@ def test_the_cache_says_which_of_its_texts_have_a_vector(tmp_path: Path) -> None
 
 def test_reranking_orders_what_has_a_vector_and_leaves_the_rest_behind(tmp_path: Path) -> None:
     cached = CachedEmbedder(Counted(max_queries=3), tmp_path)
-    found = reranked([["bb", "b a", "cccc"], ["a", "bb"], ["dddddd"]], vectors("b a", "a", "d"), cached)
-    assert [one.texts for one in found] == [["b a", "bb", "cccc"], ["a", "bb"], ["dddddd"]]
+    proposed = [Prediction(texts) for texts in (("bb", "b a", "cccc"), ("a", "bb"), ("dddddd",))]
+    found = Rerank().refine(Targets(vectors("b a", "a", "d"), torch.arange(3)), proposed, cached)
+    assert [one.candidates for one in found] == [("b a", "bb", "cccc"), ("a", "bb"), ("dddddd",)]
     assert [one.partial for one in found] == [True, False, True]
 
 

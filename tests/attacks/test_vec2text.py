@@ -17,7 +17,6 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 import configuration
 import invert
-from attacks.base import Targets
 from attacks.vec2text.attack import Vec2Text
 from attacks.vec2text.corrector import Corrector
 from attacks.vec2text.hypothesis_plan import Recipe, matched_noise
@@ -28,6 +27,7 @@ from datamodules.hypotheses import HypothesisStore
 from embedders.cache.cached import CachedEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
+from models.predictions import Targets
 from run_directory import layout
 from run_directory.batch_cache import BatchCache
 from run_directory.stored_attack import attack_of

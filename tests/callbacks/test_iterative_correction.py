@@ -16,7 +16,7 @@ import configuration
 import evaluate
 import train
 from atomic_files import write_json
-from attacks.base import Attack, Prediction, Targets
+from attacks.base import Attack
 from attacks.nearest_neighbor import NearestNeighbor
 from attacks.vec2text.search import Round
 from callbacks.iterative_correction import IterativeCorrection
@@ -27,6 +27,7 @@ from defenses.identity import Identity
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example, Split
+from models.predictions import Prediction, Targets
 from reports.correction_chart import corrections, hypothesis_charts, story
 from reports.results import Results
 from reports.sections import correction, hypotheses

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from attacks.base import Attack, Prediction
+from attacks.base import Attack
 from callbacks.analyses import embedded_words
 from datamodules.sources.files import FilesDataModule, TextFiles
 from datamodules.truncation import Truncation
@@ -18,6 +18,7 @@ from defenses.identity import Identity
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example, Span
+from models.predictions import Prediction
 from reports.scoring import score_predictions
 from scoring.models import ScoringModels
 

@@ -10,7 +10,6 @@ import torch
 from hydra.utils import instantiate
 
 import configuration
-from attacks.base import Targets
 from attacks.lm_inversion.gcg import GCG
 from attacks.lm_inversion.losses import LogitLoss
 from attacks.lm_inversion.method import Rows
@@ -18,6 +17,7 @@ from attacks.lm_inversion.soda import SODA
 from attacks.lm_inversion.swaps import drawn_swaps, promising_tokens
 from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModelEmbedder
+from models.predictions import Targets
 from support.tiny_models import VOCABULARY, tiny_language_model
 
 INPUTS = torch.tensor([[5, 17, 3], [12, 30, 8], [59, 3, 41]])

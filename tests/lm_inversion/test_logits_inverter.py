@@ -10,7 +10,6 @@ import torch
 from hydra.utils import instantiate
 
 import configuration
-from attacks.base import Targets
 from attacks.lm_inversion.chunked_logits import ChunkedLogits
 from attacks.lm_inversion.logits_inverter import LogitsInverter, TextLogitsInverter
 from embedders.cache.cached import CachedEmbedder
@@ -18,6 +17,7 @@ from embedders.language_model import LanguageModelEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
 from examples import written_ids
+from models.predictions import Targets
 from support.tiny_models import VOCABULARY, tiny_language_model
 from train import train
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.base import Prediction, Targets
 from attacks.lm_inversion.losses import LogitLoss, TextLoss
 from attacks.lm_inversion.method import Rows, State
 from attacks.lm_inversion.soda import SODA
@@ -20,6 +19,7 @@ from embedders.language_model import LanguageModelEmbedder
 from embedders.minilm import MiniLM
 from embedders.observation import Observation
 from errors import InputError
+from models.predictions import Prediction, Targets
 from run_directory.batch_cache import BatchCache, Unfinished
 from support.tiny_models import POSITIONS, VOCABULARY, tiny_language_model
 

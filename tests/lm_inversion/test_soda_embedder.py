@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attacks.base import Attack, Prediction, Targets
+from attacks.base import Attack
 from attacks.lm_inversion.losses import CosineLoss
 from attacks.lm_inversion.method import Rows
 from attacks.lm_inversion.soda_embedder import SodaEmbedder
@@ -16,6 +16,7 @@ from embedders.minilm import MiniLM
 from embedders.observation import Observation
 from embedders.white_box import RelaxedEncoder
 from errors import InputError
+from models.predictions import Prediction, Targets
 
 TEXTS = ["dogs bark", "i live in paris now"]
 

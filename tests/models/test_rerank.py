@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from lightning import Trainer
 from torch import Tensor
 
-from attacks.base import Targets
 from attacks.geia import GEIA, GEIAEncoderDecoder
 from attacks.generative import GenerativeAttack
 from attacks.language_model import LanguageModel
@@ -30,8 +29,9 @@ from examples import Example, Split
 from models.backbones import RandomGPT2, RandomT5
 from models.decoding import BeamSearch, Decoding, NucleusSampling
 from models.optimizers import AdamW
+from models.predictions import Prediction, Targets
 from models.prefix import Prefix
-from models.reranking import EQUAL, closest_first, reranked
+from models.reranking import EQUAL, Rerank, closest_first
 from scoring.models import ScoringModels
 
 TEXTS = [f"{name} lives in {city} ." for name in ("ada", "bob", "cleo") for city in ("paris", "rome", "oslo", "lima")]
@@ -142,8 +142,9 @@ def test_a_text_that_two_targets_propose_is_asked_for_once(tmp_path: Path) -> No
     embedder = Letters()
     targets = embedder.embed(["aaab", "bbba"])
     embedder.asked.clear()
-    found = reranked([["b", "a", "b"], ["a", "b"]], targets, CachedEmbedder(embedder, tmp_path))
-    assert [one.texts for one in found] == [["a", "b"], ["b", "a"]]
+    proposed = [Prediction(("b", "a", "b")), Prediction(("a", "b"))]
+    found = Rerank().refine(Targets(targets, torch.arange(2)), proposed, CachedEmbedder(embedder, tmp_path))
+    assert [one.candidates for one in found] == [("a", "b"), ("b", "a")]
     assert sorted(embedder.asked) == ["a", "b"]
 
 
@@ -171,7 +172,7 @@ def test_no_embedder_and_another_width_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"attack\.decoding\.rerank=16: needs the embedder"):
         made.invert(Targets(Letters().embed(TEXTS[:1]), torch.arange(1)), None)
     narrow = Targets(Letters().embed(TEXTS[:1])[:, :7], torch.arange(1))
-    with pytest.raises(InputError, match=r"attack\.decoding\.rerank=16: .* width 7 and the embedder's 28.*defense"):
+    with pytest.raises(InputError, match=r"attack\.decoding\.rerank=16: .* dimension 7 and the embedder's 28.*defense"):
         made.invert(narrow, CachedEmbedder(Letters(), tmp_path / "cache"))
 
 
@@ -204,7 +205,7 @@ def test_metrics_tell_the_cost(tmp_path: Path) -> None:
 def test_what_cannot_be_reranked_is_refused_before_anything_is_embedded(tmp_path: Path) -> None:
     embedder = Letters()
     made = attack(tmp_path, BeamSearch(max_new_tokens=6, rerank=4))
-    with pytest.raises(InputError, match=r"attack\.decoding\.rerank=4: .* width 14 and the embedder's 28"):
+    with pytest.raises(InputError, match=r"attack\.decoding\.rerank=4: .* dimension 14 and the embedder's 28"):
         outcome(tmp_path, made, embedder, Half())
     blind = LanguageModel(RandomGPT2(vocabulary=300), AdamW(), BeamSearch(max_new_tokens=6, rerank=4))
     with pytest.raises(InputError, match=r"attack\.decoding\.rerank=4: attack=language_model reads no vectors"):

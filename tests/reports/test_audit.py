@@ -17,7 +17,6 @@ import audit
 import configuration
 import invert
 import train
-from attacks.base import Prediction, Targets
 from attacks.nearest_neighbor import NearestNeighbor
 from configuration.ending import ending
 from datamodules.vector_stores.sampling import open_store
@@ -26,6 +25,7 @@ from embedders.language_model import LanguageModelEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError, redacted
 from examples import Span
+from models.predictions import Prediction, Targets
 from reports.audit.defenses import neighbours_kept
 from reports.audit.entity_kinds import places
 from reports.audit.findings import Truth

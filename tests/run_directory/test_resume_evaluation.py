@@ -22,7 +22,7 @@ import configuration
 import evaluate as evaluate_script
 import limits
 import train
-from attacks.base import Attack, Prediction, Targets
+from attacks.base import Attack
 from attacks.vec2text.search import Round
 from callbacks.iterative_correction import IterativeCorrection
 from callbacks.predictions import Predictions
@@ -33,6 +33,7 @@ from embedders.base import fingerprint_of
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example, Split
+from models.predictions import Prediction, Targets
 from run_directory import layout
 from run_directory.batch_cache import BatchCache, Unfinished, counted, settings_key
 from scoring.models import ScoringModels

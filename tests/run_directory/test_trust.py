@@ -21,7 +21,6 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import configuration
 from atomic_files import write_file, write_json
-from attacks.base import Prediction
 from configuration import console
 from datamodules.sources.files import TextFiles
 from datamodules.sources.hub import HubSet
@@ -30,6 +29,7 @@ from embedders.sentence_transformer import SentenceTransformerEmbedder
 from errors import InputError, printable
 from models.decoders import CausalDecoder
 from models.decoding import BeamSearch
+from models.predictions import Prediction
 from run_directory import layout
 from run_directory.checkpoint_io import WholeCheckpoints
 from run_directory.checkpoints import finished_checkpoint, load_checkpoint, resume_from

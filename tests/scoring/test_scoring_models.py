@@ -14,13 +14,14 @@ import pytest
 import torch
 
 import configuration
-from attacks.base import Attack, Prediction
+from attacks.base import Attack
 from datamodules.truncation import Truncation
 from errors import InputError
 from evaluate import evaluate
 from examples import Example, Span
 from metrics.fluency import Perplexity
 from metrics.scored import Likelihood, Scored
+from models.predictions import Prediction
 from models.tokenizing import train_tokenizer
 from reports.scoring import score_predictions
 from scoring.language_model import PerplexityModel

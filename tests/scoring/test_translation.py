@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import configuration
-from attacks.base import Prediction
 from errors import InputError
 from examples import Example
 from metrics.scored import Scored
 from metrics.scoring import score
+from models.predictions import Prediction
 from models.tokenizing import train_tokenizer
 from reports.scoring import score_predictions
 from reports.wording import measure

@@ -1,0 +1,93 @@
+"""What of an attack is stored in a checkpoint.
+
+Weights, compared by name and shape before they are loaded, and the state of the random numbers, so that a resumed
+training takes the very steps of an unbroken one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from errors import InputError
+from ranks import of_every_rank
+from run_directory.checkpoints import load_checkpoint
+from run_directory.training_state import check_moments, check_state
+
+
+class Checkpointed(LightningModule):
+    """Base of Attack: its checkpoints."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.strict_loading = False  # on_load_checkpoint has compared every name and shape before
+        self._random_states: list[dict[str, Tensor]] = []  # of each rank
+
+    def checkpoint_weights(self) -> dict[str, Tensor]:
+        """What a checkpoint holds of the state dict: all of it, or what cannot be read again from where it came."""
+        return self.state_dict()
+
+    def on_train_start(self) -> None:
+        """Resume with the random numbers of a checkpoint.
+
+        Each rank has its own, and gets these back where there are as many ranks as before; else all start anew.
+        """
+        check_moments(self.trainer)
+        if len(self._random_states) == self.trainer.world_size:
+            own = self._random_states[self.trainer.global_rank]
+            torch.set_rng_state(own["cpu"].cpu())
+            if self.device.type == "cuda" and "cuda" in own:
+                torch.cuda.set_rng_state(own["cuda"].cpu(), self.device)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Store ``checkpoint_weights``, and the state of the random numbers, of which dropout and noise are made."""
+        if type(self).checkpoint_weights is not Checkpointed.checkpoint_weights:  # gathering all again takes time
+            names = self.checkpoint_weights().keys()
+            weights = checkpoint["state_dict"].items()
+            checkpoint["state_dict"] = {name: tensor for name, tensor in weights if name in names}
+        own = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            own["cuda"] = torch.cuda.get_rng_state(self.device)
+        checkpoint["random_states"] = of_every_rank(own)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take over the random numbers, and compare the weights with the modules before they are loaded.
+
+        Raises:
+            InputError: See check_weights and check_state.
+        """
+        if self._trainer is not None:
+            check_state(checkpoint, self._trainer)
+        self._random_states = checkpoint.get("random_states", [])
+        if "state_dict" in checkpoint:  # a strategy that cuts the model into shards has loaded the weights itself
+            self.check_weights(checkpoint)
+
+    def load_weights(self, path: Path) -> None:
+        """Load the weights of a checkpoint file, without a trainer.
+
+        Raises:
+            InputError: See check_weights.
+        """
+        content = load_checkpoint(path)
+        self.check_weights(content)
+        self.load_state_dict(content["state_dict"], strict=self.strict_loading)
+
+    def check_weights(self, checkpoint: dict[str, Any]) -> None:
+        """Compare the weights of a checkpoint with those that it should hold.
+
+        Raises:
+            InputError: Missing or unexpected weights, or other shapes; the first one is named.
+        """
+        found = {name: tuple(tensor.shape) for name, tensor in checkpoint["state_dict"].items()}
+        wanted = {name: tuple(tensor.shape) for name, tensor in self.checkpoint_weights().items()}
+        if found != wanted:
+            name = next(name for name in sorted(found | wanted) if found.get(name) != wanted.get(name))
+            raise InputError(
+                "the weights of the checkpoint do not fit the attack and the vectors: "
+                f"{name} is {found.get(name, 'missing')} in the file, {wanted.get(name, 'unknown')} here; were the "
+                "attack, the embedder or the defense changed since?"
+            )

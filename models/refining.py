@@ -1,0 +1,172 @@
+"""Refiners improve predictions with the embedder at hand, one after the other.
+
+    python train.py attack/refine=[rerank,correction] attack.refine.correction.corrector_run=<dir>
+    python evaluate.py run=<dir> attack/refine=[rerank] attack.refine.rerank.proposals=64
+
+    ["my name is bob", "my name is ada"] of one target -> embed both -> ["my name is ada", "my name is bob"]
+
+A refiner is a class here or anywhere else, and a file configs/attack/refine/<name>.yaml whose one key is that name:
+
+    shorter:
+      _target_: refiners.shorter.Shorter
+
+Its queries count as the attack's. What it makes of a target must not depend on the other targets of the batch.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import Tensor
+
+from embedders.base import QueryLimitError
+from embedders.cache.cached import CachedEmbedder
+from embedders.language_model import LanguageModelEmbedder
+from errors import InputError
+from models.predictions import Prediction, Targets
+
+FOLDER = "refine"  # among the artifacts; a folder in it for each refiner
+Texts = Callable[[], Sequence[str]]
+
+
+class Refiner:
+    """Base of all refiners; a subclass gives ``refine``, and the other methods where it needs them.
+
+    Attributes:
+        proposals: Candidates that it wants of the attack for each target; it is given those that the attack finds.
+    """
+
+    proposals = 1
+
+    def check(self, dimension: int, oracle: CachedEmbedder | None) -> None:
+        """Whether vectors of this dimension can be refined; before anything is embedded.
+
+        Raises:
+            InputError: See comparable.
+        """
+        comparable(dimension, oracle)
+
+    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+        """Write what it needs into the folder ``artifacts``, which is empty.
+
+        Called once, by the first process, before training; of a run that was trained without it, by every process,
+        before it refines. ``texts`` are the training texts, none where these are not known, as in invert.py.
+        """
+
+    def prepared(self, artifacts: Path) -> bool:
+        """Whether ``artifacts`` holds what ``prepare`` would write with the present settings."""
+        return type(self).prepare is Refiner.prepare or artifacts.is_dir()
+
+    def load(self, artifacts: Path, dimension: int) -> None:
+        """Read back what ``prepare`` wrote; every process, before the first target."""
+
+    def all_weights(self) -> dict[str, Tensor]:
+        """The weights that its texts depend on."""
+        return {}
+
+    @abstractmethod
+    def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
+        """Better predictions, one a target.
+
+        Where the embedder reaches its limit (``QueryLimitError``), the best texts until then, ``partial``.
+
+        Args:
+            targets: Of n vectors (n, d); ``targets.index`` seeds any sampling.
+            predictions: Of the attack, or of the refiner before this one.
+            oracle: Embeds texts, ``oracle.embed(texts, "attack")``.
+        """
+
+
+class Refiners:
+    """A chain of refiners.
+
+    Args:
+        named: By the names of their options, in order.
+    """
+
+    def __init__(self, named: Mapping[str, Refiner] | None = None) -> None:
+        self.named = dict(named or {})
+        self._temporary: list[tempfile.TemporaryDirectory[str]] = []
+
+    @property
+    def proposals(self) -> int:
+        """The most candidates a target that one of them wants."""
+        return max((refiner.proposals for refiner in self.named.values()), default=1)
+
+    def check(self, dimension: int, oracle: CachedEmbedder | None) -> None:
+        """See Refiner.check; names the refiner."""
+        for name, refiner in self.named.items():
+            with named(f"attack/refine=[{name}]"):
+                refiner.check(dimension, oracle)
+
+    def prepare(self, texts: Texts, artifacts: Path) -> None:
+        """Write into ``artifacts``, those of the attack, what does not lie there yet."""
+        for name, refiner in self.named.items():
+            folder = artifacts / FOLDER / name
+            if not refiner.prepared(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                refiner.prepare(texts(), folder)
+
+    def load(self, artifacts: Path, dimension: int, texts: Texts) -> None:
+        """Read what lies in ``artifacts``; what does not is prepared in a temporary folder: a run is not changed."""
+        for name, refiner in self.named.items():
+            folder = artifacts / FOLDER / name
+            if not refiner.prepared(folder):
+                self._temporary.append(tempfile.TemporaryDirectory(prefix="unembed-"))
+                folder = Path(self._temporary[-1].name)
+                refiner.prepare(texts(), folder)
+            refiner.load(folder, dimension)
+
+    def all_weights(self) -> dict[str, Tensor]:
+        """Of all of them."""
+        weights = ((name, refiner.all_weights()) for name, refiner in self.named.items())
+        return {f"{FOLDER}.{name}.{key}": tensor for name, own in weights for key, tensor in own.items()}
+
+    def refine(
+        self, targets: Targets, predictions: list[Prediction], oracle: CachedEmbedder | None
+    ) -> list[Prediction]:
+        """Each takes the predictions of the one before."""
+        for refiner in self.named.values():
+            assert oracle is not None  # checked
+            predictions = refiner.refine(targets, predictions, oracle)
+        return predictions
+
+
+@contextmanager
+def named(key: str) -> Iterator[None]:
+    """Within it, messages begin with the ``key`` that they are about."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{key}: {error}") from error
+
+
+def comparable(dimension: int, oracle: CachedEmbedder | None) -> None:
+    """Whether texts can be compared with targets of this dimension by their vectors.
+
+    Raises:
+        InputError: There is no embedder, its vectors have another dimension, or they are no vectors of texts.
+    """
+    if oracle is None:
+        raise InputError("needs the embedder to compare texts with the vector, and there is none")
+    if isinstance(oracle.source.embedder, LanguageModelEmbedder):
+        raise InputError("compares vectors of texts, and the targets are outputs of a language model")
+    if oracle.dimension != dimension:
+        raise InputError(
+            f"the attacked vectors have dimension {dimension} and the embedder's {oracle.dimension}, so texts cannot "
+            "be compared with them: the defense changes the dimension; take defense.hypotheses=defended, or leave this "
+            "out"
+        )
+
+
+def embedded(texts: Sequence[str], oracle: CachedEmbedder) -> dict[str, Tensor]:
+    """The vector (d,) of each distinct text, as queries of the attack; those that a limit cut off are missing."""
+    distinct = list(dict.fromkeys(texts))
+    try:
+        return dict(zip(distinct, oracle.embed(distinct, "attack"), strict=True))
+    except QueryLimitError as error:
+        return {distinct[place]: vector for place, vector in zip(error.done, error.vectors, strict=True)}
