@@ -10,8 +10,10 @@ one that was split at a character of its password.
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 from errors import InputError, holds_secret, secret_refused
 
@@ -41,6 +43,19 @@ def split_address(vectors: str) -> tuple[str, str]:
     """The kind of a store in lower case, and what stands behind its colon; an empty kind where there is no colon."""
     kind, colon, place = vectors.partition(":")
     return (_ALIASES.get(kind.lower(), kind.lower()), place) if colon else ("", vectors)
+
+
+def client_library(module: str, extra: str, vectors: str) -> Any:
+    """Import the client library of the store that ``vectors`` names.
+
+    Raises:
+        InputError: It is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        library = module.replace("_", "-")
+        raise InputError(f"vectors={vectors}: needs the library {library}; pip install 'unembed[{extra}]'") from error
 
 
 def check_address(vectors: str) -> None:

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -157,6 +157,18 @@ class Child:
         else:
             reason = f"its reader crashed ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
         raise InputError(f"{self.name}: damaged, or made to do harm: {reason}")
+
+
+class ChildStore:
+    """A vector store that a child process reads; see ``datamodules.vector_stores.sampling.VectorStore``."""
+
+    def __init__(self, name: str, ids: Iterable[object], child: Child) -> None:
+        self.name, self._child = name, child
+        self.ids: Sequence[str] = [str(one) for one in ids]
+
+    def fetch(self, positions: Sequence[int]) -> NDArray[np.float32]:
+        """The vectors of ``ids[position]`` for each position, (n, d)."""
+        return self._child.ask(positions)
 
 
 def _exactly(stream: IO[bytes], count: int) -> bytes:

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.vector_stores.child import Answer, Child, Limits
+from datamodules.vector_stores.address import client_library
+from datamodules.vector_stores.child import Answer, Child, ChildStore, Limits
 from errors import InputError, did_you_mean, listed
 
 _TOKEN_PROVIDER = "chromadb.auth.token_authn.TokenAuthClientProvider"
@@ -39,32 +40,14 @@ class ChromaStore:
         return np.stack([rows[one] for one in wanted])
 
 
-class ChromaFolder:
-    """A collection of a folder, which a child process reads."""
-
-    def __init__(self, child: Child) -> None:
-        self._child = child
-        self.name: str = child.opened["name"]
-        self.ids: Sequence[str] = child.opened["ids"]
-
-    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
-        """See VectorStore."""
-        return self._child.ask(positions)
-
-
-def open_chroma(place: str, collection: str | None) -> ChromaStore | ChromaFolder:
+def open_chroma(place: str, collection: str | None) -> ChromaStore | ChildStore:
     """Open a collection of a persistent folder or of a server.
 
     Raises:
         InputError: chromadb is not installed; no such folder, server or collection, a choice of several, or a folder
             with links in it.
     """
-    try:
-        import chromadb  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"vectors=chroma:{place}: needs the library chromadb; pip install 'unembed[chroma]'"
-        ) from error
+    client_library("chromadb", "chroma", f"chroma:{place}")
     if "://" in place:
         return _opened(place, collection)
     folder = Path(place).expanduser()
@@ -77,7 +60,8 @@ def open_chroma(place: str, collection: str | None) -> ChromaStore | ChromaFolde
         )
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     limits = Limits(seconds=10 + size / 1e6, memory=(2 << 30) + 4 * size, writes=True)  # it marks the folder as opened
-    return ChromaFolder(Child(f"vectors=chroma:{place}", read_folder, [place, collection], ["chromadb"], limits))
+    child = Child(f"vectors=chroma:{place}", read_folder, [place, collection], ["chromadb"], limits)
+    return ChildStore(child.opened["name"], child.opened["ids"], child)
 
 
 def read_folder(place: str, collection: str | None) -> tuple[dict[str, Any], Answer]:

@@ -10,51 +10,36 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.vector_stores.child import Answer, Child, limits_for
+from datamodules.vector_stores.address import client_library
+from datamodules.vector_stores.child import Answer, Child, ChildStore, limits_for
 from errors import InputError
 
 _HEADER = struct.Struct("<4siq")  # kind, dimension, vectors
 _LARGEST_DIMENSION = 1 << 20
 
 
-class FaissStore:
-    """An index; its ids are those of an IndexIDMap, or row numbers."""
-
-    def __init__(self, name: str, child: Child) -> None:
-        self.name, self._child = name, child
-        numbers = child.opened["ids"] or range(child.opened["rows"])
-        self.ids: Sequence[str] = [str(number) for number in numbers]
-
-    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
-        """See VectorStore."""
-        return self._child.ask(positions)
-
-
-def open_faiss(place: str, collection: str | None) -> FaissStore:
-    """Open an index file.
+def open_faiss(place: str, collection: str | None) -> ChildStore:
+    """Open an index file; its ids are those of an IndexIDMap, or row numbers.
 
     Raises:
         InputError: faiss is not installed; no such file, or not an index; one that FAISS cannot load within limits that
             grow with the file.
     """
-    try:
-        import faiss  # noqa: F401 -- the child needs it
-    except ModuleNotFoundError as error:
-        raise InputError(f"vectors={place}: needs the library faiss; pip install 'unembed[faiss]'") from error
+    client_library("faiss", "faiss", place)  # for the child
     if collection is not None:
         raise InputError(f"collection={collection}: an index has no collections; leave it out")
     path = Path(place).expanduser()
     if not path.is_file():
         raise InputError(f"vectors={place}: no such file")
     size = _check_header(path, place)
-    return FaissStore(place, Child(f"vectors={place}", read_index, [str(path), place], ["faiss"], limits_for(size)))
+    child = Child(f"vectors={place}", read_index, [str(path), place], ["faiss"], limits_for(size))
+    return ChildStore(place, child.opened["ids"] or range(child.opened["rows"]), child)
 
 
 def _check_header(path: Path, place: str) -> int:

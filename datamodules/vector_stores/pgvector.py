@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.vector_stores.address import client_library
 from errors import InputError, listed
 
 _COLUMNS = """
@@ -57,10 +58,7 @@ def open_pgvector(place: str, collection: str | None) -> PgvectorStore:
     """
     address = f"postgresql:{place}"
     shown = address.partition("?")[0]
-    try:
-        import psycopg
-    except ModuleNotFoundError as error:
-        raise InputError(f"vectors={shown}: needs the library psycopg; pip install 'unembed[pgvector]'") from error
+    psycopg = client_library("psycopg", "pgvector", shown)
     try:
         connection = psycopg.connect(address)
         connection.read_only = True

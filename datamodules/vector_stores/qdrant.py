@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.vector_stores.child import Child, limits_for
+from datamodules.vector_stores.address import client_library
+from datamodules.vector_stores.child import Child, ChildStore, limits_for
 from datamodules.vector_stores.qdrant_folder import collections_of, read_points, storage_of
 from errors import InputError, did_you_mean, listed
 
@@ -47,19 +48,7 @@ class QdrantStore:
         return np.stack([np.asarray(rows[one]) for one in wanted])
 
 
-class QdrantFolder:
-    """A collection of a local folder, which a child process reads."""
-
-    def __init__(self, name: str, child: Child) -> None:
-        self.name, self._child = name, child
-        self.ids: Sequence[str] = [str(one) for one in child.opened["ids"]]
-
-    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
-        """See VectorStore."""
-        return self._child.ask(positions)
-
-
-def open_qdrant(place: str, collection: str | None) -> QdrantStore | QdrantFolder:
+def open_qdrant(place: str, collection: str | None) -> QdrantStore | ChildStore:
     """Open a collection of a local folder or of a server.
 
     Raises:
@@ -68,25 +57,22 @@ def open_qdrant(place: str, collection: str | None) -> QdrantStore | QdrantFolde
     return _open_server(place, collection) if "://" in place else _open_folder(place, collection)
 
 
-def _open_folder(place: str, collection: str | None) -> QdrantFolder:
+def _open_folder(place: str, collection: str | None) -> ChildStore:
     folder = Path(place).expanduser()
     kinds = collections_of(folder, place)
     chosen, vector = _chosen(place, collection, sorted(kinds), kinds.__getitem__)
     storage = storage_of(folder, place, chosen)
     arguments = [str(storage.resolve()), str(folder / ".lock"), place, vector]
     child = Child(f"vectors=qdrant:{place}", read_points, arguments, [], limits_for(storage.stat().st_size))
-    return QdrantFolder(f"qdrant:{place} ({chosen})", child)
+    return ChildStore(f"qdrant:{place} ({chosen})", child.opened["ids"], child)
 
 
 def _open_server(place: str, collection: str | None) -> QdrantStore:
-    try:
-        from qdrant_client import QdrantClient
-        from qdrant_client.common.client_exceptions import QdrantException
-        from qdrant_client.http.exceptions import ApiException
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"vectors=qdrant:{place}: needs the library qdrant-client; pip install 'unembed[qdrant]'"
-        ) from error
+    client_library("qdrant_client", "qdrant", f"qdrant:{place}")
+    from qdrant_client import QdrantClient
+    from qdrant_client.common.client_exceptions import QdrantException
+    from qdrant_client.http.exceptions import ApiException
+
     try:
         client = QdrantClient(url=place, api_key=os.environ.get("QDRANT_API_KEY"), check_compatibility=False)
         with ExitStack() as unless_opened:

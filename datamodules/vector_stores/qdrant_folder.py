@@ -13,6 +13,7 @@ import fcntl
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -90,7 +91,7 @@ def read_points(path: str, lock: str, place: str, vector: str | None) -> tuple[d
     """
     ids: list[int | str] = []
     rows: list[NDArray[np.float32]] = []
-    with _unlocked(Path(lock), place):
+    with _locked(Path(lock), place):
         seen = set()
         for number, content in _contents(path, place):
             one, values = point_of(content, f"vectors=qdrant:{place}, {STORAGE}, row {number}", vector)
@@ -103,31 +104,24 @@ def read_points(path: str, lock: str, place: str, vector: str | None) -> tuple[d
 
     def answer(positions: list[int]) -> NDArray[np.float32]:
         asked = [rows[position] for position in positions]
-        dimensions = {len(row) for row in asked}
-        if len(dimensions) > 1:
+        if len(dimensions := {len(row) for row in asked}) > 1:
             raise InputError(f"vectors=qdrant:{place}: holds vectors of dimensions {', '.join(map(str, dimensions))}")
         return np.stack(asked)
 
     return {"ids": ids}, answer
 
 
-class _unlocked:  # noqa: N801 -- used like a function
-    """Within it, the folder is not in use by a client of Qdrant, and none can open it."""
-
-    def __init__(self, path: Path, place: str) -> None:
-        self._file = path.open("rb") if path.is_file() else None
-        if self._file is not None:
+@contextmanager
+def _locked(path: Path, place: str) -> Iterator[None]:
+    """Within it, no client of Qdrant has the folder open, and none can open it."""
+    with ExitStack() as opened:
+        if path.is_file():
+            file = opened.enter_context(path.open("rb"))
             try:
-                fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                self._file.close()
                 raise InputError(f"vectors=qdrant:{place}: another program has it open; end that first") from error
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
+        yield
 
 
 def _contents(path: str, place: str) -> Iterator[tuple[int, bytes]]:

@@ -10,7 +10,7 @@
     postgresql://user@host/database                PostgreSQL with pgvector
 
 A store is only read. Its ids are listed first, and only the vectors of a random sample are fetched. Passwords come from
-the environment and are refused in an address (store_address.py); files are read in child processes (child.py), but for
+the environment and are refused in an address (address.py); files are read in child processes (child.py), but for
 those of vector_files.py.
 """
 

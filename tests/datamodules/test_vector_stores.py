@@ -382,12 +382,15 @@ def stored(folder: Path) -> Path:
         (b"cbuiltins\neval\n(S'1'\ntR.", "it names builtins.eval"),
         (b"cqdrant_client.http.models.models\nos.system\n(S'touch x'\ntR.", "holds no point"),
         (b"\x80\x04Nr\xff\xff\xff\xff.", "holds no point"),
-        (b"\x80\x04]" + b"2" * 1000 + b".", "DUP, which makes no plain data"),
-        (b"\x80\x04NNa.", "no list where one is changed"),
+        (b"\x80\x04]" + b"2" * 1000 + b".", "holds no point"),
+        (b"\x80\x04NNa.", "holds no point: damaged"),
         (b"\x80\x04e.", "damaged"),
         (b"\x80\x04.", "holds no point"),
         ("text", "holds no point"),
         (pickle.dumps([[1.0]]), "holds no point"),
+        (b"\x80\x02cqdrant_client.http.models.models\nPointStruct\n}b.", "holds no point"),  # a state for a class
+        (b"\x80\x02Vx\nQ.", "holds no point: damaged"),  # an object from elsewhere
+        (b"\x80\x02\x82\x01.", "holds no point: damaged"),  # of the registry of extensions
     ],
 )
 def test_a_qdrant_folder_runs_no_code(content: bytes | str | None, expected: str, tmp_path: Path) -> None:
