@@ -22,7 +22,8 @@ from measuring import command_line
 from torch import Tensor
 
 from datamodules.sources.synthetic import SyntheticCorpus
-from embedders.cache.cached import CachedEmbedder, CachedVectors
+from embedders.cache.cached import CachedEmbedder
+from embedders.cache.rows import CachedVectors
 from embedders.minilm import MiniLM
 
 

@@ -13,7 +13,8 @@ from attacks.base import Attack
 from attacks.nearest_neighbor import BLOCK, nearest
 from datamodules.defended import defended
 from datamodules.inversion import InversionDataModule
-from embedders.cache.cached import CachedEmbedder, CachedVectors
+from embedders.cache.cached import CachedEmbedder
+from embedders.cache.rows import CachedVectors
 from models.predictions import Prediction
 from reports.scoring import score_predictions
 from run_directory import layout

@@ -17,8 +17,10 @@ from torch import Tensor
 
 from defenses.base import Defense, Fitted, Role
 from embedders.base import Embedder, QueryLimitError
-from embedders.cache.cached import CachedEmbedder, CachedVectors, Purpose, Queries
+from embedders.cache.cached import CachedEmbedder
 from embedders.cache.index import Positions
+from embedders.cache.queries import Purpose, Queries
+from embedders.cache.rows import CachedVectors
 from embedders.cache.shards import write_privately
 from errors import InputError
 from examples import Example

@@ -21,8 +21,9 @@ from torch import Tensor
 
 import limits
 from datamodules.token_ids import Encode, TokenIds
-from embedders.cache.cached import CachedEmbedder, CachedVectors
+from embedders.cache.cached import CachedEmbedder
 from embedders.cache.progress import Progress
+from embedders.cache.rows import CachedVectors
 from embedders.cache.shards import remove_abandoned, write_privately
 from embedders.cache.store import full_disk_explained, make_private_folder
 from errors import InputError

@@ -47,7 +47,8 @@ from errors import InputError, did_you_mean
 from examples import Example, Split
 
 if TYPE_CHECKING:
-    from embedders.cache.cached import CachedEmbedder, CachedVectors
+    from embedders.cache.cached import CachedEmbedder
+from embedders.cache.rows import CachedVectors
 
 DEFENSE_SAMPLE = 100_000  # training vectors that a defense is fitted to: enough for means and codebooks, bounded memory
 PARTS = 16  # of the keys among which repeats are looked for, one after another

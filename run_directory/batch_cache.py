@@ -32,7 +32,8 @@ from torch import Tensor
 import limits
 import tensor_files
 from atomic_files import write_file, write_json
-from embedders.cache.cached import CachedEmbedder, Queries
+from embedders.cache.cached import CachedEmbedder
+from embedders.cache.queries import Queries
 from errors import InputError
 
 # Says where and with how many processes something is done, or what is done beside inverting; the embedder is named by

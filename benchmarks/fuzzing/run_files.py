@@ -17,7 +17,7 @@ from rich.console import Console
 import compare
 from attacks.base import Attack
 from callbacks.history import History
-from embedders.cache.cached import Queries
+from embedders.cache.queries import Queries
 from reports import trials
 from reports.audit.inputs import read_truths
 from reports.comparison.entries import read_entries

@@ -22,7 +22,8 @@ from datamodules.collections.exact_search import Similarity, search
 from datamodules.truncation import Truncation
 from defenses.base import Defense
 from defenses.identity import Identity
-from embedders.cache.cached import CachedEmbedder, CachedVectors
+from embedders.cache.cached import CachedEmbedder
+from embedders.cache.rows import CachedVectors
 from examples import Example
 from metrics.retrieval import score_rankings
 from metrics.statistics import Floats

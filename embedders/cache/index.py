@@ -81,34 +81,6 @@ class KeyIndex:
         self._runs = kept
 
 
-class KeySet:
-    """Counts distinct keys, by their first 64 bits (8 bytes a key; two of five million collide once in a million)."""
-
-    def __init__(self) -> None:
-        self._runs: list[NDArray[np.uint64]] = []
-
-    def __len__(self) -> int:
-        return sum(len(run) for run in self._runs)
-
-    def array(self) -> NDArray[np.uint64]:
-        """The keys' first halves, (n,), in no order."""
-        return np.concatenate([np.empty(0, np.uint64), *self._runs])
-
-    def add(self, keys: Keys) -> None:
-        """Add ``keys`` (n, 2), those that are known already included."""
-        new = np.unique(keys[:, 0])
-        for run in self._runs:
-            places = np.minimum(np.searchsorted(run, new), len(run) - 1)
-            new = new[run[places] != new]
-        if not len(new):
-            return
-        self._runs.append(new)
-        while len(self._runs) > 1 and len(self._runs[-2]) < 2 * len(self._runs[-1]):
-            merged = np.concatenate([self._runs.pop(), self._runs.pop()])
-            merged.sort(kind="stable")
-            self._runs.append(merged)
-
-
 def distinct(keys: Keys) -> Positions:
     """Positions of the first occurrence of each key in ``keys`` (n, 2), ascending."""
     order = np.lexsort((keys[:, 1], keys[:, 0]))

@@ -30,7 +30,8 @@ from defenses.rounding import Rounding
 from embedders.cache import cached as cache
 from embedders.cache import progress, shards
 from embedders.cache.cached import CachedEmbedder
-from embedders.cache.index import ABSENT, KeyIndex, KeySet, distinct
+from embedders.cache.index import ABSENT, KeyIndex, distinct
+from embedders.cache.queries import KeySet
 from embedders.cache.shards import text_keys
 from embedders.observation import Observation
 from errors import InputError
@@ -653,12 +654,12 @@ def test_a_large_cache_is_read_row_by_row_and_takes_no_memory(tmp_path: Path, mo
     cached = CachedEmbedder(Counting(), tmp_path, shard_size=10, batch_size=10)
     cached.fill(TEXTS[:40], "training")
     assert torch.equal(cached.view(TEXTS[:40])[:], vectors_of(TEXTS[:40]))
-    assert any(shard._mapped is not None for shard in cached._store._shards if shard is not None)
+    assert any(shard._mapped is not None for shard in cached._rows.store._shards if shard is not None)
     cached.fill(TEXTS, "training")
     view = cached.view(TEXTS)
     assert torch.equal(view[:], vectors_of(TEXTS))
     assert torch.equal(view[[200, 7, 200]], vectors_of([TEXTS[200], TEXTS[7], TEXTS[200]]))
-    assert all(shard._mapped is None for shard in cached._store._shards if shard is not None)
+    assert all(shard._mapped is None for shard in cached._rows.store._shards if shard is not None)
 
 
 def test_progress_speaks_of_long_work_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

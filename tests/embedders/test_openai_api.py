@@ -32,7 +32,7 @@ from torch import Tensor
 
 import configuration
 from embedders.base import Embedder, QueryLimitError, UnfinishedError
-from embedders.cache import cached
+from embedders.cache import sending
 from embedders.cache.cached import CachedEmbedder
 from embedders.cache.claims import claiming
 from embedders.cache.shards import text_keys
@@ -599,7 +599,7 @@ def test_of_two_that_fill_one_cache_at_a_time_one_pays_for_a_text(
         good(handler, body)
 
     server.otherwise = behaviour
-    monkeypatch.setattr(cached.time, "sleep", lambda seconds: waiting.wait(0.01) if seconds < 1 else waiting.set())
+    monkeypatch.setattr(sending.time, "sleep", lambda seconds: waiting.wait(0.01) if seconds < 1 else waiting.set())
     one, other = (CachedEmbedder(embedder(server, dimensions=WIDTH, batch_size=4), tmp_path) for _ in range(2))
     first = threading.Thread(target=one.fill, args=(texts[:20], "training"))
     first.start()
@@ -625,10 +625,10 @@ def test_what_another_process_claimed_and_left_is_sent(
 
     silent = contextlib.ExitStack()
     silent.enter_context(claiming(folder, text_keys(["c", "d"])))
-    monkeypatch.setattr(cached, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(cached, "_CLAIM_SECONDS", 0.05)
+    monkeypatch.setattr(sending, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(sending, "_CLAIM_SECONDS", 0.05)
     CachedEmbedder(made(), tmp_path).fill(["c"], "training")  # a process that hangs is not waited for
-    monkeypatch.setattr(cached, "_CLAIM_SECONDS", 900.0)
+    monkeypatch.setattr(sending, "_CLAIM_SECONDS", 900.0)
     threading.Timer(0.1, silent.close).start()
     CachedEmbedder(made(), tmp_path).fill(["d"], "training")
     assert server.texts == ["a", "b", "c", "d"]
