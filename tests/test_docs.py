@@ -27,9 +27,11 @@ import configuration
 import datamodules
 import defenses
 import embedders
+import models
 from compare import read_settings
 from configuration.composing import survey
 from datamodules.sources.synthetic import SyntheticCorpus
+from evaluate import evaluate
 from run_directory.config_file import write_config
 from support.processes import ROOT
 from train import train
@@ -103,8 +105,8 @@ def words(line: str) -> tuple[str, list[str]]:
 
 
 def commands(*scripts: str) -> list[str]:
-    """The documented commands of some scripts; those of the plug-in that a page writes left out."""
-    lines = [line for line in fenced() if "word_guesser" not in line]
+    """The documented commands of some scripts; those of the plug-ins that a page writes left out."""
+    lines = [line for line in fenced() if not re.search("word_guesser|shorten", line)]
     return sorted(line for line in lines if words(line)[0] in scripts)
 
 
@@ -219,12 +221,12 @@ def blocks() -> dict[str, str]:
 
 def test_the_examples_of_extending_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = blocks()
-    assert len(files) == 8
+    assert len(files) == 10
     for name, content in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
-    for package in (attacks, embedders, defenses, datamodules):
+    for package in (attacks, embedders, defenses, datamodules, models):
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path / package.__name__)])
     box = mailbox.mbox(tmp_path / "inbox.mbox")
     for example in islice(SyntheticCorpus(sentences=400, valid=50, test=50).load()["train"], 250):
@@ -233,15 +235,13 @@ def test_the_examples_of_extending_run_as_printed(tmp_path: Path, monkeypatch: p
         box.add(mail)
     box.close()
 
-    config = configuration.compose(
-        "train",
-        [
-            f"hydra.searchpath=[file://{tmp_path / 'configs'}]",
-            *("attack=word_guesser", "embedder=hashed_trigrams", "defense=clipping", "datamodule=mail_subjects"),
-            *(f"datamodule.source.path={tmp_path / 'inbox.mbox'}", f"run_dir={tmp_path / 'run'}"),
-            *(f"cache_dir={tmp_path / 'cache'}", "trainer.max_steps=60", "trainer=cpu", "~callbacks.progress"),
-        ],
-    )
+    given = [
+        f"hydra.searchpath=[file://{tmp_path / 'configs'}]",
+        *("embedder=hashed_trigrams", "defense=clipping", "datamodule=mail_subjects"),
+        *(f"datamodule.source.path={tmp_path / 'inbox.mbox'}", f"cache_dir={tmp_path / 'cache'}"),
+        *("trainer.max_steps=60", "trainer=cpu", "~callbacks.progress"),
+    ]
+    config = configuration.compose("train", [*given, "attack=word_guesser", f"run_dir={tmp_path / 'run'}"])
     assert configuration.check(config) == []
     train(config)
 
@@ -254,3 +254,16 @@ def test_the_examples_of_extending_run_as_printed(tmp_path: Path, monkeypatch: p
     assert all(math.isfinite(value) for value in known.values())
     assert known["token_f1"] > 20  # eight guesses by chance would share hardly a word
     assert yaml.safe_load(read(tmp_path / "run" / "config.yaml"))["choices"]["attack"] == "word_guesser"
+
+    run, output = tmp_path / "nearest", tmp_path / "shorter"
+    train(configuration.compose("train", [*given, "attack=nearest_neighbor", f"run_dir={run}"]))
+    lines = [
+        f"run={run}",
+        f"output_dir={output}",
+        f"config_dir={tmp_path / 'configs'}",
+        "attack/refine=[rerank,shorten]",
+    ]
+    evaluate(*configuration.on_run("evaluate", lines))
+    nearest, shorter = (json.loads(read(folder / "metrics.json")) for folder in (run, output))
+    assert shorter["cosine"] > nearest["cosine"]
+    assert shorter["queries"] > nearest["queries"] == 0
