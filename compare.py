@@ -17,6 +17,7 @@ Any directories that hold metrics.json and predictions.jsonl: a run, or one of i
     columns     figures of one table                data: a table a figure, with a column for each data set
     resamples   2000                                bootstrap resamples, at least 1,000
     seed        0                                   of the resampling
+    trust       nothing                             modules of metrics of your own that the runs name
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Settings(BaseModel):
     columns: Literal["data"] | None = None
     resamples: Annotated[int, Field(ge=1000)] = 2000
     seed: NonNegativeInt = 0
+    trust: list[str] = []
 
 
 def read_settings(words: Sequence[str]) -> Settings:
@@ -68,7 +70,7 @@ def read_settings(words: Sequence[str]) -> Settings:
     for word in words:
         key, equals, value = word.partition("=")
         if equals and key in known:
-            values[key] = [name for name in value.split(",") if name] if key == "metrics" else value
+            values[key] = [name for name in value.split(",") if name] if key in ("metrics", "trust") else value
         elif equals and re.fullmatch(r"\w+", key) and not Path(word).exists():
             raise InputError(f"{word}: unknown key {key}, {did_you_mean(key, known)}")
         else:
@@ -100,21 +102,25 @@ def compare(settings: Settings) -> None:
     from reports.comparison.output import print_tables, write_markdown, write_page
     from reports.comparison.table import tables
     from reports.interval_chart import side_by_side
+    from reports.wording import knowing
+    from run_directory.trust import trusting
 
     if settings.x is not None:
         check_axis(settings.x, entries)
     if settings.columns is not None:
         check_grid(entries)
-    compared = measuring.compare(entries, settings.metrics, settings.resamples, settings.seed)
-    found = (
-        tables(compared, settings.metrics, settings.resamples)
-        if settings.columns is None
-        else grids(compared, settings.metrics)
-    )
+    described = {one.key: one for entry in entries for one in entry.results.described}
+    with trusting(settings.trust), knowing([*described.values()]):
+        compared = measuring.compare(entries, settings.metrics, settings.resamples, settings.seed)
+        found = (
+            tables(compared, settings.metrics, settings.resamples)
+            if settings.columns is None
+            else grids(compared, settings.metrics)
+        )
+        drawn = side_by_side(compared, settings.metrics) + charts(compared, settings.metrics, settings.x)
     page, text = (settings.output.with_name(settings.output.name + ending) for ending in (".html", ".md"))
     lead = f"{len(entries)} runs and evaluations, each figure with its 95 % interval over the choice of the test texts."
     write_markdown(text, found)
-    drawn = side_by_side(compared, settings.metrics) + charts(compared, settings.metrics, settings.x)
     write_page(page, found, drawn, lead)
     print_tables(found)  # a reader such as head may close the pipe
     print(printable(f"Written: {text} {page}"))

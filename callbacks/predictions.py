@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,9 @@ class Predictions(Callback):
         self.metrics = {**metrics, **cost}
         self.rows = rows
         write_json(self.directory / layout.METRICS, self.metrics)
+        if self.models.metrics:
+            described = {one.description.key: asdict(one.description) for one in self.models.metrics}
+            write_json(self.directory / layout.DESCRIPTIONS, described)
 
     def _log(self, trainer: Trainer) -> None:
         figures = {f"test/{name}": value for name, value in self.metrics.items() if isinstance(value, int | float)}

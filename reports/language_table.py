@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 from metrics.scoring import CHIEF, TRANSLATED
 from reports.numbers import shown
-from reports.wording import measure
-
-ORDER = ("examples", *CHIEF)
+from reports.wording import measure, own_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +30,14 @@ class LanguageTable:
 
 
 def is_of_language(key: str) -> bool:
-    """Whether a key of metrics.json is a figure of one language."""
+    """Whether a key of metrics.json is a value of one language."""
     name, _, language = key.removeprefix(TRANSLATED).partition("/")
-    return bool(language) and name in ORDER
+    return bool(language) and name in _order()
+
+
+def _order() -> tuple[str, ...]:
+    """Names of the columns: the built-in metrics, then the user's own."""
+    return ("examples", *CHIEF, *own_keys())
 
 
 def language_table(metrics: Mapping[str, object]) -> LanguageTable | None:
@@ -42,7 +45,8 @@ def language_table(metrics: Mapping[str, object]) -> LanguageTable | None:
     languages = [key.removeprefix("examples/") for key in metrics if key.startswith("examples/")]
     if not languages:
         return None
-    every = [*ORDER, *(f"{TRANSLATED}{name}" for name in ORDER if name not in ("examples", "cosine"))]
+    order = _order()
+    every = [*order, *(f"{TRANSLATED}{name}" for name in order if name not in ("examples", "cosine"))]
     names = [name for name in every if any(f"{name}/{language}" in metrics for language in languages)]
     lines = [
         LanguageLine(language, [shown(measure(name).kind, metrics.get(f"{name}/{language}")) for name in names])

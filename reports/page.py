@@ -18,7 +18,7 @@ from reports.caveats import below_baseline, partial, undertrained
 from reports.results import Results, by_quality, evenly, pieces, read_results
 from reports.sections import SECTIONS, comparison, macro
 from reports.terminal import plain
-from reports.wording import verdict
+from reports.wording import knowing, verdict
 from run_directory import layout
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def write_report(run_dir: Path) -> Path:
         InputError: A file of the run directory is missing or broken.
     """
     results = read_results(run_dir)
-    sections = [(section, section.render(results)) for section in SECTIONS]
+    with knowing(results.described):
+        sections = [(section, section.render(results)) for section in SECTIONS]
     page = macro(
         "page",
         heading=_heading(results),
@@ -49,7 +50,7 @@ def write_report(run_dir: Path) -> Path:
 
 
 def print_summary(run_dir: Path, console: Console | None = None) -> None:
-    """Print the figures beside the nearest neighbour's, five recovered texts, and where the report lies.
+    """Print the metrics beside the nearest neighbour's, five recovered texts, and where the report lies.
 
     Raises:
         InputError: A file of the run directory is missing or broken.
@@ -63,12 +64,14 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
     columns = ("this run", "nearest neighbour", "difference") if results.baseline is not None else ("this run",)
     for column in columns:
         table.add_column(column, justify="right")
-    for line in (line for line in comparison(results) if line.known and not line.secondary):
+    with knowing(results.described):
+        lines = [line for line in comparison(results) if line.known and not line.secondary]
+    for line in lines:
         colour = {True: "green", False: "red", None: ""}[line.gain]
         cells = (plain(line.mine), plain(line.other), plain(line.difference, style=colour))
         table.add_row(plain(line.title), *cells[: len(columns)])
     console.print(table)
-    console.print(plain(f"More figures: {run_dir / layout.METRICS}", style="dim"), soft_wrap=True)
+    console.print(plain(f"More metrics: {run_dir / layout.METRICS}", style="dim"), soft_wrap=True)
     console.print(plain(_lead(results)))
     for warning in _warnings(results):
         console.print(plain(f"\n{warning}", style="bold red"))

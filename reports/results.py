@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
 
 import limits
 from errors import InputError
+from metrics.description import Description
 from metrics.text import exact_match, sentence_bleu
 from metrics.tokens import recovered_words, token_overlap, words
 from run_directory import layout
@@ -106,7 +107,8 @@ class Recovered:
 class Results:
     """All that a report shows.
 
-    ``baseline`` and ``analyses`` are None, ``history`` and ``training`` (of record.json) are empty where there is none.
+    ``baseline`` and ``analyses`` are None, ``history``, ``training`` (of record.json) and ``described`` (the user's own
+    metrics) are empty where there is none.
     """
 
     directory: Path
@@ -118,6 +120,7 @@ class Results:
     history: list[Moment]
     analyses: dict[str, Any] | None = None
     training: dict[str, Any] = field(default_factory=dict)
+    described: list[Description] = field(default_factory=list)
 
     @property
     def ordered_words(self) -> bool:
@@ -162,6 +165,7 @@ def read_results(run_dir: Path) -> Results:
         history=read_lines(history, Moment) if history.exists() else [],
         analyses=_object(analyses) if analyses.exists() else None,
         training=training_of(run_dir) or {},
+        described=_descriptions(run_dir / layout.DESCRIPTIONS),
     )
 
 
@@ -244,6 +248,17 @@ def _text(path: Path, most: int = limits.LARGEST_JSON) -> str:
         raise InputError(f"{path}: not UTF-8 (byte {error.start})") from error
     except IsADirectoryError as error:
         raise InputError(f"{path}: a directory, where a run has a file") from error
+
+
+def _descriptions(path: Path) -> list[Description]:
+    if not path.exists():
+        return []
+    try:
+        return [*TypeAdapter(dict[str, Description]).validate_json(_text(path)).values()]
+    except ValidationError as error:
+        raise InputError(
+            f"{path}: {'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']}"
+        ) from error
 
 
 def _missing(path: Path) -> InputError:

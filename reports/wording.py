@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextvars
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
-from metrics.base import Description
+from metrics.description import Description
 from metrics.entity_recovery import EntityRecovery
 from metrics.scoring import text_metrics
 from metrics.token_inversion import Claims, FalseDiscovery, TokenExact, TokenLabelled, TokenPartial
@@ -33,6 +35,25 @@ _TRANSLATED = "translated/"
 _OF_LENGTH, _OF_LABEL = "token_exact/", "token_labelled/"
 
 
+# Descriptions of the user's own metrics in the run that is shown.
+_own: contextvars.ContextVar[tuple[Description, ...]] = contextvars.ContextVar("own", default=())
+
+
+@contextmanager
+def knowing(described: Sequence[Description]) -> Iterator[None]:
+    """Within it, these metrics of the user have their own titles and units too."""
+    token = _own.set(tuple(described))
+    try:
+        yield
+    finally:
+        _own.reset(token)
+
+
+def own_keys() -> list[str]:
+    """Keys of the user's own metrics."""
+    return [one.key for one in _own.get()]
+
+
 def measure(key: str) -> Description:
     """The measure with that key; an unknown key is shown under its own name, without explanation."""
     if key.startswith(_BY_LABEL):
@@ -42,10 +63,11 @@ def measure(key: str) -> Description:
         return Description(key, title, "The same share of the inputs of this length.", secondary=True)
     if key.startswith(_OF_LABEL):
         return TokenLabelled(key.removeprefix(_OF_LABEL)).description
-    if key.startswith(_TRANSLATED) and (base := _BY_KEY.get(key.removeprefix(_TRANSLATED))):
+    if key.startswith(_TRANSLATED) and (base := measure(key.removeprefix(_TRANSLATED))).explanation:
         said = "The same, of predictions translated into the texts' language."
         return replace(base, key=key, title=f"{base.title}, translated", explanation=said)
-    return _BY_KEY.get(key) or Description(key, key.replace("_", " "), "", None, "other")
+    known = {**_BY_KEY, **{one.key: one for one in _own.get()}}
+    return known.get(key) or Description(key, key.replace("_", " "), "", None, "other")
 
 
 def ordered(keys: Mapping[str, object]) -> list[Description]:

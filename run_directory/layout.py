@@ -8,6 +8,7 @@
     artifacts/         tokenizer, the decoder's architecture, neighbour index: what the model needs besides its weights
     predictions.jsonl  one object an example
     metrics.json       flat; baseline.json has the same keys for the nearest neighbour
+    descriptions.json  titles and units of the user's own metrics, where there are any
     analyses.json      what the training text has to do with the result
     test_batches/      of a test under way or killed (batch_cache.py); removed once the metrics are written
     history.jsonl      the training curve
@@ -30,6 +31,7 @@ RECORD, DATA, HISTORY = "record.json", "data.json", "history.jsonl"
 ARTIFACTS = "artifacts"
 CHECKPOINT, PREVIOUS = "checkpoints/last.ckpt", "checkpoints/previous.ckpt"
 PREDICTIONS, METRICS, BASELINE, ANALYSES = "predictions.jsonl", "metrics.json", "baseline.json", "analyses.json"
+DESCRIPTIONS = "descriptions.json"
 CORRECTIONS, CORRECTION_ROUNDS = "corrections.json", "corrections.jsonl"
 TEST_BATCHES = "test_batches"
 

@@ -23,6 +23,7 @@ from metrics.scored import Scored
 from metrics.scoring import metric_of
 from metrics.statistics import Floats, Interval, interval, resampled_sums, significance, wilson
 from reports.comparison.entries import Entry
+from reports.comparison.own_metrics import own_metrics_of
 from reports.numbers import number
 from reports.wording import measure
 
@@ -148,9 +149,9 @@ def _sums(entry: Entry, metrics: Sequence[str]) -> dict[str, Measured[Scored]]:
         )
         for row in rows
     ]
-    found = {}
+    found, own = {}, own_metrics_of(entry, metrics)
     for key in metrics:
-        value, metric = number(entry.results.metrics, key), metric_of(key)
+        value, metric = number(entry.results.metrics, key), metric_of(key) or own.get(key)
         if value is None or metric is None or metric.needs == "models" or not metric.summable:
             continue
         try:

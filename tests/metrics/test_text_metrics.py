@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed
 
+from errors import InputError
 from metrics.base import Description, Mean
 from metrics.scored import Scored
 from metrics.scoring import collection, metric_of, score, text_metrics
-from reports.wording import measure
+from reports.language_table import language_table
+from reports.wording import knowing, measure
+from scoring.models import own_metrics
 
 ROWS = [
     Scored("Ada is in Paris with Ben", "Ada is in Paris with a dog", cosine=0.9),
@@ -86,6 +90,31 @@ def test_a_metric_of_somebody_elses_is_a_class_of_a_few_lines() -> None:
     initial.update(ROWS)
     assert float(initial.compute()) == 80
     assert initial.parts_so_far().tolist() == [[100, 1], [100, 1], [0, 1], [100, 1], [100, 1]]
+
+
+def test_a_users_metric_is_given_of_each_language_and_of_translations() -> None:
+    languages = [*zip(ROWS, ["de", "de", "en", "en", "en"], strict=True)]
+    rows = [replace(row, language=language, translation="Ada") for row, language in languages]
+    found = score(rows, own=[Initial()])
+    assert (found["initial"], found["initial/de"], found["initial/en"]) == (80, 100, pytest.approx(200 / 3))
+    assert (found["translated/initial"], found["translated/initial/en"]) == (20, 0)
+    assert {key: value for key, value in found.items() if "initial" not in key} == score(rows)
+    with knowing([Initial.description]):
+        assert measure("translated/initial").title == "Initial, translated"
+        table = language_table(found)
+        assert table is not None
+        assert "Initial" in table.columns
+    assert measure("initial").explanation == ""
+
+
+class AlsoBleu(Initial):
+    description = Description("bleu", "BLEU", "")
+
+
+@pytest.mark.parametrize(("metric", "reason"), [(AlsoBleu(), "another metric has that key"), (3, "int is no metrics")])
+def test_what_is_no_metric_of_its_own_is_refused(metric: object, reason: str) -> None:
+    with pytest.raises(InputError, match=rf"scoring\.metrics\.mine: .*{reason}"):
+        own_metrics({"mine": metric})
 
 
 def test_metric_of_a_key() -> None:
