@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import configuration
-from run_directory import layout
-from run_directory.checkpoints import resume_from
+from commands import command
+from ranks import is_first
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -31,85 +31,55 @@ log = logging.getLogger("train")
 
 
 def train(cfg: DictConfig) -> None:
-    """Compose -> seed -> fit -> test -> report."""
+    """Compose -> open a session -> fit -> test -> report."""
     from hydra.utils import instantiate
     from lightning import seed_everything
-    from lightning.pytorch.utilities import rank_zero_only
 
-    from callbacks.analyses import Analyses
-    from callbacks.baseline import NearestNeighborBaseline
-    from callbacks.predictions import Predictions
     from callbacks.run_record import RunRecord
     from callbacks.termination import Termination
-    from callbacks.testing import Testing
-    from datamodules.defended import FittedDefense
-    from defenses.threat import threat_of
-    from embedders.cache.cached import CachedEmbedder
+    from callbacks.testing import Testing, writing
     from models.sharding import check_sharding, is_sharded
     from reports.page import print_summary, write_report
-    from run_directory.batch_cache import BatchCache, settings_key
-    from run_directory.checkpoint_io import WholeCheckpoints
+    from run_directory import layout
+    from run_directory.checkpoints import resume_from
     from run_directory.init_from import check_origin
     from run_directory.record import data_of
+    from run_directory.session import Session
     from run_directory.training_state import taking_up
-    from scoring.models import scoring_models
 
     run_dir = Path(cfg.run_dir)
     checkpoint = resume_from(run_dir, cfg.ckpt_path)
-    models = scoring_models(cfg)  # one that cannot be loaded is found out now
-    threat = threat_of(cfg.defense)  # as is a secret that is not given
+    session = Session(cfg, run_dir)
+    session.check()
     # The other ranks of a DDP run start this script again once the directory stands.
-    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+    if is_first():
         layout.start(run_dir, resuming=cfg.ckpt_path is not None)
         if cfg.ckpt_path == "last" and not (run_dir / layout.CONFIG).exists():
             log.warning("run_dir=%s: there is no run to resume there, so a new one begins", run_dir)
         configuration.keep(run_dir, cfg)
     seed_everything(cfg.seed, workers=True, verbose=False)
 
-    embedder = CachedEmbedder(instantiate(cfg.embedder, _convert_="all"), Path(cfg.cache_dir))
-    attack = instantiate(cfg.attack, _convert_="all")
+    embedder, attack = session.embedder, session.attack
     attack.check_embedder(embedder)
-    datamodule = instantiate(cfg.datamodule, _convert_="all")
-    datamodule.connect(
-        embedder,
-        threat.defense,
-        adaptive=threat.adaptive,
-        hypotheses=threat.hypotheses,
-        kept=FittedDefense(run_dir / layout.ARTIFACTS, threat.settings, embedder.fingerprint),
-    )
+    datamodule = session.datamodule
     if cfg.ckpt_path is not None:
         datamodule.expect(data_of(run_dir), "put back what it was, or train a new run")
     attack.connect(run_dir / layout.ARTIFACTS, datamodule.oracle, from_checkpoint=checkpoint is not None)
-    attack.batch_cache = BatchCache(
-        run_dir / layout.TEST_BATCHES, settings_key(configuration.plain(cfg), embedder.fingerprint)
-    )
+    attack.batch_cache = session.batch_cache(run_dir)
     if cfg.init_from is not None and checkpoint is None:
-        origin = Path(cfg.init_from)
-        check_origin(origin, configuration.plain(cfg.attack), embedder.fingerprint, embedder.dimension)
-        attack.begin_from(origin)
-    record = RunRecord(run_dir, embedder)
-    trainer = instantiate(
-        cfg.trainer,
-        _convert_="all",
-        logger=instantiate(cfg.logger, _convert_="all") or False,
-        plugins=[WholeCheckpoints()],
-        default_root_dir=run_dir,
-        callbacks=[
-            Predictions(run_dir, embedder, datamodule, models),
-            *(instantiate(callback, _convert_="all") for callback in cfg.callbacks.values()),
-            NearestNeighborBaseline(run_dir, embedder, datamodule, models),
-            Analyses(run_dir, datamodule),
-            record,
-            Termination(run_dir / layout.CHECKPOINT),
-        ],
-    )
+        check_origin(Path(cfg.init_from), session.values["attack"], embedder.fingerprint, embedder.dimension)
+        attack.begin_from(Path(cfg.init_from))
+    configured = [instantiate(callback, _convert_="all") for callback in cfg.callbacks.values()]
+    results = writing(run_dir, session, datamodule, configured)
+    record, end = RunRecord(run_dir, embedder), Termination(run_dir / layout.CHECKPOINT)
+    trainer = session.trainer(run_dir, [*results, record, end])
     check_sharding(trainer.strategy, attack)
     for callback in trainer.callbacks:
         if isinstance(callback, Testing):
             callback.check(attack)
     for logger in trainer.loggers:
-        logger.log_hyperparams(configuration.plain(cfg))
-    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+        logger.log_hyperparams(session.values)
+    if is_first():
         configuration.note_changes(run_dir, cfg)
     if attack.trainable:
         with taking_up(trainer, checkpoint):
@@ -118,7 +88,8 @@ def train(cfg: DictConfig) -> None:
         if trainer.is_global_zero:
             (run_dir / layout.PREVIOUS).unlink(missing_ok=True)
         if is_sharded(trainer.strategy):
-            log.info("trained in shards, of which no process can decode alone; now: python evaluate.py run=%s", run_dir)
+            again = command("evaluate", f"run={run_dir}")
+            log.info("trained in shards, of which no process can decode alone; now: %s", again)
             return
     trainer.test(attack, datamodule, verbose=False, weights_only=True)
     if trainer.is_global_zero:

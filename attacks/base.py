@@ -28,7 +28,7 @@ from errors import InputError
 from models.memory import footprint
 from models.predictions import Hint, Prediction, Targets
 from models.refining import Refiner, Refiners
-from run_directory.batch_cache import BatchCache
+from run_directory.batch_cache import BatchCache, BatchResult
 from run_directory.checkpoints import finished_checkpoint
 from run_directory.init_from import copy_artifacts
 
@@ -265,20 +265,29 @@ class Attack(Checkpointed):
         self.batch_cache.open(self.all_weights())
 
     def test_step(self, batch: dict[str, Tensor], batch_index: int) -> dict[str, Any]:
-        """Invert one batch, unless that was done before a kill; callbacks/predictions.py collects the result."""
-        index = batch["index"]
-        rows = index.tolist()
-        targets = Targets(batch["vectors"], index, hints=self.hints(rows), lengths=self.lengths(rows))
-
-        def work() -> Any:
-            # Training may run in bf16; texts are decoded in the precision of the weights, here as in invert.py.
-            with torch.autocast(self.device.type, enabled=False):
-                return _PREDICTIONS.dump_python(self.invert(targets, self.oracle), mode="json")
-
-        done = self.batch_cache.once("predictions", batch, self.oracle, work, fits=_are_predictions)
-        predictions = _PREDICTIONS.validate_python(done.value)
+        """Invert one batch; callbacks/predictions.py collects the result."""
+        rows = batch["index"].tolist()
+        targets = Targets(batch["vectors"], batch["index"], hints=self.hints(rows), lengths=self.lengths(rows))
+        predictions, done = self.invert_once(targets, self.oracle, "predictions")
         found = {"index": rows, "predictions": predictions}
         return {**found, "queries": done.queries, "seconds": done.seconds, "limit": done.limit}
+
+    def invert_once(
+        self, targets: Targets, oracle: CachedEmbedder | None, work: str
+    ) -> tuple[list[Prediction], BatchResult]:
+        """Invert a batch, unless ``batch_cache`` has it from a process that was killed.
+
+        ``work`` names the batches that belong together; the result tells what they cost.
+        """
+
+        def invert() -> Any:
+            # Training may run in bf16; texts are decoded in the precision of the weights.
+            with torch.autocast(self.device.type, enabled=False):
+                return _PREDICTIONS.dump_python(self.invert(targets, oracle), mode="json")
+
+        batch = {"index": targets.index, "vectors": targets.vectors}
+        done = self.batch_cache.once(work, batch, oracle, invert, fits=_are_predictions)
+        return _PREDICTIONS.validate_python(done.value), done
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -56,7 +56,6 @@ OURS = frozenset(
         "scoring",
         "stopping",
         "tensor_files",
-        "tradeoff",
         "train",
     ]
 )

@@ -39,6 +39,10 @@ class Threat:
     hypotheses: Hypotheses
     settings: Mapping[str, Any]
 
+    def dimension(self, clean: int) -> int:
+        """Of the vectors that the attack was trained on, for an embedder of dimension ``clean``."""
+        return self.defense.output_dimension(clean) if self.adaptive else clean
+
 
 def threat_of(node: DictConfig) -> Threat:
     """Build the defense of a configuration; a run from before these keys has a naive attacker and clean hypotheses."""

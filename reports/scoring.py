@@ -174,14 +174,14 @@ def _cosines(
             done, vectors = error.done, error.vectors
             if not all(partial[begin + row] for row in range(len(targets)) if row not in done):
                 raise
-        clean += _at(done, vectors, before)
+        clean += cosines_at(done, vectors, before)
         if datamodule.hypotheses == "defended":
             vectors = datamodule.oracle.embed([queries[begin + row] for row in done], "scoring")
-        received += _at(done, vectors, targets)
+        received += cosines_at(done, vectors, targets)
     return received, clean if changed else [None] * len(clean)
 
 
-def _at(done: Sequence[int], vectors: Tensor, targets: Tensor) -> list[float | None]:
+def cosines_at(done: Sequence[int], vectors: Tensor, targets: Tensor) -> list[float | None]:
     """The cosine of each target (n, d) with the vector of its text; None where it has none, or one of another width."""
     found: list[float | None] = [None] * len(targets)
     if vectors.shape[-1] == targets.shape[-1]:

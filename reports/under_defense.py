@@ -1,9 +1,8 @@
 """What a finished attack reads from vectors under a defense that it was not trained on: the naive attacker.
 
-    predictions = read_vectors(attack, vectors, embedder, batch_size=128)          # of a store, or defended ones
-    rows, metrics = read_texts(attack, datamodule, defense, embedder, models)      # of texts, scored
+    rows, metrics = read_texts(attack, datamodule, defense, embedder, models)
 
-No trainer is needed: the attack is one that ``Attack.restore`` has built.
+No trainer is needed: the attack is one that ``Session.restored_attack`` gives.
 """
 
 from __future__ import annotations
@@ -12,16 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from rich.progress import track
 from torch import Tensor
 
 from attacks.base import Attack
 from datamodules.inversion import InversionDataModule
 from defenses.base import Defense, Role
 from embedders.cache.cached import CachedEmbedder
-from errors import InputError
 from examples import Example
-from models.predictions import Prediction, Targets
+from reports.reading import Reader
 from reports.scoring import score_predictions
 from scoring.models import ScoringModels
 
@@ -60,19 +57,6 @@ class ZeroFilled:
         return torch.nn.functional.pad(defended, (0, self.width - defended.shape[1]))
 
 
-def read_vectors(
-    attack: Attack, vectors: Tensor, embedder: CachedEmbedder, batch_size: int, description: str = "inverting"
-) -> list[Prediction]:
-    """A prediction for each vector, (n, d), in order; a progress bar is shown under ``description``."""
-    predictions: list[Prediction] = []
-    for begin in track(range(0, len(vectors), batch_size), description):
-        block = vectors[begin : begin + batch_size]
-        targets = Targets(block.to(attack.device), torch.arange(begin, begin + len(block)))
-        with torch.no_grad():
-            predictions += attack.invert(targets, embedder)
-    return predictions
-
-
 def read_texts(
     attack: Attack,
     datamodule: InversionDataModule,
@@ -84,7 +68,7 @@ def read_texts(
     """What the attack reads from the defended vectors of a data module's test texts, and how near it comes.
 
     Args:
-        attack: Built by ``Attack.restore``.
+        attack: Restored, on its device.
         datamodule: Its test texts are embedded here where they are not yet.
         defense: Fitted; its vectors are as wide as the attack takes (see ZeroFilled).
         embedder: The black box behind its cache; the attack may ask it too.
@@ -101,9 +85,7 @@ def read_texts(
     datamodule.setup("test")
     everything = range(len(datamodule.examples("test")))
     vectors = datamodule.vectors("test", list(everything))
-    predictions = read_vectors(attack, vectors, embedder, datamodule.eval_batch_size, description)
-    if embedder.queries.limit is not None:  # a point of a curve that was cut short would look like a good defense
-        raise InputError(embedder.queries.limit)
+    predictions = Reader(attack, embedder, datamodule.eval_batch_size).read(vectors, description=description)
     return score_predictions(
         dict(zip(everything, predictions, strict=True)), datamodule, embedder, None, attack, models
     )

@@ -46,7 +46,7 @@ FREE_OF_TRAINER = {"devices", "num_nodes", "strategy"}
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class BatchResult:
     """What came of a batch.
 
     Attributes:
@@ -138,7 +138,7 @@ class BatchCache:
         work: Callable[[], Any],
         settings: str = "",
         fits: Callable[[Any], bool] = lambda value: True,
-    ) -> Done:
+    ) -> BatchResult:
         """What ``work`` gives for a batch: read where it was done before, else done and written.
 
         The queries count for ``oracle`` in either case. What a limit of the embedder cut short is not written.
@@ -152,7 +152,7 @@ class BatchCache:
             fits: Whether such a list, read from a file that may be somebody else's, is what ``work`` gives.
         """
         if len(batch["index"]) == 0:
-            return Done([], np.empty(0, np.uint64), 0.0)
+            return BatchResult([], np.empty(0, np.uint64), 0.0)
         first = int(batch["index"][0])
         path = None if self.folder is None else self.folder / f"{part}-{first:09d}.json"
         key = self._key(part, batch, settings)
@@ -169,7 +169,7 @@ class BatchCache:
         if path is not None and queries.limit is None:
             encoded = base64.b64encode(asked.astype("<u8").tobytes()).decode()
             write_json(path, {"key": key, "value": value, "queries": encoded, "seconds": seconds})
-        return Done(json.loads(json.dumps(value)), asked, seconds, queries.limit)
+        return BatchResult(json.loads(json.dumps(value)), asked, seconds, queries.limit)
 
     def keep(self) -> None:
         """The figures will be those of a test that was cut short: another session is to go on with it."""
@@ -236,7 +236,7 @@ def _count(queries: Queries, asked: NDArray[np.uint64], purpose: Any = "attack")
     queries.count_asked(purpose, np.column_stack([asked, asked]))  # only the first halves are counted by
 
 
-def _read(path: Path, key: str) -> Done | None:
+def _read(path: Path, key: str) -> BatchResult | None:
     """The content of a file; None where there is none, it is damaged, or it belongs to something else."""
     try:
         content = json.loads(limits.content(path, limits.LARGEST_JSON))
@@ -249,7 +249,7 @@ def _read(path: Path, key: str) -> Done | None:
     # InputError: larger than is read; ValueError: no JSON, no base64, or not a whole number of keys
     except (InputError, OSError, ValueError, RecursionError):
         return None
-    return Done(value, keys, seconds) if 0 <= seconds < float("inf") else None
+    return BatchResult(value, keys, seconds) if 0 <= seconds < float("inf") else None
 
 
 def _bytes(tensor: Tensor) -> memoryview:

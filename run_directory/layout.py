@@ -37,13 +37,15 @@ TEST_BATCHES = "test_batches"
 
 
 def start(directory: Path, *, resuming: bool, key: str = "run_dir") -> None:
-    """Make the directory of a new run, or of results: ``key`` is what names it on the command line.
+    """Make the directory of a new run (``key`` run_dir), or of results on a finished one (output_dir).
 
     Raises:
-        InputError: It already holds a run, and this is not a resumption: nothing is overwritten.
+        InputError: It already holds a run, and this is not a resumption: nothing is overwritten. Results are never
+            resumed in the directory of a run.
     """
-    if (directory / CONFIG).exists() and not resuming:
-        what = "a run; add ckpt_path=last to resume it, or" if key == "run_dir" else "a run or finished results;"
+    of_run = key == "run_dir"
+    if (directory / CONFIG).exists() and not (resuming and (of_run or not (directory / ARTIFACTS).exists())):
+        what = "a run; add ckpt_path=last to resume it, or" if of_run else "a run or finished results;"
         raise InputError(f"{key}={directory}: already holds {what} choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
     remove_temporary(directory)

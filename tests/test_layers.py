@@ -31,7 +31,6 @@ ORDER = [
     "reports",
     "callbacks",
     "configuration",
-    "tradeoff",
     "train",
     "evaluate",
     "invert",

@@ -6,6 +6,7 @@ import io
 import json
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -174,11 +175,13 @@ def _truths(folder: Path, content: bytes) -> object:
 
 def _attack(folder: Path) -> Any:
     """As much of an attack as a step of a test asks for."""
-    return SimpleNamespace(
+    attack = SimpleNamespace(
         batch_cache=BatchCache(folder, "settings"), oracle=SimpleNamespace(queries=Queries()),
         device=torch.device("cpu"), hints=lambda rows: None, lengths=lambda rows: None,
         invert=lambda targets, oracle: [],
     )  # fmt: skip
+    attack.invert_once = partial(Attack.invert_once, attack)
+    return attack
 
 
 def _finished(folder: Path, content: bytes) -> object:

@@ -25,7 +25,7 @@ from examples import Example
 from metrics import calibration
 from reports.audit.entity_kinds import leaks
 from reports.audit.findings import Reading, Share, Tried, Truth
-from reports.audit.reading import Reader
+from reports.audit.reading import StoreReader
 from reports.under_defense import ZeroFilled
 
 NEAREST = 10
@@ -132,7 +132,7 @@ def defend(defense: Defense, rows: Rows, known: Rows) -> Defended:
 
 
 def try_defense(
-    name: str, vectors: Defended, rows: Rows, known: Rows, reader: Reader, readable: float, part: str
+    name: str, vectors: Defended, rows: Rows, known: Rows, reader: StoreReader, readable: float, part: str
 ) -> Tried:
     """Read both under a defense, and compare.
 
@@ -147,10 +147,10 @@ def try_defense(
     """
     if vectors.rows is None or vectors.known is None:
         return Tried(name, None, None, None, None, vectors.kept, vectors.width)
-    read = reader.readings(reader.read(part, vectors.rows, rows.positions), rows.vectors, rows.truths)
+    read = reader.readings(reader.texts(part, vectors.rows, rows.positions), rows.vectors, rows.truths)
     own: list[Reading] = []
     if not any(rows.truths) and len(known.positions):
-        texts = reader.read(f"{part}, test texts", vectors.known, known.positions)
+        texts = reader.texts(f"{part}, test texts", vectors.known, known.positions)
         own = reader.readings(texts, known.vectors, known.truths)
     return summary(name, rows, read, own, reader, readable, vectors.kept, vectors.width)
 
@@ -160,7 +160,7 @@ def summary(
     rows: Rows,
     read: Sequence[Reading],
     known: Sequence[Reading],
-    reader: Reader,
+    reader: StoreReader,
     readable: float,
     kept: float,
     width: int,

@@ -15,7 +15,7 @@ from reports.audit.defenses import Trials, calibrate, estimated, neighbours_kept
 from reports.audit.entity_kinds import leaked, places, suspected
 from reports.audit.findings import Audit, Exposed, Reading, Tried, Truth
 from reports.audit.masking import masked
-from reports.audit.reading import Known, Reader
+from reports.audit.reading import Known, StoreReader
 from scoring.recognisers import Recognisers
 from scoring.taggers import Tagger
 
@@ -29,7 +29,7 @@ def judge(
     sample: Sample,
     truths: Mapping[int, Truth],
     known: Known,
-    reader: Reader,
+    reader: StoreReader,
     tagger: Tagger | None,
     trials: Trials,
 ) -> Audit:
@@ -46,7 +46,7 @@ def judge(
         trials: Of defenses.
     """
     truth = [truths.get(place) for place in sample.positions]
-    texts = reader.read("store", sample.vectors, sample.positions)
+    texts = reader.texts("store", sample.vectors, sample.positions)
     readings = reader.readings(texts, sample.vectors, truth)
     ordered = reader.kind == "sequence"
     finder = tagger or Recognisers()
@@ -92,7 +92,9 @@ def judge(
     return found
 
 
-def _tried(readings: Sequence[Reading], known: Known, reader: Reader, readable: float, trials: Trials) -> list[Tried]:
+def _tried(
+    readings: Sequence[Reading], known: Known, reader: StoreReader, readable: float, trials: Trials
+) -> list[Tried]:
     """The rows as they are, then under each defense."""
     rows = trials.rows
     read = [readings[row] for row in trials.chosen]

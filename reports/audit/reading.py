@@ -1,8 +1,8 @@
-"""Reading vectors back for an audit, so that it goes on after a kill, and the texts whose truth the run knows.
+"""Reading vectors back for an audit, and the texts whose truth the run knows.
 
-reader = Reader(attack, embedder, finished, batch_size=128)
-texts = reader.read("store", vectors, positions)              # decoded once, whatever happens between
-known = held_out(run, config, reader)                         # the run's own test texts and what was read of them
+reader = StoreReader(attack, oracle, batch_size=128)
+texts = reader.texts("store", vectors, positions)
+known = held_out(rows, unchanged, reader, known_vectors)      # the run's own test texts and what was read of them
 """
 
 from __future__ import annotations
@@ -10,17 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from omegaconf import DictConfig
-from pydantic import TypeAdapter, ValidationError
-from rich.progress import track
 from torch import Tensor
 
-from attacks.base import Attack
-from datamodules.defended import DefendedEmbedder, FittedDefense
-from defenses.base import Fitted
 from defenses.threat import Threat
 from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModelEmbedder
@@ -29,77 +23,39 @@ from examples import Span
 from metrics.text import exact_match
 from metrics.tokens import token_overlap
 from metrics.vectors import cosine_rows
-from models.predictions import Targets
 from reports.audit.findings import Reading, Truth
-from reports.results import Row, read_rows
-from run_directory import layout
-from run_directory.batch_cache import BatchCache
-
-_TEXTS = TypeAdapter(list[tuple[str, Literal["sequence", "set"]]])  # that are read of a batch
+from reports.reading import Reader
+from reports.results import Row
 
 PredictionKind = Literal["sequence", "set"]
 
 
-class Reader:
-    """An attack that reads vectors in batches; each is kept until the audit is written.
+class StoreReader(Reader):
+    """Reads vectors for an audit, and compares what was read with the vectors and with known texts.
 
-    Args:
-        attack: Restored, on its device.
-        embedder: Answers the attack, and embeds what was read.
-        finished: Keeps the batches.
-        batch_size: Vectors decoded at once.
+    Attributes:
+        kind: Of what was read last: whether the order of its words means anything.
     """
 
-    def __init__(self, attack: Attack, embedder: CachedEmbedder, finished: BatchCache, batch_size: int) -> None:
-        self.attack, self.embedder, self.batch_cache, self.batch_size = attack, embedder, finished, batch_size
-        self.kind: PredictionKind = "sequence"
+    kind: PredictionKind = "sequence"
 
-    def read(self, part: str, vectors: Tensor, positions: Sequence[int]) -> list[str]:
-        """The text of each vector, (n, d); ``part`` names the work, ``positions`` seed any sampling.
+    def texts(self, part: str, vectors: Tensor, positions: Sequence[int]) -> list[str]:
+        """The best text of each vector, (n, d); ``part`` names the work, ``positions`` seed any sampling.
 
         Raises:
             InputError: A limit of the embedder cut the attack short; batches that were done are kept.
         """
-        texts: list[str] = []
-        index = torch.tensor(positions)
-        for begin in track(range(0, len(vectors), self.batch_size), f"reading {part}"):
-            batch = {
-                "index": index[begin : begin + self.batch_size],
-                "vectors": vectors[begin : begin + self.batch_size],
-            }
-
-            def work(batch: dict[str, Tensor] = batch) -> list[list[str]]:
-                targets = Targets(batch["vectors"].to(self.attack.device), batch["index"])
-                with torch.no_grad():
-                    return [[one.candidates[0], one.kind] for one in self.attack.invert(targets, self.embedder)]
-
-            # The name tells batches apart by their first index alone, and a sample's may be any.
-            done = self.batch_cache.once(f"{part}-{begin}", batch, self.embedder, work, fits=_are_texts)
-            if done.limit is not None:  # half a search would make the store look safer than it is
-                raise InputError(
-                    f"{done.limit} An audit judges whole batches: the same command with a higher limit goes on with "
-                    "those that are done"
-                )
-            texts += [text for text, _ in done.value]
-            self.kind = done.value[-1][1]
-        return texts
+        predictions = self.read(vectors, positions, f"reading {part}")
+        self.kind = predictions[-1].kind if predictions else self.kind
+        return [prediction.candidates[0] for prediction in predictions]
 
     def readings(self, texts: Sequence[str], vectors: Tensor, truths: Sequence[Truth | None]) -> list[Reading]:
         """What was read, with its cosine with ``vectors``, (n, d), and what it has of the truth where that is known."""
-        cosines = cosine_rows(self.embedder.embed(list(texts), "scoring"), vectors).tolist()
+        cosines = cosine_rows(self.oracle.embed(list(texts), "scoring"), vectors).tolist()
         return [
             reading(text, cosine, None if truth is None else truth.text, self.kind)
             for text, cosine, truth in zip(texts, cosines, truths, strict=True)
         ]
-
-
-def _are_texts(value: list[Any]) -> bool:
-    """Whether JSON is a list of texts, each with its kind: a file of the test batch cache may be somebody else's."""
-    try:
-        _TEXTS.validate_python(value)
-    except ValidationError:
-        return False
-    return True
 
 
 def reading(text: str, cosine: float, truth: str | None, kind: PredictionKind) -> Reading:
@@ -118,18 +74,12 @@ class Known:
     readings: list[Reading]
 
 
-def known_rows(run: Path) -> list[Row]:
-    """The rows of the run's predictions.jsonl; none where it was not tested."""
-    path = run / layout.PREDICTIONS
-    return read_rows(path) if path.is_file() else []
-
-
 def truths_of(rows: Sequence[Row]) -> list[Truth]:
     """The references of predictions.jsonl."""
     return [Truth(row.reference, tuple(Span(*span) for span in row.spans), row.language) for row in rows]
 
 
-def held_out(rows: Sequence[Row], unchanged: bool, reader: Reader, vectors: Tensor) -> Known:
+def held_out(rows: Sequence[Row], unchanged: bool, reader: StoreReader, vectors: Tensor) -> Known:
     """The run's own test texts and what is read of them: as it was written down, unless the attack was changed.
 
     Args:
@@ -143,7 +93,7 @@ def held_out(rows: Sequence[Row], unchanged: bool, reader: Reader, vectors: Tens
         reader.kind = rows[0].kind if rows else reader.kind
         texts = [row.prediction for row in rows]
     else:
-        texts = reader.read("test texts", vectors, [row.index for row in rows])
+        texts = reader.texts("test texts", vectors, [row.index for row in rows])
     return Known(truths, reader.readings(texts, vectors, truths))
 
 
@@ -156,29 +106,13 @@ def check_embedder(run: Path, embedder: CachedEmbedder) -> None:
         )
 
 
-def services(run: Path, threat: Threat, embedder: CachedEmbedder) -> tuple[CachedEmbedder, CachedEmbedder]:
-    """What made the store's vectors, and what answers the attacker.
-
-    An attacker who was trained on defended vectors is for a store of such: its vectors are those of the defended
-    embedder, and hypotheses are answered clean or defended as the run says. For all others, both are the embedder.
-
-    Raises:
-        InputError: The run keeps no state of the defense; recovered texts have no cosine with the store's vectors,
-            since the defense changes the width.
-    """
-    if not threat.adaptive:
-        return embedder, embedder
-    kept = FittedDefense(run / layout.ARTIFACTS, threat.settings, embedder.fingerprint)
-    if isinstance(threat.defense, Fitted) and not kept.restore(threat.defense):
-        raise InputError(f"run={run}: keeps no state of this defense with these settings; take those of its training")
-    defended = DefendedEmbedder(embedder, threat.defense)
-    oracle = defended if threat.hypotheses == "defended" else embedder
-    if oracle.dimension != defended.dimension:
+def check_dimensions(run: Path, service: CachedEmbedder, oracle: CachedEmbedder) -> None:
+    """Raises InputError where the defense changes the dimension of the store's vectors alone: there is no cosine."""
+    if oracle.dimension != service.dimension:
         raise InputError(
-            f"run={run}: its attacker reads vectors of width {defended.dimension}, its embedder makes "
+            f"run={run}: its attacker reads vectors of dimension {service.dimension}, its embedder makes "
             f"{oracle.dimension}: for an audit to compare both, add defense.hypotheses=defended"
         )
-    return defended, oracle
 
 
 def same_attack(config: DictConfig, original: DictConfig, threat: Threat, ckpt_path: str | None) -> bool:
