@@ -8,10 +8,11 @@ traceback for the rest. Nothing here imports torch before the configuration is c
 """
 
 from configuration.amending import amend
-from configuration.composing import compose, plain
+from configuration.composing import check, compose, plain
+from configuration.finished_run import on_run
 from configuration.points import DefensePoint, defense_points
 from configuration.resuming import keep, note_changes
-from configuration.running import check, check_devices, main, main_on_run, on_run
+from configuration.running import check_devices, main, main_on_run
 
 __all__ = [
     "DefensePoint",

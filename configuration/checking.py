@@ -35,6 +35,7 @@ _SECRET = re.compile(
     r"^(key|token|auth|bearer)$|(^|_)((api|access|private|secret)_?key|(api|access|auth|bearer|hf)_?token|passwd|pwd"
     r"|passphrase|secret|credentials?|authorization)$|password$"
 )
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")  # a key that somebody wrote in the place of the name is none
 _WORDS = re.compile(r"-|(?<=[a-z0-9])(?=[A-Z])")  # what parts the words of x-api-key and secretAccessKey
 _UNKNOWN = object()  # in the place of an interpolation that leads nowhere, which is reported once
 _RESERVED = {"_target_", "_partial_", "_convert_", "_recursive_", "_args_"}
@@ -96,6 +97,13 @@ def check_written(config: DictConfig) -> list[str]:
     """Those lines of :func:`check` that take no import of a constructor and no measurement of the machine."""
     messages: list[str] = []
     return _check(_resolve(config, "", messages, measure=False), messages, written)
+
+
+def secret_errors(config: DictConfig) -> Iterator[str]:
+    """Those lines of :func:`check_written` about secrets, for a configuration that is only shown."""
+    values = _resolve(config, "", [], measure=False)
+    yield from _secrets(values, "")
+    yield from map(secret_refused, _secret_values(values, ""))
 
 
 def _check(values: Any, messages: list[str], signature_of: Callable[[str], Signature | None]) -> list[str]:
@@ -164,6 +172,8 @@ def _secrets(value: Any, key: str) -> Iterator[str]:
                 f"{_join(key, name)}: a secret does not belong into a configuration, which is written down; export it "
                 "(OPENAI_API_KEY, WANDB_API_KEY, HF_TOKEN, UNEMBED_ROTATION_KEY) and leave this out"
             )
+        elif str(name).endswith("key_env") and given and not _VARIABLE.fullmatch(str(child)):
+            yield f"{_join(key, name)}={BLOTTED}: must be the name of an environment variable in capitals, or null"
         yield from _secrets(child, _join(key, name))
 
 

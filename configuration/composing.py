@@ -123,6 +123,20 @@ def raise_all(errors: Sequence[str]) -> None:
         raise InputError("\n".join(dict.fromkeys(errors)))
 
 
+def check(config: DictConfig) -> list[str]:
+    """One line for each value that the constructor it goes to would not take; empty where everything fits."""
+    from configuration import checking  # pydantic, and behind the constructors torch
+
+    return checking.check(config)
+
+
+def raise_written(errors: Sequence[str], configs: Sequence[DictConfig]) -> None:
+    """Raise ``errors`` with what the source files tell about ``configs``, before anything heavy is imported."""
+    from configuration.checking import check_written  # pydantic
+
+    raise_all([*errors, *(message for config in configs for message in check_written(config))])
+
+
 def _spelling(
     loader: ConfigLoader, config_name: str, parsed: Sequence[Override]
 ) -> tuple[list[Override], list[str], list[str]]:

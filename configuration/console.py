@@ -18,7 +18,6 @@ import sys
 import sysconfig
 import traceback
 import warnings
-from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
@@ -181,22 +180,6 @@ class Terminal(logging.StreamHandler[TextIO]):
         """Leave out what cannot be written: stderr may lead to a full disk, or to a reader that has ended."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
-
-
-class Tracebacks(AbstractContextManager[None]):
-    """Within it, an error whose traceback a terminal would obey ends the process with it as text, and code 1.
-
-    Hydra prints tracebacks by itself.
-    """
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None and isinstance(error, Exception):
-            said = "".join(traceback.format_exception(kind, error, trace))
-            if printable(said) != said:
-                _show_traceback(kind, error, trace)
-                raise SystemExit(1) from None
 
 
 def hold() -> Held:

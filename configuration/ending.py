@@ -54,7 +54,11 @@ class Ended(SystemExit):
 
 @contextmanager
 def ending(
-    config: DictConfig | None = None, *, training: bool = False, settings: DictConfig | None = None
+    config: DictConfig | None = None,
+    *,
+    training: bool = False,
+    settings: DictConfig | None = None,
+    command: Sequence[str] | None = None,
 ) -> Iterator[None]:
     """Within it, mistakes of the user, full disks and unusable paths end the process with code 2, Ctrl-C with
     130, SIGTERM with 143.
@@ -63,31 +67,33 @@ def ending(
         config: What is running, to name its directories.
         training: Whether the run can be resumed from a checkpoint.
         settings: Of a script on a finished run; its directories come first.
+        command: The words behind the script's name that do the same in the same directory; by default those typed.
     """
+    words = sys.argv[1:] if command is None else command
     try:
         with raising():
             yield
     except KeyboardInterrupt:
-        _end(_interrupted(config, training), INTERRUPTED)
+        _end(_interrupted(config, training, words), INTERRUPTED)
     except Ended:
         raise
     except Terminated as error:
-        _end(_interrupted(config, training, TERMINATED, error.saved), TERMINATED)
+        _end(_interrupted(config, training, words, TERMINATED, error.saved), TERMINATED)
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):  # rich has seen it first
             raise Ended(UNREAD) from None
         # Lightning tidies up after Ctrl-C and then leaves with exit code 1, the interrupt as context.
         if not isinstance(error.__context__, KeyboardInterrupt):
             raise
-        _end(_interrupted(config, training), INTERRUPTED)
+        _end(_interrupted(config, training, words), INTERRUPTED)
     except BrokenPipeError:
         if not _is_unread():
             raise
         raise Ended(UNREAD) from None
     except (InputError, InstantiationException, OSError, RuntimeError) as error:
         if received():  # other ranks are gone, and what waited for them has failed
-            _end(_interrupted(config, training, TERMINATED), TERMINATED)
-        message = _message(error, config, training) or _unusable(error, [settings, config])
+            _end(_interrupted(config, training, words, TERMINATED), TERMINATED)
+        message = _message(error, config, training, words) or _unusable(error, [settings, config])
         if message is None:
             raise
         _end(message, FAILED, mistake=any(isinstance(cause, InputError) for cause in _chain(error)))
@@ -103,12 +109,12 @@ def _is_unread() -> bool:
     return False
 
 
-def _message(error: BaseException, config: DictConfig | None, training: bool) -> str | None:
+def _message(error: BaseException, config: DictConfig | None, training: bool, words: Sequence[str]) -> str | None:
     """What to tell the user, or None where only a traceback helps."""
     for cause in _chain(error):
         if isinstance(cause, InputError):
             return str(cause)
-        again = "run the same command again" if config is None else f"go on with: {_command(config, training)}"
+        again = "run the same command again" if config is None else f"go on with: {_command(config, training, words)}"
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             where = redacted(str(cause.filename or _fullest(config)))
             return f"{where}: no space left on the disk; make room and {again}"
@@ -203,11 +209,17 @@ def _fullest(config: DictConfig | None) -> str:
     return min([p for p in (*named, ".") if Path(p).exists()], key=lambda path: shutil.disk_usage(path).free)
 
 
-def _interrupted(config: DictConfig | None, training: bool, code: int = INTERRUPTED, saved: int | None = None) -> str:
+def _interrupted(
+    config: DictConfig | None,
+    training: bool,
+    words: Sequence[str],
+    code: int = INTERRUPTED,
+    saved: int | None = None,
+) -> str:
     why = WORDS[code]
     if config is None:
         return f"{why}: nothing had begun"
-    command = _command(config, training)
+    command = _command(config, training, words)
     checkpoints = Path(config.run_dir) / "checkpoints"
     if saved is not None:
         return f"{why}: step {saved:,} is saved in {checkpoints}; resume with: {command}"
@@ -217,7 +229,7 @@ def _interrupted(config: DictConfig | None, training: bool, code: int = INTERRUP
     return f"{why}: vectors that were embedded are kept{none}; start again with: {command}"
 
 
-def _command(config: DictConfig, training: bool) -> str:
+def _command(config: DictConfig, training: bool, words: Sequence[str]) -> str:
     """The command that resumes this: a training needs no more than its directory, once its config.yaml stands there.
 
     Secrets in it are blotted out: it is printed, and terminals are logged.
@@ -230,8 +242,8 @@ def _command(config: DictConfig, training: bool) -> str:
         trusted = [f"trust=[{','.join(names)}]"] if names else []
         resume = [*trusted, f"run_dir={quoted(config.run_dir)}", "ckpt_path=last"]
         return f"python {shlex.join([Path(sys.argv[0]).name, *resume])}"
-    words = [_shown(word) for word in sys.argv[1:] if not (training and word.startswith("ckpt_path="))]
-    return f"python {shlex.join([Path(sys.argv[0]).name, *words, *(['ckpt_path=last'] if training else [])])}"
+    again = [_shown(word) for word in words if not (training and word.startswith("ckpt_path="))]
+    return f"python {shlex.join([Path(sys.argv[0]).name, *again, *(['ckpt_path=last'] if training else [])])}"
 
 
 def _shown(word: str) -> str:

@@ -47,6 +47,21 @@ def refuse_secrets(words: Sequence[str]) -> None:
         raise InputError("\n".join(messages))
 
 
+def key_of(line: str) -> str:
+    """What an override gives, with dots: ``scoring.tagger`` for ``+scoring/tagger=spacy``; it need not be parsable."""
+    return re.split(r"[=@]", line.lstrip("+~"), maxsplit=1)[0].replace("/", ".")
+
+
+def root_of(line: str) -> str:
+    """The key at the root, or the group, that an override changes."""
+    return re.split(r"[.\[]", key_of(line), maxsplit=1)[0]
+
+
+def without(lines: Sequence[str], *roots: str) -> list[str]:
+    """The overrides that change none of ``roots``."""
+    return [line for line in lines if root_of(line) not in roots]
+
+
 def parse(loader: ConfigLoader, lines: Sequence[str]) -> tuple[list[Override], list[str]]:
     """The overrides that can be parsed, and a message for each that cannot."""
     parser = OverridesParser.create(config_loader=loader)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,9 @@ from configuration.amending import survey_amended
 from configuration.chains import unrolled
 from configuration.changeable import FREE_CHOICES, NOTED, is_free
 from configuration.composing import plain, raise_all, survey, tree
-from configuration.locations import cache_of, check_data_known, chooses_data, is_data_file, make_absolute, move, outside
-from configuration.overrides import is_group, one_line, parse, quoted, search_path
+from configuration.finished_run import stored_config
+from configuration.locations import check_data_known, chooses_data, is_data_file, make_absolute, outside
+from configuration.overrides import is_group, key_of, one_line, parse, quoted, search_path
 from configuration.sources import loading
 from errors import InputError
 from run_directory import layout
@@ -53,9 +53,17 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
     directory = Path(str(config.run_dir))
     if config.get("ckpt_path") is None or not (directory / layout.CONFIG).is_file():
         return None
+    from run_directory.trust import foreign
+
     lines = unrolled(overrides)
-    elsewhere = any(line.lstrip("+").startswith("cache_dir=") for line in lines)
-    saved = _saved(directory, config, _keys(lines), str(config.cache_dir) if elsewhere else None)
+    keys = {key_of(line) for line in lines}
+    trust = [config.trust] if isinstance(config.trust, str) else list(config.trust)
+    saved = stored_config(
+        directory,
+        [*trust, *foreign(config)],  # what the command itself names is the user's word
+        {key for key in keys if "." in key},  # a whole group may be the run's own
+        str(config.cache_dir) if "cache_dir" in keys else None,
+    )
     if not any(map(chooses_data, lines)):
         check_data_known(saved, f"run_dir={directory}")
     amended, different = _amended(saved, config, lines)
@@ -99,29 +107,6 @@ def note_changes(directory: Path, config: DictConfig) -> None:
         log.info("resumed with %s: %s -> %s", key, _written(before), _written(now))
     if noted:
         note_resumption(directory, noted)
-
-
-def _saved(directory: Path, config: DictConfig, given: set[str], cache_dir: str | None) -> DictConfig:
-    """The run's config.yaml, checked, with its directories where they are now; ``cache_dir`` is one that was typed."""
-    from run_directory.trust import check_trusted, foreign, trusting
-
-    layout.check_links(directory)
-    saved = read_config(directory)
-    if not isinstance(saved.get("choices"), DictConfig):
-        raise InputError(f"{directory / layout.CONFIG}: not the configuration of a run")
-    trust = [config.trust] if isinstance(config.trust, str) else list(config.trust)
-    with trusting([*trust, *foreign(config)]):  # what the command itself names is the user's word
-        check_trusted(saved, directory, given)
-    was, cache = str(saved.get("run_dir", "")), str(saved.get("cache_dir", ""))
-    saved.run_dir, saved.cache_dir = str(directory), cache_dir or cache_of(cache, directory)
-    move(saved, {was: str(directory), cache: str(saved.cache_dir)})
-    return saved
-
-
-def _keys(lines: Sequence[str]) -> set[str]:
-    """The values and parts that are given, with dots; a whole group may be the run's own, and is then none of them."""
-    keys = {re.split(r"[=@]", line.lstrip("+~"), maxsplit=1)[0].replace("/", ".") for line in lines}
-    return {key for key in keys if "." in key}
 
 
 def _amended(saved: DictConfig, config: DictConfig, lines: Sequence[str]) -> tuple[DictConfig, list[str]]:

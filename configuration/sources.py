@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hydra import initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
@@ -20,15 +21,22 @@ SEARCH_PATH = "hydra.searchpath"
 
 
 @contextmanager
-def loading() -> Iterator[ConfigLoader]:
-    """Hydra's loader for configs/; what Hydra itself has set up stays as it was."""
-    config, application = HydraConfig.instance().cfg, GlobalHydra.instance().hydra
+def application() -> Iterator[Any]:
+    """Hydra for configs/, as its own ``main`` sets it up: run, multirun, show_cfg; an outer one stays as it was."""
+    config, outer = HydraConfig.instance().cfg, GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS), job_name="unembed"):
-            yield GlobalHydra.instance().config_loader()
+        with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS), job_name="train"):
+            yield GlobalHydra.instance().hydra
     finally:
-        HydraConfig.instance().cfg, GlobalHydra.instance().hydra = config, application
+        HydraConfig.instance().cfg, GlobalHydra.instance().hydra = config, outer
+
+
+@contextmanager
+def loading() -> Iterator[ConfigLoader]:
+    """Hydra's loader for configs/."""
+    with application():
+        yield GlobalHydra.instance().config_loader()
 
 
 @functools.cache

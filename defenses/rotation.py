@@ -14,16 +14,12 @@ so that another key is noticed. Without a key nothing runs; none is made up, sin
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from hashlib import scrypt, shake_256
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import torch
-from pydantic import AfterValidator
-from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 import limits
@@ -34,12 +30,6 @@ from examples import Example
 SHORTEST = 16  # bytes of a key
 _LARGEST = 65_536  # bytes of its file
 _CHECK, _MATRIX = b"unembed rotation: check", b"unembed rotation: matrix"
-
-
-def _variable(value: str) -> str:
-    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):  # perhaps the key itself, written in place of the name
-        raise PydanticCustomError("variable", "the name of an environment variable in capitals")
-    return value
 
 
 class Rotation(BaseDefense):
@@ -55,7 +45,7 @@ class Rotation(BaseDefense):
 
     def __init__(
         self,
-        key_env: Annotated[str, AfterValidator(_variable)] = "UNEMBED_ROTATION_KEY",
+        key_env: str = "UNEMBED_ROTATION_KEY",
         key_file: str | None = None,
     ) -> None:
         self._key = _read(key_env, key_file)

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import random
-import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -56,14 +55,7 @@ def _address(value: str) -> str:
     return value
 
 
-def _variable(value: str) -> str:
-    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):  # a key that somebody wrote in the place of the name is none
-        raise PydanticCustomError("variable", "the name of an environment variable in capitals, or null")
-    return value
-
-
 Address = Annotated[str, AfterValidator(_address)]
-VariableName = Annotated[str, AfterValidator(_variable)]
 
 
 @dataclass(frozen=True, slots=True)

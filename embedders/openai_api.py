@@ -17,7 +17,7 @@ from torch import Tensor
 
 from embedders.base import Keep, QueryLimitError, UnfinishedError, fingerprint_of
 from embedders.cache.soundness import flaw, sound
-from embedders.embedding_server import Address, EmbeddingServer, VariableName
+from embedders.embedding_server import Address, EmbeddingServer
 from errors import InputError
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class OpenAIEmbedder:
         model: str = "text-embedding-ada-002",
         base_url: Address = "https://api.openai.com/v1",
         dimensions: PositiveInt | None = None,
-        api_key_env: VariableName | None = "OPENAI_API_KEY",
+        api_key_env: str | None = "OPENAI_API_KEY",
         max_tokens: PositiveInt = 8191,
         batch_size: PositiveInt = 128,
         concurrency: PositiveInt = 4,

@@ -470,7 +470,7 @@ def test_a_configuration_directory_is_read_up_to_a_size(warm: Warm, tmp_path: Pa
     os.truncate(tmp_path / "mine" / "defense.yaml", 9_000_000_000)  # of which nothing is stored
     done = warm.run([str(ROOT / "train.py"), "--config-dir", "mine"], cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("mine/defense.yaml: 9,000,000,000 bytes, and at most 4,000,000 are read")
+    assert done.stderr.startswith("mine/defense.yaml: 9,000,000,000 bytes, and at most 1,000,000 are read")
 
 
 @pytest.mark.parametrize(
@@ -615,3 +615,19 @@ def test_a_multirun_gives_each_job_its_directory(tmp_path: Path, warm: Warm) -> 
     assert all((tmp_path / directory / "log").is_file() for directory in directories)
     shown = _run(tmp_path, "train", "-c", "job", "seed=5", warm=warm)
     assert (shown.returncode, "seed: 5" in shown.stdout) == (0, True)
+
+
+def test_a_configuration_is_shown_without_secrets(tmp_path: Path, warm: Warm) -> None:
+    """Its values may be wrong, and a list of defenses is what a run would have."""
+    lines = ["-c", "job", "-p", "defense", "defense=[masking,noise]", "defense.noise.level=-1"]
+    shown = _run(tmp_path, "train", *lines, warm=warm)
+    assert shown.returncode == 0, shown.stderr
+    defense = OmegaConf.create(shown.stdout.rpartition("\n")[0].removesuffix("True"))
+    assert list(defense)[-2:] == ["masking", "noise"]
+    assert defense.noise.level == -1
+    for line in ("+logger.api_key=Given", "defense.key_env=Given"):
+        refused = _run(tmp_path, "train", "-c", "job", "defense=rotation", line, warm=warm)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert refused.stderr.startswith(line.lstrip("+").partition("=")[0])
+        assert "Given" not in refused.stderr
+    assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]

@@ -157,7 +157,6 @@ def task(settings, config):
     print(config.defense._target_, config.choices.defense)
     words = ["defense=halved defense.adaptive=true"]
     print([point.name for point in configuration.defense_points(config, words, "points", settings.config_dir)])
-    print(sys.argv[1:])
 
 if __name__ == "__main__":
     configuration.main_on_run(task, sys.argv.pop(1))
@@ -175,10 +174,9 @@ def test_configurations_from_outside_work_in_every_script(
     command = [str(outside / "script.py"), name, *flag, "run=run", "defense=halved", *vectors]
     done = warm.run(command, cwd=outside, environment=environment)
     assert done.returncode == 0, done.stderr
-    chosen, points, again = done.stdout.splitlines()
+    chosen, points = done.stdout.splitlines()
     assert chosen == "outside.Halved halved"
     assert points == "['halved adaptive=true']"
-    assert "my configs" in again  # other ranks are started with it
 
 
 def test_a_directory_of_configurations_that_is_not_there(outside: Path, warm: Warm) -> None:

@@ -265,14 +265,10 @@ def test_no_traceback_is_obeyed(capsys: pytest.CaptureFixture[str], monkeypatch:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     logging.getLogger().removeHandler(console.hold())
-    with pytest.raises(SystemExit, match="1"), console.Tracebacks():
-        raise ValueError(f"a file called {ESCAPES}")
     sys.excepthook(OSError, OSError(f"a file called {ESCAPES}"), None)
     said = capsys.readouterr().err
-    assert said.count("a file called \ufffd]0;owned\ufffd") == 2
+    assert "a file called \ufffd]0;owned\ufffd" in said
     assert "\x1b" not in said
-    with pytest.raises(ValueError, match="plain"), console.Tracebacks():
-        raise ValueError("plain")  # others are Hydra's to print, after the other jobs of a sweep
 
 
 @pytest.mark.parametrize("later", [False, True])

@@ -456,6 +456,14 @@ def test_two_ranks_train_into_one_directory(trained: Path, scripts: Scripts, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
+def test_each_job_of_a_multirun_has_its_ranks(trained: Path, scripts: Scripts, tmp_path: Path) -> None:
+    tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
+    scripts.succeed("train", "-m", *TWO_RANKS, *tiny, "trainer.max_steps=2", "seed=1,2", cwd=tmp_path)
+    places = sorted((tmp_path / "runs" / "geia-minilm-synthetic").iterdir())
+    assert [yaml.safe_load((place / layout.CONFIG).read_text())["seed"] for place in places] == [1, 2]
+    assert [load(place / layout.RECORD)["world_size"] for place in places] == [2, 2]
+
+
 def test_fewer_evaluation_batches_than_ranks(scripts: Scripts, tmp_path: Path) -> None:
     """One batch of 16 validation texts, one of 37 test texts: the second rank has none, and waits for the first."""
     run = tmp_path / "run"
