@@ -257,13 +257,9 @@ def test_the_examples_of_extending_run_as_printed(tmp_path: Path, monkeypatch: p
 
     run, output = tmp_path / "nearest", tmp_path / "shorter"
     train(configuration.compose("train", [*given, "attack=nearest_neighbor", f"run_dir={run}"]))
-    lines = [
-        f"run={run}",
-        f"output_dir={output}",
-        f"config_dir={tmp_path / 'configs'}",
-        "attack/refine=[rerank,shorten]",
-    ]
-    evaluate(*configuration.on_run("evaluate", lines))
+    trusted = "trust=[embedders.hashed_trigrams,defenses.clipping,datamodules.mail_subjects]"
+    place = [f"run={run}", f"output_dir={output}", f"config_dir={tmp_path / 'configs'}", trusted]
+    evaluate(*configuration.on_run("evaluate", [*place, "attack/refine=[rerank,shorten]"]))
     nearest, shorter = (json.loads(read(folder / "metrics.json")) for folder in (run, output))
     assert shorter["cosine"] > nearest["cosine"]
     assert shorter["queries"] > nearest["queries"] == 0
