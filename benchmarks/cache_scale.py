@@ -2,10 +2,11 @@
 
     python benchmarks/cache_scale.py --folder /tmp/scale          # removes the folder when it is done
 
-Generated vectors, so that nothing but the cache is measured. Three processes, one after the other, each reporting its
-largest resident memory: one builds the cache in blocks, one opens it and reads random texts in batches as a training
-loop asks for them, one makes the view of all texts that a data module holds. ``--own-time`` counts the processes' own
-seconds, for a machine with other work; waiting for the disk is then left out. Ends with one JSON line.
+Generated vectors, so that no embedder is measured. Processes, one after the other, each reporting its largest resident
+memory: one builds the cache in blocks, one opens it and reads random texts in batches as a training loop asks for them,
+one writes the texts to a file, and one opens that file as ``datamodule=files`` with entities, languages and attributes,
+sets it up for training and reads batches. ``--own-time`` counts the processes' own seconds, for a machine with other
+work; waiting for the disk is then left out. Ends with one JSON line.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from torch import Tensor
 from embedders.cache.cached import CachedEmbedder
 
 BLOCK = 100_000
+TEXTS = "texts.jsonl"
+LANGUAGES = ("en", "de", "fr")
 START = "spawn"  # a fork would begin with this process's memory
 clock = time.perf_counter
 
@@ -87,28 +90,67 @@ def read(folder: Path, texts: int, dimension: int, seconds: float) -> dict[str, 
     return figures
 
 
-def view(folder: Path, texts: int, dimension: int, seconds: float) -> dict[str, float]:
-    everything = names(range(texts))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    cached = CachedEmbedder(Silent(dimension), folder)
+def write(folder: Path, texts: int, dimension: int, seconds: float) -> dict[str, float]:
+    """The texts in a file; every tenth has an entity, every fourth an attribute, each a language."""
+    with (folder / TEXTS).open("w", encoding="utf-8") as file:
+        for number, text in enumerate(names(range(texts))):
+            spans = [[len(text) - len(str(number)), len(text), "number"]] if number % 10 == 0 else []
+            row = {"text": text, "spans": spans, "language": LANGUAGES[number % len(LANGUAGES)]}
+            if number % 4 == 0:
+                row["topic"] = f"topic {number % 30}"
+            file.write(json.dumps(row) + "\n")
+    return {"texts_file_gb": (folder / TEXTS).stat().st_size / 1e9}
+
+
+def data(folder: Path, texts: int, dimension: int, seconds: float) -> dict[str, float]:
+    from datamodules.sources.files import FilesDataModule
+    from defenses.identity import Identity
+
+    figures = {"libraries_gb": resident()}
+    module = FilesDataModule(
+        str(folder / TEXTS), spans_field="spans", language_field="language", attributes=["topic"], batch_size=256
+    )
+    module.connect(CachedEmbedder(Silent(dimension), folder), Identity())
+    module.encode = lambda some: [[*map(len, text.split()), 0] for text in some]
     started = clock()
-    rows = cached.view(everything)
-    figures = {"view_seconds": clock() - started, "texts_gb": before}
-    generator = np.random.default_rng(2)
+    module.examples("train")
+    figures |= {"texts_seconds": clock() - started, "texts_gb": resident(), "texts_peak_gb": peak()}
+    started = clock()
+    module.setup("fit")
+    figures |= {"setup_seconds": clock() - started, "setup_gb": resident()}
+    started = clock()
+    loader = module.train_dataloader()
+    figures |= {"labels_seconds": clock() - started}
     done, started = 0, clock()
-    while (elapsed := clock() - started) < seconds:
-        chosen = generator.integers(0, texts, 256)
-        assert (rows[chosen][:, 0].numpy() == chosen.astype(np.float32)).all()
-        done += 256
-    figures["view_reads_per_second"] = done / elapsed
+    for batch in loader:
+        assert batch["labels"].shape[0] == len(batch["vectors"])
+        done += len(batch["vectors"])
+        if (elapsed := clock() - started) > seconds:
+            break
+    figures |= {"batches_texts_per_second": done / elapsed, "training_gb": resident()}
+    generator = np.random.default_rng(2)
+    train = module.examples("train")
+    for place in generator.integers(0, len(train), 1000).tolist():
+        example = train[place]
+        assert example.index == place
+        assert module.vectors("train", [place])[0, 0] == np.float32(example.text.split()[-1])
     return figures
+
+
+def resident() -> float:
+    """Resident memory of this process, in GB; pages of mapped files included."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e9
+
+
+def peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
 def measured(work: Any, queue: Any, own_time: bool, arguments: tuple[Any, ...]) -> None:
     global clock
     clock = time.process_time if own_time else time.perf_counter
     figures = work(*arguments)
-    figures["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    figures["peak_gb"] = peak()
     queue.put(figures)
 
 
@@ -123,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.folder.mkdir()
     result: dict[str, float] = {"texts": options.texts}
     try:
-        for work in (build, read, view):
+        for work in (build, read, write, data):
             queue = context.Queue()
             process = context.Process(
                 target=measured,

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from datamodules.temporary_map import TemporaryMap
 from examples import Example, Span, written_ids
+from temporary_map import MappedArray, TemporaryMap
 
 ROWS = 4096  # of a record batch; all but the last have as many
 READ_BEFORE_RELEASE = 1024  # single rows, each of which makes up to 64 KB of the file resident
@@ -115,7 +115,7 @@ def to_arrow(examples: Iterable[Example]) -> ArrowExamples:
 class ArrowExamples(Sequence[Example]):
     """Examples that are read from the file when they are indexed or iterated over; ``index`` is the position."""
 
-    def __init__(self, file: _File, rows: NDArray[np.int32] | None, count: int) -> None:
+    def __init__(self, file: _File, rows: MappedArray | None, count: int) -> None:
         self._file, self._rows, self._count = file, rows, count
 
     def __len__(self) -> int:
@@ -146,7 +146,7 @@ class ArrowExamples(Sequence[Example]):
         if len(positions) == len(self):
             return self
         rows = positions if self._rows is None else self._rows[positions]
-        return ArrowExamples(self._file, rows.astype(np.int32), len(positions))
+        return ArrowExamples(self._file, MappedArray(rows.astype(np.int32)), len(positions))
 
     @property
     def texts(self) -> Texts:
@@ -165,7 +165,7 @@ class ArrowExamples(Sequence[Example]):
 
     def value(self, place: int, name: str) -> Any:
         """One attribute of one example as it is stored, None where it is empty."""
-        row = place if self._rows is None else int(self._rows[place])
+        row = self._row(place)
         self._file.memory.read(1, most=READ_BEFORE_RELEASE)
         column = self._file.batches[row // ROWS].get(name)
         return None if column is None else column[row % ROWS].as_py()
@@ -178,10 +178,10 @@ class ArrowExamples(Sequence[Example]):
                 stop = min(end, (number + 1) * ROWS)
                 chosen: slice | Rows = slice(begin - number * ROWS, stop - number * ROWS)
             else:
-                number = int(self._rows[begin]) // ROWS
                 near = self._rows[begin : min(end, begin + ROWS)]
+                number = int(near[0]) // ROWS
                 stop = begin + int(np.searchsorted(near, (number + 1) * ROWS))
-                chosen = self._rows[begin:stop] - number * ROWS
+                chosen = near[: stop - begin] - number * ROWS
             columns, block = self._file.batches[number], dict[str, list[Any]]()
             for name in names:
                 if (column := columns.get(name)) is not None:
@@ -196,7 +196,10 @@ class ArrowExamples(Sequence[Example]):
             begin = stop
 
     def _columns(self, place: int) -> Iterable[str]:
-        return self._file.batches[(place if self._rows is None else int(self._rows[place])) // ROWS]
+        return self._file.batches[self._row(place) // ROWS]
+
+    def _row(self, place: int) -> int:
+        return place if self._rows is None else int(self._rows[place : place + 1][0])
 
     def _between(self, begin: int, end: int) -> Iterator[Example]:
         for block in self.blocks(begin, end):

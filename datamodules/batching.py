@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from errors import InputError
+from temporary_map import MappedArray
 
 Indices = NDArray[np.int64]
 Lengths = NDArray[np.int32]
@@ -75,7 +76,7 @@ class LengthBucketBatchSampler:
             self._handed_out = number + 1
             yield order[begin : begin + self.batch_size]
 
-    def _cut(self) -> tuple[Indices, Indices]:
+    def _cut(self) -> tuple[MappedArray, Indices]:
         """Examples in the order in which they are cut into batches, and the order of those batches."""
         generator = np.random.default_rng((self.seed, self.epoch))
         count = len(self.lengths)
@@ -83,7 +84,7 @@ class LengthBucketBatchSampler:
         size = self.batch_size * self.pool
         for pool in (order[begin : begin + size] for begin in range(0, count, size)):  # sorted in place
             pool[:] = pool[np.argsort(self.lengths[pool], kind="stable")]
-        return order, generator.permutation(-(-count // self.batch_size))
+        return MappedArray(order), generator.permutation(-(-count // self.batch_size))
 
     def _identity(self) -> dict[str, int]:
         """What must be unchanged for a place in the epoch to mean the same examples."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules.batching import Indices
-from datamodules.temporary_map import TemporaryMap
+from temporary_map import MappedArray, TemporaryMap
 
 IGNORED = -100  # a label that no loss counts
 ENCODED_TOGETHER = 16_384  # texts: bounds the lists of ids that exist at one time
@@ -41,7 +41,7 @@ class TokenIds:
             memory.write(np.fromiter(chain.from_iterable(ids), np.int32).tobytes())
         memory.write(bytes(4))  # of no text: an empty file cannot be mapped
         self._memory, self._ids = memory, np.frombuffer(memory.content(), np.int32)
-        self._ends = np.cumsum(self.lengths, dtype=np.int64)
+        self._ends = MappedArray(np.cumsum(self.lengths, dtype=np.int64))
 
     def padded(self, indices: Indices) -> Tensor:
         """Labels of some texts, (B, T) int64 with T the longest of them, padded with -100."""

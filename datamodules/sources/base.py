@@ -188,7 +188,7 @@ def cut_apart(examples: Sequence[Example], counts: Sequence[int], seed: int) -> 
     found = to_arrow(examples)
     salt = seed.to_bytes(8, "little")
     digests = (hashlib.blake2b(folded(e.reference).encode(), digest_size=8, salt=salt).digest() for e in found)
-    hashes = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
+    hashes = np.fromiter((int.from_bytes(digest) for digest in digests), np.uint64, len(found))
     ends = list(accumulate(counts))
     lowest = np.sort(hashes)
     bounds = lowest[np.array([min(end, len(lowest)) - 1 for end in ends if end], np.intp)]  # the last hash of each part

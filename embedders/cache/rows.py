@@ -21,16 +21,17 @@ from embedders.cache.index import ABSENT, Positions, Values, distinct
 from embedders.cache.shards import DamagedShardError, Keys, Vectors, text_keys
 from embedders.cache.store import ShardStore
 from errors import InputError
+from temporary_map import MappedArray
 
 _KEYS_AT_ONCE = 2**17
 
 
 class CachedVectors:
-    """The vectors of a fixed list of texts, read from the disk when they are indexed; 8 bytes of memory a text."""
+    """The vectors of a fixed list of texts, read from the disk when they are indexed, as their places are."""
 
     def __init__(self, store: ShardStore, locations: Values) -> None:
         self._store = store
-        self._locations = locations
+        self._locations = MappedArray(locations)
 
     def __len__(self) -> int:
         return len(self._locations)

@@ -9,8 +9,16 @@ import errno
 import mmap
 import shutil
 import tempfile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from errors import InputError
+
+Places = slice | list[int] | NDArray[np.integer[Any]]
+IN_MEMORY = 1_000_000  # bytes of an array that is worth no file
+READ_BEFORE_RELEASE = 4096  # values, each of which makes up to 64 KB of the file resident
 
 
 class TemporaryMap:
@@ -58,3 +66,24 @@ class TemporaryMap:
         if self._since >= most and self._content is not None:
             self._content.madvise(mmap.MADV_DONTNEED)
             self._since = 0
+
+
+class MappedArray:
+    """Numbers (n,) that are kept in a temporary file where they are many, and copied out when they are indexed."""
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self._values, self._memory = values, TemporaryMap() if values.nbytes > IN_MEMORY else None
+        if self._memory is not None:
+            self._memory.write(memoryview(values).cast("B"))
+            self._values = np.frombuffer(self._memory.content(), values.dtype)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, places: Places) -> NDArray[Any]:
+        """The numbers at ``places``."""
+        found: NDArray[Any] = self._values[places]
+        if self._memory is not None:
+            found = found.copy()
+            self._memory.read(1 if isinstance(places, slice) else len(places), most=READ_BEFORE_RELEASE)
+        return found
