@@ -12,15 +12,12 @@ import huggingface_hub.constants
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
 
 from datamodules.inversion import InversionDataModule
 from datamodules.sources.hub import HubSet, found_at
 from errors import InputError
-from support.processes import ROOT
+from support import data_configs
 
-CONFIGS = ROOT / "configs" / "datamodule"
 NAMES = [
     "abcd", "cc_news", "cjeu_terms", "mnli", "msmarco", "multiwoz", "nq", "personachat", "pile_pubmed", "qnli", "sst2",
     "us_crimes", "wiki", "wiki_bio", "wmt16",
@@ -29,12 +26,9 @@ NAMES = [
 
 def declared(name: str, **changes: Any) -> HubSet:
     """The set of configs/datamodule/<name>.yaml, as train.py builds it."""
-    config = OmegaConf.create({"seed": 0, "datamodule": OmegaConf.load(CONFIGS / f"{name}.yaml")})
-    OmegaConf.update(config, "datamodule.source", changes)
-    datamodule = instantiate(config.datamodule, _convert_="all")
-    assert isinstance(datamodule, InversionDataModule)
-    assert isinstance(datamodule.source, HubSet)
-    return datamodule.source
+    source = data_configs.declared(name, **{f"source__{key}": value for key, value in changes.items()}).source
+    assert isinstance(source, HubSet)
+    return source
 
 
 def parquet(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
@@ -159,8 +153,7 @@ def test_legal_sets_fill_the_mask_and_keep_the_term_as_an_attribute(tmp_path: Pa
         number = int(example.text.split(":")[0].removeprefix("case "))
         assert example.text == f"case {number}: {terms[number % 2]} and {terms[number % 2]}"
         assert example.attributes == {attribute: terms[number % 2]}
-    config = OmegaConf.load(CONFIGS / f"{name}.yaml")
-    assert list(config.attributes) == [attribute]
+    assert data_configs.declared(name).attributes == (attribute,)
 
 
 @pytest.fixture

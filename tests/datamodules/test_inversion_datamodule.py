@@ -14,9 +14,7 @@ import lightning
 import numpy as np
 import pytest
 import torch
-from hydra.utils import instantiate
 from lightning.pytorch.trainer.states import TrainerFn
-from omegaconf import OmegaConf
 from torch import Tensor
 
 from datamodules.inversion import InversionDataModule
@@ -28,10 +26,9 @@ from defenses.identity import Identity
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example, Span, Split
-from support.processes import ROOT
+from support.data_configs import declared
 
 WORDS = ["a", "the", "cat", "sat", "mat", "ada", "wrote", "letters", "to", "paris", "engines", "unreadable", "rain"]
-CONFIGS = ROOT / "configs" / "datamodule"
 
 
 class HashEmbedder:
@@ -290,29 +287,21 @@ def test_entities_of_the_training_texts(tmp_path: Path):
     assert datamodule.training_entities() == {("name", "ada"), ("city", "paris")}
 
 
-def configured(name: str, **changes: Any) -> Any:
-    config = OmegaConf.create({"seed": 3, "datamodule": OmegaConf.load(CONFIGS / f"{name}.yaml")})
-    OmegaConf.set_struct(config, True)
-    for key, value in changes.items():
-        OmegaConf.update(config, f"datamodule.{key}", value)
-    return instantiate(config.datamodule, _convert_="all")
-
-
 def test_files_as_the_command_line_gives_them(tmp_path: Path):
     rows = [{"said": text, "part": part} for part in ("train", "dev", "test") for text in sentences(9, len(part))]
     (tmp_path / "my.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    datamodule = configured(
-        "files", path=str(tmp_path / "my.jsonl"), text_field="said", split_field="part", max_tokens=5
+    datamodule = declared(
+        "files", 3, path=str(tmp_path / "my.jsonl"), text_field="said", split_field="part", max_tokens=5
     )
     assert isinstance(datamodule, FilesDataModule)
     assert datamodule.seed == 3
     assert len(datamodule.examples("train")) == len(datamodule.examples("test")) == 9
-    alone = configured("files", test=str(tmp_path / "my.jsonl"), text_field="said")
+    alone = declared("files", test=str(tmp_path / "my.jsonl"), text_field="said")
     assert (len(alone.examples("train")), len(alone.examples("test"))) == (0, 27)
 
 
 def test_the_built_in_corpus_is_read_in_a_moment():
-    datamodule = configured("synthetic")
+    datamodule = declared("synthetic")
     started = time.perf_counter()
     assert len(datamodule.examples("train")) > 10_000
     assert time.perf_counter() - started < 60  # about two seconds; the rest is room for a busy machine

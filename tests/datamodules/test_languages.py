@@ -11,8 +11,6 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
 
 import configuration
 from datamodules.inversion import InversionDataModule
@@ -26,10 +24,10 @@ from examples import Example
 from metrics.scored import Scored
 from metrics.scoring import score
 from reports.language_table import language_table
+from support.data_configs import declared
 from support.processes import ROOT
 from train import train
 
-CONFIGS = ROOT / "configs" / "datamodule"
 WORDS = {
     "en": ["a red dog runs", "two men cook", "she reads books", "the sea is cold", "he sings"],
     "de": ["ein roter Hund läuft", "zwei Männer kochen", "sie liest Bücher", "das Meer ist kalt", "er singt"],
@@ -134,15 +132,6 @@ def test_texts_are_cut_by_a_tokenizer_of_their_languages(tmp_path: Path) -> None
 
 
 # -- named sets -------------------------------------------------------------------------------------------------------
-
-
-def declared(name: str, **changes: Any) -> InversionDataModule:
-    config = OmegaConf.create({"seed": 0, "datamodule": OmegaConf.load(CONFIGS / f"{name}.yaml")})
-    for key, value in changes.items():
-        OmegaConf.update(config, f"datamodule.{key.replace('__', '.')}", value)
-    found = instantiate(config.datamodule, _convert_="all")
-    assert isinstance(found, InversionDataModule)
-    return found
 
 
 def test_multi30k_has_a_file_for_each_language(tmp_path: Path) -> None:
