@@ -3,11 +3,12 @@
     POST {base_url}/embeddings   {"model": "m", "input": ["hello"], "encoding_format": "float"}
     -> {"data": [{"index": 0, "embedding": [0.1, ...]}]}
 
-The key is read from the environment when the first request is sent, and kept in the connection's headers alone.
+The key is read from the environment when requests are sent, and held in the headers of their client alone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -15,8 +16,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
@@ -24,8 +24,11 @@ from pydantic_core import PydanticCustomError
 
 from embedders.cache.shards import Vectors
 from embedders.embedding_answer import NoJSONError, retry_after, vectors_of, words_of
-from embedders.exchange import Answer, AnswerError, DeadlineError, Exchange
+from embedders.exchange import Answer, AnswerError, DeadlineError, client_for, post
 from errors import InputError
+
+if TYPE_CHECKING:
+    import httpx
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +78,7 @@ class _Failure:
 
 
 class EmbeddingServer:
-    """Asks for the vectors of a few texts at a time; safe to use from several threads once it is open.
+    """Asks for the vectors of a few texts at a time.
 
     Attributes:
         name: Model and address, as messages name them.
@@ -88,7 +91,6 @@ class EmbeddingServer:
         model: str,
         dimensions: int | None,
         api_key_env: str | None,
-        connections: int,
         timeout: float,
         retries: int,
         backoff: float,
@@ -97,39 +99,43 @@ class EmbeddingServer:
         self.name = f"embedder.model={model} at {base_url}"
         self.dimension = dimensions
         self._url = f"{base_url.rstrip('/')}/embeddings"
-        self._model = model
-        self._dimensions = dimensions
-        self._api_key_env = api_key_env
-        self._connections = connections
-        self._timeout = timeout
-        self._retries = retries
-        self._backoff = backoff
+        self._model, self._dimensions, self._api_key_env = model, dimensions, api_key_env
+        self._timeout, self._retries, self._backoff = timeout, retries, backoff
         self._reached = False
-        self._lock, self._parsing = threading.Lock(), threading.Lock()
+        self._parsing = threading.Lock()
         self._jitter = random.Random()  # the global generator is seeded, and the run's own
 
-    def open(self) -> None:
-        """Make ready to send.
+    def client(self, connections: int) -> httpx.AsyncClient:
+        """What sends requests, so many at a time.
 
         Raises:
-            InputError: The environment variable of the key is not set, or holds something else.
+            InputError: The environment variable of the key is not set, or holds something else; a proxy or a file of
+                certificates that the environment names cannot be used.
         """
-        _ = self._exchange
+        import httpx
 
-    def abandon(self) -> None:
-        """End all requests under way, from another thread than theirs."""
-        self._exchange.abandon()
+        key = self._key()
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        try:
+            return client_for(headers, connections)
+        except (OSError, ValueError, ImportError, httpx.InvalidURL) as error:  # it may quote the password of a proxy
+            raise InputError(
+                f"{self.name}: no connection can be prepared ({type(error).__name__}): check the environment variables "
+                "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
+            ) from None
 
-    def vectors(
+    async def vectors(
         self,
+        client: httpx.AsyncClient,
         texts: Sequence[str],
-        stop: threading.Event,
+        stop: asyncio.Event,
         spend: Callable[[int], int],
         dimension: int | None = None,
     ) -> Vectors:
         """Vectors of ``texts`` by one request, repeated where that may help; (n, d) float32, in their order.
 
         Args:
+            client: Of :meth:`client`.
             texts: At least one. An empty one is sent as a space, since OpenAI's server refuses empty texts.
             stop: Ends a wait before the next attempt.
             spend: Asked for leave to send n texts once more, after an attempt that the server may have billed; gives
@@ -151,9 +157,9 @@ class EmbeddingServer:
             known = self.dimension or dimension
             dimensions = max(known, _LEAST_DIMENSIONS) if known else _MOST_DIMENSIONS
             most_bytes = _SPARE_BYTES + len(texts) * (_BYTES_OF_A_TEXT + _BYTES_OF_A_NUMBER * dimensions)
-            outcome = self._attempt(content, most_bytes)
+            outcome = await self._attempt(client, content, most_bytes)
             if not isinstance(outcome, _Failure):
-                return self._parsed(outcome, len(texts), dimensions)
+                return await asyncio.to_thread(self._parsed, outcome, len(texts), dimensions)
             reason = f"{self.name}: {outcome.reason}" + (f" ({attempt + 1} attempts)" if attempt else "")
             if not outcome.again or attempt == self._retries:
                 raise InputError(reason)
@@ -162,28 +168,11 @@ class EmbeddingServer:
                 raise InputError(f"{reason}, and asks to wait {wait:,.0f} seconds: try again then")
             if wait > _SILENT_WAIT:
                 log.warning("%s; the next attempt in %.0f seconds", reason, wait)
-            if stop.wait(wait):
+            if await stopped_within(wait, stop):
                 raise InputError(f"{reason}; given up, since another request failed")
             if outcome.billed and spend(len(texts)) < len(texts):
                 raise InputError(f"{reason}; embedder.max_queries allows no further attempt")
             attempt += 1
-
-    @cached_property
-    def _exchange(self) -> Exchange:
-        import httpx
-
-        for name in ("httpx", "httpcore"):  # a line for each request; all headers of an answer where Hydra is verbose
-            if logging.getLogger(name).level == logging.NOTSET:
-                logging.getLogger(name).setLevel(logging.WARNING)
-        key = self._key()
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        try:
-            return Exchange(self._url, headers, self._connections, self._timeout)
-        except (OSError, ValueError, ImportError, httpx.InvalidURL) as error:  # it may quote the password of a proxy
-            raise InputError(
-                f"{self.name}: no connection can be prepared ({type(error).__name__}): check the environment variables "
-                "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
-            ) from None
 
     def _key(self) -> str | None:
         if self._api_key_env is None:
@@ -198,12 +187,12 @@ class EmbeddingServer:
             raise InputError(f"embedder.api_key_env={self._api_key_env}: that environment variable holds no key")
         return key
 
-    def _attempt(self, content: bytes, most_bytes: int) -> Answer | _Failure:
+    async def _attempt(self, client: httpx.AsyncClient, content: bytes, most_bytes: int) -> Answer | _Failure:
         """A good answer, or why there is none."""
         import httpx
 
         try:
-            answer = self._exchange.post(content, most_bytes)
+            answer = await post(client, self._url, content, most_bytes, self._timeout)
         except DeadlineError as error:
             what = "answer" if error.sent else "connection"
             reason = f"no {what} within embedder.timeout={self._timeout:g} seconds"
@@ -244,23 +233,24 @@ class EmbeddingServer:
         return min(self._backoff * 2.0**attempt, _LONGEST_BACKOFF) * (0.5 + 0.5 * jitter)
 
     def _parsed(self, answer: Answer, texts: int, most_dimensions: int) -> Vectors:
-        try:
-            with self._parsing:  # one at a time: a parsed answer takes a multiple of its bytes
+        with self._parsing:  # one at a time: a parsed answer takes a multiple of its bytes
+            try:
                 vectors = vectors_of(answer.body, texts, most_dimensions)
-        except NoJSONError as error:
-            said = f"{answer.headers.get('content-type', 'no content type')}, {error}"
-            raise InputError(
-                f"{self.name}: the answer is no JSON; check embedder.base_url, which mostly ends in /v1 "
-                f"({self._quoted(said)})"
-            ) from None
-        except ValueError as error:
-            raise InputError(f"{self.name}: {self._quoted(str(error))}") from None
-        with self._lock:
+            except NoJSONError as error:
+                said = f"{answer.headers.get('content-type', 'no content type')}, {error}"
+                raise InputError(
+                    f"{self.name}: the answer is no JSON; check embedder.base_url, which mostly ends in /v1 "
+                    f"({self._quoted(said)})"
+                ) from None
+            except ValueError as error:
+                raise InputError(f"{self.name}: {self._quoted(str(error))}") from None
             self.dimension = self.dimension or vectors.shape[1]
-        if vectors.shape[1] != self.dimension:
-            wanted = "embedder.dimensions asks for" if self._dimensions else "the first answer had"
-            raise InputError(f"{self.name}: gave vectors of dimension {vectors.shape[1]}, {wanted} {self.dimension}")
-        return vectors
+            if vectors.shape[1] != self.dimension:
+                wanted = "embedder.dimensions asks for" if self._dimensions else "the first answer had"
+                raise InputError(
+                    f"{self.name}: gave vectors of dimension {vectors.shape[1]}, {wanted} {self.dimension}"
+                )
+            return vectors
 
     def _quoted(self, said: str) -> str:
         """What a server says, on one line, without control characters and without the key that it may repeat."""
@@ -271,6 +261,15 @@ class EmbeddingServer:
             said = said if whole else said[: -len(key)]  # the cut may have left a part of it
         said = " ".join("".join(letter if letter.isprintable() else " " for letter in said).split())
         return said if len(said) <= _SHOWN_CHARACTERS else f"{said[: _SHOWN_CHARACTERS - 1]}…"
+
+
+async def stopped_within(seconds: float, stop: asyncio.Event) -> bool:
+    """Wait for ``stop``; False where it does not come within ``seconds``."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await stop.wait()
+    except TimeoutError:
+        return False
 
 
 def _cause(error: BaseException) -> str:

@@ -1,21 +1,24 @@
 """One request over HTTP that ends: within a time and with an answer of a limited size, whatever the server does.
 
-    exchange = Exchange("https://api.openai.com/v1/embeddings", {"Authorization": "Bearer ..."}, 4, seconds=60.0)
-    exchange.post(b'{"model": ...}', most_bytes=2**20)     # Answer(status=200, headers=..., body=b'{"data": ...}')
+    async with client_for({"Authorization": "Bearer ..."}, connections=4) as client:
+        await post(client, "https://api.openai.com/v1/embeddings", b'{"model": ...}', most_bytes=2**20, seconds=60.0)
+        # Answer(status=200, headers=..., body=b'{"data": ...}')
 
-A time limit of a socket starts anew with each byte, so a server that sends one now and then would never meet it. So the
-requests run in an event loop, on a thread of its own, where one that takes too long is cancelled as a whole. Redirects
-are not followed, cookies are not kept, and no key is looked for in a .netrc. Proxies are those of the environment.
+A time limit of a socket starts anew with each byte, so a server that sends one now and then would never meet it: a
+request that takes too long is cancelled as a whole. Redirects are not followed, cookies are not kept, and no key is
+looked for in a .netrc. Proxies are those of the environment.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
-import weakref
+import contextlib
+import functools
+import logging
+import ssl
 import zlib
-from collections.abc import Mapping
-from concurrent.futures import Future
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any
@@ -23,8 +26,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import httpx
 
+log = logging.getLogger(__name__)
+
+_TERMINATION_SECONDS = 5.0
 _REFUSAL_BYTES = 2**16  # read of an answer with another status than 200
-_CLOSING_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,66 +57,52 @@ class AnswerError(Exception):
     """An answer that is not read to its end; the message says why."""
 
 
-class Exchange:
-    """Sends requests to one address; safe to use from several threads."""
+def client_for(headers: Mapping[str, str], connections: int) -> httpx.AsyncClient:
+    """What sends requests, as many at a time as ``connections``, each over one of its own.
 
-    def __init__(self, url: str, headers: Mapping[str, str], connections: int, seconds: float) -> None:
-        """Nothing is sent yet.
+    Raises:
+        OSError, ValueError, ImportError, httpx.InvalidURL: The environment names a proxy or a file of certificates
+            that cannot be used.
+    """
+    import httpx
 
-        Args:
-            url: Where all requests go.
-            headers: Of all requests.
-            connections: As many are open at a time, each for one request.
-            seconds: From the look-up of the server's name to the last byte of its answer.
-
-        Raises:
-            OSError, ValueError, ImportError, httpx.InvalidURL: The environment names a proxy or a file of certificates
-                that cannot be used.
-        """
-        import httpx
-
-        self._url, self._seconds = url, seconds
-        self._client = httpx.AsyncClient(
-            headers={**headers, "Accept-Encoding": "gzip"},
-            timeout=None,
-            # Bytes behind an answer would be read as the answer to the connection's next request: other texts' vectors.
-            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=0),
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-            follow_redirects=False,
-        )
-        self._under_way: set[Future[Answer]] = set()
-        self._loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=_run, args=(self._loop,), name="embedding server", daemon=True)
-        thread.start()
-        weakref.finalize(self, _end, self._loop, thread, self._client)
-
-    def post(self, content: bytes, most_bytes: int) -> Answer:
-        """Send ``content`` and wait for the answer.
-
-        Args:
-            most_bytes: Of an answer with status 200, after unpacking.
-
-        Raises:
-            DeadlineError: It took longer than ``seconds``.
-            AnswerError: The answer is larger, or packed in another way than asked for.
-            httpx.RequestError, httpx.InvalidURL, UnicodeError: There is no connection, or it broke, or no such address.
-        """
-        request = _post(self._client, self._url, content, most_bytes, self._seconds)
-        future = asyncio.run_coroutine_threadsafe(request, self._loop)
-        self._under_way.add(future)
-        try:
-            return future.result()
-        finally:
-            self._under_way.discard(future)
-
-    def abandon(self) -> None:
-        """End all requests under way; those who wait for them get a CancelledError."""
-        for future in self._under_way.copy():
-            future.cancel()
+    for name in ("httpx", "httpcore"):  # a line for each request; all headers of an answer where Hydra is verbose
+        if logging.getLogger(name).level == logging.NOTSET:
+            logging.getLogger(name).setLevel(logging.WARNING)
+    return httpx.AsyncClient(
+        verify=_certificates(),
+        headers={**headers, "Accept-Encoding": "gzip"},
+        timeout=None,
+        # Bytes behind an answer would be read as the answer to the connection's next request: other texts' vectors.
+        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=0),
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+        follow_redirects=False,
+    )
 
 
-async def _post(client: httpx.AsyncClient, url: str, content: bytes, most_bytes: int, seconds: float) -> Answer:
-    # A function, not a method: the event loop's thread must never hold the last reference to an Exchange.
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """Those of the environment; reading them takes 20 ms."""
+    import httpx
+
+    return httpx.create_ssl_context()
+
+
+async def post(client: httpx.AsyncClient, url: str, content: bytes, most_bytes: int, seconds: float) -> Answer:
+    """Send ``content`` and wait for the answer.
+
+    Args:
+        client: Of :func:`client_for`.
+        url: Where to.
+        content: The request's body.
+        most_bytes: Of an answer with status 200, after unpacking.
+        seconds: From the look-up of the server's name to the last byte of its answer.
+
+    Raises:
+        DeadlineError: It took longer than ``seconds``.
+        AnswerError: The answer is larger, or packed in another way than asked for.
+        httpx.RequestError, httpx.InvalidURL, UnicodeError: There is no connection, or it broke, or no such address.
+    """
     sent = False
 
     async def note(event: str, _: Mapping[str, Any]) -> None:
@@ -148,22 +139,36 @@ async def _read(response: httpx.Response, body: bytearray, most_bytes: int) -> N
             raise AnswerError("the answer is said to be packed as gzip, and is not") from error
         if len(body) > most_bytes:
             raise AnswerError(f"the answer is larger than {most_bytes:,} bytes")
-        if unpacking is not None and unpacking.unused_data:  # it would be kept, however much it is
-            raise AnswerError("the answer is packed as gzip, and goes on behind its end")
+        if unpacking is not None and unpacking.unused_data:  # it would be held, however much it is
+            raise AnswerError("the answer is packed as gzip, and continues behind its end")
     if unpacking is not None and not unpacking.eof:
         raise AnswerError("the answer is said to be packed as gzip, and ends too early")
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
-    loop.close()
+def run_beside(job: Coroutine[Any, Any, None], stop: asyncio.Event, name: str) -> None:
+    """Run a job of requests in an event loop on a thread of its own, since Ctrl-C only ever strikes the main one.
 
+    After Ctrl-C the requests under way are awaited, until it comes again; after SIGTERM for a few seconds, as SIGKILL
+    follows soon.
 
-def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, client: httpx.AsyncClient) -> None:
-    async def close() -> None:
-        await client.aclose()
-        loop.stop()
-
-    asyncio.run_coroutine_threadsafe(close(), loop)
-    if threading.current_thread() is not thread:  # where the garbage is collected, is nobody's choice
-        thread.join(_CLOSING_SECONDS)
+    Args:
+        job: What to run; what it raises is raised here.
+        stop: Set when the job is to start no further request.
+        name: Of the server, for the log.
+    """
+    with asyncio.Runner() as runner, ThreadPoolExecutor(1) as pool:
+        loop = runner.get_loop()
+        under_way = pool.submit(runner.run, job)
+        try:
+            under_way.result()
+        except BaseException as error:
+            patience: float | None = _TERMINATION_SECONDS
+            if isinstance(error, KeyboardInterrupt):
+                log.warning("%s: waiting for the requests under way, which are paid for; Ctrl-C again drops them", name)
+                patience = None
+            with contextlib.suppress(KeyboardInterrupt):
+                loop.call_soon_threadsafe(stop.set)
+                wait([under_way], patience)
+            if not under_way.done():
+                loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+            raise

@@ -5,10 +5,9 @@ OpenAIEmbedder("text-embedding-3-small", dimensions=512).embed(["hello"])   # (1
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 from embedders.base import Keep, QueryLimitError, UnfinishedError, fingerprint_of
 from embedders.cache.soundness import flaw, sound
 from embedders.embedding_server import Address, EmbeddingServer
+from embedders.exchange import run_beside
 from errors import InputError
 
 log = logging.getLogger(__name__)
@@ -67,11 +67,11 @@ class OpenAIEmbedder:
         self.fingerprint = fingerprint_of(
             kind="openai", server=_place(base_url), model=model, dimensions=dimensions, max_tokens=max_tokens
         )
-        self._server = EmbeddingServer(base_url, model, dimensions, api_key_env, concurrency, timeout, retries, backoff)
+        self._server = EmbeddingServer(base_url, model, dimensions, api_key_env, timeout, retries, backoff)
         self._batch_size = batch_size
         self._concurrency = concurrency
         self._price = price_per_million_tokens
-        self._budget = _Budget(max_queries)
+        self._max_queries = self._left = max_queries
         self._arrived = 0
 
     @property
@@ -101,8 +101,8 @@ class OpenAIEmbedder:
         if self._price is not None:
             cost = f"cost about {tokens / 1e6 * self._price:,.2f} at {self._price:g} per million"
         line = f"{self._server.name}: {len(sizes):,} texts to embed, about {tokens:,} tokens; {cost}"
-        if self._budget.left is not None and self._budget.left < len(sizes):
-            line += f"; embedder.max_queries ends it after {self._budget.left:,} texts"
+        if self._left is not None and self._left < len(sizes):
+            line += f"; embedder.max_queries ends it after {self._left:,} texts"
         log.info(line)
 
     def embed(self, texts: Sequence[str]) -> Tensor:
@@ -141,75 +141,52 @@ class OpenAIEmbedder:
             QueryLimitError: ``max_queries`` is reached.
             UnfinishedError: The server refuses, stays silent or answers nonsense.
         """
-        self._server.open()
-        starts = range(0, len(texts), self._batch_size)
-        stop = threading.Event()
+        client = self._server.client(self._concurrency)
+        stop, free = asyncio.Event(), asyncio.Semaphore(self._concurrency)
         failures: list[InputError] = []
+        before = self._arrived
 
-        def fetch(start: int) -> int:
-            """Texts of this request whose vectors could be had."""
-            piece = texts[start : start + self._batch_size]
-            try:
-                allowed = 0 if stop.is_set() else self._budget.take(len(piece))
-                if allowed:
-                    vectors = self._server.vectors(piece[:allowed], stop, self._budget.take, dimension)
-                    keep(range(start, start + allowed), torch.from_numpy(vectors))
-                return allowed
-            except InputError as error:
-                failures.append(error)
-                stop.set()
-                return 0
-            except BaseException:
-                stop.set()
-                raise
-
-        # After a failure, or Ctrl-C, those under way are awaited: what they bring is paid for. One request has a thread
-        # too, since Ctrl-C only ever strikes the main one.
-        with ThreadPoolExecutor(min(self._concurrency, len(starts))) as pool:
-            try:
-                arrived = sum(pool.map(fetch, starts))
-            except KeyboardInterrupt:
-                stop.set()
-                log.warning(
-                    "%s: waiting for the requests under way, which are paid for; Ctrl-C again drops them",
-                    self._server.name,
-                )
+        async def fetch(start: int) -> None:
+            batch = texts[start : start + self._batch_size]
+            async with free:
                 try:
-                    pool.shutdown(cancel_futures=True)
-                except KeyboardInterrupt:
-                    self._server.abandon()
-                raise
-            finally:
-                stop.set()  # nobody waits for another attempt
-        self._arrived += arrived
+                    if allowed := 0 if stop.is_set() else self._take(len(batch)):
+                        vectors = await self._server.vectors(client, batch[:allowed], stop, self._take, dimension)
+                        await asyncio.to_thread(keep, range(start, start + allowed), torch.from_numpy(vectors))
+                        self._arrived += allowed
+                except BaseException as error:  # no further request; those under way are paid for
+                    stop.set()
+                    if not isinstance(error, InputError):
+                        raise
+                    failures.append(error)
+
+        async def fetch_all() -> None:
+            async with client:
+                starts = range(0, len(texts), self._batch_size)
+                outcomes = await asyncio.gather(*map(fetch, starts), return_exceptions=True)
+            for error in filter(None, outcomes):
+                raise error
+
+        run_beside(fetch_all(), stop, self._server.name)
         if failures:
-            kept = f"; vectors that had arrived and are kept in the cache: {self._arrived:,}" if self._arrived else ""
-            raise UnfinishedError(f"{failures[0]}{kept}", [], torch.empty(0))
-        if arrived < len(texts):
+            stored = f"; vectors that had arrived and are kept in the cache: {self._arrived:,}" if self._arrived else ""
+            raise UnfinishedError(f"{failures[0]}{stored}", [], torch.empty(0))
+        if self._arrived - before < len(texts):
             raise QueryLimitError(
-                f"embedder.max_queries={self._budget.limit} is reached: this process has sent so many texts to "
+                f"embedder.max_queries={self._max_queries} is reached: this process has sent so many texts to "
                 f"{self._server.name}, and the {self._arrived:,} vectors that arrived are kept in the cache. Raise it, "
                 "or run the command again to send as many more: only what is missing is sent",
                 [],
                 torch.empty(0),
             )
 
-
-class _Budget:
-    """How many texts may still be sent; shared by threads."""
-
-    def __init__(self, limit: int | None) -> None:
-        self.limit = self.left = limit
-        self._lock = threading.Lock()
-
-    def take(self, texts: int) -> int:
-        """Ask for ``texts``; gives how many of them are granted."""
-        with self._lock:
-            if self.left is None:
-                return texts
-            granted = min(texts, self.left)
-            self.left -= granted
-            return granted
+    def _take(self, texts: int) -> int:
+        """Ask for leave to send ``texts``; gives how many of them ``max_queries`` allows."""
+        if self._left is None:
+            return texts
+        granted = min(texts, self._left)
+        self._left -= granted
+        return granted
 
 
 def _place(base_url: str) -> str:

@@ -31,12 +31,13 @@ import yaml
 from torch import Tensor
 
 import configuration
+import stopping
+from embedders import embedding_server, exchange
 from embedders.base import Embedder, QueryLimitError, UnfinishedError
 from embedders.cache import sending
 from embedders.cache.cached import CachedEmbedder
 from embedders.cache.claims import claiming
 from embedders.cache.shards import text_keys
-from embedders.embedding_server import EmbeddingServer
 from embedders.openai_api import OpenAIEmbedder
 from errors import InputError
 from support.processes import ROOT, Warm
@@ -260,7 +261,7 @@ def test_bytes_behind_a_packed_answer_are_not_kept(server: Server) -> None:
     server.script = [lambda handler, body: handler.answer(
         gzip.compress(json.dumps({"data": rows(body)}).encode()) + bytes(2**24), Content_Encoding="gzip"
     )]  # fmt: skip
-    with pytest.raises(InputError, match="packed as gzip, and goes on behind its end"):
+    with pytest.raises(InputError, match="packed as gzip, and continues behind its end"):
         embedder(server).embed(["a"])
 
 
@@ -300,45 +301,42 @@ def test_attempts_end(server: Server) -> None:
     assert len(server.requests) == 5
 
 
-class Waits(threading.Event):
-    """Takes note of the waits between attempts instead of waiting."""
+@pytest.fixture
+def waits(server: Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, float], list[float]]:
+    """Seconds before each further attempt of one request, which are noted instead of waited."""
+    noted: list[float] = []
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seconds: list[float] = []
-
-    def wait(self, timeout: float | None = None) -> bool:
-        assert timeout is not None
-        self.seconds.append(timeout)
+    async def note(seconds: float, stop: object) -> bool:
+        noted.append(seconds)
         return False
 
+    def ask(retries: int, backoff: float) -> list[float]:
+        noted.clear()
+        embedder(server, retries=retries, backoff=backoff).embed(["a"])
+        return list(noted)
 
-def waits(server: Server, retries: int, backoff: float) -> list[float]:
-    """Seconds before each further attempt of one request."""
-    noted = Waits()
-    asked = EmbeddingServer(server.url, "m", None, None, connections=1, timeout=5.0, retries=retries, backoff=backoff)
-    asked.vectors(["a"], noted, lambda texts: texts)
-    return noted.seconds
+    monkeypatch.setattr(embedding_server, "stopped_within", note)
+    return ask
 
 
-def test_waits_grow_and_differ_and_have_an_end(server: Server) -> None:
+def test_waits_grow_and_differ_and_have_an_end(server: Server, waits: Callable[[int, float], list[float]]) -> None:
     server.script = [refusal(500)] * 8
-    found = waits(server, retries=8, backoff=1.0)
+    found = waits(8, 1.0)
     assert all(low / 2 <= wait <= low for wait, low in zip(found, [1, 2, 4, 8, 16, 32, 60, 60], strict=True))
     server.script = [refusal(500)] * 8
-    assert found != waits(server, retries=8, backoff=1.0)
+    assert found != waits(8, 1.0)
 
 
-def test_retry_after_goes_before_the_back_off(server: Server) -> None:
+def test_retry_after_goes_before_the_back_off(server: Server, waits: Callable[[int, float], list[float]]) -> None:
     server.script = [refusal(429, Retry_After="3"), refusal(503, Retry_After="0"), refusal(429, Retry_After="0.25")]
-    found = waits(server, retries=3, backoff=0.1)
+    found = waits(3, 0.1)
     assert all(asked <= wait <= asked + 0.1 for wait, asked in zip(found, [3, 0, 0.25], strict=True))
 
 
-def test_retry_after_may_be_a_date(server: Server) -> None:
+def test_retry_after_may_be_a_date(server: Server, waits: Callable[[int, float], list[float]]) -> None:
     until = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
     server.script = [refusal(503, Retry_After=until), refusal(503, Retry_After="Wed, 21 Oct 2015 07:28:00 GMT")]
-    coming, past = waits(server, retries=2, backoff=0.1)
+    coming, past = waits(2, 0.1)
     assert 60 < coming <= 100.1
     assert past <= 0.1
 
@@ -567,6 +565,38 @@ def test_ctrl_c_again_does_not_wait(server: Server, tmp_path: Path) -> None:
     assert time.monotonic() - begun < 20
     assert len(CachedEmbedder(embedder(server, dimensions=WIDTH), tmp_path).embed(["c"])) == 1
     assert server.texts.count("c") == 1
+
+
+def test_sigterm_leaves_the_requests_under_way_some_seconds(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
+        if "a" not in body["input"]:
+            return time.sleep(40)
+        time.sleep(0.2)
+        signal.pthread_kill(main, signal.SIGTERM)
+        time.sleep(0.2)
+        return good(handler, body)
+
+    def end(number: int, frame: object) -> None:
+        raise stopping.Terminated
+
+    server.otherwise = behaviour
+    monkeypatch.setattr(exchange, "_TERMINATION_SECONDS", 2.0)
+    before = signal.signal(signal.SIGTERM, end)
+    begun = time.monotonic()
+    cached = CachedEmbedder(embedder(server, dimensions=WIDTH, batch_size=1, timeout=60), tmp_path)
+    try:
+        with pytest.raises(stopping.Terminated):
+            cached.fill(["a", "b"], "training")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert time.monotonic() - begun < 20
+    assert len(CachedEmbedder(embedder(server, dimensions=WIDTH), tmp_path).embed(["a"])) == 1
+    assert server.texts.count("a") == 1
 
 
 def test_a_cache_that_has_all_texts_needs_no_server(
