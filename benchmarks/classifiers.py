@@ -3,9 +3,9 @@
     python benchmarks/classifiers.py --device cpu --threads 2
     python benchmarks/classifiers.py --path my.jsonl --sentences 6000 --own-time --threads 1
 
-The same texts, vectors and number of entries: all three predict pieces of a byte-level BPE of geia's size. Batches are
+The same texts, vectors and number of entries: all three predict tokens of a byte-level BPE of geia's size. Batches are
 those that each attack is trained with, 256 texts for bag_of_words and 64 for the others; --batch gives all the same.
-The attacks take turns in one process; a figure is whole epochs after a first one that warms up, and a ratio is the
+The attacks take turns in one process; a value is whole epochs after a first one that warms up, and a ratio is the
 median over the rounds. `ratio` in the JSON line at the end is the worse of the two margins: how far bag_of_words is
 above 20 times geia's rate, or multiset above 3 times.
 """
@@ -85,14 +85,14 @@ def report(rates: dict[str, list[float]], options: argparse.Namespace) -> None:
     for name, measured in against.items():
         print(f"{name} against geia: {spread(measured)}; at least {WANTED[name]:g} is wanted")
     medians = {name: statistics.median(measured) for name, measured in against.items()}
-    figures = {
+    result = {
         "ratio": round(min(medians[name] / wanted for name, wanted in WANTED.items()), 3),
         **{f"ratio_{name}": round(median, 2) for name, median in medians.items()},
         "sentences_per_second": {name: round(statistics.median(measured), 1) for name, measured in rates.items()},
         "device": options.device,
         "threads": options.threads,
     }
-    print(json.dumps(figures))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

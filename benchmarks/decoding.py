@@ -128,7 +128,7 @@ def report(options: argparse.Namespace, work: Job) -> None:
     for name, measured in seconds.items():
         print(f"{name:<36}{1 / statistics.median(measured):>14,.1f}{identical(name):>24.1%}")
     print(f"\nratio: {spread(against)}")
-    figures: dict[str, Any] = {
+    result: dict[str, Any] = {
         "ratio": round(statistics.median(against), 3),
         "identical": round(identical(THEIRS), 4),
         "sentences_per_second": round(1 / statistics.median(seconds[OURS]), 2),
@@ -140,8 +140,8 @@ def report(options: argparse.Namespace, work: Job) -> None:
     if count:
         alone = ratios(seconds[ALONE], seconds[OURS])
         print(f"ratio to one sentence at a time: {spread(alone)}")
-        figures["ratio_to_one_by_one"] = round(statistics.median(alone), 3)
-    print(json.dumps(figures))
+        result["ratio_to_one_by_one"] = round(statistics.median(alone), 3)
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

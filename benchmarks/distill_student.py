@@ -44,8 +44,8 @@ def read(path: Path, split: str, languages: Sequence[str]) -> Texts:
     return {language: [row[language] for row in rows] for language in languages}
 
 
-def extended_tokenizer(folder: Path, texts: Sequence[str], pieces: int) -> tuple[Any, int]:
-    """The teacher's tokenizer with up to ``pieces`` pieces of ``texts`` behind its own, and how many were its own."""
+def extended_tokenizer(folder: Path, texts: Sequence[str], most: int) -> tuple[Any, int]:
+    """The teacher's tokenizer with up to ``most`` wordpieces of ``texts`` behind its own, and how many were its own."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
     content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
@@ -54,13 +54,13 @@ def extended_tokenizer(folder: Path, texts: Sequence[str], pieces: int) -> tuple
     learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     learner.normalizer = normalizers.BertNormalizer(strip_accents=False)
     learner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=pieces, min_frequency=3, show_progress=False)
+    trainer = trainers.WordPieceTrainer(vocab_size=most, min_frequency=3, show_progress=False)
     learner.train_from_iterator(texts, trainer)
     vocabulary = content["model"]["vocab"]
     own = len(vocabulary)
     learnt = sorted(learner.get_vocab().items(), key=lambda item: item[1])
-    for place, piece in enumerate((piece for piece, _ in learnt if piece not in vocabulary), start=own):
-        vocabulary[piece] = place
+    for place, wordpiece in enumerate((wordpiece for wordpiece, _ in learnt if wordpiece not in vocabulary), start=own):
+        vocabulary[wordpiece] = place
     return Tokenizer.from_str(json.dumps(content)), own
 
 
@@ -98,9 +98,9 @@ def glossed(embeddings: Tensor, own: int, tokenizer: Any, old: Any, texts: Texts
     """Embeddings for all of the new vocabulary, (V, d): the teacher's, then means of the English ones aligned."""
     size = tokenizer.get_vocab_size()
     found = torch.cat([embeddings, torch.zeros(size - own, embeddings.shape[1])])
-    for piece, place in tokenizer.get_vocab().items():
-        if place >= own:  # where no alignment is found: the mean of the teacher's pieces
-            ids = old.encode(piece.removeprefix("##"), add_special_tokens=False).ids
+    for wordpiece, place in tokenizer.get_vocab().items():
+        if place >= own:  # where no alignment is found: the mean of the teacher's wordpieces
+            ids = old.encode(wordpiece.removeprefix("##"), add_special_tokens=False).ids
             found[place] = embeddings[ids].mean(0)
     english = ids_of(tokenizer, texts[TEACHERS])
     others = [ids_of(tokenizer, some) for language, some in texts.items() if language != TEACHERS]
@@ -184,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("texts", type=Path)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--languages", nargs="+", default=["de", "fr"], help="besides English")
-    parser.add_argument("--pieces", type=int, default=12_000, help="of the new languages, at most")
+    parser.add_argument("--wordpieces", "--pieces", type=int, default=12_000, help="of the new languages, at most")
     add_budget(parser, steps=1600)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--lr", type=float, default=3e-4)
@@ -202,12 +202,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     training = {name: texts[: options.limit] for name, texts in read(options.texts, "train", languages).items()}
     test = read(options.texts, "test", languages)
     others = [text for language in options.languages for text in training[language]]
-    tokenizer, own = extended_tokenizer(folder, others, options.pieces)
+    tokenizer, own = extended_tokenizer(folder, others, options.wordpieces)
     old = Tokenizer.from_file(str(folder / "tokenizer.json"))
     old.no_truncation(), old.no_padding()
     for name, one in (("teacher's", old), ("student's", tokenizer)):
         mean = {language: np.mean([len(ids) for ids in ids_of(one, test[language])]) for language in languages}
-        print(f"pieces a text, {name}: " + ", ".join(f"{language} {value:.1f}" for language, value in mean.items()))
+        print(f"wordpieces a text, {name}: " + ", ".join(f"{language} {value:.1f}" for language, value in mean.items()))
 
     model: Any = AutoModel.from_pretrained(folder, dtype=torch.float32)
     weights = glossed(model.get_input_embeddings().weight.detach(), own, tokenizer, old, training)

@@ -24,7 +24,7 @@ from metrics.tokens import recovered_words
 from run_directory import layout
 
 PAIRS, COLUMNS = 4, 78
-CHARACTER, LINE, LEFT, LABEL = 8.4, 22, 28, 92  # pixels; text is monospaced, and every piece is set to its exact width
+CHARACTER, LINE, LEFT, LABEL = 8.4, 22, 28, 92  # pixels; text is monospaced, and every part is set to its exact width
 WIDTH = round(LEFT * 2 + LABEL + COLUMNS * CHARACTER)
 STYLE = """
   .panel { fill: #ffffff; stroke: #d0d7de } .mark { fill: #c9f0d1 } .rule { stroke: #d8dee4 }
@@ -75,24 +75,24 @@ def picture(pairs: list[tuple[str, str]], title: str) -> str:
                 y += LINE
                 parts += drawn(line, y)
         y += 18
-    told = " ".join(f"Text: {reference} Read back: {prediction}" for reference, prediction in pairs)
+    texts = " ".join(f"Text: {reference} Read back: {prediction}" for reference, prediction in pairs)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" viewBox="0 0 {WIDTH} {y}" role="img">'
     panel = f'<rect class="panel" x=".5" y=".5" width="{WIDTH - 1}" height="{y - 1}" rx="10"/>'
-    about = f"<title>Texts read back from their embeddings</title><desc>{html.escape(told)}</desc>"
+    about = f"<title>Texts read back from their embeddings</title><desc>{html.escape(texts)}</desc>"
     drawing = [part for part in parts if part]
     return "\n".join([head, about, f"<style>{STYLE}</style>", panel, *drawing, "</svg>"]) + "\n"
 
 
 def lines_of(text: str, other: str | None) -> list[list[tuple[str, bool | None]]]:
-    """A text cut into lines of pieces, each with whether ``other`` has it; None: not a word, or nothing to mark."""
+    """A text cut into lines of parts, each with whether ``other`` has it; None: not a word, or nothing to mark."""
     text = " ".join(text.split())
     marked = [(text, False)] if other is None else recovered_words(text, other)
     states: list[bool | None] = []
-    for place, (piece, found) in enumerate(marked):
+    for place, (part, found) in enumerate(marked):
         neighbours = [recovered for _, recovered in marked[max(0, place - 1) : place + 2 : 2]]
-        bridge = piece.isspace() and len(neighbours) == 2 and all(neighbours)  # a recovered phrase is one mark
-        is_word = other is not None and any(map(str.isalnum, piece))
-        states += [True if bridge else found if is_word else None] * len(piece)
+        bridge = part.isspace() and len(neighbours) == 2 and all(neighbours)  # a recovered phrase is one mark
+        is_word = other is not None and any(map(str.isalnum, part))
+        states += [True if bridge else found if is_word else None] * len(part)
     found_lines: list[list[tuple[str, bool | None]]] = []
     place = 0
     for line in textwrap.wrap(text, COLUMNS) or [""]:
@@ -107,7 +107,7 @@ def lines_of(text: str, other: str | None) -> list[list[tuple[str, bool | None]]
 
 
 def drawn(line: list[tuple[str, bool | None]], y: int) -> list[str]:
-    """The pieces of a line: recovered words on a coloured ground, wrong ones underlined: colour alone says little."""
+    """The parts of a line: recovered words on a coloured ground, wrong ones underlined: colour alone says little."""
     parts = []
     x = float(LEFT + LABEL)
     for text, state in line:
@@ -122,7 +122,7 @@ def drawn(line: list[tuple[str, bool | None]], y: int) -> list[str]:
 
 
 def word(x: float, y: float, text: str, style: str = "") -> str:
-    """A piece of monospaced text, set to its exact width whatever font the reader has."""
+    """A part of monospaced text, set to its exact width whatever font the reader has."""
     kind = f' class="{style}"' if style else ""
     width = f'textLength="{len(text) * CHARACTER:.1f}" lengthAdjust="spacingAndGlyphs" xml:space="preserve"'
     return f'<text{kind} x="{x:.1f}" y="{y}" {width}>{html.escape(text)}</text>' if text.strip() else ""

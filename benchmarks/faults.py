@@ -3,7 +3,7 @@
     python benchmarks/faults.py --folder /tmp/faults --runs 20
 
 Each run is started as a user would start it, killed by SIGKILL (one of its processes, or all), started again with
-ckpt_path=last, perhaps killed again, and then left alone. Its predictions, its figures, its weights and the texts in
+ckpt_path=last, perhaps killed again, and then left alone. Its predictions, its metrics, its weights and the texts in
 its cache must be those of a run that nobody disturbed: bit by bit, but for cosines, which may differ by the rounding of
 float32, since hypotheses whose vectors were lost are embedded again in other batches. Ends with one JSON line; the exit
 code is 1 where a run ended otherwise.
@@ -72,7 +72,7 @@ class Outcome:
     """What a run left."""
 
     predictions: list[dict[str, Any]]
-    figures: dict[str, Any]
+    metrics: dict[str, Any]
     weights: dict[str, torch.Tensor]
     stored: tuple[int, int]  # rows in the cache, and distinct ones among them
 
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     torch.set_num_threads(1)
     CachedEmbedder.__init__.__kwdefaults__["shard_size"] = SHARD
-    draw = random.Random(options.seed)
+    chance = random.Random(options.seed)
     for overrides in (GEIA, INVERTER, CORRECTOR):
         overrides.append(f"trainer.max_steps={options.steps}")
 
@@ -124,11 +124,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         wrong = ""
         while not kills and not wrong:  # a run that was quicker than its kill is made again
             shutil.rmtree(folder / f"run{number}", ignore_errors=True)
-            kills, found = disturbed(work, folder / f"run{number}", seconds, draw)
+            kills, found = disturbed(work, folder / f"run{number}", seconds, chance)
             wrong = different(work, outcome, found) if isinstance(found, Outcome) else found
             seconds *= 0.9
-        told = ", ".join(kills)
-        print(f"{number + 1:>4}  {work.name:<32}{told:<44}{wrong or 'as undisturbed':<20}", flush=True)
+        print(f"{number + 1:>4}  {work.name:<32}{', '.join(kills):<44}{wrong or 'as undisturbed':<20}", flush=True)
         results.append({"work": work.name, "kills": kills, "wrong": wrong})
         if not wrong:
             shutil.rmtree(folder / f"run{number}")
@@ -148,11 +147,11 @@ def undisturbed(work: Work, folder: Path) -> tuple[Outcome, float]:
     return outcome_of(work, folder), time.monotonic() - began
 
 
-def disturbed(work: Work, folder: Path, seconds: float, draw: random.Random) -> tuple[list[str], Outcome | str]:
-    """A run that is killed once or twice, then goes on; what was killed when, and its outcome or what went wrong."""
+def disturbed(work: Work, folder: Path, seconds: float, chance: random.Random) -> tuple[list[str], Outcome | str]:
+    """A run that is killed once or twice, then resumed; what was killed when, and its outcome or what went wrong."""
     prepare(work, folder)
     kills: list[str] = []
-    planned = draw.choice([1, 1, 2])
+    planned = chance.choice([1, 1, 2])
     for session in range(planned + 1):
         processes = start(work, folder, session)
         if session == planned:
@@ -160,14 +159,14 @@ def disturbed(work: Work, folder: Path, seconds: float, draw: random.Random) -> 
             if any(codes):
                 return kills, f"exit codes {codes}: {folder / f'session{session}.log'}"
             return kills, outcome_of(work, folder)
-        moment = time.monotonic() + draw.uniform(0, seconds)
+        moment = time.monotonic() + chance.uniform(0, seconds)
         while time.monotonic() < moment and all(alive(pid) for pid in processes):
             time.sleep(0.01)
         if not all(alive(pid) for pid in processes):  # it was quicker than the kill
             if any(wait(processes)):
                 return kills, f"failed by itself: {folder / f'session{session}.log'}"
             return kills, outcome_of(work, folder)
-        chosen = draw.choice([*processes, None])
+        chosen = chance.choice([*processes, None])
         kills.append(f"{phase(work, folder)}: {'all' if chosen is None or len(processes) == 1 else 'one'}")
         for pid in processes if chosen is None else [chosen]:
             os.kill(pid, signal.SIGKILL)
@@ -270,7 +269,7 @@ def phase(work: Work, folder: Path) -> str:
 
 def outcome_of(work: Work, folder: Path) -> Outcome:
     run = folder / "run"
-    figures = {name: value for name, value in read_json(run / layout.METRICS).items() if name != "seconds"}
+    metrics = {name: value for name, value in read_json(run / layout.METRICS).items() if name != "seconds"}
     weights = {}
     if work.script == "train":
         weights = torch.load(run / layout.CHECKPOINT, weights_only=True)["state_dict"]
@@ -280,7 +279,7 @@ def outcome_of(work: Work, folder: Path) -> Outcome:
         rows += len(store)
         distinct += len(np.unique(np.concatenate([run.high for run in store._index._runs])))
     predictions = [json.loads(line) for line in (run / layout.PREDICTIONS).read_text().split("\n")[:-1]]
-    return Outcome(predictions, figures, weights, (rows, distinct))
+    return Outcome(predictions, metrics, weights, (rows, distinct))
 
 
 def different(work: Work, wanted: Outcome, found: Outcome) -> str:
@@ -295,8 +294,8 @@ def different(work: Work, wanted: Outcome, found: Outcome) -> str:
         wrong.append("weights")
     if len(wanted.predictions) != len(found.predictions) or not all(map(alike, wanted.predictions, found.predictions)):
         wrong.append("predictions")
-    if not alike(wanted.figures, found.figures):
-        wrong.append("figures")
+    if not alike(wanted.metrics, found.metrics):
+        wrong.append("metrics")
     twice = found.stored[0] - found.stored[1]
     if twice > (SHARD if work.processes > 1 and work.cache is not None else 0):
         wrong.append(f"{twice} texts stored twice")
@@ -304,7 +303,7 @@ def different(work: Work, wanted: Outcome, found: Outcome) -> str:
 
 
 def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two lines or sets of figures are equal but for the rounding of cosines."""
+    """Whether two lines or sets of metrics are equal but for the rounding of cosines."""
     if one.keys() != other.keys():
         return False
     pairs = {key: (value, other[key]) for key, value in one.items()}

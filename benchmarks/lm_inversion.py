@@ -14,7 +14,7 @@ Parts (``--parts``), each a list of cells:
     long          soda alone for longer (figures 2 and 3)
 
 A cell is written to ``--output`` (a line of JSON) when it is done and never done again, so a killed or interrupted
-benchmark goes on where it was; ``--minutes`` ends it between two cells. At the end, and with ``--parts`` alone, the
+benchmark resumes where it was; ``--minutes`` ends it between two cells. At the end, and with ``--parts`` alone, the
 tables of all cells so far are printed (lm_inversion_tables.py), and the plot is written beside the output.
 
 SODA's settings are the paper's for TinyStories-33M but for ``--soda``, embedding search's the paper's but for
@@ -66,8 +66,8 @@ ABLATIONS: dict[str, list[str]] = {
         "attack.reparametrize=false",
     ],
 }  # fmt: skip
-# The logits of a model of width 128 have 128 degrees of freedom: each of 4 pieces of 256 says all, where none of 64
-# pieces of 16 says much, and a small encoder has less to put together. With one decoder layer there are more steps.
+# The logits of a model of width 128 have 128 degrees of freedom: each of 4 chunks of 256 says all, where none of 64
+# chunks of 16 says much, and a small encoder has less to put together. With one decoder layer there are more steps.
 INVERTER = [
     "attack=logits_inverter", "datamodule=random_tokens", "attack.prefix.vectors=4", "attack.prefix.hidden=512",
     "attack.backbone.width=128", "attack.backbone.heads=2", "attack.backbone.encoder_layers=1",
@@ -83,7 +83,7 @@ Found = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A piece of work: the part, what tells it from the others of the part, and the function that does it."""
+    """A unit of work: the part, what tells it from the others of the part, and the function that does it."""
 
     part: str
     name: dict[str, Any]
@@ -192,7 +192,7 @@ def overrides_of(attack: str, length: int, inputs: int, options: argparse.Namesp
         ]
     candidates = {"gcg": 700, "gcg_64": 64}[attack]
     cells = length * min(128, inputs)
-    different = cells * (1 - (1 - 1 / cells) ** candidates)  # expected, of so many draws
+    different = cells * (1 - (1 - 1 / cells) ** candidates)  # expected, of so many samples
     steps = max(1, round(options.passes / (4 + different)))
     return "gcg", [f"attack.iterations={steps}", f"attack.candidates={candidates}", f"attack.slots={options.slots}"]
 
@@ -313,7 +313,7 @@ def oracle_cells(bench: Bench) -> Iterator[Cell]:
 
 
 def _oracle(bench: Bench) -> dict[str, Any]:
-    """soda, told only that the inputs have at most two tokens, and all inputs that agree with each output."""
+    """soda, which knows only that the inputs have at most two tokens, and all inputs that agree with each output."""
     model, count = bench.model(), bench.options.oracle_count
     ids = [row for length in (1, 2) for row in bench.inputs("random", length, count)]
     rows = torch.cat([model.observe(torch.tensor([row])) for row in ids])
@@ -321,7 +321,7 @@ def _oracle(bench: Bench) -> dict[str, Any]:
     for block in itertools.chain.from_iterable(every_input(model.inputs, length, 4096) for length in (1, 2)):
         seen = model.observe(block)
         for target, row in enumerate(rows):
-            # Most inputs are told apart by their first logits.
+            # Most inputs are distinguished by their first logits.
             near = torch.isclose(seen[:, :8], row[:8], atol=1e-4, rtol=1e-4).all(1).nonzero()[:, 0]
             exact = torch.isclose(seen[near], row, atol=1e-4, rtol=1e-4).all(1)
             agreeing[target] += block[near[exact]].tolist()
@@ -430,7 +430,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             if cell.key in done:
                 continue
             if time.monotonic() - began > 60 * options.minutes:
-                print(f"{options.minutes:g} minutes are over: the same command goes on from here")
+                print(f"{options.minutes:g} minutes are over: the same command resumes from here")
                 break
             started = time.perf_counter()
             record = {"part": cell.part, "name": cell.name, **cell.run()}

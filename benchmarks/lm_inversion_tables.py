@@ -138,7 +138,7 @@ def oracle(records: Sequence[Record]) -> str:
             ]
         )
     heads = ["tokens", "exact", "claims", "false discovery", "outputs of another input too", "claims denied"]
-    title = "oracle: soda told that there are at most two tokens, against all inputs of one and two"
+    title = "oracle: soda, which knows that there are at most two tokens, against all inputs of one and two"
     return f"{title}\n{table(heads, lines)}"
 
 

@@ -49,9 +49,9 @@ def make_tokenizer() -> Any:
     """A T5 tokenizer of the sentences' words and letters: <pad> 0, </s> 1, <unk> 2."""
     words = sorted({f"▁{word.strip('.')}" for sentence in SENTENCES for word in sentence.split()})
     letters = sorted({letter for word in words for letter in word})
-    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), (".", -2.0)]
-    pieces += [(word, -2.0) for word in words if len(word) > 2] + [(letter, -9.0) for letter in letters]
-    made = Tokenizer(models.Unigram(pieces, unk_id=2))
+    tokens = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), (".", -2.0)]
+    tokens += [(word, -2.0) for word in words if len(word) > 2] + [(letter, -9.0) for letter in letters]
+    made = Tokenizer(models.Unigram(tokens, unk_id=2))
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     made.decoder = decoders.Metaspace()
     made.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])

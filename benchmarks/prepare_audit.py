@@ -4,7 +4,7 @@
 
 The file holds JSON lines with ``text``, ``masked`` (the text with its entities as {{LABEL}}), ``spans`` (label, text,
 start, end) and ``split``. The store is 2,000 distinct texts: all of the splits test and valid, whose templates occur
-nowhere else, and others drawn at random. What is left is the attacker's: 150 texts each for validation and test, and
+nowhere else, and others sampled at random. What is left is the attacker's: 150 texts each for validation and test, and
 the rest for training, multiplied by filling its templates with its own entities, as any attacker would. ``--more``
 adds the training texts of another file. No text of the store is among the attacker's.
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     fields = Fields(spans="spans")
     examples = [fields.example(row, f"{arguments.text}: {row['id']}") for row in store]
-    cut = Truncation(TOKENS).cut([example for example in examples if example is not None])
+    cut = list(Truncation(TOKENS).cut([example for example in examples if example is not None]))
     write_rows(
         arguments.output / "store.jsonl",
         [

@@ -71,7 +71,7 @@ def other_text(folder: Path) -> list[str]:
 
 
 def recombined(texts: list[str], count: int, generator: random.Random) -> Iterator[str]:
-    """Texts of two or three sentences drawn from different texts, each in the place where it stood."""
+    """Texts of two or three sentences sampled from different texts, each in the place where it stood."""
     cut = [re.findall(r"[^.?!]+[.?!]*", text) for text in texts]
     firsts = [parts[0].strip() for parts in cut if len(parts) > 1]
     lasts = [parts[-1].strip() for parts in cut if len(parts) > 1]

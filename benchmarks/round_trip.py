@@ -10,7 +10,7 @@ reads; those of predictions.jsonl are the very test texts of a run. A line of th
     {"text": "I enjoy my dogs.", "original": "i love my dogs .", "pivot": "Me gustan mis perros."}
 
 A model is a hub name or a folder. What is done is written to ``<output>.part`` block by block, and the same command
-goes on with it after a kill.
+resumes it after a kill.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def finished(part: Path, texts: Sequence[str]) -> list[str]:
 
 
 def round_trip(texts: Sequence[str], there: Translator, back: Translator, output: Path) -> None:
-    """Translate ``texts`` and write ``output``; goes on with ``<output>.part``."""
+    """Translate ``texts`` and write ``output``; resumes ``<output>.part``."""
     part = output.with_name(f"{output.name}.part")
     lines = finished(part, texts)
     part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

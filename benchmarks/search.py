@@ -7,7 +7,7 @@
 The package runs in an environment of its own (benchmarks/search_peer.py says how it is made). The trained pair is
 exported into its layout; both sides begin with the inverter's greedy text, write texts of the same greatest length,
 embed with the same MiniLM in float32 on as many threads, and invert as many targets together. Loading and warming up
-are not counted. Final texts of both are embedded here, and compared with their targets. Figures for a pair with random
+are not counted. Final texts of both are embedded here, and compared with their targets. Metrics for a pair with random
 weights would mean nothing: its beams collapse to few texts.
 
 Ends with one JSON line; its ``ratio`` is that of the times of the setting where we gain least.

@@ -106,13 +106,13 @@ def main() -> None:
     texts: list[str] = []
     for batch in vectors.split(options.batch):
         texts += invert(pair, batch, options.steps, options.beams)
-    figures = {
+    result = {
         "seconds": time.perf_counter() - began,
         "own_seconds": time.process_time() - began_own,
         "embedded": embedder.embedded,
         "texts": texts,
     }
-    options.out.write_text(json.dumps(figures), encoding="utf-8")
+    options.out.write_text(json.dumps(result), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ INPUTS_AT_ONCE = 2**22  # logits of one forward pass
 
 
 def every_input(inputs: int, length: int, together: int) -> Iterator[Tensor]:
-    """All inputs of a length in pieces, (B, length)."""
+    """All inputs of a length in blocks, (B, length)."""
     places = inputs ** torch.arange(length - 1, -1, -1)
     for begin in range(0, inputs**length, together):
         numbers = torch.arange(begin, min(begin + together, inputs**length))

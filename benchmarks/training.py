@@ -219,7 +219,7 @@ def report(options: argparse.Namespace, clock: Clock, directory: Path) -> None:
     print(f"{'ours with MuonAdamW, warm cache':<62}{muon_rate:>12,.0f}{statistics.median(muon_ratios):>8.2f}\n")
     print(f"ratio, embedding inside:  {spread(cold_ratios)}")
     print(f"ratio without embedding:  {spread(warm_ratios)}")
-    figures = {
+    result = {
         "ratio": round(statistics.median(cold_ratios), 3),
         "ratio_without_embedding": round(statistics.median(warm_ratios), 3),
         "ratio_without_embedding_muon": round(statistics.median(muon_ratios), 3),
@@ -229,7 +229,7 @@ def report(options: argparse.Namespace, clock: Clock, directory: Path) -> None:
         "threads": options.threads,
         "precision": ours.config.trainer.precision,
     }
-    print(json.dumps(figures))
+    print(json.dumps(result))
 
 
 def _made(path: Path) -> Path:

@@ -6,10 +6,15 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from support.processes import Warm
+
+if TYPE_CHECKING:
+    from embedders.language_model import LanguageModelEmbedder
 
 # Before torch is imported: the tests may run side by side, and sums over more threads differ in their last bits.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -36,3 +41,19 @@ def warm() -> Iterator[Warm]:
     """Starts scripts in processes of their own; the first start takes as long as any, the others hardly anything."""
     with Warm() as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a GPT-2 of 60 tokens (support/tiny_models.py)."""
+    from support.tiny_models import tiny_language_model
+
+    return tiny_language_model(tmp_path_factory.mktemp("language_model"))
+
+
+@pytest.fixture(scope="session")
+def tiny_lm(language_model: Path) -> LanguageModelEmbedder:
+    """That model as an embedder: next-token logits."""
+    from embedders.language_model import LanguageModelEmbedder
+
+    return LanguageModelEmbedder(str(language_model), device="cpu")

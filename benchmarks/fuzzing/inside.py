@@ -1,4 +1,4 @@
-"""What stands in the process that reads: it is told inputs, and tells what came of each.
+"""What stands in the process that reads: it is given inputs, and says what came of each.
 
 What an input prints goes to a file, where faulthandler writes too when the process crashes, or is asked where it is.
 """

@@ -1,8 +1,7 @@
-"""The attribute attack: accuracies by hand, splits by subject, and runs that write the figures."""
+"""The attribute attack: accuracies by hand, splits by subject, and runs that write the metrics."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from lightning import Trainer
 from torch import Tensor
 
 from attacks.nearest_neighbor import NearestNeighbor
@@ -29,6 +27,9 @@ from metrics.attributes import Guessed, MacroAccuracy, Majority, StandardError, 
 from reports.attribute_table import attribute_lines
 from reports.sections import SECTIONS
 from scoring.models import ScoringModels
+from support.assembled import quiet_trainer
+from support.files import load, read_lines, write_lines
+from support.letters import Letters
 
 CITIES = ["Oslo", "Lima", "Accra", "Quito"]
 
@@ -72,9 +73,8 @@ def people(number: int, texts: int = 3) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def write(path: Path, rows: Sequence[dict[str, Any]]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
+def written(path: Path, rows: Sequence[dict[str, Any]]) -> str:
+    return str(write_lines(path, rows))
 
 
 def subjects(examples: Sequence[Example]) -> set[str | None]:
@@ -83,7 +83,7 @@ def subjects(examples: Sequence[Example]) -> set[str | None]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_subject_stands_in_two_splits_and_the_test_keeps_ten_values(tmp_path: Path, seed: int) -> None:
-    path = write(tmp_path / "bios.jsonl", people(60))
+    path = written(tmp_path / "bios.jsonl", people(60))
     source = TextFiles(
         path, attributes=["city", "code"], group_field="subject", valid_fraction=0.1, test_fraction=0.2, split_seed=seed
     )
@@ -102,7 +102,7 @@ def test_no_subject_stands_in_two_splits_and_the_test_keeps_ten_values(tmp_path:
 
 def test_the_seed_chooses_and_the_order_of_the_file_does_not(tmp_path: Path) -> None:
     def test_subjects(rows: list[dict[str, Any]], seed: int) -> set[str | None]:
-        path = write(tmp_path / "bios.jsonl", rows)
+        path = written(tmp_path / "bios.jsonl", rows)
         return subjects(TextFiles(path, group_field="subject", test_fraction=0.2, split_seed=seed).load()["test"])
 
     rows = people(40)
@@ -121,8 +121,8 @@ def test_the_test_grows_where_its_share_has_too_few_values() -> None:
 
 
 def test_texts_without_a_subject_are_for_training(tmp_path: Path) -> None:
-    bios = write(tmp_path / "bios.jsonl", people(40))
-    more = write(tmp_path / "more.jsonl", [{"text": f"some other sentence {n}"} for n in range(200)])
+    bios = written(tmp_path / "bios.jsonl", people(40))
+    more = written(tmp_path / "more.jsonl", [{"text": f"some other sentence {n}"} for n in range(200)])
     found = TextFiles([bios, more], group_field="subject", attributes=["city"], test_fraction=0.1).load()
     assert Counter(e.group is None for e in found["train"])[True] == 200
     assert None not in subjects(found["test"])
@@ -131,7 +131,7 @@ def test_texts_without_a_subject_are_for_training(tmp_path: Path) -> None:
 
 def test_given_splits_that_share_a_subject_are_refused(tmp_path: Path) -> None:
     rows = [row | {"split": "test" if n % 2 else "train"} for n, row in enumerate(people(4))]
-    path = write(tmp_path / "bios.jsonl", rows)
+    path = written(tmp_path / "bios.jsonl", rows)
     with pytest.raises(InputError, match=r"group_field=subject: 'person 0' stands in train and in test"):
         TextFiles(path, split_field="split", group_field="subject").load()
 
@@ -150,26 +150,7 @@ def test_given_splits_that_share_a_subject_are_refused(tmp_path: Path) -> None:
 )
 def test_a_field_that_is_not_there(tmp_path: Path, key: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        TextFiles(write(tmp_path / "bios.jsonl", people(4)), **key).load()
-
-
-class Letters:
-    """Counts of letters: near texts share letters."""
-
-    dimension, max_tokens = 26, 1000
-    fingerprint = fingerprint_of(kind="letters")
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def embed(self, texts: Sequence[str]) -> Tensor:
-        self.asked += texts
-        vectors = torch.full((len(texts), 26), 0.01)
-        for row, text in enumerate(texts):
-            for letter in text.lower():
-                if "a" <= letter <= "z":
-                    vectors[row, ord(letter) - 97] += 1
-        return vectors
+        TextFiles(written(tmp_path / "bios.jsonl", people(4)), **key).load()
 
 
 class Reversed(Letters):
@@ -190,24 +171,18 @@ def run(
     test += [{"text": "nowhere at all"}, {"text": "elsewhere", "city": ""}]
     embedder = CachedEmbedder(Letters(), tmp_path / "cache")
     module = FilesDataModule(
-        train=write(tmp_path / "train.jsonl", train), test=write(tmp_path / "test.jsonl", test),
+        train=written(tmp_path / "train.jsonl", train), test=written(tmp_path / "test.jsonl", test),
         valid_fraction=0, **({"attributes": ["city"]} | data),
     )  # fmt: skip
     module.connect(embedder, Identity())
     neighbor = NearestNeighbor()
     neighbor.connect(tmp_path / "artifacts", embedder)
     predictions = Predictions(tmp_path / "run", embedder, module, models or ScoringModels())
-    trainer = Trainer(
-        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, use_distributed_sampler=False, callbacks=[predictions, attack],
-    )  # fmt: skip
-    trainer.test(neighbor, module, verbose=False)
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    lines = (tmp_path / "run" / "attributes.jsonl").read_text().splitlines()
-    return metrics, [json.loads(line) for line in lines], embedder
+    quiet_trainer(callbacks=[predictions, attack]).test(neighbor, module, verbose=False)
+    return load(tmp_path / "run" / "metrics.json"), read_lines(tmp_path / "run" / "attributes.jsonl"), embedder
 
 
-def test_figures_of_a_run(tmp_path: Path) -> None:
+def test_metrics_of_a_run(tmp_path: Path) -> None:
     metrics, guesses, embedder = run(tmp_path, AttributeAttack())
     own = {key.removeprefix("attribute/city/"): value for key, value in metrics.items() if key.startswith("attribute/")}
     # The original texts are the cities; the neighbour knows two of the four, and each is tested twice.
@@ -257,14 +232,14 @@ def test_settings_that_do_not_fit(tmp_path: Path) -> None:
 
 def test_one_value_is_refused_before_anything_is_embedded(tmp_path: Path) -> None:
     embedder = Letters()
-    path = write(tmp_path / "one.jsonl", [{"text": f"text {n}", "city": "Oslo", "n": n} for n in range(40)])
+    path = written(tmp_path / "one.jsonl", [{"text": f"text {n}", "city": "Oslo", "n": n} for n in range(40)])
     module = FilesDataModule(path, attributes=["city"], test_fraction=0.2)
     module.connect(CachedEmbedder(embedder, tmp_path / "cache"), Identity())
     with pytest.raises(InputError, match=r"'city' has one value, 'Oslo', in the 8 test texts"):
         module.setup("fit")
     rare = [{"text": f"text {n}", **({"city": f"c{n}"} if n < 2 else {})} for n in range(40)]
     module = FilesDataModule(
-        train=write(tmp_path / "a.jsonl", rare), test=write(tmp_path / "b.jsonl", rare[5:]), attributes=["city"],
+        train=written(tmp_path / "a.jsonl", rare), test=written(tmp_path / "b.jsonl", rare[5:]), attributes=["city"],
         drop_repeated=False,
     )  # fmt: skip
     module.connect(CachedEmbedder(embedder, tmp_path / "cache"), Identity())
@@ -293,13 +268,13 @@ def test_the_report_shows_them() -> None:
 
 
 @pytest.mark.slow
-def test_train_and_evaluate_write_the_same_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_and_evaluate_write_the_same_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import configuration
     from evaluate import evaluate
     from train import train
 
     monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
-    path = write(tmp_path / "bios.jsonl", people(30))
+    path = written(tmp_path / "bios.jsonl", people(30))
     overrides = [
         "experiment=attributes", "attack=nearest_neighbor", f"datamodule.path={path}",
         "datamodule.attributes=[city,code]", f"run_dir={tmp_path / 'run'}", "trainer=cpu", "~callbacks.progress",
@@ -308,7 +283,7 @@ def test_train_and_evaluate_write_the_same_figures(tmp_path: Path, monkeypatch: 
     assert configuration.check(config) == []
     train(config)
     evaluate(*configuration.on_run("evaluate", [f"run={tmp_path / 'run'}", f"output_dir={tmp_path / 'again'}"]))
-    first, second = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("run", "again"))
+    first, second = (load(tmp_path / name / "metrics.json") for name in ("run", "again"))
     keys = [key for key in first if key.startswith("attribute/")]
     assert len(keys) == 2 * (5 + 3 * 4)
     assert [first[key] for key in keys] == [second[key] for key in keys]

@@ -3,69 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from lightning import Trainer, seed_everything
 from sklearn.metrics import precision_recall_fscore_support
-from torch import Tensor
 
 from attacks.bag_of_words import THRESHOLDS, BagOfWords
 from datamodules.inversion import InversionDataModule
-from defenses.identity import Identity
-from embedders.cache.cached import CachedEmbedder
 from errors import InputError
-from examples import Example, Split
 from models.optimizers import AdamW
 from models.predictions import Targets
 from models.vocabulary import Pieces, Vocabulary, Words
 from reports.threshold_chart import threshold_charts
-from support.letters import FewLetters
+from support.assembled import Texts, built, data_module, padded, quiet_trainer
+from support.letters import TEXTS, FewLetters
 
-NAMES, CITIES = ["ada", "bob", "cleo", "dan"], ["paris", "rome", "oslo", "lima"]
-TEXTS = [f"{name} lives in {city} ." for name in NAMES for city in CITIES]
 VALID, TEST = ["dan lives in oslo", "ada saw rome"], ["bob lives in lima ."]
-
-
-class Source:
-    def __init__(self, valid: Sequence[str] = VALID) -> None:
-        self.valid = valid
-
-    def load(self) -> Mapping[Split, Sequence[Example]]:
-        texts: dict[Split, Sequence[str]] = {"train": TEXTS, "valid": self.valid, "test": TEST}
-        return {split: [Example(i, text) for i, text in enumerate(rows)] for split, rows in texts.items()}
 
 
 def bag(vocabulary: Vocabulary | None = None, **options: float | int | None) -> BagOfWords:
     return BagOfWords(vocabulary or Words(), AdamW(lr=0.05), **options)  # type: ignore[arg-type]
 
 
-def built(attack: BagOfWords, artifacts: Path, texts: Sequence[str] = TEXTS) -> BagOfWords:
-    attack.connect(artifacts, None)
-    attack.prepare(texts, artifacts)
-    attack.restore(None, FewLetters.dimension)
-    return attack
-
-
 def data(directory: Path, valid: Sequence[str] = VALID) -> InversionDataModule:
-    made = InversionDataModule(Source(valid), batch_size=8, drop_repeated=False)
-    made.connect(CachedEmbedder(FewLetters(), directory / "cache"), Identity())
-    return made
+    source = Texts(train=TEXTS, valid=valid, test=TEST)
+    return data_module(source, FewLetters(), directory, batch_size=8, drop_repeated=False)
 
 
 def trainer(directory: Path, steps: int = 60) -> Trainer:
     # Precision and clipping are those of the default configuration on a processor with bf16.
-    return Trainer(
-        precision="bf16-mixed", gradient_clip_val=1.0, max_steps=steps, accelerator="cpu", logger=False,
-        default_root_dir=directory, enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False,
-    )  # fmt: skip
-
-
-def padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[-100] * (width - len(row))] for row in rows])
+    return quiet_trainer(precision="bf16-mixed", gradient_clip_val=1.0, max_steps=steps, default_root_dir=directory)
 
 
 # -- vocabulary -----------------------------------------------------------------------------------------------------
@@ -92,7 +62,7 @@ def test_words_are_the_most_common_ones_and_unknown_ones_have_the_number_after_t
     assert again.frequency.tolist() == pytest.approx([2.5 / 4, 2.5 / 4, 1.5 / 4])
 
 
-def test_pieces_write_any_text_and_an_end_token_in_a_text_is_characters(tmp_path: Path) -> None:
+def test_tokens_write_any_text_and_an_end_token_in_a_text_is_characters(tmp_path: Path) -> None:
     pieces = Pieces(limit=280)
     pieces.prepare(TEXTS, tmp_path)
     pieces.load(tmp_path)

@@ -1,8 +1,8 @@
-"""The baseline without vectors: what it is told, that vectors do not matter, that context helps where it decides."""
+"""The baseline without vectors: what it is given, that vectors do not matter, that context helps where it decides."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,15 +13,14 @@ from torch import Tensor
 from attacks.base import Attack
 from attacks.language_model import FIRST, LanguageModel
 from attacks.nearest_neighbor import NearestNeighbor
-from datamodules.inversion import InversionDataModule
-from defenses.identity import Identity
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
-from examples import Example, Split
+from examples import Example
 from models.backbones import RandomGPT2
 from models.decoding import BeamSearch, NucleusSampling
 from models.optimizers import MuonAdamW
 from models.predictions import Hint, Targets
+from support.assembled import Texts, data_module, quiet_trainer
 
 HOMES = {"ada": "paris", "bob": "rome", "cleo": "oslo", "dan": "lima"}
 TEXTS = [f"{name} lives in {city} ." for name, city in HOMES.items()]
@@ -36,14 +35,6 @@ class Noise:
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         return torch.randn(len(texts), 4, generator=torch.Generator().manual_seed(len(texts[0])))
-
-
-class Source:
-    def __init__(self, examples: Sequence[Example]) -> None:
-        self.examples = examples
-
-    def load(self) -> Mapping[Split, Sequence[Example]]:
-        return {"train": self.examples, "valid": self.examples, "test": self.examples}
 
 
 class Keep(Callback):
@@ -70,16 +61,11 @@ def model(context_tokens: int = 0) -> LanguageModel:
 def trained(tmp_path: Path, attack: Attack, examples: Sequence[Example], steps: int = 150) -> list[str]:
     """What it makes of the texts that it was trained on."""
     seed_everything(0, verbose=False)
-    embedder = CachedEmbedder(Noise(), tmp_path / "cache")
-    data = InversionDataModule(Source(examples), batch_size=4, drop_repeated=False)
-    data.connect(embedder, Identity())
-    attack.connect(tmp_path / "artifacts", embedder)
+    source = Texts(train=examples, valid=examples, test=examples)
+    data = data_module(source, Noise(), tmp_path, batch_size=4, drop_repeated=False)
+    attack.connect(tmp_path / "artifacts", CachedEmbedder(Noise(), tmp_path / "cache"))
     kept = Keep()
-    trainer = Trainer(
-        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, max_steps=steps,
-        enable_model_summary=False, use_distributed_sampler=False, callbacks=[kept],
-        check_val_every_n_epoch=50, num_sanity_val_steps=0,
-    )  # fmt: skip
+    trainer = quiet_trainer(max_steps=steps, callbacks=[kept], check_val_every_n_epoch=50, num_sanity_val_steps=0)
     trainer.fit(attack, data)
     trainer.test(attack, data, verbose=False)
     return [kept.found[i] for i in range(len(examples))]

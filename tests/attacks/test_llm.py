@@ -19,13 +19,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 from transformers import (
-    GPT2Config,
     GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    OPTConfig,
-    OPTForCausalLM,
-    PreTrainedModel,
 )
 
 import configuration
@@ -44,45 +38,22 @@ from models.memory import footprint
 from models.optimizers import AdamW, MuonAdamW
 from models.predictions import Targets
 from models.prefix import Prefix
-from models.tokenizing import train_tokenizer
 from reports.trials import differences, find, summary
 from run_directory import layout
-from support.places import Place, figures, predictions, read
+from support import tiny_settings
+from support.assembled import built as built_on_texts
+from support.assembled import padded
+from support.files import metrics_of, predictions_of, read_lines, rows_of
+from support.letters import CITIES, NAMES, FewLetters
+from support.places import Place
+from support.tiny_models import pretrained_model
 
 DIMENSION = 12
-NAMES, CITIES = ["ada", "bob", "cleo", "dan", "eve"], ["paris", "rome", "oslo", "lima"]
-TEXTS = [f"{name} lives in {city} ." for name in NAMES for city in CITIES]
+TEXTS = [f"{name} lives in {city} ." for name in [*NAMES, "eve"] for city in CITIES]
 
 
 def vectors(texts: Sequence[str] = TEXTS) -> Tensor:
-    """Counts of letters, (n, 12)."""
-    return torch.tensor([[float(text.count(letter)) for letter in "abcdelmnoprs"] for text in texts])
-
-
-def saved(directory: Path, kind: str = "gpt2", seed: int = 1, width: int = 32) -> str:
-    """A tiny pretrained model: weights, config and tokenizer in a folder."""
-    torch.manual_seed(seed)
-    tokenizer = train_tokenizer(TEXTS, 300)
-    ids = {"vocab_size": len(tokenizer), "bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0}
-    models: dict[str, Any] = {
-        "gpt2": lambda: GPT2LMHeadModel(GPT2Config(n_positions=48, n_embd=width, n_layer=2, n_head=2, **ids)),
-        "opt": lambda: OPTForCausalLM(
-            OPTConfig(
-                hidden_size=32, word_embed_proj_dim=16, num_hidden_layers=2, ffn_dim=64, num_attention_heads=2,
-                max_position_embeddings=48, do_layer_norm_before=False, **ids,
-            )
-        ),
-        "llama": lambda: LlamaForCausalLM(
-            LlamaConfig(
-                hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
-                num_key_value_heads=1, max_position_embeddings=48, **ids,
-            )
-        ),
-    }  # fmt: skip
-    model: PreTrainedModel = models[kind]()
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return str(directory)
+    return FewLetters().embed(texts)
 
 
 def llm(name: str, adapter: Adapter | None = None, decoding: Any = None, **options: Any) -> LLM:
@@ -98,18 +69,11 @@ def llm(name: str, adapter: Adapter | None = None, decoding: Any = None, **optio
 
 def built(attack: LLM, artifacts: Path) -> LLM:
     torch.manual_seed(3)
-    attack.connect(artifacts, None)
-    attack.prepare(TEXTS, artifacts)
-    attack.restore(None, DIMENSION)
-    return attack
+    return built_on_texts(attack, artifacts, TEXTS)
 
 
 def labels_of(attack: LLM, texts: Sequence[str]) -> Tensor:
-    rows = attack.encode(texts)
-    padded = torch.full((len(rows), max(map(len, rows))), -100)
-    for row, ids in enumerate(rows):
-        padded[row, : len(ids)] = torch.tensor(ids)
-    return padded
+    return padded(attack.encode(texts))
 
 
 def steps(attack: LLM, count: int) -> list[float]:
@@ -132,7 +96,7 @@ def steps(attack: LLM, count: int) -> list[float]:
 
 @pytest.mark.parametrize("kind", ["gpt2", "opt", "llama"])
 def test_loss_is_that_of_the_text_after_vector_and_end_token(tmp_path: Path, kind: str) -> None:
-    attack = built(llm(saved(tmp_path / "hub", kind)), tmp_path / "run")
+    attack = built(llm(pretrained_model(tmp_path / "hub", kind)), tmp_path / "run")
     texts = [TEXTS[0], "bob ."]
     model, embed = attack.decoder.model, attack.decoder.model.get_input_embeddings()
     total, count = 0.0, 0
@@ -150,7 +114,8 @@ def test_loss_is_that_of_the_text_after_vector_and_end_token(tmp_path: Path, kin
 @pytest.mark.parametrize("kind", ["gpt2", "opt", "llama"])
 def test_greedy_decoding_is_that_of_generate_after_vector_and_end_token(tmp_path: Path, kind: str) -> None:
     attack = built(
-        llm(saved(tmp_path / "hub", kind), decoding=BeamSearch(beams=1, max_new_tokens=12)), tmp_path / "run"
+        llm(pretrained_model(tmp_path / "hub", kind), decoding=BeamSearch(beams=1, max_new_tokens=12)),
+        tmp_path / "run",
     )
     steps(attack, 10)
     predictions = attack.invert(Targets(vectors(TEXTS[:4]), torch.arange(4)), None)
@@ -165,7 +130,7 @@ def test_greedy_decoding_is_that_of_generate_after_vector_and_end_token(tmp_path
 
 
 def test_geia_has_no_such_token(tmp_path: Path) -> None:
-    attack = built(llm(saved(tmp_path / "hub")), tmp_path / "run")
+    attack = built(llm(pretrained_model(tmp_path / "hub")), tmp_path / "run")
     plain, closed = CausalDecoder(attack.decoder.model), attack.decoder
     assert isinstance(closed, ClosedPrefixDecoder)
     with torch.no_grad():
@@ -176,7 +141,7 @@ def test_geia_has_no_such_token(tmp_path: Path) -> None:
 
 
 def test_positions_hold_vector_end_token_and_text(tmp_path: Path) -> None:
-    name = saved(tmp_path / "hub")
+    name = pretrained_model(tmp_path / "hub")
     built(llm(name, decoding=BeamSearch(1, max_new_tokens=46)), tmp_path / "fits")  # 1 + 1 + 46 = 48
     with pytest.raises(InputError, match="48 positions, but prefix and text may take 49"):
         built(llm(name, decoding=BeamSearch(1, max_new_tokens=47)), tmp_path / "does_not")
@@ -187,7 +152,7 @@ def test_positions_hold_vector_end_token_and_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["gpt2", "opt", "llama"])
 def test_lora_trains_matrices_and_projection_only(tmp_path: Path, kind: str) -> None:
-    attack = built(llm(saved(tmp_path / "hub", kind), LoRA(rank=4)), tmp_path / "run")
+    attack = built(llm(pretrained_model(tmp_path / "hub", kind), LoRA(rank=4)), tmp_path / "run")
     before = {name: tensor.clone() for name, tensor in attack.state_dict().items()}
     losses = steps(attack, 30)
     assert losses[-1] < losses[0] - 0.3
@@ -198,7 +163,7 @@ def test_lora_trains_matrices_and_projection_only(tmp_path: Path, kind: str) -> 
 
 
 def test_lora_changes_nothing_at_first(tmp_path: Path) -> None:
-    name = saved(tmp_path / "hub")
+    name = pretrained_model(tmp_path / "hub")
     plain, adapted = (built(llm(name, adapter), tmp_path / str(n)) for n, adapter in enumerate([None, LoRA(rank=4)]))
     adapted.prefix.load_state_dict(plain.prefix.state_dict())
     labels = labels_of(plain, TEXTS)
@@ -206,7 +171,9 @@ def test_lora_changes_nothing_at_first(tmp_path: Path) -> None:
 
 
 def test_lora_is_low_rank_times_alpha_over_rank(tmp_path: Path) -> None:
-    attack = built(llm(saved(tmp_path / "hub"), LoRA(rank=4, alpha=12.0, modules=["c_attn"])), tmp_path / "run")
+    attack = built(
+        llm(pretrained_model(tmp_path / "hub"), LoRA(rank=4, alpha=12.0, modules=["c_attn"])), tmp_path / "run"
+    )
     layer = attack.decoder.model.transformer.h[0].attn.c_attn
     a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
     assert (a.shape, b.shape) == ((4, 32), (96, 4))
@@ -220,7 +187,7 @@ def test_lora_is_low_rank_times_alpha_over_rank(tmp_path: Path) -> None:
 
 
 def test_a_lora_module_that_is_not_there(tmp_path: Path) -> None:
-    attack = llm(saved(tmp_path / "hub"), LoRA(modules=["c_attn", "c_porj"]))
+    attack = llm(pretrained_model(tmp_path / "hub"), LoRA(modules=["c_attn", "c_porj"]))
     attack.connect(tmp_path / "run", None)
     with pytest.raises(InputError, match=r"no linear layer c_porj; it has c_proj, c_fc, c_attn, lm_head"):
         attack.prepare_data()
@@ -230,14 +197,14 @@ def test_a_lora_module_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_an_adapter_beside_random_weights(tmp_path: Path) -> None:
-    for backbone in (RandomGPT2(), Pretrained(saved(tmp_path / "hub"), random_weights=True)):
+    for backbone in (RandomGPT2(), Pretrained(pretrained_model(tmp_path / "hub"), random_weights=True)):
         with pytest.raises(InputError, match=r"attack/adapter: .* random ones; take attack/adapter=none"):
             LoRA().check(backbone)
         FullFineTuning().check(backbone)
 
 
 def test_adapters_of_a_bfloat16_model_are_float32(tmp_path: Path) -> None:
-    attack = llm(saved(tmp_path / "hub"), LoRA(rank=2))
+    attack = llm(pretrained_model(tmp_path / "hub"), LoRA(rank=2))
     attack.backbone = Pretrained(str(tmp_path / "hub"), dtype="bfloat16")
     built(attack, tmp_path / "run")
     dtypes = {parameter.requires_grad: parameter.dtype for parameter in attack.decoder.parameters()}
@@ -247,7 +214,7 @@ def test_adapters_of_a_bfloat16_model_are_float32(tmp_path: Path) -> None:
 
 
 def test_qlora_on_the_cpu_is_lora_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    name = saved(tmp_path / "hub")
+    name = pretrained_model(tmp_path / "hub")
     logging.getLogger("lightning.pytorch").propagate = True
     with caplog.at_level(logging.INFO):
         attack = built(llm(name, QLoRA(rank=4)), tmp_path / "q")
@@ -265,7 +232,7 @@ def test_qlora_on_the_cpu_is_lora_and_says_so(tmp_path: Path, caplog: pytest.Log
 
 def test_qlora_in_four_bits(tmp_path: Path) -> None:
     """The whole path of a GPU, with bitsandbytes' code for the CPU; its blocks have 64 weights."""
-    name = saved(tmp_path / "hub", width=64)
+    name = pretrained_model(tmp_path / "hub", width=64)
     attack = built(llm(name, QLoRA(rank=4, quantize_on_cpu=True), gradient_checkpointing=True), tmp_path / "run")
     attack.cpu()
     layer = attack.decoder.model.transformer.h[0].attn.c_attn.base_layer
@@ -293,7 +260,7 @@ def test_qlora_in_four_bits(tmp_path: Path) -> None:
 
 
 def test_gradient_checkpointing_keeps_less_and_gives_the_same_gradients(tmp_path: Path) -> None:
-    name = saved(tmp_path / "hub")
+    name = pretrained_model(tmp_path / "hub")
     gradients, kept = [], []
     for adapter in (FullFineTuning(), LoRA(rank=2, dropout=0.0)):
         for checkpointing in (False, True):
@@ -349,22 +316,24 @@ def test_estimated_state_is_what_the_optimizers_make() -> None:
 # -- trials -----------------------------------------------------------------------------------------------------------
 
 
-def test_trials_draw_other_texts_and_trial_0_is_the_configuration(tmp_path: Path) -> None:
-    attack = built(llm(saved(tmp_path / "hub"), decoding=NucleusSampling(1.0, 1.0, 8, seed=5)), tmp_path / "run")
+def test_trials_sample_other_texts_and_trial_0_is_the_configuration(tmp_path: Path) -> None:
+    attack = built(
+        llm(pretrained_model(tmp_path / "hub"), decoding=NucleusSampling(1.0, 1.0, 8, seed=5)), tmp_path / "run"
+    )
     targets = Targets(vectors(TEXTS[:4]), torch.arange(4))
-    plain, drawn = attack.invert(targets, None), []
+    plain, sampled = attack.invert(targets, None), []
     for number in (0, 1, 2, 0):
         attack.begin_trial(number)
-        drawn.append(attack.invert(targets, None))
-    assert drawn[0] == drawn[3] == plain
-    assert len({str(one) for one in drawn}) == 3
+        sampled.append(attack.invert(targets, None))
+    assert sampled[0] == sampled[3] == plain
+    assert len({str(one) for one in sampled}) == 3
     alone = attack.invert(Targets(vectors(TEXTS[2:3]), torch.tensor([2])), None)  # a trial does not depend on the batch
     assert alone == plain[2:3]
 
 
 def test_trials_of_a_search_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"trials: BeamSearch finds the same texts.*attack/decoding=sampling"):
-        llm(saved(tmp_path / "hub")).begin_trial(0)
+        llm(pretrained_model(tmp_path / "hub")).begin_trial(0)
 
 
 def test_mean_and_standard_error_by_hand() -> None:
@@ -393,11 +362,9 @@ def test_t_test_by_hand() -> None:
 # -- whole runs -------------------------------------------------------------------------------------------------------
 
 SHORT = [
-    "trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_time=null", "logger=none",
-    "~callbacks.progress", "trainer.enable_progress_bar=false", "attack.optimizer.warmup_steps=0",
-    "attack.optimizer.lr=0.01", "attack.decoding.max_new_tokens=24", "attack.decoding.beams=2", "datamodule=files",
-    "datamodule.batch_size=4", "datamodule.split_field=split",
-    "+callbacks.checkpoint.every_n_train_steps=5", "callbacks.checkpoint.train_time_interval=null",
+    *tiny_settings.FILES, *tiny_settings.SAVE_OFTEN, "datamodule.batch_size=4", "trainer.enable_progress_bar=false",
+    "attack.optimizer.warmup_steps=0", "attack.optimizer.lr=0.01", "attack.decoding.max_new_tokens=24",
+    "attack.decoding.beams=2",
 ]  # fmt: skip
 ADAPTERS = [
     "attack/adapter=lora", "attack.adapter.rank=4", "attack.gradient_checkpointing=true", "attack.prefix.noise=0.1",
@@ -410,7 +377,7 @@ class Hub(Place):
 
     def __init__(self, base: Path) -> None:
         super().__init__(base, TEXTS, SHORT)
-        self.model = saved(base / "hub")
+        self.model = pretrained_model(base / "hub")
 
     def train(self, name: str, *overrides: str, steps: int = 12) -> Path:
         own = any(line.startswith("attack=") for line in overrides)
@@ -457,15 +424,15 @@ def test_parameters_and_memory_are_said_before_training(place: Hub, caplog: pyte
 
 def test_evaluation_and_inversion_from_adapters(lora_run: Path, place: Hub) -> None:
     again = place.evaluate(lora_run, "again")
-    assert (figures(again), predictions(again)) == (figures(lora_run), predictions(lora_run))
-    references = read(lora_run / layout.PREDICTIONS, "reference")
+    assert (metrics_of(again), predictions_of(again)) == (metrics_of(lora_run), predictions_of(lora_run))
+    references = [row["reference"] for row in rows_of(lora_run)]
     np.save(place.base / "mine.npy", CachedEmbedder(MiniLM("cpu"), place.base / "cache").embed(references).numpy())
     invert.invert(*configuration.on_run("invert", [f"run={lora_run}", f"vectors={place.base / 'mine.npy'}"]))
-    assert read(place.base / "mine.npy.texts.jsonl", "text") == predictions(lora_run)
+    assert [row["text"] for row in read_lines(place.base / "mine.npy.texts.jsonl")] == predictions_of(lora_run)
 
 
 @pytest.mark.slow
-def test_killed_training_goes_on_and_ends_with_the_same_adapters(
+def test_killed_training_resumes_and_ends_with_the_same_adapters(
     lora_run: Path, place: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = LLM.training_step
@@ -485,11 +452,11 @@ def test_killed_training_goes_on_and_ends_with_the_same_adapters(
     first, second = content(lora_run)["state_dict"], content(run)["state_dict"]
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert predictions(run) == predictions(lora_run)
+    assert predictions_of(run) == predictions_of(lora_run)
 
 
 def test_adapters_of_another_model_are_refused(lora_run: Path, place: Hub, tmp_path: Path) -> None:
-    other = saved(tmp_path / "hub", seed=2)
+    other = pretrained_model(tmp_path / "hub", seed=2)
     with pytest.raises(InputError, match="trained beside another model"):
         place.evaluate(lora_run, "other_model", f"attack.backbone.name={other}")
 
@@ -529,15 +496,15 @@ def test_ten_trials_and_a_t_test(lora_run: Path, place: Hub, capsys: pytest.Capt
     sampled = ["attack/decoding=sampling", "attack.decoding.max_new_tokens=12"]
     one = place.evaluate(lora_run, "one", *sampled, "trials=3")
     trials = json.loads((one / "trials.json").read_text())
-    assert trials["bleu"]["values"][0] == figures(one)["bleu"]
-    drawn = [predictions(one), *(predictions(one / "trials" / str(n)) for n in (1, 2))]
-    assert len({str(texts) for texts in drawn}) == 3
+    assert trials["bleu"]["values"][0] == metrics_of(one)["bleu"]
+    sampled = [predictions_of(one), *(predictions_of(one / "trials" / str(n)) for n in (1, 2))]
+    assert len({str(texts) for texts in sampled}) == 3
     for key in ("rouge1", "token_f1", "edit_distance_mean"):
-        values = [figures(one)[key], *(figures(one / "trials" / str(n))[key] for n in (1, 2))]
+        values = [metrics_of(one)[key], *(metrics_of(one / "trials" / str(n))[key] for n in (1, 2))]
         assert trials[key]["values"] == values
         assert trials[key]["mean"] == pytest.approx(np.mean(values))
         assert trials[key]["standard_error"] == pytest.approx(stats.sem(values))
-    assert predictions(one) == predictions(place.evaluate(lora_run, "alone", *sampled))
+    assert predictions_of(one) == predictions_of(place.evaluate(lora_run, "alone", *sampled))
 
     other = place.evaluate(lora_run, "two", *sampled, "attack.decoding.temperature=3.0", "trials=4", f"compare={one}")
     assert "DIFFERENT TEXTS" not in capsys.readouterr().out
@@ -606,7 +573,7 @@ def test_training_begins_from_a_run(place: Hub, adapter: list[str], tmp_path: Pa
     further = place.train(f"further{len(adapter)}", *options, steps=4)
     assert not all(torch.equal(begun[name], t) for name, t in content(further)["state_dict"].items())
     first.rename(tmp_path / "gone")  # the new run stands on its own
-    assert predictions(place.evaluate(further, f"evaluated{len(adapter)}")) == predictions(further)
+    assert predictions_of(place.evaluate(further, f"evaluated{len(adapter)}")) == predictions_of(further)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The inverter on mT5: its loss in pieces, its two embeddings, and a run from end to end."""
+"""The inverter on mT5: its loss in blocks, its two embeddings, and a run from end to end."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from evaluate import evaluate
 from models.backbones import untied
 from models.decoders import EncoderDecoder
 from models.tokenizing import train_tokenizer
+from support.files import read_lines, write_lines
 from train import train
 
 TEXTS = ["zwei männer kochen", "deux hommes cuisinent", "two men cook", "ein hund läuft", "un chien court"] * 4
@@ -41,19 +42,19 @@ def gradients(decoder: EncoderDecoder, prefix: Tensor, labels: Tensor, smoothing
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("at_once", [41 * 4, 41 * 1000])
-def test_the_loss_in_pieces_is_the_loss(monkeypatch: pytest.MonkeyPatch, smoothing: float, at_once: int) -> None:
+def test_the_loss_in_blocks_is_the_loss(monkeypatch: pytest.MonkeyPatch, smoothing: float, at_once: int) -> None:
     monkeypatch.setattr(attacks.mt5_inverter, "LOGITS_AT_ONCE", at_once)
     model, prefix = tiny(), torch.randn(3, 2, 16)
     labels = torch.tensor([[5, 9, 7, 1, -100, -100], [3, 1, -100, -100, -100, -100], [8, 8, 2, 30, 40, 1]])
     whole, wanted = gradients(EncoderDecoder(model), prefix, labels, smoothing)
-    pieces, got = gradients(MT5Decoder(model), prefix, labels, smoothing)
-    torch.testing.assert_close(pieces, whole)
+    blocks, got = gradients(MT5Decoder(model), prefix, labels, smoothing)
+    torch.testing.assert_close(blocks, whole)
     assert len(got) == len(wanted)
     for one, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(one, other)
 
 
-def test_only_the_logits_of_one_piece_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_logits_of_one_block_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attacks.mt5_inverter, "LOGITS_AT_ONCE", 41 * 4)
     decoder, sizes = MT5Decoder(tiny()), []
     decoder.model.lm_head.register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
@@ -78,7 +79,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"text": f"{text} {place}", "split": split}
         for place, (text, split) in enumerate(zip(TEXTS, splits, strict=True))
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_lines(path, rows)
     return path
 
 
@@ -90,10 +91,6 @@ def common(texts: Path, tmp_path: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def predictions(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
 @pytest.mark.slow
 def test_a_small_one_trains_offline_and_is_rebuilt(texts: Path, tmp_path: Path) -> None:
     small = ["encoder_layers=1", "decoder_layers=1", "width=32", "heads=2", "vocabulary=300"]
@@ -101,7 +98,7 @@ def test_a_small_one_trains_offline_and_is_rebuilt(texts: Path, tmp_path: Path) 
     train(configuration.compose("train", [*overrides, *common(texts, tmp_path)]))
     assert json.loads((tmp_path / "run" / "artifacts" / "decoder" / "config.json").read_text())["model_type"] == "mt5"
     evaluate(*configuration.on_run("evaluate", [f"run={tmp_path / 'run'}", f"output_dir={tmp_path / 'again'}"]))
-    assert predictions(tmp_path / "again") == predictions(tmp_path / "run")
+    assert read_lines(tmp_path / "again" / "predictions.jsonl") == read_lines(tmp_path / "run" / "predictions.jsonl")
 
 
 @pytest.mark.slow
@@ -125,4 +122,4 @@ def test_a_published_one_keeps_both_embeddings_through_a_run(texts: Path, tmp_pa
     weights = torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     assert not torch.equal(weights["decoder.model.lm_head.weight"], weights["decoder.model.shared.weight"])
     evaluate(*configuration.on_run("evaluate", [f"run={tmp_path / 'run'}", f"output_dir={tmp_path / 'again'}"]))
-    assert predictions(tmp_path / "again") == predictions(tmp_path / "run")
+    assert read_lines(tmp_path / "again" / "predictions.jsonl") == read_lines(tmp_path / "run" / "predictions.jsonl")

@@ -4,51 +4,27 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lightning import Trainer, seed_everything
+from lightning import seed_everything
 from torch import Tensor
 
 from attacks.multiset import Multiset, multiset_loss, remaining_words
-from datamodules.inversion import InversionDataModule
-from defenses.identity import Identity
-from embedders.cache.cached import CachedEmbedder
-from examples import Example, Split
 from models.optimizers import AdamW
 from models.predictions import Targets
 from models.prefix import Prefix
 from models.vocabulary import Pieces, Vocabulary, Words
-from support.letters import FewLetters
-
-NAMES, CITIES = ["ada", "bob", "cleo", "dan"], ["paris", "rome", "oslo", "lima"]
-TEXTS = [f"{name} lives in {city} ." for name in NAMES for city in CITIES]
-
-
-class Source:
-    def load(self) -> Mapping[Split, Sequence[Example]]:
-        train, held = [Example(i, text) for i, text in enumerate(TEXTS)], [Example(0, TEXTS[3])]
-        return {"train": train, "valid": held, "test": held}
+from support.assembled import Texts, built, data_module, padded, quiet_trainer
+from support.letters import TEXTS, FewLetters
 
 
 def multiset(vocabulary: Vocabulary | None = None, **options: int | bool) -> Multiset:
     return Multiset(vocabulary or Words(), AdamW(lr=2e-2), Prefix(), width=32, **options)  # type: ignore[arg-type]
-
-
-def built(attack: Multiset, artifacts: Path, texts: Sequence[str] = TEXTS) -> Multiset:
-    attack.connect(artifacts, None)
-    attack.prepare(texts, artifacts)
-    attack.restore(None, FewLetters.dimension)
-    return attack
-
-
-def padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[-100] * (width - len(row))] for row in rows], dtype=torch.long).view(len(rows), width)
 
 
 def slow_loss(logits: Tensor, texts: Sequence[Sequence[int]], named: Sequence[Sequence[int]]) -> Tensor:
@@ -136,7 +112,7 @@ def test_a_perfect_attack_pays_the_entropy_of_what_is_left() -> None:
     assert loss.item() == pytest.approx(math.log(2) / 3, abs=1e-6)
 
 
-def test_drawn_words_follow_the_distribution_and_come_in_training_only(tmp_path: Path) -> None:
+def test_sampled_words_follow_the_distribution_and_come_in_training_only(tmp_path: Path) -> None:
     attack = built(multiset(sampled=True, steps=1), tmp_path, ["a", "b"])
     with torch.no_grad():
         attack.output.weight.zero_()
@@ -185,13 +161,10 @@ def test_it_learns_and_a_restored_one_predicts_the_same(
 ) -> None:
     seed_everything(0)
     attack = multiset(vocabulary, steps=6, **options)
-    datamodule = InversionDataModule(Source(), batch_size=8, drop_repeated=False)
-    datamodule.connect(CachedEmbedder(FewLetters(), tmp_path / "cache"), Identity())
+    source = Texts(train=TEXTS, valid=TEXTS[3:4], test=TEXTS[3:4])
+    datamodule = data_module(source, FewLetters(), tmp_path, batch_size=8, drop_repeated=False)
     attack.connect(tmp_path / "artifacts", None)
-    fit = Trainer(
-        max_steps=200, accelerator="cpu", logger=False, default_root_dir=tmp_path, enable_progress_bar=False,
-        enable_checkpointing=False, enable_model_summary=False,
-    )  # fmt: skip
+    fit = quiet_trainer(max_steps=200, default_root_dir=tmp_path)
     fit.fit(attack, datamodule)
     fit.save_checkpoint(tmp_path / "last.ckpt")
     attack.eval()

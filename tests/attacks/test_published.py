@@ -163,7 +163,7 @@ def test_weights_in_several_files(tmp_path: Path) -> None:
     described = folder / "corrector" / "model.safetensors.index.json"
     for broken in ([], 3, {"weight_map": []}, {"weight_map": {"a": "../../elsewhere.safetensors"}}):
         described.write_text(json.dumps(broken))
-        with pytest.raises(InputError, match="no index of weights: its weight_map names no files beside it"):
+        with pytest.raises(InputError, match="weight_map"):
             load_published(str(folder))
     described.write_text(json.dumps(index))
     (folder / "corrector" / "model.safetensors").unlink()
@@ -201,7 +201,7 @@ def test_weights_of_something_else(tmp_path: Path) -> None:
         for name in [name for name in weights if name.startswith("embedding_transform")]:
             del weights[name]
 
-    with pytest.raises(InputError, match="no inverter or corrector of Vec2Text; it holds encoder_decoder, layernorm"):
+    with pytest.raises(InputError, match=r"Vec2Text.* encoder_decoder, layernorm"):
         load_published(changed(tmp_path, change))
 
 

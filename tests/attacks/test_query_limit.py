@@ -1,8 +1,7 @@
-"""embedder.max_queries reached in the middle of a search: what was found is kept, marked, and gone on with."""
+"""embedder.max_queries reached in the middle of a search: what was found is kept, marked, and resumed."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,47 +16,37 @@ from torch import Tensor
 
 import compare
 import configuration
-import evaluate
 import invert
 import train
 from attacks.vec2text.search import CorrectionSearch, Proposal
-from embedders.base import QueryLimitError, fingerprint_of
+from embedders.base import QueryLimitError
 from embedders.cache.cached import CachedEmbedder
 from models.predictions import Prediction, Targets
 from models.reranking import Rerank
 from run_directory import layout
 from run_directory.trust import trusting
-from support import tiny_vec2text
+from support import tiny_settings
+from support.files import load, read_lines, rows_of, write_lines
+from support.letters import TEXTS, LettersAndSigns
+from support.places import Place
 
-LETTERS = "abcdefghijklmnopqrstuvwxyz ."
-TEXTS = [
-    f"{who} lives in {city} ." for who in ("ada", "bob", "cleo", "dan") for city in ("paris", "rome", "oslo", "lima")
-]
-SHORT = [*tiny_vec2text.FILES, "datamodule.batch_size=6", "datamodule.eval_batch_size=3"]
+SHORT = [*tiny_settings.FILES, "datamodule.batch_size=6", "datamodule.eval_batch_size=3"]
 INVERTER = [
-    *tiny_vec2text.INVERTER, "attack.decoding.max_new_tokens=12", "attack.decoding.beams=1", "trainer.max_steps=20",
+    *tiny_settings.INVERTER, "attack.decoding.max_new_tokens=12", "attack.decoding.beams=1",
 ]  # fmt: skip
 CORRECTOR = [
-    *tiny_vec2text.CORRECTOR, "attack.max_new_tokens=12", "attack.search.steps=3",
-    "attack.search.beams=3", "attack.hypotheses.noise=[0.0]", "trainer.max_steps=2",
+    *tiny_settings.CORRECTOR, "attack.max_new_tokens=12", "attack.search.steps=3",
+    "attack.search.beams=3", "attack.hypotheses.noise=[0.0]",
 ]  # fmt: skip
 
 
-def vectors(*texts: str) -> Tensor:
-    """Counts of letters, (n, d)."""
-    counts = [[0.1 + text.count(letter) for letter in LETTERS] for text in texts]
-    return torch.tensor(counts).reshape(-1, len(LETTERS))
+class Counted(LettersAndSigns):
+    """The embedder above, of as many texts as are allowed."""
 
-
-class Counted:
-    """The vectors above, of as many texts as are allowed."""
-
-    dimension = len(LETTERS)
-    max_tokens = 64
-    fingerprint = fingerprint_of(kind="letters", used="test_query_limit")
     sent = 0  # by the one that was made last
 
     def __init__(self, max_queries: PositiveInt | None = None) -> None:
+        super().__init__()
         self.max_queries = max_queries
         Counted.sent = 0
 
@@ -66,41 +55,28 @@ class Counted:
         Counted.sent += allowed
         if allowed < len(texts):
             message = f"embedder.max_queries={self.max_queries} is reached"
-            raise QueryLimitError(message, list(range(allowed)), vectors(*texts[:allowed]))
-        return vectors(*texts)
+            raise QueryLimitError(message, list(range(allowed)), super().embed(texts[:allowed]))
+        return super().embed(texts)
 
 
-class Place:
+class LimitedPlace(Place):
     """A corrector, trained on the vectors above without a limit, and its cache."""
 
     def __init__(self, base: Path) -> None:
-        self.base, data = base, base / "data.jsonl"
         splits = ["test" if n % 2 == 0 else "valid" if n == 7 else "train" for n in range(len(TEXTS))]
         rows = [{"text": text, "split": split} for text, split in zip(TEXTS, splits, strict=True)]
-        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        for name, lines in (
-            ("inverter", INVERTER),
-            ("corrector", [*CORRECTOR, f"attack.inverter_run={base}/inverter"]),
-        ):
-            place = [f"run_dir={base / name}", f"datamodule.path={data}", f"cache_dir={base / 'cache'}"]
-            config = configuration.compose("train", [*SHORT, *lines, *place])
-            config.embedder = OmegaConf.create({"_target_": f"{__name__}.Counted", "max_queries": None})
-            assert configuration.check(config) == []
-            if name == "corrector":  # its test would fill the cache
-                config.attack.search.steps = 0
-                config.attack.initial = "constant"
-            with trusting(__name__):
-                train.train(config)
-        self.corrector, self.inverter = base / "corrector", base / "inverter"
+        embedder = {"_target_": f"{__name__}.Counted", "max_queries": None}
+        super().__init__(base, write_lines(base / "data.jsonl", rows), SHORT, embedder)
+        self.inverter = self.train("inverter", *INVERTER, steps=20)
+        given = [*CORRECTOR, f"attack.inverter_run={self.inverter}"]
+        given += ["attack.search.steps=0", "attack.initial=constant"]  # its test would fill the cache
+        self.corrector = self.train("corrector", *given, steps=2)
 
-    def evaluate(self, run: Path, name: str, *overrides: str, cache: str) -> Path:
+    def evaluate_with(self, cache: str, run: Path, name: str, *overrides: str) -> Path:
         """With a cache of its own, which begins as training left it."""
         if not (self.base / cache).exists():
-            shutil.copytree(self.base / "cache", self.base / cache)
-        lines = [f"run={run}", f"output_dir={self.base / name}", f"cache_dir={self.base / cache}", *overrides]
-        with trusting(__name__):
-            evaluate.evaluate(*configuration.on_run("evaluate", [*lines, f"trust={__name__}"]))
-        return self.base / name
+            shutil.copytree(self.cache, self.base / cache)
+        return self.evaluate(run, name, f"cache_dir={self.base / cache}", *overrides)
 
 
 SEARCH = [
@@ -110,14 +86,14 @@ SEARCH = [
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.mktemp("limit"))
+def place(tmp_path_factory: pytest.TempPathFactory) -> LimitedPlace:
+    return LimitedPlace(tmp_path_factory.mktemp("limit"))
 
 
 @pytest.fixture(scope="module")
-def whole(place: Place) -> Path:
+def whole(place: LimitedPlace) -> Path:
     """Without a limit."""
-    out = place.evaluate(place.corrector, "whole", *SEARCH, cache="cache_of_whole")
+    out = place.evaluate_with("cache_of_whole", place.corrector, "whole", *SEARCH)
     (out / "sent").write_text(str(Counted.sent))
     return out
 
@@ -127,15 +103,6 @@ def part(whole: Path, share: float) -> int:
     return max(1, int(share * int((whole / "sent").read_text())))
 
 
-def load(path: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(path.read_text())
-    return loaded
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def without_seconds(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
@@ -143,21 +110,21 @@ def without_seconds(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.6])
 def test_a_limit_in_the_middle_of_correction(
-    place: Place, whole: Path, share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    place: LimitedPlace, whole: Path, share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Two sessions: one that is cut short, and one that goes on with it and ends as if there had been no limit."""
+    """Two sessions: one that is cut short, and one that resumes it and ends as if there had been no limit."""
     limit, name = part(whole, share), f"limited_{share}"
-    out = place.evaluate(place.corrector, name, *SEARCH, f"embedder.max_queries={limit}", cache=name)
+    out = place.evaluate_with(name, place.corrector, name, *SEARCH, f"embedder.max_queries={limit}")
     assert Counted.sent == limit
-    rows, metrics = lines(out / layout.PREDICTIONS), load(out / layout.METRICS)
+    rows, metrics = rows_of(out), load(out / layout.METRICS)
     assert [row["index"] for row in rows] == list(range(8))
     cut = [row for row in rows if row.get("partial")]
     assert 0 < len(cut) == metrics["partial"]
     assert "embedder.max_queries" in metrics["partial_reason"]
     assert (metrics["cosine"] is None) == any(row["cosine"] is None for row in rows)
     assert all(row["cosine"] is not None for row in rows if row not in cut)
-    paths = {(line["index"], line["beams"]): line["rounds"] for line in lines(out / "corrections.jsonl")}
+    paths = {(line["index"], line["beams"]): line["rounds"] for line in read_lines(out / "corrections.jsonl")}
     for row in cut:  # the best so far: never farther than the first guess
         first = paths[row["index"], 3][0]
         assert first["cosine"] is None or row["cosine"] >= first["cosine"] - 1e-6
@@ -182,7 +149,7 @@ def test_a_limit_in_the_middle_of_correction(
         return search(self, rewriter, targets, *others, **named)
 
     monkeypatch.setattr(CorrectionSearch, "__call__", noted)
-    again = place.evaluate(place.corrector, name, *SEARCH, "embedder.max_queries=1000", cache=name)
+    again = place.evaluate_with(name, place.corrector, name, *SEARCH, "embedder.max_queries=1000")
     assert len(searched) == 3 * 3 - kept  # three batches: predictions, and two widths of correction
     assert (again / layout.PREDICTIONS).read_bytes() == (whole / layout.PREDICTIONS).read_bytes()
     one, other = (load(path / layout.METRICS) for path in (again, whole))
@@ -193,20 +160,20 @@ def test_a_limit_in_the_middle_of_correction(
     assert "CUT SHORT" not in (again / "report.html").read_text() + capsys.readouterr().out
 
 
-def test_a_limit_in_the_middle_of_reranking(place: Place) -> None:
+def test_a_limit_in_the_middle_of_reranking(place: LimitedPlace) -> None:
     lines_given = ["attack.decoding.rerank=4", "callbacks=default"]
-    free = place.evaluate(place.inverter, "free", *lines_given, cache="free")
-    out = place.evaluate(place.inverter, "reranked", *lines_given, "embedder.max_queries=5", cache="reranked")
+    free = place.evaluate_with("free", place.inverter, "free", *lines_given)
+    out = place.evaluate_with("reranked", place.inverter, "reranked", *lines_given, "embedder.max_queries=5")
     assert Counted.sent == 5
     assert 0 < load(out / layout.METRICS)["partial"] <= 8
-    place.evaluate(place.inverter, "reranked", *lines_given, cache="reranked")
+    place.evaluate_with("reranked", place.inverter, "reranked", *lines_given)
     assert (out / layout.PREDICTIONS).read_bytes() == (free / layout.PREDICTIONS).read_bytes()
 
 
 def test_vectors_that_are_read_back_say_it_too(
-    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: LimitedPlace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    np.save(tmp_path / "mine.npy", vectors(*TEXTS[:5]).numpy())
+    np.save(tmp_path / "mine.npy", LettersAndSigns().embed(TEXTS[:5]).numpy())
     shutil.copytree(place.base / "cache", tmp_path / "cache")
     given = [
         f"run={place.corrector}", f"vectors={tmp_path / 'mine.npy'}", f"cache_dir={tmp_path / 'cache'}",
@@ -214,14 +181,14 @@ def test_vectors_that_are_read_back_say_it_too(
     ]  # fmt: skip
     with trusting(__name__):
         invert.invert(*configuration.on_run("invert", [*given, f"trust={__name__}"]))
-    rows = lines(tmp_path / "mine.npy.texts.jsonl")
+    rows = read_lines(tmp_path / "mine.npy.texts.jsonl")
     assert len(rows) == 5
     assert any(row.get("partial") for row in rows)
     assert all(row["cosine"] is not None or row["partial"] for row in rows)
     assert "CUT SHORT: the search for" in capsys.readouterr().out
 
 
-def test_the_limit_of_training_ends_it_as_before(place: Place, tmp_path: Path) -> None:
+def test_the_limit_of_training_ends_it_as_before(place: LimitedPlace, tmp_path: Path) -> None:
     """Vectors that training needs are no search: nothing can be made of half of them."""
     config = OmegaConf.load(place.inverter / layout.CONFIG)
     assert OmegaConf.is_dict(config)
@@ -236,16 +203,16 @@ def test_the_cache_says_which_of_its_texts_have_a_vector(tmp_path: Path) -> None
     with pytest.raises(QueryLimitError) as caught:
         cached.embed(["aaaa", "b", "cc", "b", "aaa"])
     assert caught.value.done == [1, 2, 3, 4]  # the shortest are sent first
-    assert torch.equal(caught.value.vectors, vectors("b", "cc", "b", "aaa"))
+    assert torch.equal(caught.value.vectors, LettersAndSigns().embed(["b", "cc", "b", "aaa"]))
     assert cached.queries.asked["attack"] == 3
     assert cached.queries.limit == "embedder.max_queries=3 is reached"
-    assert cached.embed(["cc", "aaa"]).shape == (2, len(LETTERS))
+    assert cached.embed(["cc", "aaa"]).shape == (2, Counted.dimension)
 
 
 def test_reranking_orders_what_has_a_vector_and_leaves_the_rest_behind(tmp_path: Path) -> None:
     cached = CachedEmbedder(Counted(max_queries=3), tmp_path)
     proposed = [Prediction(texts) for texts in (("bb", "b a", "cccc"), ("a", "bb"), ("dddddd",))]
-    found = Rerank().refine(Targets(vectors("b a", "a", "d"), torch.arange(3)), proposed, cached)
+    found = Rerank().refine(Targets(LettersAndSigns().embed(["b a", "a", "d"]), torch.arange(3)), proposed, cached)
     assert [one.candidates for one in found] == [("b a", "bb", "cccc"), ("a", "bb"), ("dddddd",)]
     assert [one.partial for one in found] == [True, False, True]
 
@@ -272,7 +239,7 @@ def test_the_search_uses_what_arrived_and_marks_who_was_still_searched(tmp_path:
     script = Script(a=["ab"], c=["cd", "cdcdcd"], e=["ef"], ef=["efgh"])
     search = CorrectionSearch(steps=3, beams=2, faithful=faithful)
     start = [Proposal(text, ()) for text in ("a", "c", "e", "xyzxyz")]
-    targets = vectors("ab", "cdd", "efg", "xyz")
+    targets = LettersAndSigns().embed(["ab", "cdd", "efg", "xyz"])
     first = search(script, targets[:3], start[:3], lambda texts: cached.embed(texts))
     assert [[one.text for one in rounds] for rounds in first] == [
         ["a", "ab", "ab", "ab"], ["c", "cd", "cd", "cd"], ["e", "ef", "ef", "ef"],

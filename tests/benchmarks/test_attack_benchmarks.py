@@ -12,42 +12,30 @@ from typing import Any
 import pytest
 import torch
 
+from support import tiny_settings
 from support.places import Place
-from support.running_benchmarks import Benchmarks, benchmarks
+from support.running_benchmarks import Benchmarks
 
-__all__ = ["benchmarks"]  # a fixture
-
-TINY = [
-    "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2", "attack.backbone.vocabulary=300",
-]  # fmt: skip
+TINY = [*tiny_settings.GEIA, "attack.backbone.vocabulary=300"]
 DEVICE = ["--device=cpu", f"--threads={torch.get_num_threads()}"]
-SHORT = [
-    "datamodule=files", "datamodule.split_field=split", "datamodule.batch_size=6", "trainer.max_time=null",
-    "trainer.accelerator=cpu", "trainer.precision=32-true", "logger=none", "~callbacks.progress",
-]  # fmt: skip
-INVERTER = [
-    "attack=vec2text_inverter", "attack.backbone.width=32", "attack.backbone.heads=2", "attack.backbone.vocabulary=300",
-    "attack.backbone.encoder_layers=1", "attack.backbone.decoder_layers=1", "attack.prefix.vectors=2",
-    "attack.decoding.max_new_tokens=8", "attack.decoding.beams=1",
-]  # fmt: skip
+INVERTER = [*tiny_settings.INVERTER, "attack.decoding.max_new_tokens=8", "attack.decoding.beams=1"]
 CORRECTOR = [
-    "attack=vec2text_corrector", "attack.layout.vectors=2", "attack.max_new_tokens=8", "attack.search.steps=1",
-    "attack.search.beams=1",
+    *tiny_settings.CORRECTOR, "attack.max_new_tokens=8", "attack.search.steps=1", "attack.search.beams=1",
 ]  # fmt: skip
 PEER = """#!{python}
 # What search_peer.py writes, without the package: one text for every target.
 import json, sys
 given = dict(zip(sys.argv[2::2], sys.argv[3::2]))
 assert sys.argv[1].endswith("search_peer.py") and all(name.startswith("--") for name in given)
-figures = {{"seconds": 2.0, "own_seconds": 1.0, "embedded": 40 * int(given["--beams"]), "texts": ["we sell tea ."] * 3}}
-open(given["--out"], "w").write(json.dumps(figures))
+found = {{"seconds": 2.0, "own_seconds": 1.0, "embedded": 40 * int(given["--beams"]), "texts": ["we sell tea ."] * 3}}
+open(given["--out"], "w").write(json.dumps(found))
 """
 
 
 @pytest.mark.slow
 def test_training_against_a_plain_loop(benchmarks: Benchmarks) -> None:
     small = ["--sentences=130", "--rounds=1", "--steps=1", "--epochs=2"]
-    found = benchmarks.figures("training", *DEVICE, *small, "--precision=32-true", *TINY)
+    found = benchmarks.result("training", *DEVICE, *small, "--precision=32-true", *TINY)
     assert min(found["ratio"], found["ratio_without_embedding"], found["ratio_without_embedding_muon"]) > 0
     assert list(found["sentences_per_second"]) == [
         "plain loop, embedding at every step",
@@ -64,7 +52,7 @@ def test_training_against_a_plain_loop(benchmarks: Benchmarks) -> None:
 def test_decoding_against_generate(benchmarks: Benchmarks, tmp_path: Path, alone: int) -> None:
     small = ["--sentences=100", "--steps=3", "--texts=4", "--rounds=2", f"--one-by-one={alone}"]
     length = "attack.decoding.max_new_tokens=12"
-    found = benchmarks.figures("decoding", *DEVICE, *small, *TINY, length, f"cache_dir={tmp_path}")
+    found = benchmarks.result("decoding", *DEVICE, *small, *TINY, length, f"cache_dir={tmp_path}")
     assert found["identical"] == 1.0
     assert found["texts_at_once"] == 4
     faster = found["sentences_per_second"] / found["generate_sentences_per_second"]
@@ -75,7 +63,7 @@ def test_decoding_against_generate(benchmarks: Benchmarks, tmp_path: Path, alone
 
 
 def test_classifiers_against_geia(benchmarks: Benchmarks) -> None:
-    found = benchmarks.figures("classifiers", *DEVICE, "--sentences=20", "--rounds=1", "--vocabulary=300")
+    found = benchmarks.result("classifiers", *DEVICE, "--sentences=20", "--rounds=1", "--vocabulary=300")
     assert set(found["sentences_per_second"]) == {"geia", "multiset", "bag_of_words"}
     assert found["ratio"] == pytest.approx(min(found["ratio_bag_of_words"] / 20, found["ratio_multiset"] / 3), abs=0.01)
 
@@ -84,7 +72,7 @@ def test_the_share_of_newton_schulz(benchmarks: Benchmarks, monkeypatch: pytest.
     for name in benchmarks.load("slow_processor").EMULATION:
         monkeypatch.delenv(name, raising=False)
     small = ["--sentences=64", "--steps=2", "--precision=32-true"]
-    found = benchmarks.figures("newton_schulz", *DEVICE, *small, *TINY)
+    found = benchmarks.result("newton_schulz", *DEVICE, *small, *TINY)
     assert (found["mode"], found["steps"]) == ("native", 2)
     assert found["processor"]
     for name in ("torch.optim.Muon", "ours"):
@@ -98,7 +86,7 @@ def test_the_share_of_newton_schulz(benchmarks: Benchmarks, monkeypatch: pytest.
 
 def test_a_short_training_gives_its_rate(benchmarks: Benchmarks, tmp_path: Path) -> None:
     small = ["--sentences=64", "--steps=2", "--precision=32-true"]
-    found = benchmarks.figures("slow_processor", f"--child={tmp_path}", *small, *TINY)
+    found = benchmarks.result("slow_processor", f"--child={tmp_path}", *small, *TINY)
     assert found["steps_per_second"] > 0
     assert (found["steps"], found["precision"]) == (2, "32-true")
 
@@ -118,7 +106,7 @@ def test_a_slow_mode_that_is_too_slow_fails(benchmarks: Benchmarks, monkeypatch:
 
     monkeypatch.setattr(module.subprocess, "run", process)
     rates |= {"native": 8.0, "slow": 2.0}
-    assert benchmarks.figures("slow_processor", "--least=0.25", "seed=1")["ratio"] == 0.25
+    assert benchmarks.result("slow_processor", "--least=0.25", "seed=1")["ratio"] == 0.25
     rates["slow"] = 1.0
     with pytest.raises(SystemExit, match=r"only 1\.00 steps/s, 0\.12 of the 8\.00 of native float32"):
         benchmarks.run("slow_processor", "--least=0.25", "seed=1")
@@ -132,7 +120,8 @@ def test_a_slow_mode_that_is_too_slow_fails(benchmarks: Benchmarks, monkeypatch:
 def corrector(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of attack=vec2text_corrector, hardly trained."""
     texts = [f"we sell {thing} ." for thing in ("tea", "milk", "dogs", "cats", "rain", "snow", "jazz", "rock")]
-    place = Place(tmp_path_factory.mktemp("search"), [*texts, *(f"{text[:-1]}here ." for text in texts)], SHORT)
+    texts += [f"{text[:-1]}here ." for text in texts]
+    place = Place(tmp_path_factory.mktemp("search"), texts, [*tiny_settings.FILES, "datamodule.batch_size=6"])
     inverter = place.train("inverter", *INVERTER, steps=2)
     return place.train("corrector", *CORRECTOR, f"attack.inverter_run={inverter}", steps=2)
 
@@ -156,7 +145,7 @@ def test_search_against_the_package(benchmarks: Benchmarks, corrector: Path) -> 
 
 def search(benchmarks: Benchmarks, corrector: Path, peer: Path, settings: str) -> dict[str, Any]:
     small = [f"--settings={settings}", "--targets=3", "--batch=2", "--length=9", DEVICE[1]]
-    found = benchmarks.figures("search", f"--run={corrector}", f"--peer-python={peer}", *small)
+    found = benchmarks.result("search", f"--run={corrector}", f"--peer-python={peer}", *small)
     for name in settings.split(","):
         assert found[name]["embedded"][0] > 0
         assert max(found[name]["cosine"]) <= 1

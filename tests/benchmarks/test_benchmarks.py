@@ -17,19 +17,12 @@ from pathlib import Path
 import pytest
 
 import configuration
-from support.running_benchmarks import FOLDER, Benchmarks, benchmarks
-
-__all__ = ["benchmarks"]  # a fixture
+from support.files import read_lines, write_lines
+from support.running_benchmarks import FOLDER, Benchmarks
 
 PEERS = {"search_peer.py", "make_published_fixtures.py"}  # run in an environment of the package vec2text
 WITHOUT_MAIN = {"common.py", "lm_inversion_tables.py", "measuring.py", "small_models.py"}
 SCRIPTS = sorted(path.name for path in FOLDER.glob("*.py") if path.name not in PEERS)
-
-
-def write(path: Path, rows: list[dict[str, object]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -78,7 +71,7 @@ def test_steps_are_the_budget_and_minutes_a_cap(
 
 
 def test_the_cache_against_plain_encoding(benchmarks: Benchmarks) -> None:
-    found = benchmarks.figures("cache", "--texts=8", "--rounds=1", "--stored=300", "--warm-seconds=0.01")
+    found = benchmarks.result("cache", "--texts=8", "--rounds=1", "--stored=300", "--warm-seconds=0.01")
     assert found["ratio"] > 0
     assert found["warm_vectors_per_second"] > 0
 
@@ -87,7 +80,7 @@ def test_the_cache_at_scale(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(benchmarks.load("cache_scale"), "START", "fork")  # memory is not looked at here
     folder = tmp_path / "scale"
     small = ("--texts=2000", "--dimension=8", "--read-seconds=0.01", "--own-time")
-    found = benchmarks.figures("cache_scale", f"--folder={folder}", *small)
+    found = benchmarks.result("cache_scale", f"--folder={folder}", *small)
     assert found["texts"] == 2000
     assert {"build_peak_gb", "read_peak_gb", "view_peak_gb", "built_per_second"} < set(found)
     assert not folder.exists()
@@ -106,7 +99,7 @@ def test_exact_search_against_faiss(benchmarks: Benchmarks, monkeypatch: pytest.
         return subprocess.CompletedProcess(command, 0, benchmarks.capsys.readouterr().out, "")
 
     monkeypatch.setattr(module.subprocess, "run", in_this_process)
-    found = benchmarks.figures("retrieval", "--documents=300", "--queries=4", "--dimension=8", "--k=3", "--rounds=2")
+    found = benchmarks.result("retrieval", "--documents=300", "--queries=4", "--dimension=8", "--k=3", "--rounds=2")
     assert called == ["faiss", "ours", "ours", "faiss"]
     assert found["same_places"] == 1.0
     assert min(found["ratio"], found["ratio_with_filling"], found["memory_mb"], found["faiss_memory_mb"]) > 0
@@ -117,7 +110,7 @@ def test_exact_search_against_faiss(benchmarks: Benchmarks, monkeypatch: pytest.
 
 def test_broken_files(benchmarks: Benchmarks) -> None:
     readers = ("texts.jsonl", "vectors.npy")
-    found = benchmarks.figures("fuzz_readers", "--inputs=5", "--readers", *readers)
+    found = benchmarks.result("fuzz_readers", "--inputs=5", "--readers", *readers)
     assert found["inputs"] >= 10
     assert (found["readers"], found["faults"]) == (2, 0)
 
@@ -141,7 +134,7 @@ def test_a_killed_run(tmp_path: Path) -> None:
 def test_the_picture_of_what_a_run_recovered(benchmarks: Benchmarks, tmp_path: Path) -> None:
     texts = [("i like tea .", "i like tea ."), ("he has a dog .", "she has a cat ."), ("no", "yes"), ("a b", "b a")]
     rows = [{"index": n, "reference": one, "prediction": other} for n, (one, other) in enumerate(texts)]
-    write(tmp_path / "predictions.jsonl", rows)
+    write_lines(tmp_path / "predictions.jsonl", rows)
     (tmp_path / "config.yaml").write_text("choices: {attack: geia, embedder: minilm, datamodule: files}\n")
     output = tmp_path / "out.svg"
     benchmarks.run("draw_recovered", f"--run={tmp_path}", f"--output={output}")
@@ -162,14 +155,14 @@ def test_the_files_of_personachat(benchmarks: Benchmarks, monkeypatch: pytest.Mo
     labelled = [{"text": f"i like {one} . do you ?", "personas": [f"i am fond of {one} ."]} for one in things]
     spoken = [{"text": f"we sell {one} .", "split": "valid" if one == "tea" else "test"} for one in things]
     repeated = {"text": "I like milk. Do you?", "split": "test"}
-    write(tmp_path / "conversation" / "personachat_persona_labels.jsonl", labelled)
-    write(tmp_path / "conversation" / "personachat_utterances.jsonl", [*spoken, repeated])
-    write(tmp_path / "lm" / "tinystories_sample.jsonl", [{"text": "It's late. The cat sleeps."}])
-    write(tmp_path / "sentences" / "nq_open_questions.jsonl", [{"text": "who sings that song"}])
+    write_lines(tmp_path / "conversation" / "personachat_persona_labels.jsonl", labelled)
+    write_lines(tmp_path / "conversation" / "personachat_utterances.jsonl", [*spoken, repeated])
+    write_lines(tmp_path / "lm" / "tinystories_sample.jsonl", [{"text": "It's late. The cat sleeps."}])
+    write_lines(tmp_path / "sentences" / "nq_open_questions.jsonl", [{"text": "who sings that song"}])
     for more in ([], ["--more=2"]):
         output = tmp_path / "out.jsonl"
         benchmarks.run("prepare_personachat", f"--text={tmp_path}", f"--output={output}", *more)
-        rows = [json.loads(line) for line in output.read_text().splitlines()]
+        rows = read_lines(output)
         parts = {split: {row["text"] for row in rows if row["split"] == split} for split in ("train", "valid", "test")}
         assert (len(parts["valid"]), len(parts["test"])) == (2, 3)
         folded = {split: {module.folded(text) for text in texts} for split, texts in parts.items()}
@@ -192,8 +185,10 @@ def test_the_files_of_the_audit(benchmarks: Benchmarks, monkeypatch: pytest.Monk
         text, masked = f"{person} {verb} you", "{{NAME}} " + f"{verb} you"
         split = "test" if number < 3 else "train"
         rows.append({"id": number, "text": text, "masked": masked, "spans": spans, "split": split})
-    given = write(tmp_path / "given.jsonl", rows)
-    more = write(tmp_path / "more.jsonl", [{"text": "more of it", "split": "train"}, {"text": "x", "split": "test"}])
+    given = write_lines(tmp_path / "given.jsonl", rows)
+    more = write_lines(
+        tmp_path / "more.jsonl", [{"text": "more of it", "split": "train"}, {"text": "x", "split": "test"}]
+    )
     output = tmp_path / "out"
     benchmarks.run("prepare_audit", f"--text={given}", f"--output={output}", f"--more={more}")
     texts = {path.stem: [json.loads(line)["text"] for line in path.open()] for path in output.glob("*.jsonl")}

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from datamodules.vector_stores.vector_files import read_vectors
 from errors import InputError
 from run_directory.checkpoints import load_checkpoint
-from support.processes import ROOT
+from support.running_benchmarks import Benchmarks
 
 OLD = ["texts.jsonl", "texts.csv", "texts.parquet", "vectors.npy", "vectors.safetensors", "vectors.parquet",
        "vectors.jsonl", "qrels.tsv", "config.yaml", "last.ckpt", "predictions.jsonl, reported",
@@ -30,9 +30,8 @@ QUICK = ["texts.txt", "texts.jsonl.gz", "corpus.jsonl", "FAISS Flat", "Qdrant fo
 
 
 @pytest.fixture
-def fuzzing(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("fuzz_readers")
+def fuzzing(benchmarks: Benchmarks) -> ModuleType:
+    return benchmarks.load("fuzz_readers")
 
 
 def test_these_are_readers(fuzzing: ModuleType) -> None:

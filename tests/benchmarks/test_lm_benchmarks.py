@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import itertools
 import json
 import math
@@ -14,29 +13,25 @@ import pytest
 import torch
 
 from embedders.language_model import LanguageModelEmbedder
-from support.processes import ROOT
-from support.running_benchmarks import Benchmarks, benchmarks
+from support.files import write_lines
+from support.running_benchmarks import Benchmarks
 from support.tiny_models import VOCABULARY, tiny_language_model
 
-__all__ = ["benchmarks"]  # a fixture
+
+@pytest.fixture
+def slander(benchmarks: Benchmarks) -> Any:
+    return benchmarks.load("slander")
 
 
 @pytest.fixture
-def slander(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("slander")
-
-
-@pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("lm_inversion_tables")
+def tables(benchmarks: Benchmarks) -> Any:
+    return benchmarks.load("lm_inversion_tables")
 
 
 def test_every_input_comes_once(slander: Any) -> None:
-    pieces = list(slander.every_input(5, 3, together=7))
-    assert [tuple(row) for row in torch.cat(pieces).tolist()] == list(itertools.product(range(5), repeat=3))
-    assert max(map(len, pieces)) == 7
+    blocks = list(slander.every_input(5, 3, together=7))
+    assert [tuple(row) for row in torch.cat(blocks).tolist()] == list(itertools.product(range(5), repeat=3))
+    assert max(map(len, blocks)) == 7
 
 
 def test_a_claim_is_settled_by_trying_all_inputs(slander: Any, tmp_path: Path) -> None:
@@ -82,7 +77,7 @@ def test_tables_cut_all_attacks_at_one_cost(tables: Any) -> None:
     assert tables.plot(records).count("<polyline") == 2
 
 
-def test_inputs_of_an_inverters_training_are_told_apart(tables: Any) -> None:
+def test_inputs_of_an_inverters_training_are_distinguished(tables: Any) -> None:
     name = {"data": "text", "length": 1, "attack": "logits_inverter"}
     record = cell("lengths", name, ([1], [1], False, 0), ([2], [2], False, 0), ([3], [9], False, 0))
     for row, shown in zip(record["rows"], (True, False, False), strict=True):
@@ -118,7 +113,7 @@ def stories(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for animal, colour in itertools.product(animals, ["red", "blue", "green", "black"]):
             text = f"One day, a {colour} {animal} saw the moon and was very happy. The {animal} ran home to its mother."
             rows.append({"split": split, "text": text})
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_lines(path, rows)
     return path
 
 
@@ -128,7 +123,7 @@ def model(benchmarks: Benchmarks, stories: Path) -> Path:
     folder = stories.parent / "model"
     if not folder.exists():
         shape = ["--layers=1", "--width=16", "--heads=2", "--positions=64", "--vocabulary=280", "--window=24"]
-        found = benchmarks.figures(
+        found = benchmarks.result(
             "train_language_model", str(stories), f"--output={folder}", "--steps=3", "--batch-size=4", *shape
         )
         assert (found["steps"], found["vocabulary"]) == (3, 280)
@@ -139,14 +134,14 @@ def model(benchmarks: Benchmarks, stories: Path) -> Path:
 def test_the_comparison_with_a_loop_over_targets_runs(benchmarks: Benchmarks) -> None:
     small = {"targets": 2, "iterations": 2, "rounds": 1, "vocabulary": 40, "width": 8, "layers": 1}
     small["threads"] = torch.get_num_threads()
-    found = benchmarks.figures("soda", *(f"--{name}={value}" for name, value in small.items()))
+    found = benchmarks.result("soda", *(f"--{name}={value}" for name, value in small.items()))
     assert found["targets"] == 2
     assert found["ratio"] > 0
 
 
 def test_a_claim_is_looked_into(benchmarks: Benchmarks, model: Path) -> None:
     small = ["--max-length=2", "--exhaust=300", "--trials=2", "--iterations=2", "--device=cpu"]
-    found = benchmarks.figures("slander", f"--model={model}", "--claim= moon fox", *small)
+    found = benchmarks.result("slander", f"--model={model}", "--claim= moon fox", *small)
     first, second = found["lengths"]
     assert (first["length"], first["input"], first["settled"]) == (1, None, True)
     assert (second["length"], second["settled"], second["trials"]) == (2, False, 2)
@@ -183,14 +178,14 @@ def captions(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for split, count in (("train", 3), ("test", 1))
         for (one, other), (do, machen) in itertools.product(list(people.items())[:count], verbs.items())
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_lines(path, rows)
     return path
 
 
 def test_a_translator_is_trained(benchmarks: Benchmarks, captions: Path, tmp_path: Path) -> None:
     small = ["--steps=2", "--layers=1", "--width=64", "--vocabulary=300", "--batch-size=4", "--beams=1"]
     output = tmp_path / "de-en"
-    found = benchmarks.figures(
+    found = benchmarks.result(
         "train_translator", str(captions), "--source=de", "--target=en", f"--output={output}", *small
     )
     assert (found["source"], found["target"], found["steps"]) == ("de", "en", 2)
@@ -199,9 +194,9 @@ def test_a_translator_is_trained(benchmarks: Benchmarks, captions: Path, tmp_pat
 
 
 def test_a_student_is_distilled(benchmarks: Benchmarks, captions: Path, tmp_path: Path) -> None:
-    small = ["--steps=2", "--languages=de", "--pieces=40", "--batch-size=4"]
+    small = ["--steps=2", "--languages=de", "--wordpieces=40", "--batch-size=4"]
     output = tmp_path / "student"
-    found = benchmarks.figures("distill_student", str(captions), f"--output={output}", *small)
+    found = benchmarks.result("distill_student", str(captions), f"--output={output}", *small)
     assert found["steps"] == 2
     assert set(found["student"]) == {"en-de", "de-en"}
     assert all(0 < cosine <= 1 + 1e-6 for cosine in found["cosine"].values())

@@ -1,15 +1,12 @@
-"""The curve of correction: hand-computed figures, what is written, logged and drawn, and which attacks are refused."""
+"""The curve of correction: hand-computed metrics, what is written, logged and drawn, and which attacks are refused."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from lightning import Trainer
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 
 import configuration
@@ -22,18 +19,17 @@ from attacks.vec2text.search import Round
 from callbacks.iterative_correction import IterativeCorrection
 from callbacks.predictions import Predictions
 from callbacks.testing import of_the_test
-from datamodules.inversion import InversionDataModule
-from defenses.identity import Identity
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
-from examples import Example, Split
 from models.predictions import Prediction, Targets
 from reports.correction_chart import corrections, hypothesis_charts, story
 from reports.results import Results
 from reports.sections import correction, hypotheses
 from run_directory import layout
 from scoring.models import ScoringModels
-from support import tiny_vec2text
+from support import tiny_settings
+from support.assembled import Texts, data_module, quiet_trainer
+from support.files import load, read_lines, write_lines
 from support.letters import Letters
 from support.offline_wandb import recorded
 
@@ -44,11 +40,6 @@ WAYS = [
     ["a dog ran in a park"],
     ["<b>we</b> all day long", "we sing all day long"],
 ]
-
-
-class Source:
-    def load(self) -> Mapping[Split, Sequence[Example]]:
-        return {"train": [], "test": [Example(i, text) for i, text in enumerate(TEXTS)]}
 
 
 class Fixer(Attack):
@@ -84,22 +75,15 @@ def run(
     tmp_path: Path, attack: Attack, callback: IterativeCorrection, batch: int = 2, logger: Logger | None = None
 ) -> Path:
     embedder = CachedEmbedder(Letters(), tmp_path / "cache")
-    data = InversionDataModule(Source(), eval_batch_size=batch)
-    data.connect(embedder, Identity())
+    data = data_module(Texts(train=[], test=TEXTS), Letters(), tmp_path, eval_batch_size=batch)
     attack.connect(tmp_path / "artifacts", embedder)
     callback.check(attack)
-    trainer = Trainer(
-        accelerator="cpu", enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        use_distributed_sampler=False,
+    trainer = quiet_trainer(
         logger=logger or CSVLogger(tmp_path, name="metrics", version=""),
         callbacks=[Predictions(tmp_path / "run", embedder, None, ScoringModels()), callback],
-    )  # fmt: skip
+    )
     trainer.test(attack, data, verbose=False)
     return tmp_path / "run"
-
-
-def load(path: Path) -> Any:
-    return json.loads(path.read_text())
 
 
 def results(directory: Path) -> Results:
@@ -123,7 +107,7 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     assert table[1, 2]["bleu"] == table[2, 1]["bleu"] > table[1, 0]["bleu"]
 
 
-def test_the_last_step_agrees_with_the_figures_of_predictions(tmp_path: Path) -> None:
+def test_the_last_step_agrees_with_the_metrics_of_predictions(tmp_path: Path) -> None:
     """The same texts, scored in the two places."""
     directory = run(tmp_path, Fixer(), IterativeCorrection(steps=[0], beams=[1]))
     (row,) = load(directory / "corrections.json")["table"]
@@ -139,7 +123,7 @@ def test_the_queries_of_the_attack_are_those_of_its_own_setting(tmp_path: Path) 
 
 def test_lines_hold_the_steps_asked_for_and_those_that_changed_the_text(tmp_path: Path) -> None:
     directory = run(tmp_path, Fixer(), IterativeCorrection(steps=[0, 4], beams=[1]), batch=3)
-    lines = [json.loads(line) for line in (directory / "corrections.jsonl").read_text().splitlines()]
+    lines = read_lines(directory / "corrections.jsonl")
     assert [(line["index"], line["beams"], line["reference"]) for line in lines] == [
         (index, 1, text) for index, text in enumerate(TEXTS)
     ]
@@ -275,10 +259,10 @@ def test_one_override_turns_it_on_and_its_values_are_checked() -> None:
 # -- the scripts ------------------------------------------------------------------------------------------------------
 
 WHO = ["ada", "bob", "cleo", "dan", "eve", "fay"]
-SHORT = [*tiny_vec2text.FILES, "datamodule.batch_size=6"]
-INVERTER = [*tiny_vec2text.INVERTER, "attack.decoding.max_new_tokens=16", "trainer.max_steps=60"]
+SHORT = [*tiny_settings.FILES, "datamodule.batch_size=6"]
+INVERTER = [*tiny_settings.INVERTER, "attack.decoding.max_new_tokens=16", "trainer.max_steps=60"]
 CORRECTOR = [
-    *tiny_vec2text.CORRECTOR, "attack.max_new_tokens=16", "attack.search.steps=2",
+    *tiny_settings.CORRECTOR, "attack.max_new_tokens=16", "attack.search.steps=2",
     "attack.search.beams=2", "attack.hypotheses.later_rounds=0", "trainer.max_steps=5",
 ]  # fmt: skip
 
@@ -288,7 +272,7 @@ def test_both_scripts_take_it_for_a_real_corrector_and_refuse_it_for_others(tmp_
     texts = [f"{name} lives in {city} ." for name in WHO for city in ("paris", "rome", "oslo", "lima")]
     splits = ["test" if n % 4 == 0 else "valid" if n % 7 == 0 else "train" for n in range(len(texts))]
     rows = [{"text": text, "split": split} for text, split in zip(texts, splits, strict=True)]
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(tmp_path / "data.jsonl", rows)
     curve = ["callbacks=iterative_correction", "callbacks.iterative_correction.steps=[0,1,3]"]
 
     def trained(name: str, *lines: str) -> Path:

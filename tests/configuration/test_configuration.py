@@ -366,7 +366,7 @@ def run(tmp_path: Path) -> Path:
     return path
 
 
-def test_settings_and_amendments_are_told_apart(run: Path) -> None:
+def test_settings_and_amendments_are_distinguished(run: Path) -> None:
     settings, config = configuration.on_run("invert", [f"run={run}", "vectors=v.npy", "attack.decoding.beams=2"])
     assert (settings.output, settings.limit) == ("v.npy.texts.jsonl", None)
     assert (config.run_dir, config.attack.decoding.beams) == (str(run), 2)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -27,55 +29,64 @@ TARGETS = sorted(
     }
 )
 HEAVY = ("torch", "lightning", "transformers", "scipy", "torchmetrics")
+# Runs each command in a fork of a process that has imported what all scripts import first.
 WRAPPED = f"""
-import atexit, runpy, sys
-atexit.register(lambda: print("imported", *(name for name in {HEAVY} if name in sys.modules)))
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+import atexit, json, os, runpy, sys
+import configuration
+for number, command in enumerate(json.loads(sys.argv[1])):
+    if os.fork() == 0:
+        for descriptor, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{{sys.argv[2]}}/{{number}}.{{name}}", os.O_WRONLY | os.O_CREAT, 0o600), descriptor)
+        atexit.register(lambda: print("imported", *(name for name in {HEAVY} if name in sys.modules)))
+        sys.argv = command
+        runpy.run_path(command[0], run_name="__main__")
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 2, command
 """
 
 
-def answer(script: str, *arguments: str, folder: Path) -> list[str]:
-    """What a script says of mistakes, which it must do without an import of HEAVY and with code 2."""
-    done = subprocess.run(
-        [sys.executable, "-c", WRAPPED, str(ROOT / f"{script}.py"), *arguments],
-        cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (2, "imported\n"), done.stderr
-    return done.stderr.splitlines()
+def answers(*commands: list[str], folder: Path) -> list[list[str]]:
+    """What scripts say of mistakes, which they must do without an import of HEAVY and with code 2."""
+    given = json.dumps([[str(ROOT / f"{script}.py"), *arguments] for script, *arguments in commands])
+    with tempfile.TemporaryDirectory() as said:
+        done = subprocess.run(
+            [sys.executable, "-c", WRAPPED, given, said], cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found = [[(Path(said) / f"{n}.{kind}").read_text() for kind in ("out", "err")] for n in range(len(commands))]
+    assert all(out == "imported\n" for out, _ in found), found
+    return [errors.splitlines() for _, errors in found]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "messages"),
-    [
-        (["embedder=minilmm"], ["embedder=minilmm: did you mean minilm?"]),
-        (
-            ["attack.learning_rat=1", "attack.label_smoothing=2"],
-            [
-                "attack.learning_rat: unknown key, valid: backbone, decoding, label_smoothing, optimizer, prefix",
-                "attack.label_smoothing=2: must be less than 1.0",
-            ],
-        ),
-        (["attack.label_smoothing=2"], ["attack.label_smoothing=2: must be less than 1.0"]),
-        (
-            ["attack=llm", "attack/adapter=lora", "attack.adapter.rnk=3", "attack.adapter.rank=0"],
-            ["attack.adapter.rnk: unknown key, did you mean rank?", "attack.adapter.rank=0: must be at least 1"],
-        ),
-        (
-            ["trainer.enable_autolog_hparams=true", "trainer.max_steps=many"],
-            [
-                "trainer.enable_autolog_hparams: not set by the chosen option; to set it, write "
-                "+trainer.enable_autolog_hparams=true",
-                "trainer.max_steps=many: must be an integer",
-            ],
-        ),
-        (["defense.levl=1"], ["defense.levl: unknown key, valid: adaptive, hypotheses"]),
-    ],
-)
-def test_training_answers_mistakes_without_heavy_imports(
-    tmp_path: Path, overrides: list[str], messages: list[str]
-) -> None:
-    assert answer("train", *overrides, folder=tmp_path) == messages
+MISTAKES: list[tuple[list[str], list[str]]] = [
+    (["embedder=minilmm"], ["embedder=minilmm: did you mean minilm?"]),
+    (
+        ["attack.learning_rat=1", "attack.label_smoothing=2"],
+        [
+            "attack.learning_rat: unknown key, valid: backbone, decoding, label_smoothing, optimizer, prefix",
+            "attack.label_smoothing=2: must be less than 1.0",
+        ],
+    ),
+    (["attack.label_smoothing=2"], ["attack.label_smoothing=2: must be less than 1.0"]),
+    (
+        ["attack=llm", "attack/adapter=lora", "attack.adapter.rnk=3", "attack.adapter.rank=0"],
+        ["attack.adapter.rnk: unknown key, did you mean rank?", "attack.adapter.rank=0: must be at least 1"],
+    ),
+    (
+        ["trainer.enable_autolog_hparams=true", "trainer.max_steps=many"],
+        [
+            "trainer.enable_autolog_hparams: not set by the chosen option; to set it, write "
+            "+trainer.enable_autolog_hparams=true",
+            "trainer.max_steps=many: must be an integer",
+        ],
+    ),
+    (["defense.levl=1"], ["defense.levl: unknown key, valid: adaptive, hypotheses"]),
+]
+
+
+def test_training_answers_mistakes_without_heavy_imports(tmp_path: Path) -> None:
+    found = answers(*(["train", *overrides] for overrides, _ in MISTAKES), folder=tmp_path)
+    assert found == [messages for _, messages in MISTAKES]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -88,26 +99,25 @@ def test_scripts_on_a_run_answer_mistakes_without_heavy_imports(tmp_path: Path) 
         "trainer.max_stps: unknown key, did you mean max_steps?",
         "attack.decoding.beams=0: must be at least 1",
     ]
-    assert answer("evaluate", *amended, folder=tmp_path) == messages
-    assert answer("invert", *amended, "vectors=v.npy", folder=tmp_path) == messages
-    assert answer("audit", *amended, "vectors=v.npy", folder=tmp_path) == messages
-    assert answer("evaluate", "run=rnu", folder=tmp_path) == ["run=rnu: no directory rnu, did you mean run?"]
-    assert answer("compare", "rnu", folder=tmp_path) == ["rnu: no directory rnu, did you mean run?"]
+    commands = [["evaluate", *amended], ["invert", *amended, "vectors=v.npy"], ["audit", *amended, "vectors=v.npy"]]
+    assert answers(*commands, folder=tmp_path) == [messages] * 3
+    found = answers(["evaluate", "run=rnu"], ["compare", "rnu"], folder=tmp_path)
+    assert found == [["run=rnu: no directory rnu, did you mean run?"], ["rnu: no directory rnu, did you mean run?"]]
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_source_file_tells_what_the_import_does(target: str) -> None:
     """The arguments of every class that a configuration names; a hint may be left to the import, but never differ."""
-    told, is_so = written(target), imported(target)
+    written_down, is_so = written(target), imported(target)
     if target == "datetime.timedelta":  # written in C
-        assert told is None
+        assert written_down is None
         return
-    assert told is not None
+    assert written_down is not None
     assert is_so is not None
-    assert list(told.required.items()) == list(is_so.required.items())
-    assert told.open_ended == is_so.open_ended
-    for name in told.required:
-        assert told.hint(name) is UNKNOWN or repr(told.hint(name)) == repr(is_so.hint(name)), name
+    assert list(written_down.required.items()) == list(is_so.required.items())
+    assert written_down.open_ended == is_so.open_ended
+    for name in written_down.required:
+        assert written_down.hint(name) is UNKNOWN or repr(written_down.hint(name)) == repr(is_so.hint(name)), name
 
 
 def test_what_no_file_tells_is_left_to_the_import() -> None:

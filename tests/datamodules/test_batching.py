@@ -1,4 +1,4 @@
-"""Batches: similar lengths, every example, the same on one rank and many; a killed epoch goes on where it was."""
+"""Batches: similar lengths, every example, the same on one rank and many; a killed epoch resumes where it was."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from datamodules.batching import (
     LengthBucketBatchSampler,
     ResumableLoader,
 )
+from support.assembled import quiet_trainer
 
 
 def lengths(count: int) -> Indices:
@@ -120,16 +121,13 @@ class Kill(Callback):
 
 def fit(directory: Path, *callbacks: Callback, resume: Path | None = None, count: int = 90, **options: Any) -> Recorder:
     model = Recorder()
-    trainer = lightning.Trainer(
-        accelerator="cpu",
+    trainer = quiet_trainer(
         max_epochs=options.pop("max_epochs", 3),
         default_root_dir=directory,
         callbacks=list(callbacks),
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         enable_checkpointing=any(isinstance(c, ModelCheckpoint) for c in callbacks),
         num_sanity_val_steps=0,
+        use_distributed_sampler=True,
         **options,
     )
     train = ResumableLoader(LengthBucketBatchSampler(lengths(count), 8, seed=3), read)
@@ -147,7 +145,7 @@ def fit(directory: Path, *callbacks: Callback, resume: Path | None = None, count
     [(5, 1), (7, 3), (11, 11), (12, 1), (13, 1), (23, 1), (24, 12), (30, 4), (35, 5)],
 )
 @pytest.mark.parametrize("validate_every", [None, 5])
-def test_a_killed_run_goes_on_at_the_next_batch(tmp_path: Path, killed_at: int, every: int, validate_every: int | None):
+def test_a_killed_run_resumes_at_the_next_batch(tmp_path: Path, killed_at: int, every: int, validate_every: int | None):
     """12 batches an epoch; a checkpoint every so many steps, then death, then the rest."""
     options: dict[str, Any] = {"val_check_interval": validate_every} if validate_every else {}
     undisturbed = fit(tmp_path / "whole", **options).steps
@@ -161,7 +159,7 @@ def test_a_killed_run_goes_on_at_the_next_batch(tmp_path: Path, killed_at: int, 
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_run_saved_at_the_end_of_an_epoch_goes_on_with_the_next(tmp_path: Path):
+def test_a_run_saved_at_the_end_of_an_epoch_resumes_with_the_next(tmp_path: Path):
     undisturbed = fit(tmp_path / "whole").steps
     saving = ModelCheckpoint(tmp_path / "saved", save_on_train_epoch_end=True, save_last=True)
     first = fit(tmp_path / "first", saving, max_epochs=1).steps

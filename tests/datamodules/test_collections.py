@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-import torch
 from torch import Tensor
 
 import configuration
@@ -22,10 +21,10 @@ from datamodules.collections.retrieval import Searchable
 from datamodules.collections.texts import CollectionTexts, begun
 from datamodules.inversion import InversionDataModule
 from defenses.base import Role
-from embedders.base import fingerprint_of
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example
+from support.letters import Letters
 
 DOCUMENTS = [
     {"_id": "d1", "title": "cats", "text": "a cat sat on the mat ."},
@@ -46,17 +45,6 @@ def beir(folder: Path, **changes: Any) -> Path:
         (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
     (folder / "qrels.tsv").write_text(changes.get("qrels", QRELS), encoding="utf-8")
     return folder
-
-
-class Letters:
-    """Counts of letters, so that texts that share letters lie near each other."""
-
-    dimension = 26
-    max_tokens = 64
-    fingerprint = fingerprint_of(kind="letters", used="test_collections")
-
-    def embed(self, texts: Sequence[str]) -> Tensor:
-        return torch.tensor([[0.01 + text.count(chr(97 + n)) for n in range(26)] for text in texts])
 
 
 class Negated:
@@ -177,7 +165,7 @@ def test_bad_collections_are_named_with_file_and_line(tmp_path: Path, changes: d
 
 def test_a_missing_directory_or_file_is_named_with_the_nearest(tmp_path: Path) -> None:
     folder = beir(tmp_path / "scifact")
-    with pytest.raises(InputError, match="no such directory, and no owner/name of the hub; did you mean scifact"):
+    with pytest.raises(InputError, match="did you mean scifact"):
         BeirCollection(str(tmp_path / "scifct")).read()
     (folder / "queries.jsonl").rename(folder / "query.jsonl")
     with pytest.raises(InputError, match=r"no queries.jsonl; did you mean query.jsonl"):
@@ -286,11 +274,11 @@ def test_a_collection_is_searched(tmp_path: Path) -> None:
     rankings = searchable.rankings(k=2)
     assert rankings is not None
     assert rankings[1][0] == "d2"
-    figures = searchable.retrieve()
-    assert figures is not None
-    assert figures["ndcg_at_10"].shape == (2,)
-    assert figures["recall_at_10"].tolist() == [1.0, 1.0]
-    assert figures["mrr_at_10"][1] == 1.0
+    metrics = searchable.retrieve()
+    assert metrics is not None
+    assert metrics["ndcg_at_10"].shape == (2,)
+    assert metrics["recall_at_10"].tolist() == [1.0, 1.0]
+    assert metrics["mrr_at_10"][1] == 1.0
 
 
 def test_a_defense_meets_queries_and_documents_in_their_roles(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import multiprocessing
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,16 @@ from defenses.base import Role
 from defenses.identity import Identity
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
-from examples import Example, Span, Split
+from examples import Example, Span
+from support.assembled import Texts, data_module, quiet_trainer
 from support.data_configs import declared
+from support.files import write_lines
 
 WORDS = ["a", "the", "cat", "sat", "mat", "ada", "wrote", "letters", "to", "paris", "engines", "unreadable", "rain"]
 
 
 class HashEmbedder:
-    """Eight numbers drawn from a hash of the text; remembers what it was sent."""
+    """Eight numbers sampled from a hash of the text; remembers what it was sent."""
 
     dimension = 8
     max_tokens = 512
@@ -49,19 +51,6 @@ class HashEmbedder:
 def vector(text: str) -> Tensor:
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
     return torch.from_numpy(np.random.default_rng(seed).normal(size=8).astype(np.float32))
-
-
-class Texts:
-    """A source of given texts."""
-
-    def __init__(self, **splits: Sequence[str | Example]) -> None:
-        self.splits = splits
-
-    def load(self) -> Mapping[Split, Sequence[Example]]:
-        return {
-            split: [text if isinstance(text, Example) else Example(i, text) for i, text in enumerate(texts)]
-            for split, texts in self.splits.items()
-        }  # type: ignore[return-value]
 
 
 class Doubling:
@@ -86,8 +75,8 @@ class Doubling:
 def sentences(count: int, seed: int = 0) -> list[str]:
     """Distinct sentences of 3 to 14 words."""
     generator = np.random.default_rng(seed)
-    drawn = {" ".join(generator.choice(WORDS, generator.integers(3, 15))) + f" {seed}{n}": None for n in range(count)}
-    return list(drawn)
+    made = {" ".join(generator.choice(WORDS, generator.integers(3, 15))) + f" {seed}{n}": None for n in range(count)}
+    return list(made)
 
 
 def corpus() -> Texts:
@@ -95,9 +84,7 @@ def corpus() -> Texts:
 
 
 def built(tmp_path: Path, source: Source, **options: Any) -> InversionDataModule:
-    datamodule = InversionDataModule(source, **options)
-    datamodule.connect(CachedEmbedder(HashEmbedder(), tmp_path / "cache"), Identity())
-    return datamodule
+    return data_module(source, HashEmbedder(), tmp_path, **options)
 
 
 def encode(texts: Sequence[str]) -> list[list[int]]:
@@ -237,7 +224,7 @@ def test_a_stage_embeds_only_what_it_needs_and_nothing_twice(tmp_path: Path):
     assert datamodule.embedder.queries.asked["training"] == 194
 
 
-def test_the_defense_is_fitted_to_training_vectors_once_and_told_role_and_epoch(tmp_path: Path):
+def test_the_defense_is_fitted_to_training_vectors_once_and_given_role_and_epoch(tmp_path: Path):
     defense = Doubling()
     datamodule = InversionDataModule(corpus(), batch_size=32)
     datamodule.connect(CachedEmbedder(HashEmbedder(), tmp_path), defense, adaptive=True)
@@ -289,7 +276,7 @@ def test_entities_of_the_training_texts(tmp_path: Path):
 
 def test_files_as_the_command_line_gives_them(tmp_path: Path):
     rows = [{"said": text, "part": part} for part in ("train", "dev", "test") for text in sentences(9, len(part))]
-    (tmp_path / "my.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(tmp_path / "my.jsonl", rows)
     datamodule = declared(
         "files", 3, path=str(tmp_path / "my.jsonl"), text_field="said", split_field="part", max_tokens=5
     )
@@ -340,16 +327,9 @@ def run_lightning(folder: Path, devices: int) -> None:
     datamodule = InversionDataModule(corpus(), batch_size=16, eval_batch_size=4)
     datamodule.connect(CachedEmbedder(HashEmbedder(), folder / "cache"), Identity())
     model = Probe(folder)
-    trainer = lightning.Trainer(
-        accelerator="cpu",
-        devices=devices,
-        strategy="ddp_fork" if devices > 1 else "auto",
-        max_epochs=1,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+    strategy = "ddp_fork" if devices > 1 else "auto"
+    trainer = quiet_trainer(
+        devices=devices, strategy=strategy, max_epochs=1, num_sanity_val_steps=0, use_distributed_sampler=True
     )
     trainer.fit(model, datamodule=datamodule)
     trainer.test(model, datamodule=datamodule, verbose=False)

@@ -1,4 +1,4 @@
-"""Languages: which texts are kept, how a limit is shared, sets in several languages, figures of each."""
+"""Languages: which texts are kept, how a limit is shared, sets in several languages, metrics of each."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from metrics.scored import Scored
 from metrics.scoring import score
 from reports.language_table import language_table
 from support.data_configs import declared
+from support.files import read_lines, write_lines
 from support.processes import ROOT
 from train import train
 
@@ -45,7 +46,7 @@ def parallel(tmp_path: Path) -> Path:
         for language, texts in WORDS.items()
         for text, split in zip(texts, splits, strict=True)
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_lines(path, rows)
     return path
 
 
@@ -122,7 +123,7 @@ def test_texts_are_cut_by_a_tokenizer_of_their_languages(tmp_path: Path) -> None
     long = [" ".join(f"Haus{number} schön" for number in range(start, start + 90)) for start in range(3)]
     path = tmp_path / "long.jsonl"
     rows = [{"text": text, "language": "de", "split": split} for text, split in zip(long, SPLITS, strict=True)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_lines(path, rows)
     tokenizer = train_tokenizer(long, 300)
     tokenizer.save_pretrained(tmp_path / "pieces")
     for size in (32, 64, 128):
@@ -177,27 +178,27 @@ def test_mtg_wants_a_folder(tmp_path: Path) -> None:
     assert languages_of(found) == {"train": ["de"], "valid": ["de"], "test": ["en"]}
 
 
-# -- figures ----------------------------------------------------------------------------------------------------------
+# -- metrics ----------------------------------------------------------------------------------------------------------
 
 
-def test_figures_of_each_language_by_hand() -> None:
+def test_metrics_of_each_language_by_hand() -> None:
     rows = [
         Scored("der Hund", "der Hund", cosine=1.0, language="de"),
         Scored("ein Haus", "ein Baum", cosine=0.5, language="de"),
         Scored("a red dog runs", "a red dog runs", cosine=0.9, language="en"),
         Scored("unnamed", "nothing", cosine=0.0),
     ]
-    figures = score(rows)
-    assert (figures["exact_match/de"], figures["exact_match/en"]) == (50.0, 100.0)
-    assert (figures["token_f1/de"], figures["token_f1/en"]) == (75.0, 100.0)
-    assert (figures["cosine/de"], figures["cosine/en"]) == (0.75, 0.9)
-    assert (figures["examples/de"], figures["examples/en"], figures["examples"]) == (2, 1, 4)
-    assert figures["bleu/en"] == pytest.approx(100.0)
+    metrics = score(rows)
+    assert (metrics["exact_match/de"], metrics["exact_match/en"]) == (50.0, 100.0)
+    assert (metrics["token_f1/de"], metrics["token_f1/en"]) == (75.0, 100.0)
+    assert (metrics["cosine/de"], metrics["cosine/en"]) == (0.75, 0.9)
+    assert (metrics["examples/de"], metrics["examples/en"], metrics["examples"]) == (2, 1, 4)
+    assert metrics["bleu/en"] == pytest.approx(100.0)
     for key in ("bleu", "rougeL", "token_f1", "exact_match", "cosine"):  # each as if the language were alone
-        assert figures[f"{key}/de"] == score(rows[:2])[key]
+        assert metrics[f"{key}/de"] == score(rows[:2])[key]
 
 
-def test_one_language_has_no_figures_of_its_own() -> None:
+def test_one_language_has_no_metrics_of_its_own() -> None:
     for language in ("de", None):
         assert not [key for key in score([Scored("der Hund", "der Hund", language=language)]) if "/" in key]
 
@@ -224,13 +225,13 @@ def test_a_run_on_one_language_is_tested_on_another(parallel: Path, tmp_path: Pa
     ]  # fmt: skip
     run = tmp_path / "run"
     train(configuration.compose("train", [*overrides, f"run_dir={run}", "datamodule.train_languages=[de]"]))
-    figures = json.loads((run / "metrics.json").read_text())
-    assert [figures[f"examples/{language}"] for language in ("de", "en", "fr")] == [1, 1, 1]
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert [metrics[f"examples/{language}"] for language in ("de", "en", "fr")] == [1, 1, 1]
     assert "Languages" in (run / "report.html").read_text(encoding="utf-8")
     output = tmp_path / "cross"
     given = [f"run={run}", f"output_dir={output}", "datamodule.test_languages=[fr]"]
     evaluate(*configuration.on_run("evaluate", given))
-    rows = [json.loads(line) for line in (output / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = read_lines(output / "predictions.jsonl")
     assert [row["reference"] for row in rows] == ["il chante"]
 
 

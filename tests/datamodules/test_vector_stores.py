@@ -108,7 +108,7 @@ def test_every_store_gives_its_ids_and_the_vectors_under_them(kind: str, tmp_pat
         assert vector == pytest.approx(truth[one], abs=1e-6)
 
 
-def test_a_sample_is_drawn_at_random_by_its_seed_and_holds_what_is_wanted(tmp_path: Path) -> None:
+def test_a_sample_is_random_by_its_seed_and_holds_what_is_wanted(tmp_path: Path) -> None:
     store = open_store(npy(tmp_path), WIDTH)
     one, same, other = (sample_store(store, WIDTH, limit=8, seed=seed, wanted=[29, 3]) for seed in (0, 0, 1))
     assert one.positions == same.positions != other.positions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import OmegaConf
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -34,8 +33,9 @@ from errors import InputError
 from examples import Example
 from run_directory import layout
 from run_directory.config_file import read_config
-from run_directory.trust import trusting
-from support import tiny_vec2text
+from support import tiny_settings
+from support.files import metrics_of, rows_of, write_lines
+from support.places import Place
 
 KEY = "a key that nobody guesses"
 
@@ -71,59 +71,16 @@ def data(tmp_path: Path) -> Path:
                     rows.append({"text": text, "split": "valid", "language": language})
                     rows.append({"text": text, "split": "test", "language": language})
     path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_lines(path, rows)
     return path
 
 
-class Place:
-    """Composes as the scripts do, with the small embedder in the place of a real one."""
-
-    def __init__(self, folder: Path, data: Path) -> None:
-        self.folder, self.data = folder, data
-
-    def train(self, name: str, *lines: str) -> Path:
-        from train import train
-
-        common = [
-            "attack=nearest_neighbor", "datamodule=files", f"datamodule.path={self.data}", "logger=none",
-            "datamodule.split_field=split", "datamodule.language_field=language", "datamodule.drop_repeated=false",
-            "trainer=cpu", "trainer.precision=32-true", "~callbacks.progress", f"run_dir={self.folder / name}",
-            f"cache_dir={self.folder / 'cache'}",
-        ]  # fmt: skip
-        config = self._small(configuration.compose("train", [*common, *lines]))
-        assert configuration.check(config) == []
-        with trusting(__name__):  # of a run that another is built from
-            train(config)
-        return self.folder / name
-
-    def evaluate(self, run: Path, name: str, *lines: str) -> Path:
-        from evaluate import evaluate
-
-        with trusting(__name__):  # of a run that the run is built from
-            evaluate(
-                *configuration.on_run(
-                    "evaluate", [f"run={run}", f"output_dir={self.folder / name}", f"trust={__name__}", *lines]
-                )
-            )
-        return self.folder / name
-
-    def _small(self, config: DictConfig) -> DictConfig:
-        with open_dict(config):
-            config.embedder = OmegaConf.create({"_target_": f"{__name__}.Trigrams"})
-        return config
+COMMON = [*tiny_settings.NEIGHBOR, "datamodule.language_field=language", "datamodule.drop_repeated=false"]
 
 
 @pytest.fixture
 def place(tmp_path: Path, data: Path) -> Place:
-    return Place(tmp_path, data)
-
-
-def metrics(run: Path) -> dict[str, Any]:
-    return read_json(run / layout.METRICS)
-
-
-def rows(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / layout.PREDICTIONS).read_text(encoding="utf-8").splitlines()]
+    return Place(tmp_path, data, COMMON, {"_target_": f"{__name__}.Trigrams"})
 
 
 def texts(count: int) -> list[Example]:
@@ -184,7 +141,8 @@ def test_what_is_misspelt(line: str, message: str) -> None:
 
 def test_lists_are_not_swept_over() -> None:
     (message,) = survey("train", ["defense=[masking,noise],none"], multirun=True)[1]
-    assert message == "defense=[masking,noise],none: lists of defense cannot be swept over; start a run for each"
+    assert message.startswith("defense=[masking,noise],none: ")
+    assert "swept" in message
 
 
 # -- what the attacker's own texts are answered ----------------------------------------------------------------------
@@ -315,10 +273,10 @@ def test_a_fitted_defense_goes_from_training_to_evaluation(place: Place, monkeyp
     chain, of_it = "defense=[rounding,product_quantization]", "defense.product_quantization"
     quantised = [chain, "defense.rounding.step=1e-3", f"{of_it}.subvectors=4", f"{of_it}.centroids=6"]
     run = place.train("run", *quantised)
-    first = metrics(run)
+    first = metrics_of(run)
     assert first["cosine"] < 0.9999
     assert first["cosine_clean"] > first["cosine"]
-    assert set(rows(run)[0]) >= {"cosine", "cosine_clean"}
+    assert set(rows_of(run)[0]) >= {"cosine", "cosine_clean"}
     with safe_open(run / "artifacts" / "defense.safetensors", framework="pt") as file:
         assert file.get_tensor("product_quantization/codebooks").shape == (4, 6, 4)
 
@@ -326,19 +284,19 @@ def test_a_fitted_defense_goes_from_training_to_evaluation(place: Place, monkeyp
         raise AssertionError("fitted anew")
 
     monkeypatch.setattr(ProductQuantization, "fit", never)
-    assert rows(place.evaluate(run, "again")) == rows(run)
-    assert rows(place.evaluate(run, "the same in words", *quantised)) == rows(run)
+    assert rows_of(place.evaluate(run, "again")) == rows_of(run)
+    assert rows_of(place.evaluate(run, "the same in words", *quantised)) == rows_of(run)
     monkeypatch.undo()
     other = place.evaluate(run, "finer", *quantised[:3], f"{of_it}.centroids=24")
-    assert metrics(other)["cosine_clean"] > first["cosine_clean"]
+    assert metrics_of(other)["cosine_clean"] > first["cosine_clean"]
 
 
 @pytest.mark.slow
 def test_an_evaluation_fits_its_defense_to_the_training_text_of_the_run(place: Place, tmp_path: Path) -> None:
     run = place.train("run")
-    assert metrics(run)["cosine_clean"] is None
-    assert "cosine_clean" not in rows(run)[0]
-    assert metrics(run)["exact_match"] == 100
+    assert metrics_of(run)["cosine_clean"] is None
+    assert "cosine_clean" not in rows_of(run)[0]
+    assert metrics_of(run)["exact_match"] == 100
     assert not (run / "artifacts" / "defense.safetensors").exists()
     seen = {}
     for name, lines in {
@@ -346,8 +304,8 @@ def test_an_evaluation_fits_its_defense_to_the_training_text_of_the_run(place: P
         "german": ["datamodule.test_languages=[de]"],  # fitted to the same training text
     }.items():
         output = place.evaluate(run, name, "defense=[language_agnostic,rounding]", "defense.rounding.step=1e-4", *lines)
-        seen[name] = {row["reference"]: row["cosine_clean"] for row in rows(output)}
-        found = {row["reference"]: row["cosine"] for row in rows(output)}
+        seen[name] = {row["reference"]: row["cosine_clean"] for row in rows_of(output)}
+        found = {row["reference"]: row["cosine"] for row in rows_of(output)}
         assert all(found[text] != seen[name][text] for text in found)
         assert read_config(output).choices.defense == "language_agnostic+rounding"
     assert len(seen["german"]) == 12
@@ -361,9 +319,9 @@ def test_a_rotation_stops_who_does_not_know_it(place: Place, monkeypatch: pytest
     monkeypatch.setenv("UNEMBED_ROTATION_KEY", KEY)
     naive = place.train("naive", "defense=rotation")
     adaptive = place.train("adaptive", "defense=rotation", "defense.adaptive=true", "defense.hypotheses=defended")
-    assert metrics(naive)["exact_match"] < 30
-    assert metrics(adaptive)["exact_match"] == 100
-    assert metrics(adaptive)["cosine"] == metrics(adaptive)["cosine_clean"] == pytest.approx(1)
+    assert metrics_of(naive)["exact_match"] < 30
+    assert metrics_of(adaptive)["exact_match"] == 100
+    assert metrics_of(adaptive)["cosine"] == metrics_of(adaptive)["cosine_clean"] == pytest.approx(1)
     assert read_json(adaptive / layout.BASELINE)["exact_match"] == 100
     for path in adaptive.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes()
@@ -374,7 +332,7 @@ def test_a_rotation_stops_who_does_not_know_it(place: Place, monkeypatch: pytest
     with pytest.raises(Exception, match="UNEMBED_ROTATION_KEY") as raised:
         place.train("no key", "defense=rotation")
     assert isinstance(raised.value.__cause__, InputError)
-    assert not (place.folder / "no key").exists()
+    assert not (place.base / "no key").exists()
 
 
 GENERATIVE = [
@@ -387,13 +345,13 @@ GENERATIVE = [
 
 @pytest.mark.slow
 def test_narrower_vectors_are_compared_with_hypotheses_where_these_are_defended(place: Place) -> None:
-    with pytest.raises(InputError, match=r"rerank=2: the attacked vectors have width 8.*defense\.hypotheses=defended"):
+    with pytest.raises(InputError, match=r"rerank=2: .* dimension 8 .*defense\.hypotheses=defended"):
         place.train("clean", *GENERATIVE)
     run = place.train("defended", *GENERATIVE, "defense.hypotheses=defended")
-    figures = metrics(run)
-    assert figures["queries"] > 0
-    assert figures["cosine"] is not None
-    assert figures["cosine"] != figures["cosine_clean"]
+    metrics = metrics_of(run)
+    assert metrics["queries"] > 0
+    assert metrics["cosine"] is not None
+    assert metrics["cosine"] != metrics["cosine_clean"]
     with pytest.raises(InputError, match="width 8 out of 16"):
         place.evaluate(run, "not told", "defense=truncation", "defense.dimensions=8")
     with pytest.raises(InputError, match="the weights of the checkpoint do not fit"):
@@ -401,10 +359,10 @@ def test_narrower_vectors_are_compared_with_hypotheses_where_these_are_defended(
 
 
 INVERTER = [
-    *tiny_vec2text.INVERTER, "attack.decoding.max_new_tokens=16", "trainer.max_steps=20", "trainer.max_time=null",
+    *tiny_settings.INVERTER, "attack.decoding.max_new_tokens=16", "trainer.max_steps=20", "trainer.max_time=null",
 ]  # fmt: skip
 CORRECTOR = [
-    *tiny_vec2text.CORRECTOR, "attack.max_new_tokens=16", "attack.search.steps=1",
+    *tiny_settings.CORRECTOR, "attack.max_new_tokens=16", "attack.search.steps=1",
     "attack.search.beams=1", "attack.hypotheses.later_rounds=0", "attack.hypotheses.noise=[0]", "trainer.max_steps=2",
     "trainer.max_time=null",
 ]  # fmt: skip
@@ -420,11 +378,11 @@ def test_a_corrector_learns_from_hypotheses_that_the_defended_service_answers(pl
     ):
         place.train("clean", *given)
     corrector = place.train("corrector", *given, "defense.hypotheses=defended")
-    figures = metrics(corrector)
-    assert figures["queries_per_target"] > 0
-    assert figures["cosine"] != figures["cosine_clean"]
+    metrics = metrics_of(corrector)
+    assert metrics["queries_per_target"] > 0
+    assert metrics["cosine"] != metrics["cosine_clean"]
     (described,) = [entry for name, entry in read_json(corrector / "artifacts" / "hypotheses.json").items()
                     if name.startswith("train")]  # fmt: skip
     assert sum(described["cosines"]) == 48  # all were compared in the width of the defense
-    again = metrics(place.evaluate(corrector, "again"))
-    assert (again["bleu"], again["cosine"]) == (figures["bleu"], pytest.approx(figures["cosine"]))
+    again = metrics_of(place.evaluate(corrector, "again"))
+    assert (again["bleu"], again["cosine"]) == (metrics["bleu"], pytest.approx(metrics["cosine"]))

@@ -57,11 +57,11 @@ def test_noise_does_not_depend_on_the_batches(sizes: list[int], role: Role) -> N
 
 
 def test_noise_is_normal_and_of_its_level() -> None:
-    drawn = Noise(level=0.25)(torch.zeros(2000, 50), texts(2000), "test") / 0.25
-    assert abs(float(drawn.mean())) < 5 / math.sqrt(drawn.numel())
-    assert abs(float(drawn.var()) - 1) < 5 * math.sqrt(2 / drawn.numel())
-    assert abs(float((drawn.abs() < 1).float().mean()) - math.erf(1 / math.sqrt(2))) < 0.01
-    correlations = torch.corrcoef(drawn.T) - torch.eye(50)
+    sampled = Noise(level=0.25)(torch.zeros(2000, 50), texts(2000), "test") / 0.25
+    assert abs(float(sampled.mean())) < 5 / math.sqrt(sampled.numel())
+    assert abs(float(sampled.var()) - 1) < 5 * math.sqrt(2 / sampled.numel())
+    assert abs(float((sampled.abs() < 1).float().mean()) - math.erf(1 / math.sqrt(2))) < 0.01
+    correlations = torch.corrcoef(sampled.T) - torch.eye(50)
     assert float(correlations.abs().max()) < 5 / math.sqrt(2000)
 
 
@@ -84,8 +84,8 @@ def test_no_two_uses_share_noise() -> None:
         (Example(4, "another data set's text"), "test", None, 0),
         (example, "test", None, 1),
     ]
-    drawn = [tuple(Noise(level=1.0, seed=seed)(zero, [e], role, epoch)[0].tolist()) for e, role, epoch, seed in uses]
-    assert len(set(drawn)) == len(uses)
+    sampled = [tuple(Noise(level=1.0, seed=seed)(zero, [e], role, epoch)[0].tolist()) for e, role, epoch, seed in uses]
+    assert len(set(sampled)) == len(uses)
     assert torch.equal(noise(zero, [example], "test"), noise(zero, [example], "test"))
 
 
@@ -250,7 +250,7 @@ def test_a_quantile_leaves_the_outermost_values_out() -> None:
     assert (defense.low.tolist(), defense.high.tolist()) == ([5.0], [95.0])
 
 
-def test_pieces_are_replaced_by_the_nearest_centroid() -> None:
+def test_subvectors_are_replaced_by_the_nearest_centroid() -> None:
     train, vectors = rows(300, 6), rows(25, 6, seed=1)
     defense = ProductQuantization(subvectors=3, centroids=8, iterations=4)
     defense.fit(train, texts(300))
@@ -258,10 +258,10 @@ def test_pieces_are_replaced_by_the_nearest_centroid() -> None:
     assert books.shape == (3, 8, 2)
     seen = defense(vectors, texts(25), "test")
     for row in range(25):  # brute force
-        for piece in range(3):
-            own = vectors[row, 2 * piece : 2 * piece + 2]
-            nearest = min(range(8), key=lambda n: float((books[piece, n] - own).square().sum()))
-            assert torch.equal(seen[row, 2 * piece : 2 * piece + 2], books[piece, nearest])
+        for part in range(3):
+            own = vectors[row, 2 * part : 2 * part + 2]
+            nearest = min(range(8), key=lambda n: float((books[part, n] - own).square().sum()))
+            assert torch.equal(seen[row, 2 * part : 2 * part + 2], books[part, nearest])
 
 
 def test_codebooks_are_those_of_k_means() -> None:
@@ -294,7 +294,7 @@ def test_quantisation_that_cannot_be_fitted() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 2.0, 20.0])
-def test_purmech_draws_its_angles_from_their_density(epsilon: float) -> None:
+def test_purmech_samples_its_angles_from_their_density(epsilon: float) -> None:
     """In two and three dimensions the distribution of the angle has a closed form."""
 
     def on_circle(t: float) -> float:
@@ -313,7 +313,7 @@ def test_purmech_draws_its_angles_from_their_density(epsilon: float) -> None:
 
 
 def test_purmech_keeps_its_promise() -> None:
-    """No piece of the circle is more than exp(epsilon * angle) times likelier for one vector than for another."""
+    """No part of the circle is more than exp(epsilon * angle) times likelier for one vector than for another."""
     epsilon, apart, count = 1.5, 1.0, 6000
     counts = []
     for seed, angle in enumerate((0.0, apart)):

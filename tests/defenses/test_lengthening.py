@@ -1,4 +1,4 @@
-"""Texts that were lengthened before they were embedded: figures compare with the originals, at the same places."""
+"""Texts that were lengthened before they were embedded: metrics compare with the originals, at the same places."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from examples import Example, Span
 from models.predictions import Prediction
 from reports.scoring import score_predictions
 from scoring.models import ScoringModels
+from support.files import write_lines
 
 ROWS: list[dict[str, Any]] = [
     {"text": "Ada lives in Paris", "longer": "As all know, Ada lives in Paris now", "spans": [[0, 3, "name"]]},
@@ -52,7 +53,7 @@ class Silent(Attack):
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
     path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    write_lines(path, ROWS)
     return path
 
 
@@ -78,7 +79,7 @@ def test_both_readings_have_the_same_references_at_the_same_places(tmp_path: Pat
 def test_what_is_cut_off_for_testing_does_not_depend_on_the_lengthening(tmp_path: Path) -> None:
     path = tmp_path / "all.jsonl"
     rows = [{"text": f"text {number}", "longer": f"{number * number} or so"} for number in range(50)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(path, rows)
     one = TextFiles(str(path), test_fraction=0.2).load()
     other = TextFiles(str(path), text_field="longer", original_field="text", test_fraction=0.2).load()
     assert [e.text for e in one["test"]] == [e.reference for e in other["test"]]
@@ -111,15 +112,15 @@ def test_originals_that_lost_what_was_added_are_a_warning(tmp_path: Path, pairs:
 
 
 @pytest.mark.filterwarnings("ignore:.*blank")
-def test_figures_compare_with_the_original_and_cosines_with_what_was_embedded(tmp_path: Path, pairs: Path) -> None:
+def test_metrics_compare_with_the_original_and_cosines_with_what_was_embedded(tmp_path: Path, pairs: Path) -> None:
     data = opened(tmp_path, test=str(pairs), text_field="longer", original_field="text")
     data.setup("test")
     predictions = {0: Prediction((ROWS[0]["text"],)), 1: Prediction((ROWS[1]["longer"],)), 2: Prediction(("Eve",))}
-    rows, figures = score_predictions(predictions, data, data.embedder, None, Silent(), ScoringModels())
+    rows, metrics = score_predictions(predictions, data, data.embedder, None, Silent(), ScoringModels())
     assert [row["reference"] for row in rows] == ["Ada lives in Paris", "Bob is ill", "Eve left"]
-    assert figures["exact_match"] == pytest.approx(100 / 3)
-    assert figures["entity_recovery"] == 100
-    assert figures["token_recall"] == pytest.approx((100 + 100 + 50) / 3)
+    assert metrics["exact_match"] == pytest.approx(100 / 3)
+    assert metrics["entity_recovery"] == 100
+    assert metrics["token_recall"] == pytest.approx((100 + 100 + 50) / 3)
     assert rows[1]["cosine"] == pytest.approx(1)  # the lengthened text is what was attacked
     assert rows[0]["cosine"] < 0.99
 

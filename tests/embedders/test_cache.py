@@ -675,7 +675,7 @@ def test_progress_speaks_of_long_work_only(monkeypatch: pytest.MonkeyPatch, caps
             now[0] += 1.0
             long.advance(10)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "embedding: 40 of 1,000 texts (4%), 10 a second, about 1 min 36 s left"
+    assert [part in lines[0] for part in ("40 of 1,000 texts", "4%", "10 a second", "1 min 36 s left")] == [True] * 4
     assert len(lines) == 2  # then a line a minute
 
 

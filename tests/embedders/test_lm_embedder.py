@@ -22,13 +22,8 @@ from support.tiny_models import POSITIONS, VOCABULARY, tiny_language_model
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_language_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def reference(folder: Path) -> GPT2LMHeadModel:
-    model: GPT2LMHeadModel = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
+def reference(language_model: Path) -> GPT2LMHeadModel:
+    model: GPT2LMHeadModel = GPT2LMHeadModel.from_pretrained(language_model, dtype=torch.float32).eval()
     return model
 
 
@@ -43,8 +38,10 @@ INPUTS = [[5, 17, 3], [8], [5, 17, 4], [59, 0, 1, 2, 3, 4]]
 
 @pytest.mark.parametrize("top_k", [None, 4, 1, 0])
 @pytest.mark.parametrize("m", [1, 3])
-def test_rows_are_the_greedy_generation(folder: Path, reference: GPT2LMHeadModel, m: int, top_k: int | None) -> None:
-    model = LanguageModelEmbedder(str(folder), output_tokens=m, top_k=top_k)
+def test_rows_are_the_greedy_generation(
+    language_model: Path, reference: GPT2LMHeadModel, m: int, top_k: int | None
+) -> None:
+    model = LanguageModelEmbedder(str(language_model), output_tokens=m, top_k=top_k)
     rows = model.embed([written_ids(ids) for ids in INPUTS])
     assert rows.shape == (4, model.dimension)
     assert rows.dtype == torch.float32
@@ -65,16 +62,16 @@ def test_rows_are_the_greedy_generation(folder: Path, reference: GPT2LMHeadModel
             assert seen.logits is None
 
 
-def test_text_and_its_ids_are_one_input(folder: Path) -> None:
-    model = LanguageModelEmbedder(str(folder))
+def test_text_and_its_ids_are_one_input(language_model: Path) -> None:
+    model = LanguageModelEmbedder(str(language_model))
     assert model.ids("w0 w58 what") == [1, 59, 0]
     assert torch.equal(model.embed(["w0 w58"]), model.embed([written_ids([1, 59])]))
     assert model.embed([""]).isfinite().all()
     assert model.decode([1, 59]) == "w0 w58"
 
 
-def test_relaxed_inputs_at_a_corner_are_the_ids(folder: Path) -> None:
-    model = LanguageModelEmbedder(str(folder), output_tokens=2)
+def test_relaxed_inputs_at_a_corner_are_the_ids(language_model: Path) -> None:
+    model = LanguageModelEmbedder(str(language_model), output_tokens=2)
     ids = torch.tensor([[5, 17, 3], [5, 17, 4]])
     seen = model.observation.parse(model.observe(ids))
     weights = torch.nn.functional.one_hot(ids, VOCABULARY).float().requires_grad_(True)
@@ -93,14 +90,16 @@ def test_text_alone_agrees_where_the_greedy_output_is_the_same() -> None:
     assert observation.agrees(seen, logits).tolist() == [True, False]
 
 
-def test_what_is_seen_is_part_of_the_fingerprint(folder: Path, tmp_path: Path) -> None:
+def test_what_is_seen_is_part_of_the_fingerprint(language_model: Path, tmp_path: Path) -> None:
     fingerprints = {
-        LanguageModelEmbedder(str(folder), output_tokens=m, top_k=k).fingerprint for m in (1, 2) for k in (None, 0, 5)
+        LanguageModelEmbedder(str(language_model), output_tokens=m, top_k=k).fingerprint
+        for m in (1, 2)
+        for k in (None, 0, 5)
     }
     assert len(fingerprints) == 6
 
 
-def test_a_bad_model_says_so(folder: Path, tmp_path: Path) -> None:
+def test_a_bad_model_says_so(language_model: Path, tmp_path: Path) -> None:
     both = tiny_language_model(tmp_path / "bert", causal=False)
     with pytest.raises(InputError, match="no causal language model"):
         LanguageModelEmbedder(str(both)).embed(["w1"])
@@ -108,7 +107,7 @@ def test_a_bad_model_says_so(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="tokenizer has 81 ids and the model 60"):
         LanguageModelEmbedder(str(large)).embed([written_ids([70])])
     bare = tmp_path / "bare"
-    shutil.copytree(folder, bare, ignore=shutil.ignore_patterns("tokenizer*"))
+    shutil.copytree(language_model, bare, ignore=shutil.ignore_patterns("tokenizer*"))
     with pytest.raises(InputError, match="holds no tokenizer that could cut a text"):
         LanguageModelEmbedder(str(bare)).embed(["w1"])
     headless = tmp_path / "headless"
@@ -117,18 +116,18 @@ def test_a_bad_model_says_so(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="vocab_size"):
         LanguageModelEmbedder(str(headless)).embed(["w1"])
     with pytest.raises(InputError, match=r"top_k=61.*60 logits"):
-        LanguageModelEmbedder(str(folder), top_k=61).embed(["w1"])
+        LanguageModelEmbedder(str(language_model), top_k=61).embed(["w1"])
     with pytest.raises(InputError, match=r"output_tokens=17.*16 positions"):
-        LanguageModelEmbedder(str(folder), output_tokens=17).embed(["w1"])
+        LanguageModelEmbedder(str(language_model), output_tokens=17).embed(["w1"])
     with pytest.raises(InputError, match="token id 60"):
-        LanguageModelEmbedder(str(folder)).embed([written_ids([60])])
+        LanguageModelEmbedder(str(language_model)).embed([written_ids([60])])
     with pytest.raises(InputError, match="17 tokens"):
-        LanguageModelEmbedder(str(folder)).embed([written_ids([1] * (POSITIONS + 1))])
+        LanguageModelEmbedder(str(language_model)).embed([written_ids([1] * (POSITIONS + 1))])
 
 
-def test_random_tokens_are_different_and_apart(folder: Path) -> None:
+def test_random_tokens_are_different_and_apart(language_model: Path) -> None:
     source = RandomTokens(
-        str(folder), max_length=3, test_per_length=50, valid_per_length=5, train_per_length=100, seed=3
+        str(language_model), max_length=3, test_per_length=50, valid_per_length=5, train_per_length=100, seed=3
     )
     found = source.load()
     by_length = {
@@ -140,12 +139,12 @@ def test_random_tokens_are_different_and_apart(folder: Path) -> None:
     assert len(set(everything)) == len(everything)
     assert {token for tokens in everything for token in tokens or ()} == set(range(VOCABULARY))
     assert source.load() == found
-    assert RandomTokens(str(folder), max_length=3, test_per_length=50, seed=4).load()["test"] != found["test"]
+    assert RandomTokens(str(language_model), max_length=3, test_per_length=50, seed=4).load()["test"] != found["test"]
 
 
-def test_the_data_module_keeps_ids_whole(folder: Path, tmp_path: Path) -> None:
-    model = LanguageModelEmbedder(str(folder))
-    data = InversionDataModule(RandomTokens(str(folder), max_length=4, test_per_length=20), max_tokens=1)
+def test_the_data_module_keeps_ids_whole(language_model: Path, tmp_path: Path) -> None:
+    model = LanguageModelEmbedder(str(language_model))
+    data = InversionDataModule(RandomTokens(str(language_model), max_length=4, test_per_length=20), max_tokens=1)
     data.connect(CachedEmbedder(model, tmp_path), Identity())
     data.setup("test")
     examples = data.examples("test")
@@ -161,8 +160,8 @@ class Sentences:
         return {"test": [Example(0, text, spans=(Span(3, 5, "name"),) if len(text) > 2 else ()) for text in texts]}
 
 
-def test_texts_are_cut_to_tokens_with_their_labels(folder: Path) -> None:
-    found = CutTexts(Sentences(), str(folder), max_length=3).load()["test"]  # type: ignore[arg-type]
+def test_texts_are_cut_to_tokens_with_their_labels(language_model: Path) -> None:
+    found = CutTexts(Sentences(), str(language_model), max_length=3).load()["test"]  # type: ignore[arg-type]
     assert [(example.text, example.tokens, example.token_labels) for example in found] == [
         ("w7", (8,), (None,)),
         ("w5 w6", (6, 7), (None, "name")),
@@ -171,4 +170,4 @@ def test_texts_are_cut_to_tokens_with_their_labels(folder: Path) -> None:
         ("w8 w9 w10", (9, 10, 11), (None, "name", None)),
     ]
     with pytest.raises(InputError, match="min_length=5"):
-        CutTexts(Sentences(), str(folder), min_length=5, max_length=6).load()  # type: ignore[arg-type]
+        CutTexts(Sentences(), str(language_model), min_length=5, max_length=6).load()  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""embedder=openai against a real HTTP server on this machine that misbehaves when it is told to."""
+"""embedder=openai against a real HTTP server on this machine that misbehaves on demand."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_bytes_behind_an_answer_are_no_answer_to_the_next_request(server: Server
 
 
 def test_bytes_behind_a_packed_answer_are_not_kept(server: Server) -> None:
-    """zlib would collect them, and copy all that it has for each piece."""
+    """zlib would collect them, and copy all that it has for each part."""
     server.script = [lambda handler, body: handler.answer(
         gzip.compress(json.dumps({"data": rows(body)}).encode()) + bytes(2**24), Content_Encoding="gzip"
     )]  # fmt: skip

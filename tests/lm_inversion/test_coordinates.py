@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 import torch
 
 from attacks.lm_inversion.coordinates import Coordinates, neighbours
 from attacks.lm_inversion.losses import LogitLoss
 from attacks.lm_inversion.method import Rows
 from embedders.language_model import LanguageModelEmbedder
-from support.tiny_models import VOCABULARY, tiny_language_model
+from support.tiny_models import VOCABULARY
 
 TRUE = torch.tensor([[5, 17, 3], [12, 30, 8]])
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModelEmbedder:
-    return LanguageModelEmbedder(str(tiny_language_model(tmp_path_factory.mktemp("model"))), device="cpu")
-
-
-def rows_of(model: LanguageModelEmbedder) -> Rows:
-    seen = model.observation.parse(model.observe(TRUE))
-    return Rows(model, seen, 3, torch.ones(2).long(), (0, 1), (0, 0), 0, torch.tensor([[5, 17, 4], [12, 9, 8]]))
+def rows_of(tiny_lm: LanguageModelEmbedder) -> Rows:
+    seen = tiny_lm.observation.parse(tiny_lm.observe(TRUE))
+    return Rows(tiny_lm, seen, 3, torch.ones(2).long(), (0, 1), (0, 0), 0, torch.tensor([[5, 17, 4], [12, 9, 8]]))
 
 
 def test_what_is_tried() -> None:
@@ -34,8 +28,8 @@ def test_what_is_tried() -> None:
     assert tried.shape == (2, 2 + 6, 3)
 
 
-def test_a_step_finds_the_best_there_is(model: LanguageModelEmbedder) -> None:
-    rows, loss, places = rows_of(model), LogitLoss(), torch.tensor([1, 0])
+def test_a_step_finds_the_best_there_is(tiny_lm: LanguageModelEmbedder) -> None:
+    rows, loss, places = rows_of(tiny_lm), LogitLoss(), torch.tensor([1, 0])
     coordinates = Coordinates(loss, VOCABULARY)
     ids = torch.tensor([[9, 9, 3], [30, 40, 8]])
     state = coordinates.begin(ids.clone())
@@ -50,15 +44,15 @@ def test_a_step_finds_the_best_there_is(model: LanguageModelEmbedder) -> None:
             tried += [moved] if one_moved or one_exchanged else []
         inputs = torch.tensor(tried)
         seen = rows.seen[torch.full((len(inputs),), row)]
-        losses = loss(model.observation, seen, model.logits(inputs, seen.continuation))
+        losses = loss(tiny_lm.observation, seen, tiny_lm.logits(inputs, seen.continuation))
         assert found[row].tolist() == tried[int(losses.argmin())]
     assert torch.equal(state["ids"], found)
     assert state["spent"].min() > VOCABULARY + 3 * 3 - 2
     assert state["spent"].max() <= VOCABULARY + 2 * 3 + 3 * 3
 
 
-def test_a_round_without_a_change_leads_elsewhere(model: LanguageModelEmbedder) -> None:
-    rows = rows_of(model)
+def test_a_round_without_a_change_leads_elsewhere(tiny_lm: LanguageModelEmbedder) -> None:
+    rows = rows_of(tiny_lm)
     coordinates = Coordinates(LogitLoss(), 8)
     state = coordinates.begin(TRUE.clone())
     for step in (0, 1):
@@ -72,4 +66,4 @@ def test_a_round_without_a_change_leads_elsewhere(model: LanguageModelEmbedder) 
     again = coordinates.begin(TRUE.clone())
     again["unchanged"] += 2
     coordinates.step(again, rows, torch.full((2,), 2))
-    assert torch.equal(again["ids"], state["ids"])  # drawn from the seed, the example and the iteration
+    assert torch.equal(again["ids"], state["ids"])  # sampled from the seed, the example and the iteration

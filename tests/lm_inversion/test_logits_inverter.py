@@ -1,4 +1,4 @@
-"""The logits inverter: what its prefix does to logits, whose tokens it writes, a run from training to figures."""
+"""The logits inverter: what its prefix does to logits, whose tokens it writes, a run from training to metrics."""
 
 from __future__ import annotations
 
@@ -18,13 +18,8 @@ from embedders.minilm import MiniLM
 from errors import InputError
 from examples import written_ids
 from models.predictions import Targets
-from support.tiny_models import VOCABULARY, tiny_language_model
+from support.tiny_models import VOCABULARY
 from train import train
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_language_model(tmp_path_factory.mktemp("model"))
 
 
 def prefix(**settings: float) -> ChunkedLogits:
@@ -34,12 +29,12 @@ def prefix(**settings: float) -> ChunkedLogits:
     return made
 
 
-def test_a_piece_of_the_logits_reaches_its_own_vector_alone() -> None:
+def test_a_chunk_of_the_logits_reaches_its_own_vector_alone() -> None:
     made = prefix(adaptation=0.0).eval()
     logits = torch.randn(2, 10)
     before = made(logits)
     assert before.shape == (2, 4, 6)
-    logits[:, 3] += 1  # of the second piece: 10 logits in 4 pieces of 3, the last of which holds one
+    logits[:, 3] += 1  # of the second chunk: 10 logits in 4 chunks of 3, the last of which holds one
     changed = (made(logits) != before).any(2)
     assert changed.tolist() == [[False, True, False, False]] * 2
 
@@ -68,9 +63,9 @@ def test_the_average_is_part_of_a_checkpoint() -> None:
     assert int(again.batches) == 1
 
 
-def overrides(folder: Path, tmp_path: Path) -> list[str]:
+def overrides(language_model: Path, tmp_path: Path) -> list[str]:
     return [
-        "attack=logits_inverter", "embedder=language_model", f"embedder.model={folder}", "embedder.device=cpu",
+        "attack=logits_inverter", "embedder=language_model", f"embedder.model={language_model}", "embedder.device=cpu",
         "datamodule=random_tokens", "datamodule.source.max_length=2", "datamodule.source.test_per_length=6",
         "datamodule.source.valid_per_length=4", "datamodule.source.train_per_length=40", "attack.backbone.width=32",
         "attack.backbone.heads=2", "attack.backbone.encoder_layers=1", "attack.backbone.decoder_layers=1",
@@ -87,8 +82,8 @@ def attack_of(config: object, tmp_path: Path) -> tuple[LogitsInverter, LanguageM
     return attack, model
 
 
-def test_its_ids_are_the_models_and_two_of_its_own(folder: Path, tmp_path: Path) -> None:
-    attack, model = attack_of(configuration.compose("train", overrides(folder, tmp_path)), tmp_path)
+def test_its_ids_are_the_models_and_two_of_its_own(language_model: Path, tmp_path: Path) -> None:
+    attack, model = attack_of(configuration.compose("train", overrides(language_model, tmp_path)), tmp_path)
     attack.prepare([], tmp_path / "artifacts")
     attack.load(tmp_path / "artifacts")
     end = attack.tokenizer.eos_token_id
@@ -107,8 +102,8 @@ def test_its_ids_are_the_models_and_two_of_its_own(folder: Path, tmp_path: Path)
         assert one.search is None  # it claims nothing
 
 
-def test_one_with_tokens_of_its_own_writes_text(folder: Path, tmp_path: Path) -> None:
-    attack, model = attack_of(configuration.compose("train", overrides(folder, tmp_path)), tmp_path)
+def test_one_with_tokens_of_its_own_writes_text(language_model: Path, tmp_path: Path) -> None:
+    attack, model = attack_of(configuration.compose("train", overrides(language_model, tmp_path)), tmp_path)
     text = TextLogitsInverter(attack.backbone, attack.prefix, attack.optimizer_settings, attack.decoding)
     text.connect(tmp_path / "artifacts", attack.oracle)
     text.prepare([], tmp_path / "artifacts")
@@ -117,9 +112,9 @@ def test_one_with_tokens_of_its_own_writes_text(folder: Path, tmp_path: Path) ->
     assert text.input_ids([8, 4, text.tokenizer.eos_token_id], model) == [8, 4]
 
 
-def test_other_observations_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_other_observations_are_refused(language_model: Path, tmp_path: Path) -> None:
     for key, value in (("top_k", 5), ("output_tokens", 3)):
-        config = configuration.compose("train", [*overrides(folder, tmp_path), f"embedder.{key}={value}"])
+        config = configuration.compose("train", [*overrides(language_model, tmp_path), f"embedder.{key}={value}"])
         attack, model = attack_of(config, tmp_path)
         with pytest.raises(InputError, match=rf"^embedder\.{key}={value}: .* take embedder\.{key}=(null|1)$"):
             attack.check_embedder(CachedEmbedder(model, tmp_path / "cache"))
@@ -127,8 +122,8 @@ def test_other_observations_are_refused(folder: Path, tmp_path: Path) -> None:
         attack.check_embedder(CachedEmbedder(MiniLM(), tmp_path / "cache"))
 
 
-def test_a_run_from_training_to_figures(folder: Path, tmp_path: Path) -> None:
-    train(configuration.compose("train", overrides(folder, tmp_path)))
+def test_a_run_from_training_to_metrics(language_model: Path, tmp_path: Path) -> None:
+    train(configuration.compose("train", overrides(language_model, tmp_path)))
     rows = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text("utf-8").splitlines()]
     assert len(rows) == 12
     assert all(len(row["prediction_tokens"]) <= 32 and len(row["reference_tokens"]) in (1, 2) for row in rows)

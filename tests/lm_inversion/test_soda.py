@@ -1,4 +1,4 @@
-"""SODA against brute force over all inputs, alone and among others, of unknown length, killed and gone on with."""
+"""SODA against brute force over all inputs, alone and among others, of unknown length, killed and resumed."""
 
 from __future__ import annotations
 
@@ -21,17 +21,12 @@ from embedders.observation import Observation
 from errors import InputError
 from models.predictions import Prediction, Targets
 from run_directory.batch_cache import BatchCache, Unfinished
-from support.tiny_models import POSITIONS, VOCABULARY, tiny_language_model
+from support.tiny_models import POSITIONS, VOCABULARY
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_language_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def oracle(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> CachedEmbedder:
-    return CachedEmbedder(LanguageModelEmbedder(str(folder)), tmp_path_factory.mktemp("cache"))
+def oracle(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> CachedEmbedder:
+    return CachedEmbedder(LanguageModelEmbedder(str(language_model)), tmp_path_factory.mktemp("cache"))
 
 
 def attack(oracle: CachedEmbedder | None, **settings: Any) -> SODA:
@@ -78,7 +73,7 @@ def test_what_is_verified_is_what_brute_force_finds(oracle: CachedEmbedder) -> N
 
 
 def test_a_target_alone_among_others_and_after_others_left(oracle: CachedEmbedder) -> None:
-    together = run(attack(oracle, slots=2), oracle, PAIRS)  # waiting targets take the slots of solved ones
+    together = run(attack(oracle, slots=2), oracle, PAIRS)  # waiting targets become active as others are solved
     assert len({iterations(p) for p in together}) > 2  # they left one by one
     wide = run(attack(oracle, slots=32), oracle, PAIRS)
     alone = [run(attack(oracle), oracle, [pair], first=place)[0] for place, pair in enumerate(PAIRS)]
@@ -127,13 +122,13 @@ def test_bias_correction_makes_the_first_step_one_learning_rate(oracle: CachedEm
     torch.testing.assert_close(state["z"].abs(), torch.full((1, 2, VOCABULARY), 0.01), rtol=1e-3, atol=0)
 
 
-def test_resets_draw_from_the_target_alone(oracle: CachedEmbedder) -> None:
+def test_resets_sample_from_the_target_alone(oracle: CachedEmbedder) -> None:
     """A target's random numbers come from its example, length, restart and iteration, not from its row."""
     model = oracle.embedder
     assert isinstance(model, LanguageModelEmbedder)
     made = attack(oracle, reset_state=7, decay=0.9)
 
-    def drawn(examples: tuple[int, ...], restarts: tuple[int, ...], iterations: list[int]) -> Tensor:
+    def sampled(examples: tuple[int, ...], restarts: tuple[int, ...], iterations: list[int]) -> Tensor:
         seen = model.observation.parse(observed(oracle, [(5, 17)] * len(examples)))
         best = torch.full((len(examples), 2), -1)
         rows = Rows(model, seen, 2, torch.tensor(iterations), examples, restarts, 0, best)
@@ -141,12 +136,12 @@ def test_resets_draw_from_the_target_alone(oracle: CachedEmbedder) -> None:
         made.step(state, rows)
         return state["z"]
 
-    one, two = drawn((4, 9), (0, 0), [7, 14]), drawn((9, 4, 4), (0, 0, 1), [14, 7, 7])
+    one, two = sampled((4, 9), (0, 0), [7, 14]), sampled((9, 4, 4), (0, 0, 1), [14, 7, 7])
     assert torch.equal(one[0], two[1])
     assert torch.equal(one[1], two[0])
     assert not torch.equal(two[1], two[2])
     assert float(one.std()) == pytest.approx(0.1, rel=0.15)
-    assert not torch.equal(drawn((4,), (0,), [14]), drawn((4,), (0,), [7]))
+    assert not torch.equal(sampled((4,), (0,), [14]), sampled((4,), (0,), [7]))
 
 
 def test_lengths_are_tried_upwards(oracle: CachedEmbedder) -> None:
@@ -176,9 +171,9 @@ def test_passes_are_counted(oracle: CachedEmbedder) -> None:
 
 
 @pytest.mark.parametrize(("top_k", "m", "loss"), [(10, 1, LogitLoss()), (0, 4, TextLoss()), (0, 4, TextLoss(log=True))])
-def test_less_is_seen(folder: Path, tmp_path: Path, top_k: int, m: int, loss: Any) -> None:
+def test_less_is_seen(language_model: Path, tmp_path: Path, top_k: int, m: int, loss: Any) -> None:
     """What is verified gives the very observation, be it the input or another."""
-    oracle = CachedEmbedder(LanguageModelEmbedder(str(folder), output_tokens=m, top_k=top_k), tmp_path)
+    oracle = CachedEmbedder(LanguageModelEmbedder(str(language_model), output_tokens=m, top_k=top_k), tmp_path)
     wanted = observed(oracle, [(5,), (12,), (40,)])
     found = run(attack(oracle, loss=loss, length=1, iterations=150), oracle, [(5,), (12,), (40,)])
     verified = [p.search is not None and p.search.verified for p in found]
@@ -196,7 +191,7 @@ def test_text_loss_by_hand() -> None:
     assert float(TextLoss(log=True)(observation, seen, logits)) == pytest.approx(math.log(2))
 
 
-def test_fluency_draws_to_likelier_inputs(oracle: CachedEmbedder) -> None:
+def test_fluency_leads_to_likelier_inputs(oracle: CachedEmbedder) -> None:
     """With all weight on fluency the gradient is that of the input's likelihood, by finite differences."""
     model = oracle.embedder
     assert isinstance(model, LanguageModelEmbedder)
@@ -224,7 +219,7 @@ class KilledError(Exception):
     pass
 
 
-def test_a_killed_search_goes_on(oracle: CachedEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_search_resumes(oracle: CachedEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after its second file, it takes the very steps of an unbroken one, and no more than the rest of them."""
     settings = {"slots": 1, "snapshot_every": 8, "restarts": 2, "length": "search", "max_length": 2, "iterations": 12}
     whole = run(attack(oracle, **settings), oracle, PAIRS[:2])
@@ -303,7 +298,7 @@ def test_a_file_of_another_search_is_not_resumed_from(
         assert run(again, oracle, PAIRS[:2]) == whole
 
 
-def test_what_is_wrong_is_said(oracle: CachedEmbedder, folder: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_is_said(oracle: CachedEmbedder, language_model: Path, tmp_path: Path) -> None:
     rows = observed(oracle, [(5, 17)])
 
     def inverted(made: SODA, rows: Tensor = rows, lengths: tuple[int, ...] | None = None, by: Any = oracle) -> Any:
@@ -321,6 +316,6 @@ def test_what_is_wrong_is_said(oracle: CachedEmbedder, folder: Path, tmp_path: P
         inverted(attack(oracle, length="known"))
     with pytest.raises(InputError, match="MiniLM is no language model"):
         inverted(attack(oracle), by=CachedEmbedder(MiniLM(), tmp_path))
-    words = CachedEmbedder(LanguageModelEmbedder(str(folder), top_k=0), tmp_path)
+    words = CachedEmbedder(LanguageModelEmbedder(str(language_model), top_k=0), tmp_path)
     with pytest.raises(InputError, match="attack/loss=text"):
         inverted(attack(words), torch.zeros(1, 1), by=words)

@@ -26,7 +26,7 @@ def minilm() -> MiniLM:
     return MiniLM(device="cpu")
 
 
-def test_pieces_at_a_corner_give_the_vector(minilm: MiniLM) -> None:
+def test_wordpieces_at_a_corner_give_the_vector(minilm: MiniLM) -> None:
     box = RelaxedEncoder(minilm)
     for text in TEXTS:
         ids = torch.tensor([box.ids(text)])
@@ -36,7 +36,7 @@ def test_pieces_at_a_corner_give_the_vector(minilm: MiniLM) -> None:
     assert box.max_tokens == 254
 
 
-def test_gradients_reach_the_pieces(minilm: MiniLM) -> None:
+def test_gradients_reach_the_wordpieces(minilm: MiniLM) -> None:
     box = RelaxedEncoder(minilm)
     vectors = box.input_vectors[torch.tensor([box.ids(TEXTS[1])])].clone().requires_grad_(True)
     vector = box.relaxed(vectors, torch.empty(1, 0, dtype=torch.long), 1)
@@ -76,7 +76,7 @@ def test_a_start_is_what_the_search_begins_with(minilm: MiniLM, tmp_path: Path) 
     vectors = minilm.embed(TEXTS)
     oracle = CachedEmbedder(minilm, tmp_path)
     found = attack.invert(Targets(vectors, torch.arange(2), lengths=(2, 5)), oracle)
-    assert found[1].candidates == ("I live in Paris now",)  # as the start writes the same pieces
+    assert found[1].candidates == ("I live in Paris now",)  # as the start writes the same wordpieces
     assert found[1].search is not None
     assert (found[1].search.verified, found[1].search.iterations) == (True, 1)
     seen, none = box.observation.parse(vectors[:1]), torch.full((1, 2), -1)
@@ -87,7 +87,7 @@ def test_a_start_is_what_the_search_begins_with(minilm: MiniLM, tmp_path: Path) 
 
 
 def test_exact_steps_repair_a_text_that_is_nearly_right(minilm: MiniLM, tmp_path: Path) -> None:
-    """Two places exchanged, and a wrong piece."""
+    """Two places exchanged, and a wrong wordpiece."""
     attack = SodaEmbedder(CosineLoss(), iterations=5, exact_steps=5, candidates=32)
     attack.connect(tmp_path, None)
     attack._held = {"start": Reads(["bark dogs", "we live in paris now"])}

@@ -1,4 +1,4 @@
-"""GCG's candidates: what may be drawn, how often, and the same as the package nanogcg draws from the same gradients."""
+"""GCG's candidates: what may be sampled, how often, and that the package nanogcg samples the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from attacks.lm_inversion.swaps import distinct, drawn_swaps, promising_tokens
 
 LENGTH, VOCABULARY, K = 3, 20, 4
-DRAWS = 24_000
+TIMES = 24_000
 
 
 def generators(count: int) -> list[torch.Generator]:
@@ -45,13 +45,13 @@ def test_promising_tokens_are_those_of_the_steepest_fall() -> None:
     assert promising_tokens(gradient, 9).tolist() == [[1, 3, 2, 0], [0, 1, 2, 3]]
 
 
-def test_every_pair_of_place_and_token_is_drawn_evenly() -> None:
+def test_every_pair_of_place_and_token_is_sampled_evenly() -> None:
     ids, gradient = problem()
     tokens = promising_tokens(gradient, K)
-    found = swaps(ids, drawn_swaps(ids[None], tokens[None], DRAWS, generators(1))[0])
+    found = swaps(ids, drawn_swaps(ids[None], tokens[None], TIMES, generators(1))[0])
     assert set(found) == {(place, token) for place, row in enumerate(tokens.tolist()) for token in row}
     # Chi square with 11 degrees of freedom: 31.3 is passed once in a thousand.
-    expected = DRAWS / (LENGTH * K)
+    expected = TIMES / (LENGTH * K)
     assert sum((times - expected) ** 2 / expected for times in found.values()) < 31.3
 
 
@@ -63,7 +63,7 @@ def test_a_targets_candidates_do_not_depend_on_its_neighbours() -> None:
     assert torch.equal(together[1:], alone)
 
 
-def test_candidates_drawn_twice_are_kept_once_with_their_target() -> None:
+def test_candidates_sampled_twice_are_kept_once_with_their_target() -> None:
     candidates = torch.tensor([[[1, 2], [1, 2], [1, 3]], [[1, 2], [0, 2], [1, 2]]])
     rows, owners = distinct(candidates)
     assert rows.tolist() == [[1, 2], [1, 3], [0, 2], [1, 2]]
@@ -75,12 +75,12 @@ def test_the_distribution_is_that_of_nanogcg() -> None:
     sampler = pytest.importorskip("nanogcg.gcg").sample_ids_from_grad
     ids, gradient = problem()
     torch.manual_seed(0)
-    theirs = swaps(ids, cast(Tensor, sampler(ids, gradient.clone(), DRAWS, topk=K, n_replace=1, not_allowed_ids=None)))
+    theirs = swaps(ids, cast(Tensor, sampler(ids, gradient.clone(), TIMES, topk=K, n_replace=1, not_allowed_ids=None)))
     tokens = promising_tokens(gradient, K)
-    ours = swaps(ids, drawn_swaps(ids[None], tokens[None], DRAWS, generators(1))[0])
+    ours = swaps(ids, drawn_swaps(ids[None], tokens[None], TIMES, generators(1))[0])
     assert set(ours) == set(theirs)
     # 12 cells: 11 degrees of freedom, 31.3 once in a thousand.
     assert unlikeness(ours, theirs) < 31.3
     # The test can tell: candidates from one token fewer a place are another distribution.
-    fewer = swaps(ids, drawn_swaps(ids[None], tokens[None, :, :-1], DRAWS, generators(1))[0])
+    fewer = swaps(ids, drawn_swaps(ids[None], tokens[None, :, :-1], TIMES, generators(1))[0])
     assert unlikeness(fewer, theirs) > 1000

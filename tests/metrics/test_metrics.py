@@ -24,6 +24,7 @@ from metrics.scoring import score
 from metrics.text import edit_distance, exact_match, without_punctuation
 from metrics.tokens import overlap, recovered_words, rouge_words, token_overlap, words
 from metrics.vectors import cosine_rows
+from support.scored import spans_of
 
 KEYS = {
     *("bleu", "bleu_sentence", "bleu1", "bleu2", "bleu4", "rouge1", "rouge2", "rougeL"),
@@ -71,8 +72,8 @@ def one(reference: str, prediction: str, **more: object) -> dict[str, float | in
 
 
 def corpus(rows: int, seed: int = 0, shortest: int = 5) -> list[Scored]:
-    """English-like rows with capitals, punctuation, figures and repeated words, of every degree of closeness."""
-    draw = random.Random(seed)
+    """English-like rows with capitals, punctuation, numbers and repeated words, of every degree of closeness."""
+    chance = random.Random(seed)
     vocabulary = [
         "the",
         "The",
@@ -91,11 +92,11 @@ def corpus(rows: int, seed: int = 0, shortest: int = 5) -> list[Scored]:
     ]
     made = []
     for _ in range(rows):
-        reference = draw.choices(vocabulary, k=draw.randint(shortest, 20))
-        kept = draw.random()
-        prediction = [word if draw.random() < kept else draw.choice(vocabulary) for word in reference]
-        prediction = prediction[: draw.randint(shortest, len(prediction))]
-        made.append(Scored(" ".join(reference) + ".", " ".join(prediction) + draw.choice([".", " .", ""])))
+        reference = chance.choices(vocabulary, k=chance.randint(shortest, 20))
+        kept = chance.random()
+        prediction = [word if chance.random() < kept else chance.choice(vocabulary) for word in reference]
+        prediction = prediction[: chance.randint(shortest, len(prediction))]
+        made.append(Scored(" ".join(reference) + ".", " ".join(prediction) + chance.choice([".", " .", ""])))
     return made
 
 
@@ -138,7 +139,7 @@ def test_words_count_as_often_as_they_occur_in_both() -> None:
     assert (precision, recall, f1) == (50, pytest.approx(200 / 3), pytest.approx(400 / 7))
 
 
-def test_token_figures_are_means_over_examples() -> None:
+def test_token_metrics_are_means_over_examples() -> None:
     got = score([Scored("a", "a"), Scored("b c d e f g h i", "b x")])
     # Summed over both they would be 2/3, 2/9 and 1/3.
     assert (got["token_precision"], got["token_recall"]) == (75, 56.25)
@@ -271,11 +272,11 @@ def test_recovered_words() -> None:
 @any_text
 @given(reference=st.text(max_size=60), prediction=st.text(max_size=60))
 def test_recovered_words_are_the_reference_and_its_recall(reference: str, prediction: str) -> None:
-    pieces = recovered_words(reference, prediction)
-    assert "".join(piece for piece, _ in pieces) == reference
-    assert all(pieces)
+    parts = recovered_words(reference, prediction)
+    assert "".join(part for part, _ in parts) == reference
+    assert all(parts)
     if words(reference):
-        assert 100 * sum(hit for _, hit in pieces) / len(words(reference)) == pytest.approx(
+        assert 100 * sum(hit for _, hit in parts) / len(words(reference)) == pytest.approx(
             token_overlap(reference, prediction).recall
         )
 
@@ -286,16 +287,6 @@ def test_recall_of_nothing_is_an_error() -> None:
 
 
 # -- entities ---------------------------------------------------------------------------------------------------------
-
-
-def spans_of(text: str, *entities: tuple[str, str]) -> tuple[Span, ...]:
-    """Spans of (value, label) pairs, found from left to right."""
-    found, position = [], 0
-    for value, label in entities:
-        start = text.index(value, position)
-        position = start + len(value)
-        found.append(Span(start, position, label))
-    return tuple(found)
 
 
 def test_entities_need_as_many_occurrences_as_the_reference_has() -> None:
@@ -376,7 +367,7 @@ def test_entities_of_a_set_of_words() -> None:
 # -- edges ------------------------------------------------------------------------------------------------------------
 
 
-def test_sets_have_no_figures_of_order() -> None:
+def test_sets_have_no_metrics_of_order() -> None:
     got = score([Scored("the cat sat", "cat the", kind="set"), Scored("a dog", "dog a", kind="set")])
     assert {key for key in KEYS if got[key] is None} == OF_ORDER | WHERE_GIVEN
     assert got["token_precision"] == 100
@@ -463,9 +454,9 @@ def test_rouge_agrees_with_rouge_score_given_our_words() -> None:
         def tokenize(self, text: str) -> list[str]:
             return rouge_words(text)
 
-    draw = random.Random(5)
+    chance = random.Random(5)
     alphabet = ["\u0430\u0431", "да", "éü", "北京", "東", "का", "ที่", "L'été", "don\u2019t"]
-    rows = [Scored(" ".join(draw.choices(alphabet, k=9)), " ".join(draw.choices(alphabet, k=7))) for _ in range(60)]
+    rows = [Scored(" ".join(chance.choices(alphabet, k=9)), " ".join(chance.choices(alphabet, k=7))) for _ in range(60)]
     scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], tokenizer=Tokenizer())
     each = [scorer.score(r.reference, r.prediction) for r in rows]
     got = score(rows)

@@ -19,28 +19,19 @@ from metrics.scored import Likelihood, Scored, Sets
 from metrics.scoring import score
 from metrics.stop_words import STOP_WORDS, content_words, stop_words
 from metrics.tokens import words
-
-
-def labelled(text: str, *entities: tuple[str, str]) -> tuple[Span, ...]:
-    """A span for each (value, label), at the value's next place in ``text``."""
-    spans, start = [], 0
-    for value, label in entities:
-        start = text.index(value, start)
-        spans.append(Span(start, start + len(value), label))
-        start += 1
-    return tuple(spans)
+from support.scored import spans_of
 
 
 def pairs(rows: int, seed: int) -> list[tuple[str, str]]:
     """References and predictions with repeated words, some of them empty or perfect."""
-    draw = random.Random(seed)
+    chance = random.Random(seed)
     vocabulary = ["the", "The", "cat", "sat", "mat,", "mat", "on", "3.5", "i", "my", "don't", "Zürich"]
     made = []
     for _ in range(rows):
-        reference = draw.choices(vocabulary, k=draw.randint(1, 12))
-        kept = draw.choice([0.0, 0.5, 1.0])
-        prediction = [word if draw.random() < kept else draw.choice(vocabulary) for word in reference]
-        made.append((" ".join(reference), " ".join(prediction[: draw.randint(0, len(prediction))])))
+        reference = chance.choices(vocabulary, k=chance.randint(1, 12))
+        kept = chance.choice([0.0, 0.5, 1.0])
+        prediction = [word if chance.random() < kept else chance.choice(vocabulary) for word in reference]
+        made.append((" ".join(reference), " ".join(prediction[: chance.randint(0, len(prediction))])))
     return made
 
 
@@ -180,7 +171,7 @@ def test_the_list_is_cut_as_texts_are() -> None:
 
 def test_recovery_by_label() -> None:
     reference = "Ada and Bo moved to Paris"
-    spans = labelled(reference, ("Ada", "first_name"), ("Bo", "first_name"), ("Paris", "city"))
+    spans = spans_of(reference, ("Ada", "first_name"), ("Bo", "first_name"), ("Paris", "city"))
     got = score([Scored(reference, "ada in paris", spans), Scored("no entity", "")])
     assert got["entity_recovery/first_name"] == 50
     assert got["entity_recovery/city"] == 100
@@ -190,7 +181,7 @@ def test_recovery_by_label() -> None:
 
 def test_names_from_their_parts() -> None:
     text = "Ada Lovelace met Grace, and Hopper called"
-    spans = labelled(
+    spans = spans_of(
         text, ("Ada", "first_name"), ("Lovelace", "last_name"), ("Grace", "first_name"), ("Hopper", "surname")
     )
     assert names(text, spans) == (["Ada", "Grace"], ["Lovelace", "Hopper"], ["Ada Lovelace"])
@@ -200,7 +191,7 @@ def test_names_from_their_parts() -> None:
 
 def test_names_that_are_labelled_whole() -> None:
     text = "Mary Ann Evans met Grace"
-    spans = labelled(text, ("Mary Ann Evans", "PERSON"), ("Grace", "PERSON"))
+    spans = spans_of(text, ("Mary Ann Evans", "PERSON"), ("Grace", "PERSON"))
     assert names(text, spans) == (["Mary"], ["Evans"], ["Mary Ann Evans"])  # nobody says which name Grace is
     assert names("Ada Byron", (Span(0, 9, "Full-Name"),)) == (["Ada"], ["Byron"], ["Ada Byron"])
 
@@ -213,18 +204,18 @@ def test_a_name_that_is_labelled_twice_is_one_name() -> None:
 
 @pytest.mark.parametrize("text", ["Ada, Byron", "AdaByron", "Ada and Byron"])
 def test_names_that_do_not_stand_side_by_side_are_no_full_name(text: str) -> None:
-    spans = labelled(text, ("Ada", "first_name"), ("Byron", "last_name"))
+    spans = spans_of(text, ("Ada", "first_name"), ("Byron", "last_name"))
     assert names(text, spans) == (["Ada"], ["Byron"], [])
 
 
 def test_other_labels_are_no_names() -> None:
     text = "Ada Corp in Paris"
-    assert names(text, labelled(text, ("Ada Corp", "organisation"), ("Paris", "city"))) == ([], [], [])
+    assert names(text, spans_of(text, ("Ada Corp", "organisation"), ("Paris", "city"))) == ([], [], [])
 
 
 def test_names_of_a_set_of_words() -> None:
     text = "Ada Byron left"
-    got = score([Scored(text, "byron left ada", labelled(text, ("Ada Byron", "name")), kind="set")])
+    got = score([Scored(text, "byron left ada", spans_of(text, ("Ada Byron", "name")), kind="set")])
     assert (got["name_first_recovery"], got["name_last_recovery"], got["name_full_recovery"]) == (100, 100, 100)
 
 

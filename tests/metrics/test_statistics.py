@@ -33,11 +33,11 @@ ROWS = [
     Scored("one two three four five", "one two four three five six", cosine=0.7),
     Scored("my name is Ada", "my name is Ada .", (Span(11, 14, "name"),), cosine=0.95),
 ]  # fmt: skip
-DRAWN = [[0, 1, 2, 3, 4, 5], [0, 0, 0, 3, 3, 3], [2, 2, 2, 2, 2, 2], [1, 4, 4, 2, 2, 5], [2, 2, 2, 2, 2, 3]]
+SAMPLED = [[0, 1, 2, 3, 4, 5], [0, 0, 0, 3, 3, 3], [2, 2, 2, 2, 2, 2], [1, 4, 4, 2, 2, 5], [2, 2, 2, 2, 2, 3]]
 
 
 def repeated(rows: list[Scored], places: list[int]) -> tuple[np.ndarray, list[Scored]]:
-    """How often each row was drawn, and the drawn rows."""
+    """How often each row was sampled, and the sampled rows."""
     return np.bincount(places, minlength=len(rows)).astype(float), [rows[place] for place in places]
 
 
@@ -55,12 +55,12 @@ def measured(key: str, rows: list[Scored]) -> Measured[Scored]:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_sums_of_drawn_examples_give_the_figure_of_a_test_set_of_these(key: str) -> None:
+def test_sums_of_sampled_examples_give_the_metric_of_a_test_set_of_these(key: str) -> None:
     sums = measured(key, ROWS)
     assert len(sums.parts) == len(ROWS)
-    for places in DRAWN:
-        times, drawn = repeated(ROWS, places)
-        expected = score(drawn)[key]
+    for places in SAMPLED:
+        times, sampled = repeated(ROWS, places)
+        expected = score(sampled)[key]
         assert sums.metric.combine(times @ sums.parts) == pytest.approx(
             math.nan if expected is None else expected, nan_ok=True
         )
@@ -94,7 +94,7 @@ def test_an_empty_prediction_scores_nothing() -> None:
     assert measured("token_f1", [Scored("a b c d e", "")]).value == 0.0
 
 
-def test_resampled_sums_draw_as_many_as_there_are_and_repeat_by_seed() -> None:
+def test_resampled_sums_hold_as_many_as_there_are_and_repeat_by_seed() -> None:
     parts = np.column_stack([np.ones(7), np.arange(7.0), 2 * np.arange(7.0)])
     sums = resampled_sums(parts, 500, seed=3)
     assert sums.shape == (500, 3)
@@ -103,7 +103,7 @@ def test_resampled_sums_draw_as_many_as_there_are_and_repeat_by_seed() -> None:
     assert len(np.unique(sums[:, 1])) > 10
     assert (sums == resampled_sums(parts, 500, seed=3)).all()
     assert (sums != resampled_sums(parts, 500, seed=4)).any()
-    # The draws do not hang on what is summed: that is what pairs two attacks.
+    # The samples do not depend on what is summed: that is what pairs two attacks.
     assert (resampled_sums(parts[:, 1:2], 500, seed=3)[:, 0] == sums[:, 1]).all()
 
 

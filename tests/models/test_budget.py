@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from run_directory import layout
+from support import tiny_settings
+from support.files import read_lines
 from support.places import Place
-
-TINY = ["attack=geia", "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2"]
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     names, things = ("Ada", "Bob", "Cy"), ("cats", "dogs")
     texts = [f"{name} has {number} {thing}" for name in names for number in "23456" for thing in things]
-    common = ["datamodule=files", "trainer.accelerator=cpu", "logger=none", "~callbacks.progress", *TINY]
+    common = ["datamodule=files", "trainer.accelerator=cpu", "logger=none", "~callbacks.progress", *tiny_settings.GEIA]
     return Place(tmp_path_factory.mktemp("budget"), texts, common)
 
 
@@ -39,7 +39,7 @@ def test_a_training_that_is_cut_short_says_so_everywhere(
     evaluation = place.evaluate(run, "again")
     assert said in (evaluation / "report.html").read_text()
     # The learning rate follows the planned steps, not the time: it is still near its height.
-    rows = [json.loads(line) for line in (run / layout.HISTORY).read_text().splitlines()]
+    rows = read_lines(run / layout.HISTORY)
     rates = [row["learning_rate"] for row in rows]
     assert rates[-1] > 0.9 * max(rates)
 

@@ -92,7 +92,7 @@ def test_result_of_a_target_does_not_depend_on_its_neighbours(make: object, deco
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @torch.no_grad()
 def test_steps_of_gpt2_are_those_of_the_model(activation: str, attention: str) -> None:
-    """Over many steps, with beams that change places, targets that leave, and slots that are given back."""
+    """Over many steps, with beams that change places, targets that leave, and rows that are given back."""
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=VOCABULARY, n_positions=40, n_embd=WIDTH, n_layer=2, n_head=2, initializer_range=0.4,
@@ -151,12 +151,12 @@ def test_few_rows_move_where_some_leave() -> None:
     assert _packed(torch.zeros(3, dtype=torch.bool)).tolist() == []
 
 
-def test_nucleus_draws_follow_the_renormalised_nucleus() -> None:
+def test_nucleus_samples_follow_the_renormalised_nucleus() -> None:
     logits = torch.log(torch.tensor([0.5, 0.25, 0.15, 0.07, 0.03]))
     decoding = NucleusSampling(p=0.8, temperature=1.0)
-    draws = decoding._draw(logits.expand(20_000, -1), torch.rand(20_000, generator=torch.Generator().manual_seed(0)))
-    shares = torch.bincount(draws, minlength=5) / 20_000
-    # .5 + .25 = .75 < .8: the third token crosses p and is kept, the others never drawn
+    samples = decoding._draw(logits.expand(20_000, -1), torch.rand(20_000, generator=torch.Generator().manual_seed(0)))
+    shares = torch.bincount(samples, minlength=5) / 20_000
+    # .5 + .25 = .75 < .8: the third token crosses p and is kept, the others never sampled
     assert torch.allclose(shares, torch.tensor([0.5, 0.25, 0.15, 0, 0]) / 0.9, atol=0.015)
     assert shares[3:].sum() == 0
 

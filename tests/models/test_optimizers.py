@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning import Callback, LightningModule, Trainer
+from lightning import Callback, LightningModule
 from lightning.pytorch.callbacks import Timer
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
@@ -18,6 +18,7 @@ from models.budget import cut_short, planned_steps, training_progress
 from models.muon import Muon
 from models.newton_schulz import STANDARD
 from models.optimizers import AdamW, MuonAdamW, schedule
+from support.assembled import quiet_trainer
 
 
 def gpt2() -> nn.Module:
@@ -115,7 +116,7 @@ def test_a_closure_is_evaluated_once_with_gradients() -> None:
 
 
 @pytest.mark.parametrize("settings", [MuonAdamW(), AdamW()])
-def test_a_restored_optimizer_goes_on_identically(settings: MuonAdamW | AdamW, tmp_path: Any) -> None:
+def test_a_restored_optimizer_resumes_identically(settings: MuonAdamW | AdamW, tmp_path: Any) -> None:
     first = gpt2()
     optimizer = settings.build(first)
     for seed in range(3):
@@ -233,10 +234,7 @@ class Linear(LightningModule):
 
 def shares(*callbacks: Callback, **options: Any) -> list[float]:
     module = Linear()
-    trainer = Trainer(
-        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=list(callbacks), **options,
-    )  # fmt: skip
+    trainer = quiet_trainer(callbacks=list(callbacks), use_distributed_sampler=True, **options)
     trainer.fit(module, torch.utils.data.DataLoader(torch.randn(8, 2), batch_size=2))
     return module.shares
 

@@ -59,7 +59,7 @@ def test_bfloat16_is_chosen_where_it_is_clearly_faster(
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator here")
-def test_an_accelerator_that_is_not_here_is_not_judged_by_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accelerator_that_is_not_here_is_not_chosen_by_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     on(monkeypatch, FAST)
     assert training_precision("gpu") == training_precision("cuda") == "32-true"
     assert training_precision("auto") == "bf16-mixed"

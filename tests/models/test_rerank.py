@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning import Trainer
 from torch import Tensor
 
 from attacks.geia import GEIA, GEIAEncoderDecoder
@@ -22,10 +20,9 @@ from callbacks.predictions import Predictions
 from datamodules.inversion import InversionDataModule
 from defenses.base import Defense, Role
 from defenses.identity import Identity
-from embedders.base import fingerprint_of
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
-from examples import Example, Split
+from examples import Example
 from models.backbones import RandomGPT2, RandomT5
 from models.decoding import BeamSearch, Decoding, NucleusSampling
 from models.optimizers import AdamW
@@ -33,28 +30,15 @@ from models.predictions import Prediction, Targets
 from models.prefix import Prefix
 from models.reranking import EQUAL, Rerank, closest_first
 from scoring.models import ScoringModels
+from support.assembled import Texts, built, quiet_trainer
+from support.files import load
+from support.letters import LettersAndSigns as Letters
 
 TEXTS = [f"{name} lives in {city} ." for name in ("ada", "bob", "cleo") for city in ("paris", "rome", "oslo", "lima")]
-LETTERS = "abcdefghijklmnopqrstuvwxyz ."
-
-
-class Letters:
-    """Counts of letters; notes what it was asked."""
-
-    dimension = len(LETTERS)
-    max_tokens = 64
-    fingerprint = fingerprint_of(kind="letters", used="test_rerank")
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def embed(self, texts: Sequence[str]) -> Tensor:
-        self.asked += texts
-        return torch.tensor([[0.1 + text.lower().count(letter) for letter in LETTERS] for text in texts])
 
 
 class Half:
-    """A defense that halves the width."""
+    """A defense that halves the dimension."""
 
     def output_dimension(self, dimension: int) -> int:
         return dimension // 2
@@ -66,14 +50,6 @@ class Half:
         return embeddings[:, : embeddings.shape[1] // 2]
 
 
-class Source:
-    def load(self) -> Mapping[Split, Sequence[Example]]:
-        return {
-            "train": [Example(i, text) for i, text in enumerate(TEXTS)],
-            "test": [Example(i, text) for i, text in enumerate(reversed(TEXTS))],
-        }
-
-
 def attack(tmp_path: Path, decoding: Decoding, kind: type[GenerativeAttack] = GEIA) -> GenerativeAttack:
     """Random weights: its proposals differ, and none of them is right."""
     torch.manual_seed(3)
@@ -83,9 +59,7 @@ def attack(tmp_path: Path, decoding: Decoding, kind: type[GenerativeAttack] = GE
         else RandomT5(encoder_layers=1, decoder_layers=1, width=32, heads=2, vocabulary=300)
     )
     made = kind(backbone=backbone, prefix=Prefix(), optimizer=AdamW(), decoding=decoding)
-    made.connect(tmp_path / "artifacts", None)
-    made.prepare(TEXTS, tmp_path / "artifacts")
-    made.restore(None, Letters.dimension)
+    built(made, tmp_path / "artifacts", TEXTS, Letters.dimension)
     for parameter in made.parameters():  # at their usual size, all targets would get one text
         parameter.data *= 4
     return made
@@ -157,14 +131,14 @@ def test_as_many_beams_as_are_reranked() -> None:
         NucleusSampling(candidates=6, rerank=4)
 
 
-def test_the_first_draw_stays_the_first_draw(tmp_path: Path) -> None:
+def test_the_first_sample_stays_first(tmp_path: Path) -> None:
     """Budgets are compared on nested sets of texts: those of a smaller one are among those of a larger one."""
     targets = Targets(Letters().embed(TEXTS[:4]), torch.arange(4))
-    drawn = []
+    found = []
     for count in (2, 7):
         made = attack(tmp_path, NucleusSampling(p=1.0, temperature=1.0, max_new_tokens=6, candidates=count))
-        drawn.append([prediction.candidates for prediction in made.invert(targets, None)])
-    assert [many[:2] for many in drawn[1]] == drawn[0]
+        found.append([prediction.candidates for prediction in made.invert(targets, None)])
+    assert [many[:2] for many in found[1]] == found[0]
 
 
 def test_no_embedder_and_another_width_are_refused(tmp_path: Path) -> None:
@@ -178,17 +152,12 @@ def test_no_embedder_and_another_width_are_refused(tmp_path: Path) -> None:
 
 def outcome(tmp_path: Path, made: GenerativeAttack, embedder: Letters, defense: Defense) -> dict[str, Any]:
     cached = CachedEmbedder(embedder, tmp_path / "cache")
-    data = InversionDataModule(Source(), eval_batch_size=5, drop_repeated=False)
+    data = InversionDataModule(Texts(train=TEXTS, test=reversed(TEXTS)), eval_batch_size=5, drop_repeated=False)
     data.connect(cached, defense, adaptive=True)
     made.connect(tmp_path / "artifacts", cached, from_checkpoint=True)
-    trainer = Trainer(
-        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, use_distributed_sampler=False,
-        callbacks=[Predictions(tmp_path / "run", cached, data, ScoringModels())],
-    )  # fmt: skip
+    trainer = quiet_trainer(callbacks=[Predictions(tmp_path / "run", cached, data, ScoringModels())])
     trainer.test(made, data, verbose=False)
-    content: dict[str, Any] = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    return content
+    return load(tmp_path / "run" / "metrics.json")
 
 
 def test_metrics_tell_the_cost(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""audit.py on a tiny run: what it measures and estimates, what it shows and hides, what it refuses, and going on."""
+"""audit.py on a tiny run: what it measures and estimates, what it shows and hides, what it refuses, and resuming."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import torch
 import audit
 import configuration
 import invert
-import train
 from attacks.nearest_neighbor import NearestNeighbor
 from configuration.ending import ending
 from datamodules.vector_stores.sampling import open_store
@@ -32,6 +31,9 @@ from reports.audit.findings import Truth
 from reports.audit.inputs import read_truths
 from reports.audit.reading import check_embedder, reading
 from run_directory import layout
+from support import tiny_settings
+from support.files import load, read_lines, rows_of, write_lines
+from support.places import Place
 
 pytestmark = pytest.mark.slow
 
@@ -44,36 +46,24 @@ TEST = [f"{who} lives in {city} and writes to {who.lower()}@{'home' if n % 2 els
 OTHER = [f"the {thing} of number {n} was not seen again" for n, thing in enumerate(["bird", "car", "tax", "rain"] * 5)]
 HOSTILE = "<script>alert('x')</script> & <img src=x> \u202eab"
 STORE = [*TRAIN[:20], *OTHER]
+COMMON = [*tiny_settings.NEIGHBOR, "datamodule.valid_fraction=0"]
 
 
-class Place:
+class AuditedPlace(Place):
     """A run of the nearest neighbour, and vectors of the store's texts."""
 
     def __init__(self, base: Path) -> None:
-        self.base, self.run, self.cache = base, base / "run", base / "cache"
         rows = [{"text": text, "split": split} for split, part in (("train", [*TRAIN, HOSTILE]), ("test", TEST))
                 for text in part]  # fmt: skip
-        (base / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        self.trained("run")
-        self.embedder = CachedEmbedder(MiniLM(), self.cache)
-        self.vectors = self.embedder.embed([*STORE, HOSTILE], "scoring").numpy()
+        super().__init__(base, write_lines(base / "data.jsonl", rows), COMMON)
+        self.run = self.train("run")
+        self.store = CachedEmbedder(MiniLM(), self.cache)
+        self.vectors = self.store.embed([*STORE, HOSTILE], "scoring").numpy()
         np.save(base / "store.npy", self.vectors)
         self.truths([{"text": text} for text in [*STORE, HOSTILE]], "truth.jsonl")
 
-    def trained(self, name: str, *lines: str) -> Path:
-        config = configuration.compose("train", [
-            "attack=nearest_neighbor", "datamodule=files", f"datamodule.path={self.base / 'data.jsonl'}",
-            "datamodule.split_field=split", "datamodule.valid_fraction=0", "trainer=cpu", "logger=none",
-            f"run_dir={self.base / name}", f"cache_dir={self.cache}", "~callbacks.progress", *lines,
-        ])  # fmt: skip
-        assert configuration.check(config) == []
-        train.train(config)
-        return self.base / name
-
     def truths(self, rows: list[dict[str, Any]], name: str) -> Path:
-        path = self.base / name
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return path
+        return write_lines(self.base / name, rows)
 
     def audit(self, name: str, *lines: str, defenses: str = "[]") -> dict[str, Any]:
         output = self.base / name
@@ -84,8 +74,7 @@ class Place:
             given.append(f"vectors={self.base / 'store.npy'}")
         audit.audit(*configuration.on_run("audit", [*given, *lines]))
         assert {path.name for path in output.iterdir()} == {"audit.json", "audit.html"}
-        found: dict[str, Any] = json.loads((output / "audit.json").read_text())
-        return found
+        return load(output / "audit.json")
 
     def refuse(self, *lines: str, defenses: str = "[]") -> str:
         with pytest.raises(InputError) as raised:
@@ -102,11 +91,11 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.mktemp("audit"))
+def place(tmp_path_factory: pytest.TempPathFactory) -> AuditedPlace:
+    return AuditedPlace(tmp_path_factory.mktemp("audit"))
 
 
-def test_with_true_texts_shares_are_measured(place: Place) -> None:
+def test_with_true_texts_shares_are_measured(place: AuditedPlace) -> None:
     found = place.measured
     # The attack knows the first twenty texts and the hostile one, and nothing like the other twenty.
     assert found["readable"] == {"value": 21 / 41, "low": pytest.approx(0.3648, abs=1e-3),
@@ -121,9 +110,9 @@ def test_with_true_texts_shares_are_measured(place: Place) -> None:
     assert found["rows"][0]["id"] == str(found["rows"][0]["position"])
 
 
-def test_without_true_texts_shares_are_estimated_from_what_cosines_meant(place: Place) -> None:
+def test_without_true_texts_shares_are_estimated_from_what_cosines_meant(place: AuditedPlace) -> None:
     found = place.audit("estimated")
-    known = [json.loads(line) for line in (place.run / layout.PREDICTIONS).read_text().splitlines()]
+    known = rows_of(place.run)
     assert len(known) == len(found["known"]) == 24
     assert not found["readable"]["measured"]
     assert found["readable"]["low"] < found["readable"]["value"] < found["readable"]["high"]
@@ -135,7 +124,7 @@ def test_without_true_texts_shares_are_estimated_from_what_cosines_meant(place: 
     assert "an estimated" in place.page("estimated")
 
 
-def test_texts_are_masked_unless_they_are_asked_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_masked_unless_they_are_asked_for(place: AuditedPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     assert place.measured["masked"]
     given = [f"run={place.run}", f"vectors={place.base / 'store.npy'}", f"texts={place.base / 'truth.jsonl'}"]
     given += [f"output_dir={place.base / 'shown'}", "exposed=41", "defenses=[]", "--show-text"]
@@ -152,7 +141,7 @@ def test_texts_are_masked_unless_they_are_asked_for(place: Place, monkeypatch: p
     assert all(row["truth"] == [*STORE, HOSTILE][row["position"]] for row in shown["rows"])
 
 
-def test_hostile_text_does_nothing_in_the_page(place: Place) -> None:
+def test_hostile_text_does_nothing_in_the_page(place: AuditedPlace) -> None:
     found = place.audit("clear", "show_text=true", "exposed=41")
     assert HOSTILE in {row["text"] for row in found["rows"]}
     page = place.page("clear")
@@ -166,7 +155,7 @@ def test_hostile_text_does_nothing_in_the_page(place: Place) -> None:
     assert "<b>" not in place.page("named")
 
 
-def test_defenses_are_tried_on_the_same_rows(place: Place) -> None:
+def test_defenses_are_tried_on_the_same_rows(place: AuditedPlace) -> None:
     lines = json.dumps([
         "defense=noise defense.level=1", "defense=rounding defense.step=0.001",
         "defense=truncation defense.dimensions=384",
@@ -186,13 +175,15 @@ def test_defenses_are_tried_on_the_same_rows(place: Place) -> None:
     assert few["tried_on"] == 15
 
 
-def test_narrower_vectors_are_filled_up_with_zeros(place: Place) -> None:
+def test_narrower_vectors_are_filled_up_with_zeros(place: AuditedPlace) -> None:
     found = place.audit("narrow", defenses='["defense=truncation defense.dimensions=128"]')
     assert found["tried"][1]["width"] == 128
     assert 0 < found["tried"][1]["cosine"] < found["tried"][0]["cosine"] + 1e-9
 
 
-def test_a_killed_audit_goes_on_and_keeps_nothing_of_the_way(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_audit_resumes_and_keeps_nothing_of_the_way(
+    place: AuditedPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     invert, seen = NearestNeighbor.invert, []
 
     def dying(self: Any, targets: Targets, oracle: Any) -> list[Prediction]:
@@ -221,7 +212,7 @@ def test_a_killed_audit_goes_on_and_keeps_nothing_of_the_way(place: Place, monke
         place.audit("killed", *lines)
 
 
-def test_a_changed_attack_reads_the_test_texts_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_attack_reads_the_test_texts_anew(place: AuditedPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     invert, seen = NearestNeighbor.invert, []
 
     def counted(self: Any, targets: Targets, oracle: Any) -> list[Prediction]:
@@ -238,7 +229,7 @@ def test_a_changed_attack_reads_the_test_texts_anew(place: Place, monkeypatch: p
 # -- what the user gave wrong -----------------------------------------------------------------------------------------
 
 
-def test_vectors_of_another_space(place: Place) -> None:
+def test_vectors_of_another_space(place: AuditedPlace) -> None:
     path = place.base / "other.npy"
     np.save(path, place.vectors[:, :100])
     assert "vectors of dimension 100, but this attack was trained on dimension 384" in place.refuse(f"vectors={path}")
@@ -252,7 +243,7 @@ def test_vectors_of_another_space(place: Place) -> None:
     assert any("directions have nothing in common" in warning for warning in found["warnings"])
 
 
-def test_texts_that_do_not_belong_to_the_vectors(place: Place) -> None:
+def test_texts_that_do_not_belong_to_the_vectors(place: AuditedPlace) -> None:
     texts = place.truths([{"text": text} for text in reversed([*STORE, HOSTILE])], "reversed.jsonl")
     message = place.refuse(f"texts={texts}")
     assert "texts: the vectors of these texts have a median cosine of" in message
@@ -274,7 +265,7 @@ def test_texts_that_do_not_belong_to_the_vectors(place: Place) -> None:
     assert "there is no such file; did you mean truth.jsonl?" in place.refuse(f"texts={place.base / 'trut.jsonl'}")
 
 
-def test_texts_by_id_with_spans_of_some_rows(place: Place) -> None:
+def test_texts_by_id_with_spans_of_some_rows(place: AuditedPlace) -> None:
     text = STORE[4]
     rows = [{"id": "4", "text": text, "spans": [[0, 3, "NAME"]]}, {"id": 30, "text": STORE[30]}]
     found = place.audit("some", f"texts={place.truths(rows, 'some.jsonl')}", "limit=10")
@@ -286,15 +277,15 @@ def test_texts_by_id_with_spans_of_some_rows(place: Place) -> None:
     assert found["tried_on"] == 2
 
 
-def test_longer_texts_than_the_run_was_trained_on(place: Place) -> None:
+def test_longer_texts_than_the_run_was_trained_on(place: AuditedPlace) -> None:
     long = " ".join(f"{text}." for text in TRAIN[:4])
-    np.save(place.base / "long.npy", place.embedder.embed([long], "scoring").numpy())
+    np.save(place.base / "long.npy", place.store.embed([long], "scoring").numpy())
     truth = place.truths([{"text": long}], "long.jsonl")
     found = place.audit("long", f"vectors={place.base / 'long.npy'}", f"texts={truth}")
     assert any("1 of 1 texts are longer than the 32 tokens" in warning for warning in found["warnings"])
 
 
-def test_settings_are_checked_together_before_anything_is_read(place: Place) -> None:
+def test_settings_are_checked_together_before_anything_is_read(place: AuditedPlace) -> None:
     with pytest.raises(InputError) as raised:
         place.audit("refused", "limit=0", "readable=120", "exposd=3", "vectors=nowhere.npy")
     assert str(raised.value).splitlines() == [
@@ -340,18 +331,19 @@ def test_no_script_repeats_a_password(
     assert "PGPASSWORD" in said.err or "QDRANT_API_KEY" in said.err
 
 
-def test_a_password_in_a_configuration_is_refused_and_not_repeated(place: Place) -> None:
+def test_a_password_in_a_configuration_is_refused_and_not_repeated(place: AuditedPlace) -> None:
     with pytest.raises(InputError) as raised:
         configuration.on_run("audit", [f"run={place.run}", "vectors=mine.npy", "texts='https://ada:a w0rd@host/x'"])
     assert str(raised.value).startswith("texts: a password or key has no place on a command line")
     assert "w0rd" not in str(raised.value)
     config = configuration.compose("train", ["embedder=openai", "embedder.base_url='https://ada:a w0rd@host/v1'"])
     messages = configuration.check(config)
-    assert messages == ["embedder.base_url=***: must be an http or https address without user name, query or fragment"]
+    (message,) = messages
+    assert message.startswith("embedder.base_url=***: must be an http")
 
 
 def test_ctrl_c_prints_the_command_without_what_is_secret(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: AuditedPlace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("QDRANT_API_KEY", "an-open-sesame")
     words = ["vectors=postgresql://ada:a w0rd@host/mail", "texts=an-open-sesame.jsonl", "limit=5"]
@@ -381,7 +373,7 @@ def test_secrets_are_blotted_out_of_messages(text: str, shown: str | None, monke
     assert str(InputError(text)) == (text if shown is None else shown)
 
 
-def test_a_run_that_was_not_tested_can_only_be_measured(place: Place) -> None:
+def test_a_run_that_was_not_tested_can_only_be_measured(place: AuditedPlace) -> None:
     path = place.run / layout.PREDICTIONS
     kept = path.read_text()
     path.unlink()
@@ -401,8 +393,8 @@ def test_a_run_on_a_language_models_output_is_no_auditor(tmp_path: Path) -> None
     check_embedder(tmp_path, CachedEmbedder(MiniLM(), tmp_path))
 
 
-def test_an_attacker_of_defended_vectors_is_for_a_store_of_such(place: Place) -> None:
-    run = place.trained("narrow_run", "defense=truncation", "defense.dimensions=128", "defense.adaptive=true")
+def test_an_attacker_of_defended_vectors_is_for_a_store_of_such(place: AuditedPlace) -> None:
+    run = place.train("narrow_run", "defense=truncation", "defense.dimensions=128", "defense.adaptive=true")
     path = place.base / "narrow.npy"
     np.save(path, place.vectors[:, :128] / np.linalg.norm(place.vectors[:, :128], axis=1, keepdims=True))
     lines = [f"run={run}", f"vectors={path}", f"texts={place.base / 'truth.jsonl'}"]
@@ -440,15 +432,15 @@ def test_reading_and_places() -> None:
     assert places("so ada  bell, of Romeo", truth, [Span(3, 6, "X")]) == (Span(3, 12, "PERSON"),)
 
 
-def inverted(place: Place, folder: Path, vectors: Any, *lines: str) -> list[dict[str, Any]]:
+def inverted(place: AuditedPlace, folder: Path, vectors: Any, *lines: str) -> list[dict[str, Any]]:
     np.save(folder / "mine.npy", vectors)
     given = [f"run={place.run}", f"vectors={folder / 'mine.npy'}", *lines]
     invert.invert(*configuration.on_run("invert", given))
-    return [json.loads(line) for line in (folder / "mine.npy.texts.jsonl").read_text().splitlines()]
+    return read_lines(folder / "mine.npy.texts.jsonl")
 
 
 def test_what_an_audit_refuses_is_not_inverted_either(
-    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    place: AuditedPlace, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shuffled = np.random.default_rng(0).permutation(place.vectors.shape[1])
     assert inverted(place, tmp_path, place.vectors)[0]["text"] == STORE[0]
@@ -468,7 +460,9 @@ def test_what_an_audit_refuses_is_not_inverted_either(
         (tmp_path / "mine.npy.texts.jsonl").unlink()
 
 
-def test_an_audit_tries_a_defense_from_outside(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_tries_a_defense_from_outside(
+    place: AuditedPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "halving.py").write_text(
         "from defenses.identity import Identity\n\n\nclass Halved(Identity):\n"
         "    def __call__(self, embeddings, examples, role, epoch=None):\n        return embeddings / 2\n"

@@ -28,6 +28,7 @@ from reports.frequency_chart import frequency_charts
 from reports.interval_chart import side_by_side
 from reports.page import write_report
 from reports.results import Row
+from support.files import write_lines
 from support.processes import ROOT, Warm
 
 METRICS = ["bleu", "token_f1", "exact_match", "cosine"]
@@ -54,7 +55,7 @@ def write_run(
     config: str = "",
     metrics: dict[str, Any] | None = None,
 ) -> Path:
-    """A run directory whose figures are scored as a test scores them."""
+    """A run directory whose metrics are scored as a test scores them."""
     path.mkdir(parents=True)
     scored = [Scored(reference, prediction, kind=kind, cosine=0.5) for reference, prediction in pairs]
     rows = [
@@ -65,7 +66,7 @@ def write_run(
     choices = f"choices: {{attack: {attack}, embedder: {embedder}, datamodule: synthetic, defense: none}}\n"
     (path / "config.yaml").write_text(choices + config)
     (path / "metrics.json").write_text(json.dumps(figures))
-    (path / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(path / "predictions.jsonl", rows)
     if parameters is not None:
         record = {"parameters": parameters, "training": {"seconds": 423.0}}
         (path / "record.json").write_text(json.dumps(record))
@@ -125,7 +126,7 @@ def test_order_of_the_lines_does_not_matter(tmp_path: Path) -> None:
     assert compare(read_entries([run]), METRICS, resamples=1000, seed=0)[0].figures == before
 
 
-def test_a_set_of_words_has_no_figures_of_order(tmp_path: Path) -> None:
+def test_a_set_of_words_has_no_metrics_of_order(tmp_path: Path) -> None:
     entries = read_entries([write_run(tmp_path / "a"), write_run(tmp_path / "b", kind="set")])
     _, second = compare(entries, METRICS, resamples=1000, seed=0)
     assert second.figures["bleu"].value is None
@@ -238,7 +239,7 @@ def test_charts_are_drawn_where_runs_differ(tmp_path: Path) -> None:
     assert [title for title, _, _ in charts(compared, ["token_f1"], "corpus_similarity")] == [by_similarity[0]]
 
 
-def test_compare_draws_figures_by_the_words_that_were_embedded(tmp_path: Path) -> None:
+def test_compare_draws_metrics_by_the_words_that_were_embedded(tmp_path: Path) -> None:
     runs = [
         write_run(tmp_path / f"r{length}", improved(better), analyses={"training_texts": 9, "embedded_words": length})
         for length, better in ((7.5, 12), (20.0, 6), (41.5, 0))

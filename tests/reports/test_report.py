@@ -1,4 +1,4 @@
-"""The report: what it says, that it is right for every mix of figures, and that hostile text stays text."""
+"""The report: what it says, that it is right for every mix of metrics, and that hostile text stays text."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from reports.page import print_summary, write_report
 from reports.results import by_quality, evenly, pieces, read_results
 from reports.svg import nice_ticks, thin
 from reports.wording import measure, verdict
+from support.files import write_lines
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 SPACES = dict.fromkeys(map(ord, "\u00a0\u202f"), " ")
@@ -80,11 +81,11 @@ def make_run(
 ) -> Path:
     (path / "config.yaml").write_text(config)
     (path / "metrics.json").write_text(json.dumps(metrics))
-    (path / "predictions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    write_lines(path / "predictions.jsonl", rows)
     if baseline is not None:
         (path / "baseline.json").write_text(json.dumps(baseline))
     if history is not None:
-        (path / "history.jsonl").write_text("".join(json.dumps(one) + "\n" for one in history))
+        write_lines(path / "history.jsonl", history)
     return path
 
 
@@ -125,7 +126,7 @@ def page_of(run_dir: Path) -> Page:
     return Page(write_report(run_dir).read_text(encoding="utf-8"))
 
 
-def test_headline_shows_five_figures_beside_the_neighbours(tmp_path: Path) -> None:
+def test_headline_shows_five_metrics_beside_the_neighbours(tmp_path: Path) -> None:
     page = page_of(make_run(tmp_path))
     assert page.texts("p", "value") == ["61.0 %", "90.6 %", "84.3", "0.964", "78.6 %"]
     assert page.texts("p", "other") == [
@@ -344,7 +345,7 @@ def test_verdict(metrics: dict[str, Any], texts: int, sentence: str) -> None:
     assert verdict(metrics, None, texts).translate(SPACES) == sentence
 
 
-def test_verdict_mentions_exactly_the_figures_that_exist() -> None:
+def test_verdict_mentions_exactly_the_metrics_that_exist() -> None:
     keys = ("exact_match", "token_recall", "entity_recovery")
     for values in itertools.product((None, 0.0, 0.2, 50.0, 99.9, 100.0), repeat=3):
         text = verdict(dict(zip(keys, values, strict=True)), {"exact_match": 3.0}, 7).translate(SPACES)
@@ -367,7 +368,7 @@ def test_duration() -> None:
     ]
 
 
-def test_figures_helpers() -> None:
+def test_metrics_helpers() -> None:
     assert nice_ticks(0, 100, 5) == [0, 20, 40, 60, 80, 100]
     assert nice_ticks(0.31, 0.99, 5) == pytest.approx([0.4, 0.6, 0.8])
     assert thin([(0, 1), (1, 3), (2, 5)], 2) == [(0.5, 2), (2, 5)]
@@ -453,7 +454,7 @@ def test_summary_obeys_no_markup_and_no_escape_sequence_of_recovered_text(tmp_pa
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(text)
 
 
-def test_secondary_figures_are_folded_in_the_page_and_left_out_of_the_terminal(tmp_path: Path) -> None:
+def test_secondary_metrics_are_folded_in_the_page_and_left_out_of_the_terminal(tmp_path: Path) -> None:
     more = {"micro_f1": 61.25, "micro_recall": 55.5, "entity_recovery/first_name": 12.5, "perplexity": None}
     page = page_of(make_run(tmp_path, FIGURES | more, dict.fromkeys(FIGURES | more)))
     folded = [text for text in page.texts("details") if "more figures" in text]

@@ -1,4 +1,4 @@
-"""The trade-off of defenses: points, figures with intervals, the sentence, the files; on a tiny collection."""
+"""The trade-off of defenses: points, metrics with intervals, the sentence, the files; on a tiny collection."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from reports.tradeoff.chart import tradeoff_chart
 from reports.tradeoff.metrics import Measured, chief, sentence, with_intervals
 from reports.tradeoff.sweep import Bench, Point
 from reports.under_defense import ZeroFilled
+from support.files import write_lines
 from train import train
 
 SEARCH = "32 tokens, both defended"
@@ -40,7 +41,7 @@ def collection(folder: Path) -> Path:
     queries = [{"_id": thing, "text": f"where was the {thing}"} for thing in THINGS]
     qrels = ["query-id\tcorpus-id\tscore", *(f"{thing}\t{name}\t1" for name, thing, _ in named)]
     for name, content in (("corpus", rows), ("queries", queries)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content), encoding="utf-8")
+        write_lines(folder / f"{name}.jsonl", content)
     (folder / "qrels.tsv").write_text("\n".join(qrels), encoding="utf-8")
     return folder
 
@@ -62,7 +63,7 @@ class Halved:
         return torch.nn.functional.pad(embeddings, (0, width)) if self.wider else embeddings[:, : width // 2]
 
 
-# --------------------------------------------------------------------------------------------- figures, sentence, chart
+# --------------------------------------------------------------------------------------------- metrics, sentence, chart
 
 
 def point(
@@ -86,7 +87,7 @@ def measured(*points: tuple[Point, list[dict[str, Any]]]) -> list[Measured]:
     return with_intervals(points, resamples=1000)
 
 
-def test_figures_and_their_changes() -> None:
+def test_metrics_and_their_changes() -> None:
     base, same, worse = measured(
         point("none", READ, GOOD), point("same", READ, GOOD), point("worse", [*READ[:20], *UNREAD[20:]], BAD)
     )
@@ -99,7 +100,7 @@ def test_figures_and_their_changes() -> None:
     assert not same.read["bleu"].lower
     assert worse.read["exact_match"].change == -50
     assert worse.read["exact_match"].lower
-    # Every query loses the same, so the change has no width although the figures have.
+    # Every query loses the same, so the change has no width although the metrics have.
     assert worse.found[SEARCH].value == pytest.approx(sum(BAD) / 50)
     assert worse.found[SEARCH].change == pytest.approx(-0.5)
     assert worse.found[SEARCH].change_interval == pytest.approx((-0.5, -0.5))
@@ -232,7 +233,7 @@ def test_a_sweep_from_end_to_end_and_again_after_a_kill(
     assert done == ["none", "noise level=0.3", "truncation dimensions=100"]
     assert not (tmp_path / "out" / "tradeoff.json").exists()
     before = kept(tmp_path / "out")
-    assert len(before) == 4  # figures and texts of two points
+    assert len(before) == 4  # metrics and texts of two points
     done.clear()
     monkeypatch.setattr(Bench, "measure", lambda self, name, *rest: (done.append(name), measure(self, name, *rest))[1])
     found = sweep(run, tmp_path / "out")
@@ -263,7 +264,7 @@ def test_a_sweep_from_end_to_end_and_again_after_a_kill(
     assert "<script" not in page
 
 
-def test_figures_of_the_undefended_point_are_those_of_an_evaluation(run: Path, tmp_path: Path) -> None:
+def test_metrics_of_the_undefended_point_are_those_of_an_evaluation(run: Path, tmp_path: Path) -> None:
     found = sweep(run, tmp_path / "out", points=["defense=noise defense.level=0"])
     wanted = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
     for name in ("bleu", "token_f1", "exact_match", "cosine", "edit_distance_mean"):
@@ -283,7 +284,7 @@ def test_figures_of_the_undefended_point_are_those_of_an_evaluation(run: Path, t
         (["experiment=tradeoff", "tradeoff/collection=clirmatrix"], "tradeoff.collection.documents: missing"),
     ],
 )
-def test_bad_settings_are_told_before_anything_is_read(run: Path, overrides: list[str], message: str) -> None:
+def test_bad_settings_are_reported_before_anything_is_read(run: Path, overrides: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         configuration.on_run("evaluate", [f"run={run}", *overrides])
 

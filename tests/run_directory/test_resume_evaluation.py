@@ -10,13 +10,11 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lightning import Trainer
 
 import configuration
 import evaluate as evaluate_script
@@ -27,27 +25,21 @@ from attacks.vec2text.search import Round
 from callbacks.iterative_correction import IterativeCorrection
 from callbacks.predictions import Predictions
 from callbacks.run_record import RunRecord
-from datamodules.inversion import InversionDataModule
-from defenses.identity import Identity
 from embedders.base import fingerprint_of
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
-from examples import Example, Split
 from models.predictions import Prediction, Targets
 from run_directory import layout
 from run_directory.batch_cache import BatchCache, Unfinished, counted, settings_key
 from scoring.models import ScoringModels
+from support.assembled import Texts, data_module, quiet_trainer
+from support.files import metrics_of
 from support.letters import Letters
-from support.processes import ROOT, Script, Warm
+from support.processes import ROOT, Warm
 
 NAMES = ["ada", "bob", "cleo", "dan", "eve", "finn", "gus", "hal", "ida", "jon", "kit", "lea"]
 TEXTS = [f"{name} met {other} in rome" for name in NAMES for other in NAMES if name != other][:40]
 BATCH = 4
-
-
-class Source:
-    def load(self) -> Mapping[Split, Sequence[Example]]:
-        return {"train": [], "test": [Example(i, text) for i, text in enumerate(TEXTS)]}
 
 
 class Slow(Attack):
@@ -89,14 +81,12 @@ class Slow(Attack):
 def evaluate(directory: Path, attack: Slow, *, settings: str = "plain", batch: int = BATCH) -> Path:
     """What evaluate.py does with a run, without a run."""
     embedder = CachedEmbedder(Letters(), directory / "cache")
-    data = InversionDataModule(Source(), eval_batch_size=batch, drop_repeated=False)
-    data.connect(embedder, Identity())
+    source = Texts(train=[], test=TEXTS)
+    data = data_module(source, Letters(), directory, eval_batch_size=batch, drop_repeated=False)
     attack.connect(directory / "artifacts", embedder)
     output = directory / "out"
     attack.batch_cache = BatchCache(output / layout.TEST_BATCHES, settings)
-    trainer = Trainer(
-        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, use_distributed_sampler=False,
+    trainer = quiet_trainer(
         callbacks=[
             Predictions(output, embedder, None, ScoringModels()), IterativeCorrection([0, 1, 2], [1, 2]),
             RunRecord(output, embedder),
@@ -111,34 +101,22 @@ def files(directory: Path) -> list[Path]:
     return sorted((directory / "out" / layout.TEST_BATCHES).glob("*.json"))
 
 
-def kill_when(process: Script, due: Callable[[], bool], seconds: float = 120) -> None:
-    """kill -9 for the process and its children, once something is due."""
-    end = time.monotonic() + seconds
-    try:
-        while not due():
-            assert process.poll() is None, "it ended before it could be killed"
-            assert time.monotonic() < end
-            time.sleep(0.01)
-    finally:
-        process.kill()
-
-
 def contents(output: Path) -> dict[str, Any]:
     """All that a test leaves, apart from its own time and that of others."""
-    metrics = json.loads((output / layout.METRICS).read_text())
     table = json.loads((output / "corrections.json").read_text())
     return {
         "predictions": (output / layout.PREDICTIONS).read_bytes(),
-        "metrics": {name: value for name, value in metrics.items() if name != "seconds"},
+        "metrics": metrics_of(output),
         "table": [{name: value for name, value in row.items() if name != "seconds"} for row in table["table"]],
         "asked": json.loads((output / layout.RECORD).read_text())["embedder"]["asked"],
     }
 
 
 @pytest.mark.slow
-def test_a_killed_test_goes_on_and_ends_alike(tmp_path: Path, warm: Warm) -> None:
+def test_a_killed_test_resumes_and_ends_alike(tmp_path: Path, warm: Warm) -> None:
     killed, unbroken = tmp_path / "killed", tmp_path / "unbroken"
-    kill_when(warm.start([__file__, str(killed), "0.03"]), lambda: len(files(killed)) >= 8)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    warm.start([__file__, str(killed), "0.03"], environment=environment).kill_when(lambda: len(files(killed)) >= 8)
     stood = {path: path.read_bytes() for path in files(killed)}
     assert 8 <= len(stood) < 30
     firsts = [int(path.stem[-9:]) for path in stood if "predictions" in path.name]
@@ -159,7 +137,7 @@ def test_a_killed_test_goes_on_and_ends_alike(tmp_path: Path, warm: Warm) -> Non
 
 
 def finished(directory: Path) -> None:
-    """Leave the files of all batches in ``directory``, as after a kill before the figures stood."""
+    """Leave the files of all batches in ``directory``, as after a kill before the metrics were written."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BatchCache, "clear", lambda self: None)
         evaluate(directory, Slow())
@@ -310,7 +288,7 @@ def again(*lines: str) -> None:
 
 
 @pytest.mark.slow
-def test_evaluate_goes_on_after_kill_9(tmp_path: Path, warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluate_resumes_after_kill_9(tmp_path: Path, warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real command line is killed, with eight queries a text."""
     monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
     run, out, unbroken = (tmp_path / name for name in ("run", "out", "unbroken"))
@@ -325,7 +303,7 @@ def test_evaluate_goes_on_after_kill_9(tmp_path: Path, warm: Warm, monkeypatch: 
     def done() -> int:
         return len(list((out / layout.TEST_BATCHES).glob("*.json")))
 
-    kill_when(warm.start([str(ROOT / "evaluate.py"), *command, f"output_dir={out}"]), lambda: done() >= 3)
+    warm.start([str(ROOT / "evaluate.py"), *command, f"output_dir={out}"]).kill_when(lambda: done() >= 3)
     assert 3 <= done() < 10
     shutil.copytree(out, tmp_path / "other")
     again(*command, f"output_dir={out}")
@@ -335,7 +313,7 @@ def test_evaluate_goes_on_after_kill_9(tmp_path: Path, warm: Warm, monkeypatch: 
     assert {**first, "seconds": 0} == {**second, "seconds": 0}
     assert first["queries"] > 40
     assert not (out / layout.TEST_BATCHES).exists()
-    with pytest.raises(InputError, match=r"^output_dir=.*: already holds a run or finished results; choose"):
+    with pytest.raises(InputError, match=r"^output_dir=.*: already holds .*choose"):
         again(*command, f"output_dir={out}")
     # The same directory with another decoding: nothing of the finished batches is taken for it.
     again(command[0], "attack.decoding.beams=1", "datamodule.eval_batch_size=4", f"output_dir={tmp_path / 'other'}")

@@ -32,6 +32,7 @@ from reports.results import read_results
 from run_directory import layout
 from run_directory.config_file import read_config, write_config
 from run_directory.record import data_of, training_of
+from support.files import write_lines
 from support.processes import ROOT, Warm
 
 FILES = ["datamodule=files", "datamodule.path=data.jsonl"]
@@ -90,7 +91,7 @@ def write(path: Path, words: str, count: int = 90) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     known = words.split()
     rows = [{"text": f"{known[n % len(known)]} {known[n // 7 % len(known)]} {n}"} for n in range(count)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(path, rows)
     return path
 
 
@@ -284,25 +285,29 @@ def change(run: Path, key: str, value: object) -> None:
     OmegaConf.save(config, run / layout.CONFIG)
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("attack._target_", "os.system", "attack._target_=os.system: none of the classes that configs/attack names"),
-        ("callbacks.checkpoint.dirpath", "/etc/cron.d", "callbacks.checkpoint.dirpath=/etc/cron.d would write outside"),
-        ("callbacks.checkpoint.filename", "../../../x", "callbacks.checkpoint.filename=../../../x would write outside"),
-        ("logger.save_dir", "/var/tmp/x", "logger.save_dir=/var/tmp/x would write outside"),
-        ("callbacks.history.directory", "evil", "callbacks.history.directory=evil would write outside"),
-    ],
-)
-def test_a_strangers_run_builds_and_writes_nothing_of_its_own(
-    place: Path, typed: Type, key: str, value: str, message: str
-) -> None:
+UNTRUSTED = {
+    "attack._target_=os.system": "none of the classes that configs/attack names",
+    "callbacks.checkpoint.dirpath=/etc/cron.d": "would write outside",
+    "callbacks.checkpoint.filename=../../../x": "would write outside",
+    "logger.save_dir=/var/tmp/x": "would write outside",
+    "callbacks.history.directory=evil": "would write outside",
+}
+
+
+def test_an_untrusted_run_builds_and_writes_nothing_of_its_own(place: Path, typed: Type) -> None:
     run = begun(place, *OLD)
-    change(run, key, value)
     change(run, "trust", ["os"])  # its own word counts for nothing
-    (found,) = typed([f"run_dir={run}", "ckpt_path=last"])
-    assert found.code == 2
-    assert message in found.said
+    runs = []
+    for number, setting in enumerate(UNTRUSTED):
+        runs.append(place.parent / f"run{number}")
+        shutil.copytree(run, runs[-1])
+        change(runs[-1], *setting.split("="))
+    for found, (setting, message) in zip(
+        typed(*([f"run_dir={one}", "ckpt_path=last"] for one in runs)), UNTRUSTED.items(), strict=True
+    ):
+        assert found.code == 2
+        assert setting in found.said
+        assert message in found.said
 
 
 @pytest.mark.parametrize(
@@ -394,7 +399,7 @@ def test_paths_are_made_absolute_where_something_lies_there(place: Path, monkeyp
 def test_a_relative_path_of_an_older_run_is_asked_for(place: Path, typed: Type) -> None:
     run = begun(place, *OLD)
     change(run, "datamodule.path", "data.jsonl")
-    with pytest.raises(InputError, match=r"datamodule.path=data.jsonl does not say in which directory that was; give"):
+    with pytest.raises(InputError, match=r"datamodule\.path=data\.jsonl .*; give"):
         configuration.on_run("evaluate", [f"run={run}"])
     settings, config = configuration.on_run("evaluate", [f"run={run}", "datamodule.path=data.jsonl"])
     assert config.datamodule.path == str(place / "data.jsonl")
@@ -427,7 +432,7 @@ def sources(folder: Path) -> dict[str, tuple[Source, list[str]]]:
     """Each kind of source that reads files, with the names of these."""
     for name in ("corpus.jsonl", "queries.jsonl"):
         rows = [{"_id": str(n), "text": f"a text of some words {n}"} for n in range(30)]
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(folder / name, rows)
     for name in ("de.txt", "fr.txt"):
         (folder / name).write_text("".join(f"zeile {n}\n" for n in range(20)))
     write(folder / "data.jsonl", "cat dog")
@@ -468,7 +473,7 @@ def test_a_file_that_has_moved_is_known_by_its_content(tmp_path: Path) -> None:
     before = described([file])
     moved = file.rename(tmp_path / "other.jsonl")
     InversionDataModule(TextFiles(path=str(moved))).expect(before, "do that")
-    with pytest.raises(InputError, match=r"data.jsonl: the run was trained on this file, which is not there any more"):
+    with pytest.raises(InputError, match=r"data\.jsonl: .* not there any more"):
         InversionDataModule(TextFiles(path=str(file))).expect(before, "do that")
     write(moved, "red blue")
     with pytest.raises(InputError, match=r"other.jsonl: it has the content of none of the files"):

@@ -50,7 +50,7 @@ def test_a_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:
     write_config(tmp_path, {"seed": 1})
     with pytest.raises(InputError, match="already holds a run; add ckpt_path=last"):
         layout.start(tmp_path, resuming=False)
-    with pytest.raises(InputError, match=r"^output_dir=.*: already holds a run or finished results; choose another"):
+    with pytest.raises(InputError, match=r"^output_dir=.*: already holds .*choose another"):
         layout.start(tmp_path, resuming=False, key="output_dir")
     layout.start(tmp_path, resuming=True)
     assert files(tmp_path) == {"config.yaml": b"seed: 1\n"}
@@ -121,7 +121,7 @@ def test_a_state_of_no_training_is_one_message(place: str, value: Any, wrong: st
     node[int(last) if isinstance(node, list) else last] = value
     trainer = Trainer(logger=False, accelerator="cpu", max_steps=3)
     trainer.state.fn = TrainerFn.FITTING
-    with pytest.raises(InputError, match=f"cannot be resumed from: {wrong} is missing, or not what a training saves"):
+    with pytest.raises(InputError, match=f"cannot be resumed from: {wrong} "):
         check_state(checkpoint, trainer)
     trainer.state.fn = TrainerFn.TESTING  # which takes up none of it
     check_state(checkpoint, trainer)
@@ -136,7 +136,7 @@ def test_moments_of_other_weights_are_one_message() -> None:
     trainer.strategy.optimizers = [optimizer]
     check_moments(trainer)
     optimizer.state[weights]["exp_avg"] = torch.zeros(3)
-    with pytest.raises(InputError, match=r"'exp_avg' of the optimizer has the shape \(3,\), and the weights \(2, 3\)"):
+    with pytest.raises(InputError, match=r"'exp_avg' .*\(3,\).*\(2, 3\)"):
         check_moments(trainer)
 
 
@@ -182,7 +182,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, caplog
         assert resume_from(tmp_path, "last") == tmp_path / layout.PREVIOUS
         caplog.clear()
     last.write_bytes(whole[:-40])
-    with pytest.raises(InputError, match=r"last\.ckpt: not a checkpoint.*; the one before it stands there: go on with"):
+    with pytest.raises(InputError, match=r"last\.ckpt: not a checkpoint.* the one before it.* ckpt_path=last"):
         finished_checkpoint(tmp_path)  # its weights are not the finished ones
     last.unlink()  # as after a kill between two renames
     assert resume_from(tmp_path, "last") == tmp_path / layout.PREVIOUS

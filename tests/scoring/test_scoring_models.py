@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import types
@@ -27,6 +26,8 @@ from reports.scoring import score_predictions
 from scoring.language_model import PerplexityModel
 from scoring.models import ScoringModels
 from scoring.taggers import SpacyTagger, StanzaTagger
+from support.files import metrics_of, read_lines
+from support.scored import HeldOut
 from train import train
 
 TEXTS = ["Ada lives in Paris with her dog", "I met Grace Hopper in Rome", "the train to Paris was late", "hello", ""]
@@ -206,29 +207,8 @@ class Letters(Attack):
         return [[ord(letter) for letter in text] for text in texts]
 
 
-class Held:
-    """A data module's test split, and a cache whose vectors are never asked for."""
-
-    tokenizer = "minilm"
-    hypotheses = "clean"
-
-    def examples(self, split: str) -> list[Example]:
-        return [Example(0, "abc", language="de"), Example(1, "xy")]
-
-    def vectors(self, split: str, indices: Sequence[int]) -> torch.Tensor:
-        return torch.ones(len(indices), 2)
-
-    clean_vectors = vectors  # there is no defense
-
-    def fill(self, texts: Sequence[str], purpose: str) -> None:
-        assert purpose == "scoring"
-
-    def embed(self, texts: Sequence[str], purpose: str) -> torch.Tensor:
-        return torch.ones(len(texts), 2)
-
-
-def test_tokens_are_the_attacks_own_and_pieces_are_the_datas() -> None:
-    held: Any = Held()
+def test_tokens_are_the_attacks_own_and_wordpieces_are_the_datas() -> None:
+    held: Any = HeldOut(Example(0, "abc", language="de"), Example(1, "xy"))
     predictions = {1: Prediction(("xz",)), 0: Prediction(("ab", "abc"), tokens=(97, 7, 8))}
     _, got = score_predictions(predictions, held, held, None, Letters(), ScoringModels())
     # a of a, b, c, x, y and x of it: predicted were 97, 7, 8 and x, z.
@@ -238,11 +218,6 @@ def test_tokens_are_the_attacks_own_and_pieces_are_the_datas() -> None:
     assert got["micro_piece_precision"] == pytest.approx(100 * shared / (len(ids[1]) + len(ids[3])))
     assert got["stop_word_rate_reference"] == 0  # of the text that is not German
     assert got["cosine_second"] is got["perplexity"] is got["entity_recovery"] is None
-
-
-def figures(run: Path, name: str = "metrics.json") -> dict[str, Any]:
-    found = json.loads((run / name).read_text())
-    return {key: value for key, value in found.items() if key != "seconds"}
 
 
 @pytest.mark.slow
@@ -259,23 +234,23 @@ def test_from_end_to_end(ruler: Path, gpt2: Path, tmp_path: Path) -> None:
     config = configuration.compose("train", chosen)
     assert configuration.check(config) == []
     train(config)
-    got = figures(tmp_path / "run")
+    got = metrics_of(tmp_path / "run")
     assert got["entity_recovery/PERSON"] == 50  # Ada, not Grace Hopper
     assert got["entity_recovery/GPE"] == pytest.approx(200 / 3)  # Paris twice, not Rome
     assert got["name_full_recovery"] == 0
     assert got["entity_recovery_unseen"] is None  # the training text was not tagged
     assert got["cosine_second"] == pytest.approx(got["cosine"])  # the second embedder is the first
-    rows = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    rows = read_lines(tmp_path / "run" / "predictions.jsonl")
     model = PerplexityModel(str(gpt2))
     assert got["perplexity"] == perplexity(model.likelihoods([row["prediction"] for row in rows]))
     assert rows[0]["spans"] == [[0, 3, "PERSON"], [13, 18, "GPE"]]
     assert got["micro_piece_f1"] > 0
     assert got["micro_token_f1"] is None  # this attack has no tokens
-    baseline = figures(tmp_path / "run", "baseline.json")
+    baseline = metrics_of(tmp_path / "run", "baseline.json")
     assert baseline == got  # the attack is the baseline
 
     evaluate(*configuration.on_run("evaluate", [f"run={tmp_path / 'run'}", f"output_dir={tmp_path / 'again'}"]))
-    assert figures(tmp_path / "again") == got
+    assert metrics_of(tmp_path / "again") == got
     amended = configuration.on_run("evaluate", [f"run={tmp_path / 'run'}", "scoring/tagger=stanza"])[1]
     assert amended.scoring.tagger._target_ == "scoring.taggers.StanzaTagger"
     assert amended.scoring.language_model.model == str(gpt2)

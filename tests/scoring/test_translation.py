@@ -1,10 +1,9 @@
-"""Ad hoc translation: figures by hand, a translator built here, and both texts in predictions.jsonl."""
+"""Ad hoc translation: metrics by hand, a translator built here, and both texts in predictions.jsonl."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,9 @@ from reports.scoring import score_predictions
 from reports.wording import measure
 from scoring.models import ScoringModels, scoring_models
 from scoring.translation import Translator
+from support.files import read_lines, write_lines
 from support.processes import ROOT
+from support.scored import HeldOut
 from train import train
 
 GERMAN = ["zwei männer kochen", "ein roter hund läuft", "sie liest bücher", "das meer ist kalt"]
@@ -98,8 +99,8 @@ def test_a_text_is_translated_once_and_alone_as_among_others(
 
 def test_what_stands_before_a_text(german_english: Path) -> None:
     plain = Translator("de", {"en": str(german_english)}, max_new_tokens=20)
-    told = Translator("de", {"en": str(german_english)}, prefixes={"en": "zwei "}, max_new_tokens=20)
-    assert told.translate(["männer kochen"], ["en"]) == plain.translate([GERMAN[0]], ["en"]) == [ENGLISH[0]]
+    prefixed = Translator("de", {"en": str(german_english)}, prefixes={"en": "zwei "}, max_new_tokens=20)
+    assert prefixed.translate(["männer kochen"], ["en"]) == plain.translate([GERMAN[0]], ["en"]) == [ENGLISH[0]]
 
 
 def test_a_language_without_a_model_is_said_and_left_out(german_english: Path) -> None:
@@ -131,7 +132,7 @@ def test_models_are_asked_before_anything_else(tmp_path: Path) -> None:
         scoring_models(config)
 
 
-# -- figures ----------------------------------------------------------------------------------------------------------
+# -- metrics ----------------------------------------------------------------------------------------------------------
 
 ROWS = [
     Scored("two men cook", "zwei männer kochen", language="en", translation="two men cook"),
@@ -140,68 +141,44 @@ ROWS = [
 ]
 
 
-def test_translated_figures_by_hand() -> None:
-    figures = score(ROWS)
-    assert figures["exact_match"] == 0.0
-    assert figures["translated/exact_match"] == 50.0
+def test_translated_metrics_by_hand() -> None:
+    metrics = score(ROWS)
+    assert metrics["exact_match"] == 0.0
+    assert metrics["translated/exact_match"] == 50.0
     # "a dog" has two of the four words and none that is wrong: precision 1, recall 1/2
-    assert figures["translated/token_f1"] == pytest.approx((100 + 200 / 3) / 2)
-    assert figures["translated/examples"] == 2
+    assert metrics["translated/token_f1"] == pytest.approx((100 + 200 / 3) / 2)
+    assert metrics["translated/examples"] == 2
     alone = score([replace(row, prediction=row.translation or "", translation=None) for row in ROWS[:2]])
-    assert figures["translated/bleu"] == alone["bleu"]
-    assert figures["translated/rougeL"] == alone["rougeL"]
-    assert not [key for key in figures if key.startswith("translated/") and key.endswith(("/en", "cosine"))]
+    assert metrics["translated/bleu"] == alone["bleu"]
+    assert metrics["translated/rougeL"] == alone["rougeL"]
+    assert not [key for key in metrics if key.startswith("translated/") and key.endswith(("/en", "cosine"))]
 
 
-def test_translated_figures_of_each_language() -> None:
-    figures = score([*ROWS[:2], replace(ROWS[2], translation="deux hommes")])
-    assert (figures["translated/exact_match/en"], figures["translated/exact_match/fr"]) == (50.0, 100.0)
-    assert (figures["exact_match/en"], figures["exact_match/fr"]) == (0.0, 0.0)
-    assert figures["translated/examples/fr"] == 1
+def test_translated_metrics_of_each_language() -> None:
+    metrics = score([*ROWS[:2], replace(ROWS[2], translation="deux hommes")])
+    assert (metrics["translated/exact_match/en"], metrics["translated/exact_match/fr"]) == (50.0, 100.0)
+    assert (metrics["exact_match/en"], metrics["exact_match/fr"]) == (0.0, 0.0)
+    assert metrics["translated/examples/fr"] == 1
 
 
-def test_without_translations_there_are_no_such_figures() -> None:
+def test_without_translations_there_are_no_such_metrics() -> None:
     assert not [key for key in score([ROWS[2]]) if key.startswith("translated/")]
     assert measure("translated/token_f1").title == "Token F1, translated"
     assert (measure("translated/bleu").kind, measure("translated/bleu").more) == ("score", "higher")
 
 
-class Held:
-    """A data module's test split, and a cache whose vectors are never asked for."""
-
-    tokenizer = "minilm"
-    hypotheses = "clean"
-
-    def examples(self, split: str) -> list[Example]:
-        return [Example(0, text, language="en") for text in ENGLISH[:2]]
-
-    def vectors(self, split: str, indices: Sequence[int]) -> torch.Tensor:
-        return torch.ones(len(indices), 2)
-
-    clean_vectors = vectors  # there is no defense
-
-    def fill(self, texts: Sequence[str], purpose: str) -> None:
-        assert purpose == "scoring"
-
-    def embed(self, texts: Sequence[str], purpose: str) -> torch.Tensor:
-        return torch.ones(len(texts), 2)
-
-    def tokens(self, texts: Sequence[str]) -> None:
-        return None
-
-
 def test_words_in_no_order_are_not_translated(german_english: Path) -> None:
-    held: Any = Held()
+    held: Any = HeldOut(*(Example(0, text, language="en") for text in ENGLISH[:2]))
     models = ScoringModels(translation=Translator("de", {"en": str(german_english)}))
     texts = {0: Prediction((GERMAN[0],)), 1: Prediction((GERMAN[1],))}
-    rows, figures = score_predictions(texts, held, held, None, held, models)
+    rows, metrics = score_predictions(texts, held, held, None, held, models)
     assert [row["translation"] for row in rows] == ENGLISH[:2]
     assert [row["language"] for row in rows] == ["en", "en"]
-    assert (figures["exact_match"], figures["translated/exact_match"]) == (0.0, 100.0)
+    assert (metrics["exact_match"], metrics["translated/exact_match"]) == (0.0, 100.0)
     bags = {index: replace(prediction, kind="set") for index, prediction in texts.items()}
-    rows, figures = score_predictions(bags, held, held, None, held, models)
+    rows, metrics = score_predictions(bags, held, held, None, held, models)
     assert not [row for row in rows if "translation" in row]
-    assert not [key for key in figures if key.startswith("translated/")]
+    assert not [key for key in metrics if key.startswith("translated/")]
 
 
 # -- from end to end --------------------------------------------------------------------------------------------------
@@ -212,21 +189,21 @@ def test_predictions_keep_both_texts(german_english: Path, tmp_path: Path) -> No
     rows = [{"text": text, "language": "de", "split": "train"} for text in GERMAN]
     rows += [{"text": text, "language": "en", "split": "test"} for text in ENGLISH]
     path = tmp_path / "texts.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_lines(path, rows)
     train(configuration.compose("train", [
         "attack=nearest_neighbor", "debug=smoke", "logger=none", "datamodule=files", f"datamodule.path={path}",
         "datamodule.split_field=split", "datamodule.language_field=language", f"run_dir={tmp_path / 'run'}",
         f"cache_dir={tmp_path / 'cache'}", "scoring/translation=encoder_decoder", "scoring.translation.written=de",
         f"scoring.translation.models={{en: {german_english}}}", "scoring.translation.max_new_tokens=20",
     ]))  # fmt: skip
-    found = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    found = read_lines(tmp_path / "run" / "predictions.jsonl")
     by_german = dict(zip(GERMAN, ENGLISH, strict=True))
     assert [row["translation"] for row in found] == [by_german[row["prediction"]] for row in found]
-    figures = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     right = sum(row["translation"] == row["reference"] for row in found)
     assert right
-    assert figures["exact_match"] == 0.0
-    assert figures["translated/exact_match"] == 25 * right
+    assert metrics["exact_match"] == 0.0
+    assert metrics["translated/exact_match"] == 25 * right
     assert json.loads((tmp_path / "run" / "baseline.json").read_text())["translated/exact_match"] == 25 * right
     assert "BLEU, translated" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
@@ -235,16 +212,15 @@ def test_predictions_keep_both_texts(german_english: Path, tmp_path: Path) -> No
 
 
 def round_trip(*arguments: str) -> None:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    main = importlib.import_module("round_trip").main
-    sys.path.pop(0)
-    main(arguments)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        importlib.import_module("round_trip").main(arguments)
 
 
 def test_texts_translated_there_and_back(german_english: Path, tmp_path: Path) -> None:
     """The two translations, one after the other; what an earlier session has done is taken over, half a line is not."""
     rows = [{"reference": text, "split": "test"} for text in [*GERMAN, " "]] + [{"reference": "x", "split": "train"}]
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(tmp_path / "texts.jsonl", rows)
     command = [
         str(tmp_path / "texts.jsonl"), "--field", "reference", "--split", "test", "--there", str(german_english),
         "--back", str(german_english), "--beams", "1", "--max-new-tokens", "20", "--output",
@@ -253,7 +229,7 @@ def test_texts_translated_there_and_back(german_english: Path, tmp_path: Path) -
     done = {"text": "of an earlier session", "original": GERMAN[0], "pivot": ENGLISH[0]}
     (tmp_path / "out.jsonl.part").write_text(json.dumps(done) + '\n{"text": "cut o')
     round_trip(*command)
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    found = read_lines(tmp_path / "out.jsonl")
     assert found[0] == done
     assert [(row["original"], row["pivot"]) for row in found] == list(zip(GERMAN, ENGLISH, strict=True))
     back = Translator("there", {"back": str(german_english)}, beams=1, max_new_tokens=20)

@@ -21,11 +21,12 @@ from embedders.cache.shards import text_keys
 from embedders.cache.store import ShardStore
 from run_directory import layout
 from run_directory.checkpoints import load_checkpoint
+from support.files import metrics_of
 from support.processes import ROOT
 
 pytestmark = pytest.mark.slow
 
-# Nothing random in training: two processes would each draw their own.
+# Nothing random in training: two processes would each sample their own.
 TINY = ["trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_steps=8", "trainer.max_time=null",
         "~callbacks.progress", "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2",
         "attack.decoding.beams=2", "attack.decoding.max_new_tokens=24", "datamodule.limit_train=200",
@@ -68,10 +69,6 @@ def read(run: Path, name: str) -> dict[str, Any]:
     return read_json(run / name)
 
 
-def figures(run: Path) -> dict[str, Any]:
-    return {name: value for name, value in read(run, layout.METRICS).items() if name != "seconds"}
-
-
 def vectors(cache: Path, texts: list[str]) -> np.ndarray[Any, Any]:
     (described,) = cache.glob("*/embedder.json")
     store = ShardStore(described.parent, json.loads(described.read_bytes())["dimension"])
@@ -103,11 +100,11 @@ def test_two_nodes_are_as_good_as_one_process(tmp_path: Path) -> None:
     first, second = (load_checkpoint(path / layout.CHECKPOINT)["state_dict"] for path in (run, other))
     assert first.keys() == second.keys()
     assert max(float((first[name] - second[name]).abs().max()) for name in first) < 1e-3
-    assert figures(run)["token_f1"] == pytest.approx(figures(other)["token_f1"], abs=2.0)
-    assert figures(run)["cosine"] == pytest.approx(figures(other)["cosine"], abs=0.02)
+    assert metrics_of(run)["token_f1"] == pytest.approx(metrics_of(other)["token_f1"], abs=2.0)
+    assert metrics_of(run)["cosine"] == pytest.approx(metrics_of(other)["cosine"], abs=0.02)
 
     # Evaluation of the same weights: exactly the same, by one process and by two.
     lines = [f"run={run}", f"output_dir={tmp_path / 'alone'}", "trainer=cpu"]
     evaluate.evaluate(*configuration.on_run("evaluate", lines))
     assert (tmp_path / "alone" / layout.PREDICTIONS).read_bytes() == (run / layout.PREDICTIONS).read_bytes()
-    assert figures(tmp_path / "alone") == figures(run)
+    assert metrics_of(tmp_path / "alone") == metrics_of(run)

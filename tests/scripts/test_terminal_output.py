@@ -204,7 +204,7 @@ def test_after_an_installation_our_own_lines_are_still_shown(tmp_path: Path, mon
     monkeypatch.setattr(console, "_ROOT", site)
     for file, shown in {
         "attacks/base.py": True,
-        "runs.py": True,
+        "train.py": True,
         "lightning/trainer.py": False,
         "six.py": False,
     }.items():
@@ -240,7 +240,7 @@ def test_no_line_of_a_log_is_obeyed(tmp_path: Path, capsys: pytest.CaptureFixtur
         raise KeyError(ESCAPES)
     except KeyError:
         error = sys.exc_info()
-    record = logging.LogRecord("ours", logging.WARNING, str(ROOT / "runs.py"), 1, "%s\nERROR more", (ESCAPES,), error)
+    record = logging.LogRecord("ours", logging.WARNING, str(ROOT / "train.py"), 1, "%s\nERROR more", (ESCAPES,), error)
     for handler in (*made, later, held):
         handler.handle(record)
         handler.close()
@@ -292,7 +292,7 @@ def test_a_log_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.Ca
 def test_a_terminal_that_cannot_be_written_raises_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.suppress(OSError), open("/dev/full", "w", buffering=1) as full:  # noqa: PTH123
         handler = console.Terminal(logging.StreamHandler(full))
-        handler.handle(logging.LogRecord("ours", logging.INFO, str(ROOT / "runs.py"), 1, "line", None, None))
+        handler.handle(logging.LogRecord("ours", logging.INFO, str(ROOT / "train.py"), 1, "line", None, None))
         assert capsys.readouterr().err == ""
 
 

@@ -7,7 +7,6 @@ as are the ranks that one starts; the others are forked from a process that has 
 from __future__ import annotations
 
 import csv
-import json
 import os
 import shutil
 import signal
@@ -37,6 +36,7 @@ from embedders.cache.cached import CachedEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
 from run_directory import layout
+from support.files import load, metrics_of, read_lines, rows_of, write_lines
 from support.offline_wandb import recorded
 from support.processes import REPEATABLE, ROOT, Script, Warm
 
@@ -146,20 +146,6 @@ def wait_for(process: Process, what: Callable[[], Any], seconds: float = 300) ->
         time.sleep(0.02)
 
 
-def load(path: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(path.read_text())
-    return loaded
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
-
-
-def figures(run: Path, name: str = layout.METRICS) -> dict[str, Any]:
-    """Metrics without the seconds, which differ from run to run."""
-    return {key: value for key, value in load(run / name).items() if key != "seconds"}
-
-
 def sent(run: Path) -> int:
     """Texts that were really sent to the embedder."""
     return sum(load(run / layout.RECORD)["embedder"]["sent"].values())
@@ -183,7 +169,7 @@ def assert_complete(run: Path) -> None:
     }  # fmt: skip
     assert set(load(run / layout.METRICS)) >= METRICS
     assert set(load(run / layout.BASELINE)) == set(load(run / layout.METRICS))
-    assert [row["index"] for row in lines(run / layout.PREDICTIONS)] == list(range(TEST_TEXTS))
+    assert [row["index"] for row in rows_of(run)] == list(range(TEST_TEXTS))
     assert unfinished(run) == []
 
 
@@ -255,7 +241,7 @@ def test_record_and_history(trained: Path) -> None:
     assert record["embedder"]["sent"]["training"] == 400 + 16 + TEST_TEXTS
     assert record["embedder"]["asked"]["attack"] == 0
     assert record["parameters"] == sum(tensor.numel() for tensor in unique(weights(trained)))
-    history = lines(trained / layout.HISTORY)
+    history = read_lines(trained / layout.HISTORY)
     assert [row["step"] for row in history if row["train_loss"] is not None] == [20]
     assert [row["step"] for row in history if row["val_loss"] is not None] == [7, 14, 21, 28]  # at the ends of epochs
     losses = [row["val_loss"] for row in history if row["val_loss"] is not None]
@@ -276,9 +262,9 @@ def test_a_directory_that_holds_a_run_is_refused(trained: Path, scripts: Scripts
 # -- evaluate.py ------------------------------------------------------------------------------------------------------
 
 
-def test_evaluation_gives_the_figures_of_training_again(trained: Path, evaluated: Path) -> None:
-    assert figures(evaluated) == figures(trained)
-    assert figures(evaluated, layout.BASELINE) == figures(trained, layout.BASELINE)
+def test_evaluation_gives_the_metrics_of_training_again(trained: Path, evaluated: Path) -> None:
+    assert metrics_of(evaluated) == metrics_of(trained)
+    assert metrics_of(evaluated, layout.BASELINE) == metrics_of(trained, layout.BASELINE)
     assert (evaluated / layout.PREDICTIONS).read_bytes() == (trained / layout.PREDICTIONS).read_bytes()
     assert sent(evaluated) == 0
     assert (evaluated / "report.html").is_file()
@@ -290,7 +276,7 @@ def test_evaluation_with_other_decoding_and_fewer_texts(trained: Path, scripts: 
         "evaluate", f"run={trained}", f"output_dir={tmp_path / 'out'}", "attack.decoding.beams=1",
         "datamodule.limit_test=5",
     )  # fmt: skip
-    found, original = lines(tmp_path / "out" / layout.PREDICTIONS), lines(trained / layout.PREDICTIONS)[:5]
+    found, original = rows_of(tmp_path / "out"), rows_of(trained)[:5]
     assert [row["reference"] for row in found] == [row["reference"] for row in original]
     assert load(tmp_path / "out" / layout.METRICS)["examples"] == 5
     assert yaml.safe_load((tmp_path / "out" / layout.CONFIG).read_text())["attack"]["decoding"]["beams"] == 1
@@ -302,7 +288,7 @@ def test_evaluation_on_other_text(trained: Path, scripts: Scripts, tmp_path: Pat
     scripts.succeed(
         "evaluate", f"run={trained}", "output_dir=out", "datamodule=files", "datamodule.test=mine.txt", cwd=tmp_path
     )
-    assert [row["reference"] for row in lines(tmp_path / "out" / layout.PREDICTIONS)] == texts
+    assert [row["reference"] for row in rows_of(tmp_path / "out")] == texts
     assert load(tmp_path / "out" / layout.METRICS)["entity_recovery"] is None
     assert load(tmp_path / "out" / layout.BASELINE)["examples"] == 3
 
@@ -314,9 +300,7 @@ def test_evaluation_without_the_cache(trained: Path, warm: Warm, tmp_path: Path)
     options = ["datamodule.limit_test=3", "datamodule.eval_batch_size=2", f"cache_dir={fresh.cache}", *TWO_RANKS]
     fresh.succeed("evaluate", f"run={trained}", f"output_dir={out}", *options)
     assert load(out / layout.RECORD)["embedder"]["sent"]["training"] == 403
-    assert [row["prediction"] for row in lines(out / layout.PREDICTIONS)] == [
-        row["prediction"] for row in lines(trained / layout.PREDICTIONS)[:3]
-    ]
+    assert [row["prediction"] for row in rows_of(out)] == [row["prediction"] for row in rows_of(trained)[:3]]
 
 
 # -- resuming ---------------------------------------------------------------------------------------------------------
@@ -329,7 +313,7 @@ def saved_step(run: Path) -> int:
         return 0
 
 
-def test_killed_training_goes_on_and_ends_with_the_same_weights(
+def test_killed_training_resumes_and_ends_with_the_same_weights(
     trained: Path, scripts: Scripts, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -352,11 +336,11 @@ def test_killed_training_goes_on_and_ends_with_the_same_weights(
     first, second = weights(trained), weights(run)
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert figures(run) == figures(trained)
+    assert metrics_of(run) == metrics_of(trained)
     assert (run / layout.PREDICTIONS).read_bytes() == (trained / layout.PREDICTIONS).read_bytes()
-    steps = [(row["step"], row["val_loss"] is None) for row in lines(run / layout.HISTORY)]
+    steps = [(row["step"], row["val_loss"] is None) for row in read_lines(run / layout.HISTORY)]
     assert len(steps) == len(set(steps))
-    seen = lines(run / layout.HISTORY)
+    seen = read_lines(run / layout.HISTORY)
     assert [row["step"] for row in seen if row["val_loss"] is not None] == [7, 14, 21, 28]
     assert [row["seconds"] for row in seen] == sorted(row["seconds"] for row in seen)
     assert load(run / layout.RECORD)["training"]["steps"] == 30
@@ -369,8 +353,8 @@ def test_resuming_a_finished_run_only_tests_it_again(trained: Path, scripts: Scr
         (run / name).unlink()
     scripts.succeed("train", *TINY, *SAVE_OFTEN, f"run_dir={run}", "ckpt_path=last")
     assert_complete(run)
-    assert figures(run) == figures(trained)
-    assert lines(run / layout.HISTORY) == lines(trained / layout.HISTORY)
+    assert metrics_of(run) == metrics_of(trained)
+    assert read_lines(run / layout.HISTORY) == read_lines(trained / layout.HISTORY)
 
 
 def test_a_checkpoint_names_nothing_to_remove(trained: Path, scripts: Scripts, tmp_path: Path) -> None:
@@ -438,10 +422,10 @@ def test_two_ranks_evaluate_as_one(trained: Path, evaluated: Path, scripts: Scri
     out = tmp_path / "out"
     scripts.succeed("evaluate", f"run={trained}", f"output_dir={out}", *TWO_RANKS)
     assert load(out / layout.RECORD)["world_size"] == 2
-    assert [row["index"] for row in lines(out / layout.PREDICTIONS)] == list(range(TEST_TEXTS))
+    assert [row["index"] for row in rows_of(out)] == list(range(TEST_TEXTS))
     assert (out / layout.PREDICTIONS).read_bytes() == (evaluated / layout.PREDICTIONS).read_bytes()
-    assert figures(out) == figures(evaluated)
-    assert figures(out, layout.BASELINE) == figures(evaluated, layout.BASELINE)
+    assert metrics_of(out) == metrics_of(evaluated)
+    assert metrics_of(out, layout.BASELINE) == metrics_of(evaluated, layout.BASELINE)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -471,11 +455,11 @@ def test_fewer_evaluation_batches_than_ranks(scripts: Scripts, tmp_path: Path) -
     large = ["trainer.max_steps=6", "datamodule.eval_batch_size=64"]
     scripts.succeed("train", *TWO_RANKS, *tiny, *large, f"run_dir={run}")
     assert_complete(run)
-    assert [row["step"] for row in lines(run / layout.HISTORY) if row["val_loss"] is not None] == [3, 6]
+    assert [row["step"] for row in read_lines(run / layout.HISTORY) if row["val_loss"] is not None] == [3, 6]
     for name, ranks in {"one": ["trainer=cpu"], "two": TWO_RANKS}.items():
         scripts.succeed("evaluate", f"run={run}", f"output_dir={tmp_path / name}", *ranks)
         assert (tmp_path / name / layout.PREDICTIONS).read_bytes() == (run / layout.PREDICTIONS).read_bytes()
-        assert figures(tmp_path / name) == figures(run)
+        assert metrics_of(tmp_path / name) == metrics_of(run)
     assert load(tmp_path / "two" / layout.RECORD)["world_size"] == 2
 
 
@@ -495,9 +479,12 @@ def test_vectors_of_the_test_texts_are_read_back_alike(
     elif extension == ".parquet":
         pyarrow.parquet.write_table(pyarrow.table({"vector": vectors.tolist()}), path)
     else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in vectors.tolist()))
+        write_lines(path, vectors.tolist())
     (cold if extension == ".npy" else scripts).succeed("invert", f"run={trained}", f"vectors={path}", "batch_size=8")
-    found, expected = lines(tmp_path / f"mine{extension}.texts.jsonl"), lines(trained / layout.PREDICTIONS)[:count]
+    found, expected = (
+        read_lines(tmp_path / f"mine{extension}.texts.jsonl"),
+        rows_of(trained)[:count],
+    )
     assert [set(row) for row in found] == [{"index", "text", "cosine"}] * count
     assert [row["index"] for row in found] == list(range(count))
     assert [row["text"] for row in found] == [row["prediction"] for row in expected]
@@ -552,23 +539,23 @@ def test_nearest_neighbor_from_end_to_end(
     scripts.succeed("train", "attack=nearest_neighbor", *DATA, *SHORT, f"run_dir={run}")
     assert "training" not in load(run / layout.RECORD)
     assert not (run / layout.CHECKPOINT).exists()
-    assert figures(run) == figures(run, layout.BASELINE)
+    assert metrics_of(run) == metrics_of(run, layout.BASELINE)
     # Beside another attack, the neighbour's texts are also cut into that attack's own tokens; it has none itself.
-    beside = figures(trained, layout.BASELINE)
+    beside = metrics_of(trained, layout.BASELINE)
     own = {key: beside.pop(key) for key in ("micro_token_precision", "micro_token_recall", "micro_token_f1")}
-    assert {**figures(run), **own} == {**beside, **own}
-    assert [figures(run)[key] for key in own] == [None] * 3
+    assert {**metrics_of(run), **own} == {**beside, **own}
+    assert [metrics_of(run)[key] for key in own] == [None] * 3
     assert all(0 < value < 100 for value in own.values())
     scripts.succeed("evaluate", f"run={run}", f"output_dir={tmp_path / 'out'}", *TWO_RANKS)
-    assert figures(tmp_path / "out") == figures(run)
+    assert metrics_of(tmp_path / "out") == metrics_of(run)
     assert (tmp_path / "out" / layout.PREDICTIONS).read_bytes() == (run / layout.PREDICTIONS).read_bytes()
     np.save(tmp_path / "mine.npy", targets[:9])
     scripts.succeed("invert", f"run={run}", f"vectors={tmp_path / 'mine.npy'}", f"output={tmp_path / 'texts.jsonl'}")
-    found, expected = lines(tmp_path / "texts.jsonl"), lines(run / layout.PREDICTIONS)
+    found, expected = read_lines(tmp_path / "texts.jsonl"), rows_of(run)
     assert [row["text"] for row in found] == [row["prediction"] for row in expected[:9]]
 
 
-def test_wandb_goes_on_without_its_server(trained: Path, scripts: Scripts, tmp_path: Path) -> None:
+def test_wandb_resumes_without_its_server(trained: Path, scripts: Scripts, tmp_path: Path) -> None:
     scripts.succeed(
         "train", *TINY, "trainer.max_steps=4", "trainer.log_every_n_steps=1", "logger=wandb",
         f"run_dir={tmp_path / 'run'}",

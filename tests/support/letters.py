@@ -1,4 +1,4 @@
-"""Embedders that count letters: instant, exact, and near texts lie near each other."""
+"""Embedders that count letters: instant, exact, and near texts lie near each other. And texts for them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,34 @@ from torch import Tensor
 
 from embedders.base import fingerprint_of
 
+NAMES, CITIES = ["ada", "bob", "cleo", "dan"], ["paris", "rome", "oslo", "lima"]
+TEXTS = [f"{name} lives in {city} ." for name in NAMES for city in CITIES]  # each has FewLetters of its own
 FEW = "abcdelmnoprs"
 
 
 class Letters:
-    """Counts of the 26 letters; no vector is zero."""
+    """Counts of the 26 letters, small or large; no vector is zero. Remembers what it was asked."""
 
-    dimension = len(ascii_lowercase)
+    letters = ascii_lowercase
+    dimension = len(letters)
     max_tokens = 64
     fingerprint = fingerprint_of(kind="letters", used="tests")
 
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
     def embed(self, texts: Sequence[str]) -> Tensor:
-        return torch.tensor([[0.1 + text.count(letter) for letter in ascii_lowercase] for text in texts])
+        self.asked += texts
+        counts = [[0.1 + text.lower().count(letter) for letter in self.letters] for text in texts]
+        return torch.tensor(counts).reshape(len(texts), self.dimension)
+
+
+class LettersAndSigns(Letters):
+    """Counts of letters, spaces and full stops: texts of other lengths have other vectors."""
+
+    letters = ascii_lowercase + " ."
+    dimension = len(letters)
+    fingerprint = fingerprint_of(kind="letters and signs", used="tests")
 
 
 class FewLetters:

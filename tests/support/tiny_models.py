@@ -1,10 +1,14 @@
-"""A causal language model small enough to try all of its inputs, for tests of attacks on language models."""
+"""Models with random weights in folders like those of the hub, small enough to be built in a moment."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+
+from support.letters import TEXTS
 
 WORDS = 59
 VOCABULARY = WORDS + 1
@@ -46,3 +50,48 @@ def tiny_language_model(folder: Path, *, words: int = WORDS, causal: bool = True
             model = BertForMaskedLM(BertConfig(vocab_size=VOCABULARY, hidden_size=32, **sides))
         model.save_pretrained(folder)
     return folder
+
+
+def pretrained_model(
+    folder: Path, kind: str = "gpt2", texts: Sequence[str] = TEXTS, *, seed: int = 1, width: int = 32
+) -> str:
+    """Write a model of random weights and its own byte-level BPE, as a folder of the hub holds them.
+
+    Args:
+        folder: Made here; returned as ``backbone.name`` takes it.
+        kind: gpt2, opt, llama, t5, or t5-own-head, whose head is not tied to the embeddings.
+        texts: That the tokenizer is trained on.
+        seed: Of the weights.
+        width: Of the hidden layers of a gpt2.
+    """
+    import transformers
+
+    from models.tokenizing import train_tokenizer
+
+    torch.manual_seed(seed)
+    tokenizer = train_tokenizer(texts, 300)
+    ids = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    causal = {"bos_token_id": tokenizer.eos_token_id, **ids}
+    hidden = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 48}
+    model: Any
+    match kind:
+        case "gpt2":
+            config = transformers.GPT2Config(n_positions=48, n_embd=width, n_layer=2, n_head=2, **causal)
+            model = transformers.GPT2LMHeadModel(config)
+        case "opt":
+            shape = {"word_embed_proj_dim": 16, "ffn_dim": 64, "do_layer_norm_before": False}
+            model = transformers.OPTForCausalLM(transformers.OPTConfig(**shape, **hidden, **causal))
+        case "llama":
+            shape = {"intermediate_size": 48, "num_key_value_heads": 1}
+            model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, **hidden, **causal))
+        case _:
+            shape = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2}
+            model = transformers.T5ForConditionalGeneration(
+                transformers.T5Config(**shape, decoder_start_token_id=0, **ids)
+            )
+    if kind == "t5-own-head":  # as T5 1.1 and t5-base-lm-adapt: transformers 5 would tie it wherever it builds one
+        model.lm_head.weight = torch.nn.Parameter(torch.randn(len(tokenizer), 32) / 6)
+        model.config.tie_word_embeddings = False
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
