@@ -8,17 +8,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from configuration.chains import unrolled
 from configuration.composing import raise_all, tree
-from configuration.overrides import is_group, key_error, one_line, option_errors, parse, search_path
-from configuration.sources import SEARCH_PATH, loading
+from configuration.overrides import Given, key_error, one_line
+from configuration.sources import loading
 
 
 def amend(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
@@ -44,28 +42,21 @@ def survey_amended(
     """
     amended = OmegaConf.create(tree(config))
     choices = [str(name) for name in amended.get("choices", {})]
-    with loading() as loader:
-        parsed, errors = parse(loader, unrolled(overrides))
-        search = search_path(parsed)
-        swept = [o for o in parsed if o.is_sweep_override()]
-        errors += [f"{o.input_line}: a run is amended with one value" for o in swept]
-        parsed = [o for o in parsed if o not in swept and o.key_or_group != SEARCH_PATH]
-        groups = [o for o in parsed if is_group(o, search)]
-        foreign = [o for o in groups if o.key_or_group.partition("/")[0] not in choices]
-        errors += [f"{o.input_line}: a run is amended in {', '.join(choices)}" for o in foreign]
-        groups = [o for o in groups if o not in foreign]
-        wrong = {o.key_or_group: found for o in groups if (found := option_errors(o, search))}
-        errors += itertools.chain.from_iterable(wrong.values())
-        errors += _choose(loader, amended, [o for o in groups if o.key_or_group not in wrong], search)
+    given = Given(overrides)
+    given.refuse("a run is amended with one value", Override.is_sweep_override)
+    foreign = [o for o in given.groups if o.key_or_group.partition("/")[0] not in choices]
+    given.refuse(f"a run is amended in {', '.join(choices)}", foreign.__contains__)
+    wrong = given.wrong_options()
+    errors = [*given.errors, *itertools.chain.from_iterable(wrong.values())]
+    errors += _choose(amended, [o for o in given.groups if o.key_or_group not in wrong], given.search)
     OmegaConf.set_struct(amended, True)
-    for o in parsed:
-        if o not in groups and o not in foreign and o.key_or_group.partition(".")[0] not in wrong:
-            error = key_error(tree(amended), o, [*choices, *settings]) or _apply(amended, o)
-            errors += [error] if error is not None else []
+    for o in (o for o in given.values if o.key_or_group.partition(".")[0] not in wrong):
+        error = key_error(tree(amended), o, [*choices, *settings]) or _apply(amended, o)
+        errors += [error] if error is not None else []
     return amended, list(dict.fromkeys(errors))
 
 
-def _choose(loader: ConfigLoader, config: DictConfig, groups: Sequence[Override], search: Sequence[str]) -> list[str]:
+def _choose(config: DictConfig, groups: Sequence[Override], search: Sequence[str]) -> list[str]:
     """Replace the nodes of ``groups`` by freshly composed ones.
 
     A part such as ``attack/decoding`` is composed inside the run's own attack, or the one chosen beside it.
@@ -75,7 +66,8 @@ def _choose(loader: ConfigLoader, config: DictConfig, groups: Sequence[Override]
     lines = [*search, *(f"{name}={config.choices[name]}" for name in sorted(parents))]
     lines += [str(o.input_line) for o in groups]
     try:
-        chosen = tree(loader.load_configuration("train", lines, RunMode.RUN, from_shell=False))
+        with loading() as loader:
+            chosen = tree(loader.load_configuration("train", lines, RunMode.RUN, from_shell=False))
     except (HydraException, OmegaConfBaseException) as error:
         return [one_line(error)]
     composed = OmegaConf.create(chosen)

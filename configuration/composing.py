@@ -18,12 +18,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from configuration.chains import swept_chains, unrolled
 from configuration.locations import make_absolute
-from configuration.overrides import elements, is_group, key_error, one_line, option_errors, parse, search_path
+from configuration.overrides import Given, elements, key_error, key_of, one_line
 from configuration.resolving import is_measured
 from configuration.sources import SEARCH_PATH, loading, root_keys
-from configuration.spacing import joined
 from errors import InputError, did_you_mean
 
 
@@ -68,25 +66,17 @@ def survey(config_name: str, overrides: Sequence[str], *, multirun: bool = False
     groups in full, and in each the values of other sweeps one at a time.
     """
     configs: list[DictConfig] = []
-    overrides, spaced = joined(overrides)
-    if wrong_sweeps := swept_chains(overrides):
-        return configs, spaced + wrong_sweeps
-    overrides = unrolled(overrides)
+    given = Given(overrides)
+    if not multirun:
+        given.refuse("several values need --multirun (-m)", Override.is_sweep_override)
     with loading() as loader:
-        parsed, errors = parse(loader, overrides)
-        search = search_path(parsed)
         # Hydra leaves out an unknown option of an optional group (experiment, debug) without a word.
-        unknown = any(is_group(o, search) and option_errors(o, search) for o in parsed)
-        if not errors and not multirun and not unknown:
-            config, errors = _load(loader, config_name, overrides, None)
+        if not given.errors and not multirun and not given.wrong_options():
+            config, errors = _load(loader, config_name, given.lines, None)
             if config is not None and not errors:
-                return [config], spaced
-            errors = []  # Hydra's message names the first mistake only
-        swept = [] if multirun else [o for o in parsed if o.is_sweep_override()]
-        errors += [f"{o.input_line}: several values need --multirun (-m)" for o in swept]
-        kept, wrong, misspelt = _spelling(loader, config_name, [o for o in parsed if o not in swept])
-        errors += misspelt
-        for number, lines in enumerate(_jobs(kept)):
+                return [config], []  # else Hydra's message names the first mistake only
+        kept, wrong, errors = _spelling(loader, config_name, given)
+        for number, lines in enumerate(_jobs(kept, given.groups)):
             config, found = _load(loader, config_name, lines, number if multirun else None)
             errors += found
             if config is not None:
@@ -97,7 +87,7 @@ def survey(config_name: str, overrides: Sequence[str], *, multirun: bool = False
     directories = {config.get("run_dir") for config in configs}
     if len(configs) > 1 and len(directories) == 1:
         errors.append(f"run_dir={directories.pop()}: the runs of a multirun would share it; append ${{job_suffix:}}")
-    return configs, list(dict.fromkeys(spaced + errors))
+    return configs, list(dict.fromkeys(given.errors + errors))
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
@@ -137,26 +127,20 @@ def raise_written(errors: Sequence[str], configs: Sequence[DictConfig]) -> None:
     raise_all([*errors, *(message for config in configs for message in check_written(config))])
 
 
-def _spelling(
-    loader: ConfigLoader, config_name: str, parsed: Sequence[Override]
-) -> tuple[list[Override], list[str], list[str]]:
+def _spelling(loader: ConfigLoader, config_name: str, given: Given) -> tuple[list[Override], list[str], list[str]]:
     """The overrides that name something that exists, the groups with an unknown option, and all messages."""
-    search = search_path(parsed)
-    groups = [o for o in parsed if is_group(o, search)]
-    wrong = {o.key_or_group: unknown for o in groups if (unknown := option_errors(o, search))}
+    wrong = given.wrong_options()
     errors = list(itertools.chain.from_iterable(wrong.values()))
-    valid = [elements(o)[0] for o in groups if o.key_or_group not in wrong]
+    valid = [elements(o)[0] for o in given.groups if o.key_or_group not in wrong]
     try:
-        composed = loader.load_configuration(config_name, [*search, *valid], RunMode.RUN, from_shell=False)
+        composed = loader.load_configuration(config_name, [*given.search, *valid], RunMode.RUN, from_shell=False)
     except (HydraException, OmegaConfBaseException) as error:
         return [], list(wrong), [*errors, one_line(error)]
     names = [str(name) for name in composed.hydra.runtime.choices if "/" not in str(name)]
+    values = given.values
     kept: list[Override] = []
-    for o in parsed:
-        if o.key_or_group.partition(".")[0] in wrong:
-            continue
-        known = o in groups or o.key_or_group == SEARCH_PATH
-        found = None if known else key_error(tree(composed), o, names)
+    for o in (o for o in given.overrides if o.key_or_group.partition(".")[0] not in wrong):
+        found = key_error(tree(composed), o, names) if o in values else None
         if found is None:
             kept.append(o)
         else:
@@ -164,11 +148,10 @@ def _spelling(
     return kept, list(wrong), errors
 
 
-def _jobs(parsed: Sequence[Override]) -> list[tuple[str, ...]]:
+def _jobs(kept: Sequence[Override], groups: Sequence[Override]) -> list[tuple[str, ...]]:
     """Overrides without sweeps: the product over groups, and for each the elements of other sweeps one at a time."""
-    search = search_path(parsed)
-    values = [place for place, o in enumerate(parsed) if not is_group(o, search)]
-    every = [elements(o) for o in parsed]
+    every = [elements(o) for o in kept]
+    values = [place for place, o in enumerate(kept) if o not in groups]
     jobs: dict[tuple[str, ...], None] = {}
     for first in itertools.product(*(lines[:1] if place in values else lines for place, lines in enumerate(every))):
         jobs[first] = None
@@ -182,7 +165,7 @@ def _load(
 ) -> tuple[DictConfig | None, list[str]]:
     """Compose with Hydra, resolve, and compare the keys at the root with those that the scripts know."""
     try:
-        known = root_keys(config_name, search_path(parse(loader, lines)[0]))
+        known = root_keys(config_name, tuple(line for line in lines if key_of(line) == SEARCH_PATH))
         config = loader.load_configuration(config_name, list(lines), RunMode.RUN, from_shell=False)
     except (HydraException, OmegaConfBaseException) as error:
         return None, [one_line(error)]

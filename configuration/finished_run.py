@@ -38,8 +38,7 @@ def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Dict
     from configuration.checking import check_written
 
     composed, errors = survey(config_name, [*own, *search])
-    errors = spaced + errors
-    errors += [message for found in composed for message in check_written(found)]
+    errors = [*spaced, *errors, *(message for found in composed for message in check_written(found))]
     if not composed or OmegaConf.is_missing(composed[0], "run"):
         raise_all(errors)
     settings = composed[0]

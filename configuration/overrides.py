@@ -9,19 +9,19 @@ Hydra stops at the first unknown name; here every misspelt group, option and key
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.config_loader import ConfigLoader
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 import limits
+from configuration.chains import parsed, unrolled
 from configuration.signatures import imported, written
 from configuration.sources import SEARCH_PATH, options
+from configuration.spacing import joined
 from datamodules.vector_stores.address import address_error
 from errors import InputError, did_you_mean, holds_secret, secret_refused
 from run_directory import layout
@@ -62,28 +62,50 @@ def without(lines: Sequence[str], *roots: str) -> list[str]:
     return [line for line in lines if root_of(line) not in roots]
 
 
-def parse(loader: ConfigLoader, lines: Sequence[str]) -> tuple[list[Override], list[str]]:
-    """The overrides that can be parsed, and a message for each that cannot."""
-    parser = OverridesParser.create(config_loader=loader)
-    parsed: list[Override] = []
-    errors: list[str] = []
-    for line in lines:
-        try:
-            parsed.append(parser.parse_override(line))
-        except HydraException as error:
-            reason = one_line(error) if "=" in line else "write key=value, or group=option"
-            errors.append(f"{line}: {reason}")
-    return parsed, errors
+class Given:
+    """A command line's overrides, read with Hydra's own parser.
 
+    Attributes:
+        overrides: Those that can be parsed, with Hydra's own lines in the place of lists of steps (chains.py).
+        search: Lines that add directories of configurations, which change what groups and options exist.
+        errors: A message for each line that cannot be parsed.
+    """
 
-def search_path(parsed: Sequence[Override]) -> tuple[str, ...]:
-    """Overrides that add directories of configurations, which change what groups and options exist."""
-    return tuple(str(o.input_line) for o in parsed if o.key_or_group == SEARCH_PATH)
+    def __init__(self, words: Sequence[str]) -> None:
+        lines, self.errors = joined(words)
+        self.search = tuple(line for line in lines if key_of(line) == SEARCH_PATH)
+        self.overrides: list[Override] = []
+        for line in lines:
+            try:
+                self.overrides += unrolled(parsed(line), self.search)
+            except HydraException as error:
+                reason = one_line(error) if "=" in line else "write key=value, or group=option"
+                self.errors.append(f"{line}: {reason}")
 
+    @property
+    def lines(self) -> list[str]:
+        """The overrides as Hydra composes them."""
+        return [str(o.input_line) for o in self.overrides]
 
-def is_group(override: Override, search: tuple[str, ...]) -> bool:
-    """Whether an override chooses an option; ``attack={...}`` sets values instead."""
-    return bool(options(override.key_or_group, search)) and not isinstance(override.value(), dict)
+    @property
+    def groups(self) -> list[Override]:
+        """Those that choose an option; ``attack={...}`` sets values instead."""
+        return [o for o in self.overrides if options(o.key_or_group, self.search) and not isinstance(o.value(), dict)]
+
+    @property
+    def values(self) -> list[Override]:
+        """Those that set, add or remove a value."""
+        groups = self.groups
+        return [o for o in self.overrides if o not in groups and o.key_or_group != SEARCH_PATH]
+
+    def refuse(self, reason: str, wrong: Callable[[Override], bool]) -> None:
+        """Leave out the overrides that are ``wrong``, with a message for each."""
+        self.errors += [f"{o.input_line}: {reason}" for o in self.overrides if wrong(o)]
+        self.overrides = [o for o in self.overrides if not wrong(o)]
+
+    def wrong_options(self) -> dict[str, list[str]]:
+        """Of each group with options that do not exist, a message for each of these."""
+        return {o.key_or_group: found for o in self.groups if (found := _option_errors(o, self.search))}
 
 
 def elements(override: Override) -> list[str]:
@@ -98,7 +120,7 @@ def elements(override: Override) -> list[str]:
     return [f"{override.get_key_element()}={value}" for value in values]
 
 
-def option_errors(override: Override, search: tuple[str, ...]) -> list[str]:
+def _option_errors(override: Override, search: tuple[str, ...]) -> list[str]:
     """A message for each option of a group, all those of a sweep included, that does not exist."""
     chosen = override.value()
     if override.is_delete() or chosen is None:

@@ -21,13 +21,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from configuration.amending import survey_amended
-from configuration.chains import unrolled
 from configuration.changeable import FREE_CHOICES, NOTED, is_free
 from configuration.composing import plain, raise_all, survey, tree
 from configuration.finished_run import stored_config
 from configuration.locations import check_data_known, chooses_data, is_data_file, make_absolute, outside
-from configuration.overrides import is_group, key_of, one_line, parse, quoted, search_path
-from configuration.sources import loading
+from configuration.overrides import Given, key_of, one_line, quoted, root_of
 from errors import InputError
 from run_directory import layout
 from run_directory.config_file import read_config, write_config
@@ -55,8 +53,8 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
         return None
     from run_directory.trust import foreign
 
-    lines = unrolled(overrides)
-    keys = {key_of(line) for line in lines}
+    given = Given(overrides)
+    keys = {key_of(line) for line in given.lines}
     trust = [config.trust] if isinstance(config.trust, str) else list(config.trust)
     saved = stored_config(
         directory,
@@ -64,9 +62,9 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
         {key for key in keys if "." in key},  # a whole group may be the run's own
         str(config.cache_dir) if "cache_dir" in keys else None,
     )
-    if not any(map(chooses_data, lines)):
+    if not any(map(chooses_data, given.lines)):
         check_data_known(saved, f"run_dir={directory}")
-    amended, different = _amended(saved, config, lines)
+    amended, different = _amended(saved, config, given)
     make_absolute(saved)
     make_absolute(amended)
     amended.run_dir, amended.ckpt_path, amended.trust = str(directory), config.ckpt_path, config.trust
@@ -109,36 +107,32 @@ def note_changes(directory: Path, config: DictConfig) -> None:
         note_resumption(directory, noted)
 
 
-def _amended(saved: DictConfig, config: DictConfig, lines: Sequence[str]) -> tuple[DictConfig, list[str]]:
+def _amended(saved: DictConfig, config: DictConfig, given: Given) -> tuple[DictConfig, list[str]]:
     """The run's configuration with what was typed, and a line for each group of which another option was."""
-    with loading() as loader:
-        parsed, errors = parse(loader, lines)
-        raise_all(errors)
-        search = search_path(parsed)
-        groups = [o for o in parsed if is_group(o, search) or o.package is not None]
-    values = [o for o in parsed if o not in groups and o.key_or_group.partition(".")[0] not in ("hydra", *_OWN)]
+    raise_all(given.errors)
+    groups = given.groups
+    values = [o for o in given.values if root_of(o.key_or_group) not in ("hydra", *_OWN)]
     chosen = {o.key_or_group: o.value() for o in groups if o.key_or_group in saved.choices and o.package is None}
     chosen |= {o.key_or_group[8:]: o.value() for o in values if o.key_or_group.startswith("choices.")}
     whole = [o for o in groups if o.key_or_group in WHOLE and o.value() is not None]
     leaves: dict[str, Any] = {}
     if whole:
-        leaves, found = _set_by_experiment(config, [o for o in parsed if o not in whole])
+        leaves, found = _set_by_experiment(config, [o for o in given.overrides if o not in whole])
         chosen = found | chosen
     other = {group: name for group, name in chosen.items() if saved.choices.get(group) != name}
-    different = [f"{group}: {saved.choices.get(group)} -> {name}" for group, name in other.items()
-                 if group not in FREE_CHOICES]  # fmt: skip
-    left_out = {group for group in other if group not in FREE_CHOICES}
-    for free in (name for name in ("callbacks", "trainer") if name in other):
+    left_out = other.keys() - set(FREE_CHOICES)
+    different = [f"{group}: {saved.choices.get(group)} -> {name}" for group, name in other.items() if group in left_out]
+    for free in other.keys() & {"callbacks", "trainer"}:
         leaves |= _of_option(free, str(saved.choices.get(free)), str(other[free]), saved)
     amended = OmegaConf.create(tree(saved))
     for key, value in leaves.items():
-        if key.partition(".")[0] not in left_out | {"choices", *_OWN} and not _is_open(value):
+        if root_of(key) not in left_out | {"choices", *_OWN} and not _is_open(value):
             OmegaConf.update(amended, key, value, force_add=True)
     for group in other.keys() - left_out:
         amended.choices[group] = other[group]
-    typed = [*search, *([f"logger={other['logger']}"] if "logger" in other else [])]
+    typed = [*given.search, *([f"logger={other['logger']}"] if "logger" in other else [])]
     typed += [str(o.input_line) for o in groups if "/" in o.key_or_group and o.package is None]
-    typed += [_restated(o, amended) for o in values if o.key_or_group.partition(".")[0] not in left_out | {"choices"}]
+    typed += [_restated(o, amended) for o in values if root_of(o.key_or_group) not in left_out | {"choices"}]
     amended, errors = survey_amended(amended, [line for line in typed if line], ("cache_dir",))
     raise_all(errors)
     try:

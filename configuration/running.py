@@ -21,13 +21,12 @@ from omegaconf import DictConfig, OmegaConf
 
 import claims
 from configuration import console, flags
-from configuration.chains import unrolled
 from configuration.composing import check, plain, raise_all, raise_written, survey
 from configuration.ending import check_output, check_writable, ending
 from configuration.finished_run import on_run
 from configuration.inherited import handed_on, inherited, is_parallel
 from configuration.locations import make_absolute
-from configuration.overrides import quoted, refuse_secrets, root_of, search_path_of, without
+from configuration.overrides import Given, quoted, refuse_secrets, root_of, search_path_of, without
 from configuration.resuming import WHOLE, resumed
 from configuration.sources import CONFIGS, SEARCH_PATH, application
 from configuration.trainer import device_errors
@@ -73,7 +72,7 @@ def _show(config_name: str, arguments: argparse.Namespace) -> None:
     configs, errors = survey(config_name, overrides, multirun=arguments.multirun)
     raise_all([*errors, *(message for config in configs for message in secret_errors(config))])
     with application() as composer, contextlib.redirect_stdout(io.StringIO()) as shown:
-        composer.show_cfg(config_name, unrolled(overrides), arguments.cfg, arguments.package, arguments.resolve)
+        composer.show_cfg(config_name, Given(overrides).lines, arguments.cfg, arguments.package, arguments.resolve)
     print(redacted(shown.getvalue()), end="")
 
 
@@ -88,7 +87,7 @@ def _train(
     if again is not None:  # compared with the run's settings, in which other keys may be known
         configs, errors = [again], [error for error in errors if error.startswith(tuple(f"{g}=" for g in WHOLE))]
     raise_written(errors, configs)
-    lines = unrolled(overrides)
+    lines = Given(overrides).lines
     if several:
         _own_sweep(overrides, configs, made)
         lines.append("hydra.mode=MULTIRUN")
