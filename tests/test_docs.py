@@ -27,10 +27,12 @@ import configuration
 import datamodules
 import defenses
 import embedders
+import metrics
 import models
-from compare import read_settings
+from compare import compare, read_settings
 from configuration.composing import survey
 from datamodules.sources.synthetic import SyntheticCorpus
+from errors import InputError
 from evaluate import evaluate
 from run_directory.config_file import write_config
 from support.processes import ROOT
@@ -104,9 +106,16 @@ def words(line: str) -> tuple[str, list[str]]:
     return parts[script].removesuffix(".py"), parts[script + 1 :]
 
 
+def blocks() -> dict[str, str]:
+    """The files that the pages on extending print, by name."""
+    pages = "\n".join(map(read, sorted((ROOT / "docs").glob("extending*.md"))))
+    return dict(re.findall(r"^`([\w/.]+)`:\n\n```\w+\n(.*?)^```", pages, re.M | re.S))
+
+
 def commands(*scripts: str) -> list[str]:
-    """The documented commands of some scripts; those of the plug-ins that a page writes left out."""
-    lines = [line for line in fenced() if not re.search("word_guesser|shorten", line)]
+    """The documented commands of some scripts; those with the classes that a page writes left out."""
+    written = {Path(name).stem for name in blocks()}
+    lines = [line for line in fenced() if not written.intersection(re.findall(r"\w+", line))]
     return sorted(line for line in lines if words(line)[0] in scripts)
 
 
@@ -213,20 +222,14 @@ def test_the_answer_to_misspelt_names_is_the_one_that_the_readme_prints() -> Non
     assert (done.returncode, done.stderr) == (2, block[2])
 
 
-def blocks() -> dict[str, str]:
-    """The files that extending.md prints, by name."""
-    found = re.findall(r"^`([\w/.]+)`:\n\n```\w+\n(.*?)^```", read(ROOT / "docs" / "extending.md"), re.M | re.S)
-    return dict(found)
-
-
 def test_the_examples_of_extending_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = blocks()
-    assert len(files) == 10
+    assert len(files) == 12
     for name, content in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
-    for package in (attacks, embedders, defenses, datamodules, models):
+    for package in (attacks, embedders, defenses, datamodules, models, metrics):
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path / package.__name__)])
     box = mailbox.mbox(tmp_path / "inbox.mbox")
     for example in islice(SyntheticCorpus(sentences=400, valid=50, test=50).load()["train"], 250):
@@ -246,11 +249,11 @@ def test_the_examples_of_extending_run_as_printed(tmp_path: Path, monkeypatch: p
     train(config)
 
     predictions = [json.loads(line) for line in read(tmp_path / "run" / "predictions.jsonl").splitlines()]
-    metrics = json.loads(read(tmp_path / "run" / "metrics.json"))
-    assert len(predictions) == metrics["examples"] == 25
+    values = json.loads(read(tmp_path / "run" / "metrics.json"))
+    assert len(predictions) == values["examples"] == 25
     assert {row["kind"] for row in predictions} == {"set"}
-    assert metrics["exact_match"] is metrics["bleu"] is None
-    known = {name: value for name, value in metrics.items() if value is not None}
+    assert values["exact_match"] is values["bleu"] is None
+    known = {name: value for name, value in values.items() if value is not None}
     assert all(math.isfinite(value) for value in known.values())
     assert known["token_f1"] > 20  # eight guesses by chance would share hardly a word
     assert yaml.safe_load(read(tmp_path / "run" / "config.yaml"))["choices"]["attack"] == "word_guesser"
@@ -259,7 +262,18 @@ def test_the_examples_of_extending_run_as_printed(tmp_path: Path, monkeypatch: p
     train(configuration.compose("train", [*given, "attack=nearest_neighbor", f"run_dir={run}"]))
     trusted = "trust=[embedders.hashed_trigrams,defenses.clipping,datamodules.mail_subjects]"
     place = [f"run={run}", f"output_dir={output}", f"config_dir={tmp_path / 'configs'}", trusted]
-    evaluate(*configuration.on_run("evaluate", [*place, "attack/refine=[rerank,shorten]"]))
+    chosen = ["attack/refine=[rerank,shorten]", "scoring/metrics=[word_jaccard]"]
+    evaluate(*configuration.on_run("evaluate", [*place, *chosen]))
     nearest, shorter = (json.loads(read(folder / "metrics.json")) for folder in (run, output))
     assert shorter["cosine"] > nearest["cosine"]
     assert shorter["queries"] > nearest["queries"] == 0
+
+    # The metric is on the page, and in a comparison beside the run that lacks it.
+    assert "word_jaccard" not in nearest
+    assert "Word Jaccard" in read(output / "report.html")
+    table = [str(run), str(output), "metrics=word_jaccard,bleu", f"output={tmp_path / 'compared'}"]
+    with pytest.raises(InputError, match=r"trust=metrics\.word_jaccard"):
+        compare(read_settings(table))
+    compare(read_settings([*table, "trust=metrics.word_jaccard"]))
+    row = next(line for line in read(tmp_path / "compared.md").splitlines() if line.startswith("| shorter"))
+    assert re.search(rf"\| {shorter['word_jaccard']:.1f}\s% \(\d+\.\d to \d+\.\d\) \|", row)
