@@ -32,7 +32,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from datamodules.vector_stores.sampling import open_store, sample_store
     from defenses.threat import threat_of
     from reports.audit.defenses import Rows, prepare
-    from reports.audit.evaluation import judge
+    from reports.audit.evaluation import evaluate
     from reports.audit.inputs import check_truths, read_truths
     from reports.audit.page import VALUES, print_audit, write_audit
     from reports.audit.reading import StoreReader, check_dimensions, check_embedder, held_out, same_attack, truths_of
@@ -76,7 +76,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     reader = StoreReader(attack, oracle, settings.batch_size)
     unchanged = same_attack(config, session.trained, session.threat, settings.ckpt_path)
     known = held_out(rows, unchanged, reader, known_vectors)
-    found = judge(settings, config, sample, truths, known, reader, models.tagger, trials)
+    found = evaluate(settings, config, sample, truths, known, reader, models.tagger, trials)
     found.warnings = warnings + found.warnings
     write_audit(output, found)
     cache.clear()  # holds recovered text in the clear

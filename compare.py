@@ -97,11 +97,11 @@ def compare(settings: Settings) -> None:
     entries = read_entries(directories)
     # Metrics import torch: a directory that is not there is told before.
     from reports.comparison import measuring
-    from reports.comparison.charts import charts, check_axis
+    from reports.comparison.charts import charts, check_axis, side_by_side
     from reports.comparison.grid import check_grid, grids
-    from reports.comparison.output import print_tables, write_markdown, write_page
+    from reports.comparison.output import write_page
     from reports.comparison.table import tables
-    from reports.interval_chart import side_by_side
+    from reports.tables import print_tables, write_markdown
     from reports.wording import knowing
     from run_directory.trust import trusting
 

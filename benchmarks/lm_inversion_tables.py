@@ -13,7 +13,7 @@ import measuring  # noqa: F401  the packages are found
 from metrics.base import Ratio
 from metrics.statistics import Share
 from metrics.token_inversion import FalseDiscovery, Inverted, TokenExact, TokenPartial, by_position, exact_by_cost
-from reports import svg
+from reports import charts, svg
 
 Record = dict[str, Any]
 POINTS = 60  # of a curve
@@ -243,13 +243,13 @@ def plot(records: Sequence[Record]) -> str | None:
     panels = []
     for data in values(found, "data"):
         series = [
-            svg.Series(attack, _curve(rows_of(found, data=data, attack=attack), limit))
+            charts.Series(attack, _curve(rows_of(found, data=data, attack=attack), limit))
             for attack in values(found, "attack")
             if attack != "logits_inverter"
         ]
         panels.append((f"{data}: exact, % of inputs", [one for one in series if one.points]))
     by_length = [
-        svg.Series(f"{n}", _curve(rows_of(alone, data="random", length=n), long_limit)) for n in (3, 4, 5, 6, 8)
+        charts.Series(f"{n}", _curve(rows_of(alone, data="random", length=n), long_limit)) for n in (3, 4, 5, 6, 8)
     ]
     panels.append(("soda, random, by input length", [one for one in by_length if one.points]))
     drawn = [(title, series) for title, series in panels if series]
@@ -258,7 +258,7 @@ def plot(records: Sequence[Record]) -> str | None:
     width, height = svg.WIDTH, svg.HEIGHT + 24
     parts = []
     for place, (title, series) in enumerate(drawn):
-        chart = str(svg.line_chart(title, series, "forward passes a target", from_zero=True))
+        chart = str(charts.line_chart(title, series, "forward passes a target", from_zero=True))
         sized = chart.replace(
             "<svg ", f'<svg x="{place * width:g}" y="24" width="{width:g}" height="{svg.HEIGHT:g}" ', 1
         )

@@ -21,6 +21,7 @@ from attacks.base import Attack
 from datamodules.inversion import InversionDataModule
 from metrics.statistics import corpus_similarity
 from metrics.tokens import words
+from reports.numbers import evenly
 from reports.results import Row, read_rows
 from run_directory import layout
 
@@ -47,7 +48,7 @@ class Analyses(Callback):
         if not texts:  # of data for attacks that only search
             return
         rows = read_rows(self.directory / layout.PREDICTIONS)
-        known, attacked = evenly_spaced(texts), evenly_spaced([row.reference for row in rows])
+        known, attacked = (evenly(some, SIMILARITY_TEXTS) for some in (texts, [row.reference for row in rows]))
         content = {
             "training_texts": len(texts),
             "corpus_similarity": corpus_similarity(known, attacked),
@@ -56,11 +57,6 @@ class Analyses(Callback):
             "word_frequency": word_frequency(texts, rows),
         }
         write_json(self.directory / layout.ANALYSES, content)
-
-
-def evenly_spaced(texts: Sequence[str], limit: int = SIMILARITY_TEXTS) -> Sequence[str]:
-    """At most ``limit`` of the texts, evenly over all of them."""
-    return texts if len(texts) <= limit else [texts[place * len(texts) // limit] for place in range(limit)]
 
 
 def embedded_words(texts: Iterable[str]) -> float:

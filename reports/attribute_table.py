@@ -1,4 +1,4 @@
-"""The attribute attack's figures of metrics.json as the lines of a table.
+"""The attribute attack's metrics of metrics.json as a table.
 
 "attribute/birthPlace/reconstructed_macro": 41.2, ...   ->   birthPlace: 41.2 % from the recovered text, ...
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from reports.numbers import number, shown
+from reports.tables import Cell, Line, Table
 
 PREFIX = "attribute/"
 SOURCES = {
@@ -17,56 +17,42 @@ SOURCES = {
     "target": "the attacked vector",
     "original": "the original text",
 }
+NOTE = (
+    "The guess is the value whose vector lies nearest; nothing is learned for it. Macro accuracy is the mean over "
+    "values, each counted once. The original text bounds what any attack could give. The standard error takes texts "
+    "for independent, which texts about one subject are not."
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """How well an attribute's values were guessed from one source, ready to be shown."""
-
-    source: str
-    macro: str
-    top1: str
-    top_k: str
-
-
-@dataclass(frozen=True, slots=True)
-class AttributeLine:
-    """An attribute: its name, what there was to guess, and a guess for each source."""
-
-    name: str
-    facts: str
-    guesses: list[Guess]
-
-
-def attribute_lines(metrics: Mapping[str, object]) -> tuple[list[AttributeLine], str]:
-    """A line for each attribute in ``metrics``, and how many values its top-k figures may name ('' without a line)."""
-    names = [key.removeprefix(PREFIX).removesuffix("/texts") for key in metrics if _is_first(key)]
+def attribute_table(metrics: Mapping[str, object]) -> Table | None:
+    """A line for each attribute in ``metrics``, below it one for each source of a guess; None without attributes."""
+    names = [
+        key.removeprefix(PREFIX).removesuffix("/texts")
+        for key in metrics
+        if key.startswith(PREFIX) and key.endswith("/texts")
+    ]
+    if not names:
+        return None
     tops = (re.fullmatch(rf"{PREFIX}.*/reconstructed_top(\d+)", key) for key in metrics)
     k = next((found[1] for found in tops if found and found[1] != "1"), "")
-    return [_line(name, metrics, k) for name in names], k
+    columns = ("Attribute, guessed from", "Macro accuracy", "Accuracy ± s.e.")
+    lines = [line for name in names for line in _lines(name, metrics, k)]
+    return Table("", (*columns, *([f"Among the nearest {k}"] if k else [])), tuple(lines), notes=(NOTE,))
 
 
-def _is_first(key: str) -> bool:
-    return key.startswith(PREFIX) and key.endswith("/texts")
-
-
-def _line(name: str, metrics: Mapping[str, object], k: str) -> AttributeLine:
+def _lines(name: str, metrics: Mapping[str, object], k: str) -> list[Line]:
     key = f"{PREFIX}{name}"
     texts, skipped, values, candidates = (
         shown("count", metrics.get(f"{key}/{fact}")) for fact in ("texts", "skipped", "values", "candidates")
     )
     majority = shown("percent", metrics.get(f"{key}/majority"))
     facts = f"{texts} texts ({skipped} without it), {values} values of {candidates}, the commonest {majority}"
-    guesses = []
+    lines = [Line(name, facts, ())]
     for source, title in SOURCES.items():
-        top1 = shown("percent", metrics.get(f"{key}/{source}_top1"))
-        error = number(metrics, f"{key}/{source}_standard_error")
-        guesses.append(
-            Guess(
-                source=title,
-                macro=shown("percent", metrics.get(f"{key}/{source}_macro")),
-                top1=top1 if error is None else f"{top1} ± {error:.1f}",
-                top_k=shown("percent", metrics.get(f"{key}/{source}_top{k}")) if k else "",
-            )
+        macro, top1, top_k = (
+            shown("percent", metrics.get(f"{key}/{source}_{kind}")) for kind in ("macro", "top1", f"top{k}")
         )
-    return AttributeLine(name, facts, guesses)
+        error = number(metrics, f"{key}/{source}_standard_error")
+        accuracy = top1 if error is None else f"{top1} ± {error:.1f}"
+        lines.append(Line("", title, tuple(map(Cell, (macro, accuracy, top_k) if k else (macro, accuracy)))))
+    return lines

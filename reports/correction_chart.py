@@ -8,27 +8,24 @@ down about its hypotheses:
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-from markupsafe import Markup
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
-import limits
 from atomic_files import read_json
-from errors import InputError
-from reports import svg
-from reports.numbers import shown
-from reports.results import Piece, pieces
+from reports import charts
+from reports.charts import Chart
+from reports.files import read_lines, read_object, validated
+from reports.numbers import counted, shown
+from reports.results import Part, parts
+from reports.tables import Cell, Line, Table
 from run_directory import layout
 
 HYPOTHESES = "hypotheses.json"
-CURVES = 4  # that the page has colours for
-# The columns of the table: figure, title, and how it is written.
+# The columns of the table: metric, title, and how it is written.
 COLUMNS = (
     ("bleu", "BLEU", "score"),
     ("token_f1", "Token F1", "percent"),
@@ -38,9 +35,6 @@ COLUMNS = (
     ("seconds", "Seconds a text", "moment"),
 )
 
-Content = TypeVar("Content", bound=BaseModel)
-Chart = tuple[str, Markup, str]  # title, drawing, note
-
 
 # Numbers that a chart has a place for.
 _Number = Annotated[float, Field(ge=-1e150, le=1e150, allow_inf_nan=False)]
@@ -48,7 +42,7 @@ _Count = Annotated[int, Field(ge=-(2**53), le=2**53)]
 
 
 class Row(BaseModel):
-    """One width and step of corrections.json."""
+    """One beam width and step of corrections.json."""
 
     beams: _Count
     step: _Count
@@ -100,100 +94,71 @@ class Hypotheses(BaseModel):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A cell of the table; ``gain``: better or worse than the step before, None where neither."""
-
-    text: str
-    gain: bool | None = None
-    below: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TableLine:
-    """A line of the table."""
-
-    title: str
-    below: str
-    cells: list[Cell]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A round of the text that is shown, its words that stand in the reference marked."""
-
-    step: int
-    pieces: list[Piece]
-    cosine: str
-    queries: str
-
-
-@dataclass(frozen=True, slots=True)
-class Story:
-    """One text's rounds."""
-
-    index: int
-    beams: int
-    reference: str
-    steps: list[Step]
+_HYPOTHESES = TypeAdapter(Hypotheses)
 
 
 def correction_curves(table: Sequence[Row]) -> list[Chart]:
-    """BLEU over the steps, exact match over queries, BLEU over time; a curve a width."""
-    widths = sorted({row.beams for row in table})[:CURVES]
-    charts = []
+    """BLEU over the steps, exact match over queries, BLEU over time; a curve a beam width."""
+    beam_widths = sorted({row.beams for row in table})[: charts.COLOURS]
+    found = []
     for title, x_name, y_name, x_label, note in (
         ("BLEU by step", "step", "bleu", "correction steps", "Step 0 is the initial hypothesis."),
         ("Exact match by queries", "queries", "exact_match", "queries a text", "Percent of the texts, a dot a step."),
         ("BLEU by time", "seconds", "bleu", "seconds a text, power of ten", "Of the whole attack on this machine."),
     ):
         series = []
-        for beams in widths:
+        for beams in beam_widths:
             points = [(getattr(row, x_name), getattr(row, y_name)) for row in table if row.beams == beams]
             known = [(float(x), float(y)) for x, y in points if y is not None]
             if x_name == "seconds":  # a wide beam takes a hundred times the time of a guess
                 known = [(math.log10(x), y) for x, y in known if x > 0]
             if known:
-                series.append(svg.Series(_beams(beams), known, dots=True))
+                series.append(charts.Series(counted(beams, 'beam'), known, dots=True))
         if series:
-            charts.append((title, svg.line_chart(title, series, x_label), note))
-    return charts
+            found.append((title, charts.line_chart(title, series, x_label), note))
+    return found
 
 
-def correction_table(table: Sequence[Row]) -> list[TableLine]:
-    """A line a width and step; figures of quality are coloured where they moved since the line before."""
+def correction_table(found: Corrections) -> Table:
+    """A line a beam width and step; values are coloured where they differ from the line before."""
     lines = []
     before: Row | None = None
-    for row in table:
+    for row in found.table:
         cells = []
         for name, _, kind in COLUMNS:
             value = getattr(row, name)
-            text = shown(kind, value)
             last = None if before is None or before.beams != row.beams else getattr(before, name)
-            moved = name not in ("queries", "seconds") and None not in (value, last) and shown(kind, last) != text
-            cells.append(Cell(text, value > last if moved else None))
-        steps = f"{row.step} step{'' if row.step == 1 else 's'}"
+            moved = name not in ("queries", "seconds") and None not in (value, last)
+            moved = moved and shown(kind, last) != shown(kind, value)
+            cells.append(Cell(shown(kind, value), gain=value > last if moved else None))
         cut = f"{row.partial:,} cut short" if row.partial else ""
-        lines.append(TableLine(f"{_beams(row.beams)}, {steps}", cut, cells))
+        lines.append(Line(f"{counted(row.beams, 'beam')}, {counted(row.step, 'step')}", cut, tuple(cells)))
         before = row
-    return lines
+    note = (
+        f"Means over {found.examples:,} texts; BLEU is that of the corpus. Coloured: other than a line before. Queries "
+        "are distinct texts that were embedded for a target."
+    )
+    return Table("", ("Correction", *(title for _, title, _ in COLUMNS)), tuple(lines), notes=(note,))
 
 
-def story(paths: Sequence[Corrected]) -> Story | None:
+def story(paths: Sequence[Corrected]) -> Corrected | None:
     """Of the texts that the widest search changed, the one whose cosine rose by the median amount; None without one."""
     widest = max((path.beams for path in paths), default=0)
     changed = [path for path in paths if path.beams == widest and path.rounds[-1].text != path.rounds[0].text]
-    if not changed:
-        return None
-    ranked = sorted(changed, key=lambda path: (_gain(path), path.index))
-    chosen = ranked[len(ranked) // 2]
-    steps, text = [], None
+    return sorted(changed, key=lambda path: (_gain(path), path.index))[len(changed) // 2] if changed else None
+
+
+def story_table(chosen: Corrected, passage: Callable[[list[Part]], str]) -> Table:
+    """The rounds in which a text changed and the last one; ``passage`` marks the words that stand in the reference."""
+    lines = [Line("text", "", (Cell(chosen.reference, quoted=True), Cell(""), Cell("")))]
+    before = None
     for one in chosen.rounds:
-        if one.text != text or one is chosen.rounds[-1]:
-            marked = pieces(one.text, chosen.reference)
-            steps.append(Step(one.step, marked, shown("cosine", one.cosine), shown("count", one.queries)))
-        text = one.text
-    return Story(chosen.index, widest, chosen.reference, steps)
+        if one.text != before or one is chosen.rounds[-1]:
+            text = Cell(passage(parts(one.text, chosen.reference)), quoted=True)
+            values = (Cell(shown("cosine", one.cosine)), Cell(shown("count", one.queries)))
+            lines.append(Line(str(one.step), "", (text, *values)))
+        before = one.text
+    return Table("", ("Step", "Closest text so far", "Cosine", "Queries"), tuple(lines))
 
 
 def _gain(path: Corrected) -> float:
@@ -212,11 +177,7 @@ def corrections(directory: Path) -> tuple[Corrections, list[Corrected]] | None:
     if not path.exists():
         return None
     rounds = directory / layout.CORRECTION_ROUNDS
-    if not rounds.exists():
-        raise InputError(f"{rounds}: missing, though {path.name} is there")
-    return _read(path, limits.content(path, limits.LARGEST_JSON), Corrections), [
-        _read(f"{rounds}:{number}", line, Corrected) for number, line in limits.lines(rounds) if line.strip()
-    ]
+    return validated(TypeAdapter(Corrections), read_object(path), path), read_lines(rounds, Corrected)
 
 
 def hypothesis_charts(directory: Path) -> list[Chart]:
@@ -228,26 +189,15 @@ def hypothesis_charts(directory: Path) -> list[Chart]:
     path = directory / layout.ARTIFACTS / HYPOTHESES
     if not path.exists():
         return []
-    charts = []
+    found = []
     for name, content in read_json(path).items():
-        found = _read(f"{path}: {name}", json.dumps(content), Hypotheses)
-        if any(found.cosines):
+        hypotheses = validated(_HYPOTHESES, content, f"{path}: {name}")
+        if any(hypotheses.cosines):
             title = f"{name[:1].upper()}{name[1:]}"
-            chart = svg.counted_histogram(f"Cosine of hypotheses, {name}", found.cosines, found.edges, "cosine")
+            chart = charts.counted_histogram(f"Cosine of hypotheses, {name}", hypotheses.cosines, hypotheses.edges, "cosine")
             note = (
-                f"{sum(found.cosines):,} hypotheses by their cosine with the target; {100 * found.exact:.1f} % right."
+                f"{sum(hypotheses.cosines):,} hypotheses by their cosine with the target; {100 * hypotheses.exact:.1f} % right."
             )
-            charts.append((title, chart, note))
-    return charts
+            found.append((title, chart, note))
+    return found
 
-
-def _read(where: Path | str, text: str | bytes, kind: type[Content]) -> Content:
-    try:
-        return kind.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-
-
-def _beams(count: int) -> str:
-    return f"{count} beam{'' if count == 1 else 's'}"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from markupsafe import Markup
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter
 
-from errors import InputError
-from reports import svg
+from reports import charts
+from reports.files import validated
 from run_directory import layout
 
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
@@ -24,29 +23,30 @@ class Bin(BaseModel):
     recovered: _Count
 
 
-_BINS = TypeAdapter(list[Bin])
+class Frequencies(BaseModel):
+    """Of analyses.json, what the chart shows."""
+
+    word_frequency: list[Bin] = []
 
 
-def frequency_charts(analyses: Mapping[str, Any] | None) -> list[tuple[str, Markup, str]]:
-    """The chart of the report's section: title, SVG and note; none where the run has no analyses.
+_FREQUENCIES = TypeAdapter(Frequencies)
+
+
+def frequency_charts(analyses: Mapping[str, Any] | None) -> list[charts.Chart]:
+    """The chart of the report's section; none where the run has no analyses.
 
     Raises:
         InputError: They are of another form.
     """
-    try:
-        bins = _BINS.validate_python((analyses or {}).get("word_frequency") or [])
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, ("word_frequency", *first["loc"])))
-        raise InputError(f"{layout.ANALYSES}: {where}: {first['msg']}") from error
+    bins = validated(_FREQUENCIES, analyses or {}, layout.ANALYSES).word_frequency
     if not bins:
         return []
     groups = [
-        svg.Bars(_short(one.low, one.high), f"{one.occurrences:,}", [100 * one.recovered / one.occurrences])
+        charts.Bars(_short(one.low, one.high), f"{one.occurrences:,}", [100 * one.recovered / one.occurrences])
         for one in bins
     ]
     title = "Words recovered, by their count in the training text"
-    chart = svg.grouped_bars(title, ["recovered"], groups, "times in the training text")
+    chart = charts.grouped_bars(title, ["recovered"], groups, "times in the training text")
     note = "Percent of the words' occurrences in the test texts; below each bin, how many there are."
     return [("Words by frequency", chart, note)]
 

@@ -1,4 +1,4 @@
-"""The figures of each language of metrics.json as the lines of a table.
+"""The metrics of each language of metrics.json as a table.
 
 "bleu/de": 38.1, "examples/de": 500, "translated/bleu/de": 12.4, ...   ->   de: 500 texts, BLEU 38.1, translated 12.4
 """
@@ -6,27 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from metrics.scoring import CHIEF, TRANSLATED
 from reports.numbers import shown
+from reports.tables import Cell, Line, Table
 from reports.wording import measure, own_keys
-
-
-@dataclass(frozen=True, slots=True)
-class LanguageLine:
-    """A language and its figures, ready to be shown."""
-
-    language: str
-    cells: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class LanguageTable:
-    """Titles of the figures, and a line for each language."""
-
-    columns: list[str]
-    lines: list[LanguageLine]
 
 
 def is_of_language(key: str) -> bool:
@@ -40,7 +24,7 @@ def _order() -> tuple[str, ...]:
     return ("examples", *CHIEF, *own_keys())
 
 
-def language_table(metrics: Mapping[str, object]) -> LanguageTable | None:
+def language_table(metrics: Mapping[str, object]) -> Table | None:
     """A line for each language in ``metrics``; None where there are not several."""
     languages = [key.removeprefix("examples/") for key in metrics if key.startswith("examples/")]
     if not languages:
@@ -49,7 +33,8 @@ def language_table(metrics: Mapping[str, object]) -> LanguageTable | None:
     every = [*order, *(f"{TRANSLATED}{name}" for name in order if name not in ("examples", "cosine"))]
     names = [name for name in every if any(f"{name}/{language}" in metrics for language in languages)]
     lines = [
-        LanguageLine(language, [shown(measure(name).kind, metrics.get(f"{name}/{language}")) for name in names])
+        Line(language, "", tuple(Cell(shown(measure(name).kind, metrics.get(f"{name}/{language}"))) for name in names))
         for language in languages
     ]
-    return LanguageTable([measure(name).title if name != "examples" else "Texts" for name in names], lines)
+    titles = [measure(name).title if name != "examples" else "Texts" for name in names]
+    return Table("", ("Language of the texts", *titles), tuple(lines))

@@ -1,11 +1,21 @@
-"""Numbers as a person reads them; nothing heavy is imported for it."""
+"""Numbers as a person reads them; nothing heavy is imported for it.
+
+shown("percent", 61.04)                # 61.0 %
+interval("percent", (58.9, 63.1))      # 58.9 to 63.1
+signed("cosine", 0.0312)               # +0.031
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
+Item = TypeVar("Item")
+
+DASH = "–"  # noqa: RUF001
 _SPACE = "\u00a0"  # a number and its unit stay on one line
 _LARGEST = 1e300  # beyond, an integer may have no float
+_SIZES = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
 def number(metrics: Mapping[str, object] | None, key: str) -> float | None:
@@ -17,9 +27,15 @@ def number(metrics: Mapping[str, object] | None, key: str) -> float | None:
 
 
 def shown(kind: str, value: object) -> str:
-    """``value`` as a person reads it; null is a dash."""
+    """``value`` as a person reads it; null is a dash.
+
+    Args:
+        kind: Its unit: one of ``metrics.base.Unit``; ``moment``, seconds of which there are few; ``share``, 0 to 1,
+            which never rounds to nothing or to all; ``size``, a large count in a few characters.
+        value: A number; anything else is shown as text.
+    """
     if value is None:
-        return "–"  # noqa: RUF001
+        return DASH
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if not -_LARGEST < value < _LARGEST:
@@ -30,9 +46,27 @@ def shown(kind: str, value: object) -> str:
         return duration(value)
     if kind == "percent":
         return f"{value:.1f}{_SPACE}%"
-    if kind in ("cosine", "moment"):  # a moment is seconds of which there are few
+    if kind == "share":
+        return _share(value)
+    if kind == "size":
+        unit, name = next((pair for pair in _SIZES if value >= pair[0]), (1, ""))
+        return f"{value / unit:.3g}{_SPACE}{name}" if name else str(value)
+    if kind in ("cosine", "moment"):
         return f"{value:.3f}"
     return f"{value:.1f}" if kind == "score" else f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def interval(kind: str, ends: Sequence[float]) -> str:
+    """An interval or a range; a percent sign stands beside the value that the interval belongs to."""
+    low, high = (shown(kind, end) for end in ends)
+    unit = f"{_SPACE}%"
+    return f"{low.removesuffix(unit)} to {high if kind == 'share' else high.removesuffix(unit)}"
+
+
+def signed(kind: str, value: float) -> str:
+    """A difference with its sign, and no minus before a zero."""
+    digits = {"cosine": 3, "count": 0}.get(kind, 1)
+    return f"{round(value, digits) + 0.0:+.{digits}f}"  # adding 0.0 turns -0.0 into 0.0
 
 
 def duration(seconds: float) -> str:
@@ -47,7 +81,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}{_SPACE}h {whole % 3600 // 60}{_SPACE}min"
 
 
-def share(percent: float) -> str:
+def in_words(percent: float) -> str:
     """A percentage in words that never round to nothing or to all: only 0 is "none" and only 100 is "all"."""
     if percent <= 0:
         return "none"
@@ -57,3 +91,22 @@ def share(percent: float) -> str:
     if rounded == 0:
         return f"less than 1{_SPACE}%"
     return f"more than 99{_SPACE}%" if rounded == 100 else f"{rounded}{_SPACE}%"
+
+
+def counted(number: int, thing: str) -> str:
+    """``1 row``, ``2,000 rows``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def evenly(items: Sequence[Item], most: int, *, middle: bool = False) -> Sequence[Item]:
+    """At most ``most`` of ``items``: of as many equal parts the first one each, or the one in the ``middle``."""
+    size = len(items)
+    return items if size <= most else [items[(2 * part + middle) * size // (2 * most)] for part in range(most)]
+
+
+def _share(value: float) -> str:
+    if 0 < value < 0.0005:
+        return f"< 0.1{_SPACE}%"
+    if 0.9995 < value < 1:
+        return f"> 99.9{_SPACE}%"
+    return f"{100 * value:.{0 if value >= 0.0995 or value == 0 else 1}f}{_SPACE}%"

@@ -8,15 +8,18 @@ What the page shows is listed in ``reports.sections``. Its content policy forbid
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atomic_files import write_file
 from errors import printable
 from reports import terminal
 from reports.caveats import below_baseline, partial, undertrained
-from reports.results import Results, by_quality, evenly, pieces, read_results
-from reports.sections import SECTIONS, comparison, macro
+from reports.html import write_page
+from reports.numbers import evenly
+from reports.results import Results, by_quality, parts, read_results
+from reports.sections import SECTIONS, metrics_table
+from reports.tables import print_values
 from reports.terminal import plain
 from reports.wording import knowing, verdict
 from run_directory import layout
@@ -35,8 +38,9 @@ def write_report(run_dir: Path) -> Path:
     results = read_results(run_dir)
     with knowing(results.described):
         sections = [(section, section.render(results)) for section in SECTIONS]
-    page = macro(
-        "page",
+    path = run_dir / "report.html"
+    write_page(
+        path,
         heading=_heading(results),
         run=str(results.config.get("name") or run_dir.resolve().name),
         facts=_facts(results),
@@ -44,8 +48,6 @@ def write_report(run_dir: Path) -> Path:
         warnings=_warnings(results),
         sections=[(section.anchor, section.title, html) for section, html in sections if html is not None],
     )
-    path = run_dir / "report.html"
-    write_file(path, page.encode("utf-8", "replace").decode())  # a lone surrogate cannot be written
     return path
 
 
@@ -59,25 +61,17 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
 
     console = console or terminal.console()
     results = read_results(run_dir)
-    table = Table(title=plain(_heading(results)), title_justify="left")
-    table.add_column("metric")
-    columns = ("this run", "nearest neighbour", "difference") if results.baseline is not None else ("this run",)
-    for column in columns:
-        table.add_column(column, justify="right")
     with knowing(results.described):
-        lines = [line for line in comparison(results) if line.known and not line.secondary]
-    for line in lines:
-        colour = {True: "green", False: "red", None: ""}[line.gain]
-        cells = (plain(line.mine), plain(line.other), plain(line.difference, style=colour))
-        table.add_row(plain(line.title), *cells[: len(columns)])
-    console.print(table)
+        found = metrics_table(results, secondary=False, explained=False)
+    columns = tuple(column.lower() for column in found.columns)
+    print_values(replace(found, title=_heading(results), columns=columns), console)
     console.print(plain(f"More metrics: {run_dir / layout.METRICS}", style="dim"), soft_wrap=True)
     console.print(plain(_lead(results)))
     for warning in _warnings(results):
         console.print(plain(f"\n{warning}", style="bold red"))
     console.print(plain("\nFive of them, evenly from the best to the worst; recovered words in green:"))
     pairs = Table.grid(padding=(0, 2))
-    for one in evenly(by_quality(results.recovered), 5):
+    for one in evenly(by_quality(results.recovered), 5, middle=True):
         pairs.add_row(plain("text", style="dim"), _painted(one.row.reference, one.row.prediction))
         said = "read" if one.row.given is None else "guessed"
         pairs.add_row(plain(said, style="dim"), _painted(one.row.prediction, one.row.reference))
@@ -118,6 +112,6 @@ def _painted(text: str, other: str) -> Text:
     from rich.text import Text
 
     line = Text()
-    for piece in pieces(text, other, limit=400):
-        line.append(printable(" ".join(piece.text.split("\n"))), style="bold green" if piece.recovered else "")
+    for part in parts(text, other, limit=400):
+        line.append(printable(" ".join(part.text.split("\n"))), style="bold green" if part.recovered else "")
     return line

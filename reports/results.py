@@ -1,4 +1,4 @@
-"""What a finished run directory says, read and checked, and which of its predictions are worth showing.
+"""What a finished run directory says, read and checked, and how well each text came back.
 
     config.yaml        attack, embedder, datamodule, defense, trainer, seed, name, choices
     metrics.json       {"bleu": 91.2, "cosine": 0.981, "entity_recovery": null, "examples": 2000, ...}
@@ -13,28 +13,25 @@ Keys that are not named here are left alone, apart from those of metrics.json, w
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter
 
 import limits
 from errors import InputError
 from metrics.description import Description
 from metrics.text import exact_match, sentence_bleu
 from metrics.tokens import recovered_words, token_overlap, words
+from reports.files import read_lines, read_object, read_text, validated
 from run_directory import layout
 from run_directory.config_file import parse_config
 from run_directory.record import training_of
 from run_directory.resumption import changed_values, with_changes
-
-Line = TypeVar("Line", bound=BaseModel)
-
 
 class Searched(BaseModel):
     """What the search for a language model's input came to; see attacks.base.SearchRecord."""
@@ -141,7 +138,7 @@ def read_results(run_dir: Path) -> Results:
         InputError: A file is missing (baseline.json, analyses.json and history.jsonl may be) or broken; names it, and
             the line.
     """
-    config_text = _text(run_dir / layout.CONFIG, limits.LARGEST_CONFIG)
+    config_text = read_text(run_dir / layout.CONFIG, limits.LARGEST_CONFIG)
     try:
         config = parse_config(config_text)
     except yaml.YAMLError as error:
@@ -159,11 +156,11 @@ def read_results(run_dir: Path) -> Results:
         directory=run_dir,
         config=config,
         config_text=config_text,
-        metrics=_object(run_dir / layout.METRICS),
-        baseline=_object(baseline) if baseline.exists() else None,
+        metrics=read_object(run_dir / layout.METRICS),
+        baseline=read_object(baseline) if baseline.exists() else None,
         recovered=_score(rows),
         history=read_lines(history, Moment) if history.exists() else [],
-        analyses=_object(analyses) if analyses.exists() else None,
+        analyses=read_object(analyses) if analyses.exists() else None,
         training=training_of(run_dir) or {},
         described=_descriptions(run_dir / layout.DESCRIPTIONS),
     )
@@ -186,14 +183,8 @@ def by_quality(recovered: Sequence[Recovered]) -> list[Recovered]:
     return sorted(recovered, key=lambda one: (-one.quality, -one.words, one.row.index))
 
 
-def evenly(recovered: Sequence[Recovered], count: int) -> list[Recovered]:
-    """The middle one of each of ``count`` equal parts of ``recovered``; all where there are not more than ``count``."""
-    size = len(recovered)
-    return [recovered[(2 * part + 1) * size // (2 * count)] for part in range(count)] if size > count else [*recovered]
-
-
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Part:
     """A run of characters of a text: whether it is recovered, the label of the entity that it is in, if it ends it."""
 
     text: str
@@ -202,28 +193,29 @@ class Piece:
     ends: bool
 
 
-def pieces(text: str, other: str, spans: Sequence[tuple[int, int, str]] = (), limit: int = 1000) -> list[Piece]:
+def parts(text: str, other: str, spans: Sequence[tuple[int, int, str]] = (), limit: int = 1000) -> list[Part]:
     """Cut ``text`` (its first ``limit`` characters) where a word found in ``other`` or one of ``spans`` starts or ends.
 
-    Space between two recovered words counts as recovered, so that a recovered phrase is one piece.
+    Space between two recovered words counts as recovered, so that a recovered phrase is one part.
     """
     marks: list[bool] = []
-    parts = recovered_words(text, other)
-    for position, (part, found) in enumerate(parts):
-        bridge = part.isspace() and 0 < position < len(parts) - 1 and parts[position - 1][1] and parts[position + 1][1]
+    found_words = recovered_words(text, other)
+    for position, (part, found) in enumerate(found_words):
+        inner = 0 < position < len(found_words) - 1
+        bridge = inner and part.isspace() and found_words[position - 1][1] and found_words[position + 1][1]
         marks += [found or bridge] * len(part)
     labels: list[tuple[int, str] | None] = [None] * len(text)
     for number, (start, end, label) in enumerate(spans):
         for position in range(max(0, start), min(end, len(text))):
             labels[position] = labels[position] or (number, label)
-    cut: list[Piece] = []
+    cut: list[Part] = []
     start = 0
     size = min(len(text), limit)
     for position in range(1, size + 1):
         if position == size or (marks[position], labels[position]) != (marks[start], labels[start]):
             entity = labels[start]
             ends = position == size or labels[position] != entity
-            cut.append(Piece(text[start:position], marks[start], entity and entity[1], ends))
+            cut.append(Part(text[start:position], marks[start], entity and entity[1], ends))
             start = position
     return cut
 
@@ -239,71 +231,7 @@ def _score(rows: Sequence[Row]) -> list[Recovered]:
     return scores
 
 
-def _text(path: Path, most: int = limits.LARGEST_JSON) -> str:
-    try:
-        return limits.text(path, most)
-    except FileNotFoundError as error:
-        raise _missing(path) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 (byte {error.start})") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path}: a directory, where a run has a file") from error
-
-
 def _descriptions(path: Path) -> list[Description]:
     if not path.exists():
         return []
-    try:
-        return [*TypeAdapter(dict[str, Description]).validate_json(_text(path)).values()]
-    except ValidationError as error:
-        raise InputError(
-            f"{path}: {'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']}"
-        ) from error
-
-
-def _missing(path: Path) -> InputError:
-    return InputError(f"{path}: missing; is {path.parent} the directory of a finished run?")
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(_text(path))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON that can be read: {error}") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: expected an object of figures, found {type(value).__name__}")
-    return value
-
-
-def read_lines(path: Path, kind: type[Line]) -> list[Line]:
-    """The lines of a file of JSON objects, blank ones left out.
-
-    Raises:
-        InputError: The file is missing, or a line is broken; names it.
-    """
-    lines = []
-    for number, line in _numbered(path):
-        if line.strip():
-            try:
-                lines.append(kind.model_validate(json.loads(line.decode())))
-            except json.JSONDecodeError as error:
-                raise InputError(f"{path}:{number}: not JSON: {error.msg}") from error
-            except UnicodeDecodeError as error:
-                raise InputError(f"{path}:{number}: not UTF-8 (byte {error.start} of the line)") from error
-            except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(map(str, first["loc"])) or "the line"
-                raise InputError(f"{path}:{number}: {where}: {first['msg']}") from error
-            except (ValueError, RecursionError) as error:  # numbers of thousands of digits, lists in lists in lists
-                raise InputError(f"{path}:{number}: not JSON that can be read: {error}") from error
-    return lines
-
-
-def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a run's file with their numbers."""
-    try:
-        yield from limits.lines(path)
-    except FileNotFoundError as error:
-        raise _missing(path) from error
+    return [*validated(TypeAdapter(dict[str, Description]), read_object(path), path).values()]

@@ -9,26 +9,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from reports import svg
-from reports.attribute_table import PREFIX, attribute_lines
+from reports.attribute_table import PREFIX, attribute_table
+from reports.charts import Bars, Chart, Series, grouped_bars, histogram, line_chart, scatter, thin
 from reports.correction_chart import (
-    COLUMNS,
     correction_curves,
     correction_table,
     corrections,
     hypothesis_charts,
     story,
+    story_table,
 )
 from reports.frequency_chart import frequency_charts
+from reports.html import charts_of, macro
 from reports.language_table import is_of_language, language_table
-from reports.numbers import duration, number, shown
-from reports.results import Moment, Recovered, Results, by_quality, evenly, pieces
+from reports.numbers import duration, evenly, number, shown
+from reports.results import Moment, Recovered, Results, by_quality, parts
+from reports.tables import Cell, Line, Table
 from reports.threshold_chart import threshold_charts
 from reports.token_charts import token_charts
 from reports.wording import difference, measure, ordered
@@ -64,14 +64,14 @@ def training(results: Results) -> Markup | None:
     """Loss and learning rate over the steps, and the training in a few facts; nothing where nothing was trained."""
     history = results.history
     curves = [("training", _curve(history, "train_loss"), False), ("validation", _curve(history, "val_loss"), True)]
-    losses = [svg.Series(name, points, dots) for name, points, dots in curves if points]
+    losses = [Series(name, points, dots) for name, points, dots in curves if points]
     if not losses:
         return None
-    charts = [("Loss", svg.line_chart("Loss by training step", losses, "step"))]
+    charts = [("Loss", line_chart("Loss by training step", losses, "step"))]
     rates = _curve(history, "learning_rate")
     if rates:
-        series = [svg.Series("learning rate", rates)]
-        chart = svg.line_chart("Learning rate by training step", series, "step", from_zero=True)
+        series = [Series("learning rate", rates)]
+        chart = line_chart("Learning rate by training step", series, "step", from_zero=True)
         charts.append(("Learning rate", chart))
     facts = [("Steps", f"{history[-1].step:,}")]
     seconds = [moment.seconds for moment in history if moment.seconds is not None]
@@ -96,26 +96,23 @@ def closeness(results: Results) -> Markup | None:
     known = [(one.cosine, one.quality) for one in recovered if one.cosine is not None]
     cosines = [cosine for cosine, _ in known]
     name = "BLEU" if results.ordered_words else "words recovered"
-    charts = []
+    charts: list[Chart] = []
     if known:
         lines = [("this run", math.fsum(cosines) / len(cosines))]
         neighbour = number(results.baseline, "cosine")
         if neighbour is not None:
             lines.append(("nearest neighbour", neighbour))
-        chart = svg.histogram("Histogram of cosine similarity", cosines, "cosine", lines)
+        chart = histogram("Histogram of cosine similarity", cosines, "cosine", lines)
         note = f"{len(cosines):,} texts, by how near the recovered text's vector is to the attacked one. Lines: means."
         charts.append(("Cosine", chart, note))
-        size = len(known)
-        drawn = (
-            [known[place * size // SCATTER_LIMIT] for place in range(SCATTER_LIMIT)] if size > SCATTER_LIMIT else known
-        )
-        note = "One dot a text" + (f"; {len(drawn):,} of {size:,} drawn, evenly." if len(drawn) < size else ".")
-        chart = svg.scatter(f"{name} against cosine, one dot a text", drawn, "cosine", name)
+        dots = evenly(known, SCATTER_LIMIT)
+        note = "One dot a text" + (f"; {len(dots):,} of {len(known):,} drawn, evenly." if dots is not known else ".")
+        chart = scatter(f"{name} against cosine, one dot a text", dots, "cosine", name)
         charts.append((f"{name[0].upper()}{name[1:]} against cosine", chart, note))
     names = [f"mean {name}", "word for word"] if results.ordered_words else [name]
-    chart = svg.grouped_bars("Quality by text length", names, _by_length(results), "words in the text")
+    chart = grouped_bars("Quality by text length", names, _by_length(results), "words in the text")
     charts.append(("Quality by length", chart, "Means in percent; below each length, how many texts have it."))
-    return macro("closeness", charts=charts)
+    return charts_of(charts)
 
 
 def examples(results: Results) -> Markup:
@@ -125,11 +122,11 @@ def examples(results: Results) -> Markup:
     if len(ranked) <= 50:
         groups = [("From best to worst", f"All {len(ranked)}, by {how}.", ranked)]
     else:
-        middle = evenly(ranked[10:-10], 30)
+        between = evenly(ranked[10:-10], 30, middle=True)
         note = f"The other {len(ranked) - 20:,}, sorted by {how} and cut into thirty equal parts: the middle of each."
         groups = [
             ("The best ten", f"Highest {how}; among equals the longest texts.", ranked[:10]),
-            ("Thirty in between", note, middle),
+            ("Thirty in between", note, between),
             ("The worst ten", f"Lowest {how}; among equals the shortest texts.", ranked[-10:]),
         ]
     spans = any(one.row.spans for one in results.recovered)
@@ -137,41 +134,39 @@ def examples(results: Results) -> Markup:
     return macro("examples", groups=shown_groups, spans=spans)
 
 
-def all_figures(results: Results) -> Markup:
-    """Every figure of metrics.json with its explanation, the secondary ones folded."""
-    lines = comparison(results)
-    first, folded = ([line for line in lines if line.secondary is secondary] for secondary in (False, True))
-    return macro("figures", lines=first, folded=folded, baseline=results.baseline is not None)
+def all_metrics(results: Results) -> Markup:
+    """Every metric of metrics.json with its explanation, the secondary ones folded."""
+    also = ", or was not computed for the nearest neighbour" if results.baseline is not None else ""
+    note = f"Shares, BLEU and ROUGE run from 0 to 100. A dash: the metric does not apply{also}."
+    tables = [metrics_table(results, secondary=secondary) for secondary in (False, True)]
+    return macro("metrics", table=tables[0], folded=tables[1], note=note)
 
 
 def frequency(results: Results) -> Markup | None:
     """How much of the rare and of the common words came back."""
-    charts = frequency_charts(results.analyses)
-    return macro("closeness", charts=charts) if charts else None
+    return charts_of(frequency_charts(results.analyses))
 
 
 def tokens(results: Results) -> Markup | None:
     """What came back of a language model's inputs, by length, place and cost."""
-    charts = token_charts([one.row for one in results.recovered])
-    return macro("closeness", charts=charts) if charts else None
+    return charts_of(token_charts([one.row for one in results.recovered]))
 
 
 def attributes(results: Results) -> Markup | None:
     """How well the values of attributes were guessed, where the run tried."""
-    lines, k = attribute_lines(results.metrics)
-    return macro("attributes", lines=lines, k=k) if lines else None
+    table = attribute_table(results.metrics)
+    return macro("table_of", table=table) if table else None
 
 
 def languages(results: Results) -> Markup | None:
-    """The chief figures of each language, where the texts are in several."""
+    """The chief metrics of each language, where the texts are in several."""
     table = language_table(results.metrics)
-    return macro("languages", columns=table.columns, lines=table.lines) if table else None
+    return macro("table_of", table=table) if table else None
 
 
 def threshold(results: Results) -> Markup | None:
     """What other thresholds of a classifier would give."""
-    charts = threshold_charts(results.directory)
-    return macro("closeness", charts=charts) if charts else None
+    return charts_of(threshold_charts(results.directory))
 
 
 def correction(results: Results) -> Markup | None:
@@ -180,15 +175,15 @@ def correction(results: Results) -> Markup | None:
     if found is None:
         return None
     whole, paths = found
-    columns = ["Correction", *(title for _, title, _ in COLUMNS)]
-    lines, charts = correction_table(whole.table), correction_curves(whole.table)
-    return macro("correction", charts=charts, columns=columns, lines=lines, texts=whole.examples, story=story(paths))
+    chosen = story(paths)
+    steps = None if chosen is None else story_table(chosen, lambda marked: macro("passage", parts=marked))
+    charts, table = correction_curves(whole.table), correction_table(whole)
+    return macro("correction", charts=charts, table=table, story=chosen, steps=steps)
 
 
 def hypotheses(results: Results) -> Markup | None:
     """How near the hypotheses lay that a corrector was trained on."""
-    charts = hypothesis_charts(results.directory)
-    return macro("closeness", charts=charts) if charts else None
+    return charts_of(hypothesis_charts(results.directory))
 
 
 def configuration(results: Results) -> Markup:
@@ -215,59 +210,40 @@ SECTIONS = (
     Section("Languages", languages),
     Section("Step by step", correction),
     Section("Rare and common words", frequency),
-    Section("What it gives away", attributes),
+    Section("What it discloses", attributes),
     Section("How it learned", training),
     Section("Hypotheses it learned from", hypotheses),
     Section("Which words are named", threshold),
     Section("Side by side", examples),
-    Section("All figures", all_figures),
+    Section("All metrics", all_metrics),
     Section("Configuration", configuration),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A figure of this run beside the nearest neighbour's; ``gain``: whether it is better, None where neither is.
+def metrics_table(results: Results, *, secondary: bool, explained: bool = True) -> Table:
+    """The metrics of metrics.json beside the nearest neighbour's, coloured where one is better.
 
-    ``known``: whether either has a value; ``secondary``: see ``Measure``.
+    Args:
+        results: Of the run.
+        secondary: Those that are ``Description.secondary``, else the others.
+        explained: With explanations, and with metrics that have no value on either side.
     """
-
-    title: str
-    key: str
-    explanation: str
-    mine: str
-    other: str
-    difference: str
-    applies: bool
-    gain: bool | None
-    known: bool
-    secondary: bool
-
-
-def comparison(results: Results) -> list[Line]:
-    """Every figure of metrics.json, ready to be shown."""
+    baseline = results.baseline
     lines = []
     apart = {key for key in results.metrics if key.startswith(PREFIX) or is_of_language(key)}
     for one in ordered({key: value for key, value in results.metrics.items() if key not in apart}):
-        mine, other = number(results.metrics, one.key), number(results.baseline, one.key)
-        theirs = (results.baseline or {}).get(one.key)
-        gain = None if mine is None or other is None or mine == other else (mine > other) == (one.more == "higher")
-        value = results.metrics[one.key]
-        lines.append(
-            Line(
-                title=one.title,
-                key=one.key,
-                explanation=one.explanation,
-                mine=shown(one.kind, value),
-                other=shown(one.kind, theirs),
-                difference=difference(one, mine, other),
-                applies=value is not None,
-                gain=gain if one.more else None,
-                known=value is not None or theirs is not None,
-                secondary=one.secondary,
-            )
-        )
-    return lines
+        value, other = results.metrics[one.key], (baseline or {}).get(one.key)
+        if one.secondary is not secondary or not (explained or value is not None or other is not None):
+            continue
+        cells = [Cell(shown(one.kind, value), title="" if value is not None else "does not apply")]
+        if baseline is not None:
+            mine, theirs = number(results.metrics, one.key), number(baseline, one.key)
+            comparable = one.more is not None and mine is not None and theirs is not None and mine != theirs
+            gain = (mine > theirs) == (one.more == "higher") if comparable else None
+            cells += [Cell(shown(one.kind, other)), Cell(difference(one, mine, theirs), gain=gain)]
+        lines.append(Line(one.title, one.explanation if explained else "", tuple(cells), f"metric-{one.key}"))
+    columns = ("Nearest neighbour", "Difference") if baseline is not None else ()
+    return Table("", ("Metric", "This run", *columns), tuple(lines))
 
 
 def _values(history: Sequence[Moment], name: str) -> list[tuple[float, float]]:
@@ -276,10 +252,10 @@ def _values(history: Sequence[Moment], name: str) -> list[tuple[float, float]]:
 
 
 def _curve(history: Sequence[Moment], name: str) -> list[tuple[float, float]]:
-    return svg.thin(_values(history, name), CURVE_LIMIT)
+    return thin(_values(history, name), CURVE_LIMIT)
 
 
-def _by_length(results: Results) -> list[svg.Bars]:
+def _by_length(results: Results) -> list[Bars]:
     groups = []
     for low, high in _LENGTHS:
         chosen = [one for one in results.recovered if low <= max(1, one.words) <= (high or one.words)]
@@ -288,7 +264,7 @@ def _by_length(results: Results) -> list[svg.Bars]:
             if results.ordered_words:
                 heights.append(100 * sum(one.exact for one in chosen) / len(chosen))
             label = f"{low}+" if high is None else f"{low}–{high}"  # noqa: RUF001
-            groups.append(svg.Bars(label, f"{len(chosen):,}", heights))
+            groups.append(Bars(label, f"{len(chosen):,}", heights))
     return groups
 
 
@@ -300,27 +276,8 @@ def _card(one: Recovered) -> dict[str, Any]:
         "quality": f"{one.quality:.0f}",
         "measure": "BLEU" if row.kind == "sequence" else "% of words",
         "cosine": None if one.cosine is None else f"{one.cosine:.3f}",
-        "reference": pieces(row.reference, row.prediction, row.spans),
-        "prediction": pieces(row.prediction, row.reference),
+        "reference": parts(row.reference, row.prediction, row.spans),
+        "prediction": parts(row.prediction, row.reference),
         "given": row.given,
         "cut": max(len(row.reference), len(row.prediction)) > 1000,
     }
-
-
-@cache
-def _template(name: str) -> Any:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(name).module
-
-
-def macro(name: str, template: str = "report.html.jinja", **values: Any) -> Markup:
-    """Call a macro of a template; each section of a page is one."""
-    return Markup(getattr(_template(template), name)(**values))

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from markupsafe import Markup
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter
 
-import limits
-from errors import InputError
-from reports import svg
+from reports import charts
+from reports.files import read_object, validated
 from run_directory import layout
 
 FILE = "threshold.json"
@@ -34,8 +32,8 @@ class Thresholds(BaseModel):
     curve: list[Point]
 
 
-def threshold_charts(run_dir: Path) -> list[tuple[str, Markup, str]]:
-    """Title, chart and note; nothing where the run has no threshold.
+def threshold_charts(run_dir: Path) -> list[charts.Chart]:
+    """The chart of the report's section; none where the run has no threshold.
 
     Raises:
         InputError: The file is broken.
@@ -43,17 +41,14 @@ def threshold_charts(run_dir: Path) -> list[tuple[str, Markup, str]]:
     path = run_dir / layout.ARTIFACTS / FILE
     if not path.exists():
         return []
-    try:
-        found = Thresholds.model_validate_json(limits.content(path, limits.LARGEST_JSON))
-    except ValidationError as error:
-        raise InputError(f"{path}: {error.errors()[0]['msg']}") from error
+    found = validated(TypeAdapter(Thresholds), read_object(path), path)
     points = [
         (point, 100 * point.recall, 100 * point.precision) for point in found.curve if point.precision is not None
     ]
     best = next(((point, x, y) for point, x, y in points if point.threshold == found.threshold), None)
     if best is None:
         return []
-    chart = svg.trade_off(
+    chart = charts.trade_off(
         "Precision against recall, a dot a threshold", [(x, y) for _, x, y in points], best[1:], "recall", "precision"
     )
     note = (

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from markupsafe import Markup
-
 from metrics.token_inversion import Inverted, TokenExact, TokenPartial, by_length, by_position, exact_by_cost
-from reports import svg
+from reports import charts
 from reports.results import Row
 
-Chart = tuple[str, Markup, str]  # title, drawing, note
-CURVES = 4  # that the page has colours for
 POINTS = 100  # of a curve
 
 
-def token_charts(rows: Sequence[Row]) -> list[Chart]:
+def token_charts(rows: Sequence[Row]) -> list[charts.Chart]:
     """All charts; none where predictions or references are texts only."""
     inverted = [one for one in map(_inverted, rows) if one is not None]
     if not inverted:
@@ -23,34 +19,34 @@ def token_charts(rows: Sequence[Row]) -> list[Chart]:
     lengths = by_length(inverted)
     metrics = TokenExact(), TokenPartial()
     bars = [
-        svg.Bars(str(length), f"{len(group):,}", [metric.of(group) for metric in metrics])
+        charts.Bars(str(length), f"{len(group):,}", [metric.of(group) for metric in metrics])
         for length, group in lengths.items()
     ]
-    chart = svg.grouped_bars("Recovered by input length", ["inputs", "tokens"], bars, "tokens in the input")
+    chart = charts.grouped_bars("Recovered by input length", ["inputs", "tokens"], bars, "tokens in the input")
     note = "Percent of the inputs that came back whole, and of their tokens in their places; below, how many inputs."
-    charts = [("By length", chart, note)]
+    found = [("By length", chart, note)]
     placed = {n: shares for n, shares in by_position(inverted).items() if n > 1}
     if placed:
         longest = list(placed)[-1:]
-        chosen = sorted({*list(placed)[:: max(1, len(placed) // (CURVES - 1))][: CURVES - 1], *longest})
+        chosen = sorted({*list(placed)[:: max(1, len(placed) // (charts.COLOURS - 1))][: charts.COLOURS - 1], *longest})
         series = [
-            svg.Series(
+            charts.Series(
                 f"{n} tokens",
                 [(float(place), share.rate or 0.0) for place, share in enumerate(placed[n], 1)],
                 dots=True,
             )
             for n in chosen
         ]
-        chart = svg.line_chart("Tokens recovered by place", series, "place in the input", from_zero=True)
-        charts.append(("By place", chart, "Percent of the tokens at each place that came back."))
+        chart = charts.line_chart("Tokens recovered by place", series, "place in the input", from_zero=True)
+        found.append(("By place", chart, "Percent of the tokens at each place that came back."))
     costs = [row.cost for row in inverted if row.cost is not None]
     if len(costs) == len(inverted) and max(costs) > 0:
         steps = [max(costs) * place / POINTS for place in range(POINTS + 1)]
         points = [(step, share or 0.0) for step, share in zip(steps, exact_by_cost(inverted, steps), strict=True)]
-        curve = svg.Series("inputs", points)
-        chart = svg.line_chart("Inputs recovered by cost", [curve], "forward passes a target", from_zero=True)
-        charts.append(("By cost", chart, "Percent of the inputs that had come back; a backward pass counts two."))
-    return charts
+        curve = charts.Series("inputs", points)
+        chart = charts.line_chart("Inputs recovered by cost", [curve], "forward passes a target", from_zero=True)
+        found.append(("By cost", chart, "Percent of the inputs that had come back; a backward pass counts two."))
+    return found
 
 
 def _inverted(row: Row) -> Inverted | None:

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter
 
 from atomic_files import read_json, write_json
 from commands import command
 from errors import InputError
-from reports.results import read_lines
+from reports.files import read_lines, validated
 from reports.terminal import console, plain
 from reports.wording import measure, ordered
 from run_directory import layout
@@ -167,11 +167,7 @@ def _digits(key: str, value: float) -> str:
 
 def _read(evaluation: Path) -> dict[str, Any]:
     path = evaluation / TRIALS
-    try:
-        return {key: one.model_dump() for key, one in _SUMMARIES.validate_python(read_json(path)).items()}
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    return {key: one.model_dump() for key, one in validated(_SUMMARIES, read_json(path), path).items()}
 
 
 def _references(evaluation: Path) -> list[str]:

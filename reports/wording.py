@@ -11,7 +11,7 @@ from metrics.description import Description
 from metrics.entity_recovery import EntityRecovery
 from metrics.scoring import text_metrics
 from metrics.token_inversion import Claims, FalseDiscovery, TokenExact, TokenLabelled, TokenPartial
-from reports.numbers import number, share
+from reports.numbers import in_words, number, signed
 
 _LARGEST = 1e300  # of a number that is a figure; JSON may hold integers beyond any float
 
@@ -80,8 +80,7 @@ def difference(one: Description, mine: float | None, other: float | None) -> str
     """``mine - other`` with its sign; empty where a difference says nothing."""
     if mine is None or other is None or one.more is None:
         return ""
-    digits = 3 if one.kind == "cosine" else 1
-    return f"{round(mine - other, digits) + 0.0:+.{digits}f}"  # adding 0.0 turns -0.0 into 0.0
+    return signed(one.kind, mine - other)
 
 
 def verdict(metrics: Mapping[str, object], baseline: Mapping[str, object] | None, texts: int) -> str:
@@ -93,14 +92,14 @@ def verdict(metrics: Mapping[str, object], baseline: Mapping[str, object] | None
     exact, recall, entities = (number(metrics, key) for key in ("exact_match", "token_recall", "entity_recovery"))
     clauses = []
     if exact is not None:
-        clauses.append(f"{share(exact)} came back word for word")
+        clauses.append(f"{in_words(exact)} came back word for word")
     if recall is not None and not (exact == 100 and recall == 100):
         words = {"none": "no word of any text", "all": "every word of every text"}.get(
-            share(recall), f"on average {share(recall)} of a text's words"
+            in_words(recall), f"on average {in_words(recall)} of a text's words"
         )
         clauses.append(f"{words} {'was' if recall <= 0 or recall >= 100 else 'were'} recovered")
     if entities is not None:
-        clauses.append(f"{share(entities)} of the labelled names, places and other entities were read")
+        clauses.append(f"{in_words(entities)} of the labelled names, places and other entities were read")
     count = f"{texts:,} test text{'s' if texts != 1 else ''}"
     if not clauses:
         return f"{count} {'were' if texts != 1 else 'was'} attacked; no figure of this run counts whole texts or words."
@@ -114,8 +113,8 @@ def _neighbour(baseline: Mapping[str, object] | None, exact: float | None, recal
     parts = []
     their_exact, their_recall = number(baseline, "exact_match"), number(baseline, "token_recall")
     if exact is not None and their_exact is not None:
-        texts = {"none": "no text", "all": "every text"}.get(share(their_exact), share(their_exact))
+        texts = {"none": "no text", "all": "every text"}.get(in_words(their_exact), in_words(their_exact))
         parts.append(f"{texts} word for word")
     if recall is not None and their_recall is not None:
-        parts.append(f"{share(their_recall)} of the words")
+        parts.append(f"{in_words(their_recall)} of the words")
     return f" Merely looking up the nearest training text gives {' and '.join(parts)}." if parts else ""

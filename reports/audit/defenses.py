@@ -26,6 +26,7 @@ from metrics import calibration
 from reports.audit.entity_kinds import leaks
 from reports.audit.findings import Reading, Share, Tried, Truth
 from reports.audit.reading import StoreReader
+from reports.numbers import evenly
 from reports.under_defense import ZeroFilled
 
 NEAREST = 10
@@ -41,7 +42,7 @@ class Rows:
     truths: Sequence[Truth | None]
 
     def examples(self) -> list[Example]:
-        """What a defense is told: the language, where it is known."""
+        """What a defense may use: the language, where it is known."""
         texts = [truth or Truth("") for truth in self.truths]
         return [
             Example(place, one.text, language=one.language) for place, one in zip(self.positions, texts, strict=True)
@@ -53,13 +54,13 @@ class Defended:
     """Rows of the store and the run's own test texts under one defense, as the attacker receives them.
 
     Attributes:
-        width: Of the defended vectors, before narrower ones were filled up.
+        dimension: Of the defended vectors, before shorter ones were filled up.
         kept: See ``neighbours_kept``.
-        rows: Vectors (n, d); None where they are too wide for the attacker.
+        rows: Vectors (n, d); None where they are longer than the attacker takes.
         known: The same of the test texts.
     """
 
-    width: int
+    dimension: int
     kept: float
     rows: Tensor | None
     known: Tensor | None
@@ -95,8 +96,8 @@ def prepare(
         InputError: As ``defend``; names the defense.
     """
     truth = [truths.get(place) for place in sample.positions]
-    chosen = evenly([row for row, one in enumerate(truth) if one is not None] or list(range(len(truth))), limit)
-    own = evenly(range(len(known.truths)), limit)
+    chosen = list(evenly([row for row, one in enumerate(truth) if one is not None] or list(range(len(truth))), limit))
+    own = list(evenly(range(len(known.truths)), limit))
     rows = Rows(sample.vectors[chosen], [sample.positions[row] for row in chosen], [truth[row] for row in chosen])
     others = Rows(known.vectors[own], [known.positions[row] for row in own], [known.truths[row] for row in own])
     found = {}
@@ -108,24 +109,18 @@ def prepare(
     return Trials(chosen, rows, others, found)
 
 
-def evenly(places: Sequence[int], count: int) -> list[int]:
-    """At most ``count`` of ``places``, evenly over them."""
-    size = len(places)
-    return [places[number * size // count] for number in range(count)] if size > count else list(places)
-
-
 def defend(defense: Defense, rows: Rows, known: Rows) -> Defended:
     """Fit a defense to the rows, and apply it to both; before hours of reading.
 
     Raises:
         InputError: It cannot be fitted to these rows, or leaves nothing of a vector.
     """
-    width = rows.vectors.shape[1]
+    dimension = rows.vectors.shape[1]
     defense.fit(rows.vectors, rows.examples())
     changed = defended(defense, rows.vectors, rows.examples(), "document")
     kept = neighbours_kept(rows.vectors, changed)
-    filled = ZeroFilled(defense, width)
-    if not filled.fits(width):
+    filled = ZeroFilled(defense, dimension)
+    if not filled.fits(dimension):
         return Defended(changed.shape[1], kept, None, None)
     parts = [filled(one.vectors, one.examples(), "document") for one in (rows, known)]
     return Defended(changed.shape[1], kept, *parts)
@@ -146,13 +141,13 @@ def try_defense(
         part: Name of this work among the reader's.
     """
     if vectors.rows is None or vectors.known is None:
-        return Tried(name, None, None, None, None, vectors.kept, vectors.width)
+        return Tried(name, None, None, None, None, vectors.kept, vectors.dimension)
     read = reader.readings(reader.texts(part, vectors.rows, rows.positions), rows.vectors, rows.truths)
     own: list[Reading] = []
     if not any(rows.truths) and len(known.positions):
         texts = reader.texts(f"{part}, test texts", vectors.known, known.positions)
         own = reader.readings(texts, known.vectors, known.truths)
-    return summary(name, rows, read, own, reader, readable, vectors.kept, vectors.width)
+    return summary(name, rows, read, own, reader, readable, vectors.kept, vectors.dimension)
 
 
 def summary(
@@ -163,9 +158,9 @@ def summary(
     reader: StoreReader,
     readable: float,
     kept: float,
-    width: int,
+    dimension: int,
 ) -> Tried:
-    """The figures of one defense; those of ``none`` are made from what was read before."""
+    """The metrics of one defense; those of ``none`` are made from what was read before."""
     pairs = [(truth, one) for truth, one in zip(rows.truths, read, strict=True) if truth is not None]
     hits = leaks([truth for truth, _ in pairs], [one for _, one in pairs], ordered=reader.kind == "sequence")
     return Tried(
@@ -175,7 +170,7 @@ def summary(
         entities=Share.of([hit for found in hits.values() for hit in found]),
         cosine=statistics.fmean(one.cosine for one in read),
         neighbours=kept,
-        width=width,
+        dimension=dimension,
     )
 
 

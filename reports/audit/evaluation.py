@@ -23,7 +23,7 @@ SHIFT, SURE = 0.15, 1e-3  # largest gap between two distributions of cosines tha
 CURVE = 41  # points of the drawn calibration
 
 
-def judge(
+def evaluate(
     settings: DictConfig,
     config: DictConfig,
     sample: Sample,
@@ -55,7 +55,7 @@ def judge(
         store=sample.name,
         size=sample.size,
         sampled=len(sample.positions),
-        width=sample.vectors.shape[1],
+        dimension=sample.vectors.shape[1],
         run=_run(settings, config),
         threshold=settings.readable,
         masked=not settings.show_text,
@@ -98,8 +98,8 @@ def _tried(
     """The rows as they are, then under each defense."""
     rows = trials.rows
     read = [readings[row] for row in trials.chosen]
-    kept, width = neighbours_kept(rows.vectors, rows.vectors), rows.vectors.shape[1]
-    tried = [summary("none", rows, read, known.readings, reader, readable, kept, width)]
+    kept, dimension = neighbours_kept(rows.vectors, rows.vectors), rows.vectors.shape[1]
+    tried = [summary("none", rows, read, known.readings, reader, readable, kept, dimension)]
     for name, vectors in trials.defended.items():
         tried.append(try_defense(name, vectors, rows, trials.known, reader, readable, f"defense {name}"))
     return tried

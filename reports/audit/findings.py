@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from examples import Span
 from metrics.calibration import Estimate
 from metrics.statistics import wilson
+from reports.numbers import interval, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,16 @@ class Share:
     high: float
     rows: int
     measured: bool
+
+    @property
+    def shown(self) -> str:
+        """In percent; never rounded to nothing or to all."""
+        return shown("share", self.value)
+
+    @property
+    def reach(self) -> str:
+        """The interval in percent."""
+        return interval("share", (self.low, self.high))
 
     @classmethod
     def of(cls, hits: Sequence[bool]) -> Share | None:
@@ -117,7 +128,7 @@ class Tried:
         entities: Share of the true texts' entities that it reads; None without any.
         cosine: Mean, of the recovered text's vector with the undefended one.
         neighbours: Share of a row's ten nearest neighbours among these rows that are still among its ten nearest.
-        width: Of the defended vectors.
+        dimension: Of the defended vectors.
     """
 
     name: str
@@ -126,7 +137,7 @@ class Tried:
     entities: Share | None
     cosine: float | None
     neighbours: float
-    width: int
+    dimension: int
 
 
 @dataclass(slots=True)
@@ -137,7 +148,7 @@ class Audit:
         store: Name of the store, without passwords.
         size: Rows of the store.
         sampled: Rows that were read.
-        width: Of the vectors.
+        dimension: Of the vectors.
         run: The attacker's directory, and what it is: attack, embedder, data.
         readable: Share of readable rows; None where it can be neither measured nor estimated.
         exact: The same, word for word.
@@ -152,14 +163,14 @@ class Audit:
         tagged: How the entities were found.
         tried: Defenses, ``none`` first.
         tried_on: Rows that they were tried on.
-        warnings: What the reader must know before any figure.
+        warnings: What the reader must know before any metric.
         masked: Whether texts are masked.
     """
 
     store: str
     size: int
     sampled: int
-    width: int
+    dimension: int
     run: dict[str, str]
     threshold: float
     masked: bool
@@ -186,5 +197,5 @@ class Audit:
 
     @property
     def measured(self) -> bool:
-        """Whether the headline figures were measured on true texts."""
+        """Whether the headline shares were measured on true texts."""
         return self.readable is not None and self.readable.measured

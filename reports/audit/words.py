@@ -1,34 +1,11 @@
-"""What an audit says in plain sentences: the lead, and how the figures were made and what they leave out."""
+"""What an audit says in plain sentences: the lead, and how the values were measured and what they leave out."""
 
 from __future__ import annotations
 
-from reports.audit.findings import Audit, Share, Tried
+from reports.audit.findings import Audit, Tried
+from reports.numbers import counted, shown
 
 _SPACE = "\u00a0"  # a number and its unit stay on one line
-
-
-def percent(value: float) -> str:
-    """A share that never rounds to nothing or to all."""
-    if 0 < value < 0.0005:
-        return f"< 0.1{_SPACE}%"
-    if 0.9995 < value < 1:
-        return f"> 99.9{_SPACE}%"
-    return f"{100 * value:.{0 if value >= 0.0995 or value == 0 else 1}f}{_SPACE}%"
-
-
-def interval(share: Share) -> str:
-    """Its 95 % interval."""
-    return f"{percent(share.low).removesuffix(f'{_SPACE}%')} to {percent(share.high)}"
-
-
-def shown(probability: float | None) -> str:
-    """A probability, 0 to 1; a dash where it is not known."""
-    return "–" if probability is None else percent(probability)  # noqa: RUF001
-
-
-def counted(number: int, thing: str) -> str:
-    """``1 row``, ``2,000 rows``."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def lead(audit: Audit) -> str:
@@ -39,14 +16,14 @@ def lead(audit: Audit) -> str:
     how = "" if audit.measured else "an estimated "
     exact = ""
     if audit.exact is not None:
-        exact = f", and {percent(audit.exact.value)} come back word for word"
+        exact = f", and {audit.exact.shown} come back word for word"
     texts = (
         f" of the {counted(audit.readable.rows, 'text')} whose truth is known" if audit.measured else " of the texts"
     )
-    drawn = "" if audit.sampled == audit.size else ", drawn at random"
+    drawn = "" if audit.sampled == audit.size else ", sampled at random"
     first = (
         "Whoever copies this store and has an attacker like this one recovers nearly all words of "
-        f"{how}{percent(audit.readable.value)}{texts} (95{_SPACE}% interval {interval(audit.readable)}){exact}. {rows} "
+        f"{how}{audit.readable.shown}{texts} (95{_SPACE}% interval {audit.readable.reach}){exact}. {rows} "
         f"{'was' if audit.sampled == 1 else 'were'} read back{drawn}."
     )
     return " ".join(filter(None, [first, _entities(audit), _best(audit)]))
@@ -63,8 +40,8 @@ def _entities(audit: Audit) -> str:
     )
     named = ""
     if worst is not None and worst.share is not None and worst.share.value > 0:
-        named = f", most of all {worst.label} ({percent(worst.share.value)})"
-    return f"Of the names, numbers and other entities in them, {percent(entities.value)} come back{named}."
+        named = f", most of all {worst.label} ({worst.share.shown})"
+    return f"Of the names, numbers and other entities in them, {entities.shown} come back{named}."
 
 
 def _best(audit: Audit) -> str:
@@ -77,8 +54,8 @@ def _best(audit: Audit) -> str:
     if best.readable is None or best.readable.high >= plain.low:
         return "None of the defenses tried leaves this attacker less to read beyond chance."
     return (
-        f"Of the defenses tried, {best.name} leaves it least: {percent(best.readable.value)} instead of "
-        f"{percent(plain.value)} of {counted(audit.tried_on, 'row')}, with {percent(best.neighbours)} of each row's "
+        f"Of the defenses tried, {best.name} leaves it least: {best.readable.shown} instead of "
+        f"{plain.shown} of {counted(audit.tried_on, 'row')}, with {shown('share', best.neighbours)} of each row's "
         "nearest neighbours kept."
     )
 
@@ -88,7 +65,7 @@ def _value(one: Tried) -> float:
 
 
 def limits(audit: Audit) -> list[str]:
-    """How the figures were made, and what they leave out; one item each."""
+    """How the values were measured, and what they leave out; one item each."""
     known = counted(len(audit.known), "test text")
     items = [
         "Each vector was read back by the attack of the run, without knowing its text. The recovered text "
@@ -105,7 +82,7 @@ def limits(audit: Audit) -> list[str]:
         if "readable" in audit.estimated:
             guess = audit.estimated["readable"]
             items.append(
-                f"Without the true texts, {percent(guess.value)} ({interval(guess)}) would have been estimated to be "
+                f"Without the true texts, {guess.shown} ({guess.reach}) would have been estimated to be "
                 f"readable, over all {counted(guess.rows, 'row')}: how far such estimates can be trusted here."
             )
     elif audit.readable is not None:
@@ -116,7 +93,7 @@ def limits(audit: Audit) -> list[str]:
         )
     items += [
         "One attacker gives a lower bound. More training, text more like the store's, a larger model or more search "
-        "read more; nobody can show that nobody reads more.",
+        "read more; no experiment can rule out a better attacker.",
         "The attacker has never seen the defenses. Some of them can be undone by one who knows of them, or learns from "
         "pairs of texts and defended vectors (defense.adaptive=true).",
         "Kept neighbours stand in for search quality. evaluate.py experiment=tradeoff measures it with queries.",

@@ -1,4 +1,4 @@
-"""The charts of a comparison: a figure against what the runs differ in."""
+"""The charts of a comparison: a metric of each run, and a metric against what the runs differ in."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
 from errors import InputError
-from reports import svg
+from reports.charts import COLOURS, Chart, Row, Series, line_chart, row_chart, scatter
 from reports.comparison.entries import Entry
 from reports.comparison.measuring import Compared
 from reports.comparison.seeds import means, settings
+from reports.numbers import shown
 from reports.wording import measure
 
-Point = tuple[Entry, float, float]  # a run, its place on the axis, its figure
-LINES = 4  # in one chart; the page has no more colours
+Point = tuple[Entry, float, float]  # a run, its place on the axis, its value
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +54,28 @@ def check_axis(name: str, entries: Sequence[Entry]) -> None:
         )
 
 
-def charts(compared: Sequence[Compared], metrics: Sequence[str], chosen: str | None) -> list[tuple[str, Markup, str]]:
-    """Title, SVG and note of each chart: over ``chosen``, or over each axis on which the runs differ."""
+def side_by_side(compared: Sequence[Compared], metrics: Sequence[str]) -> list[Chart]:
+    """A chart for each metric that two runs have; runs in the order given.
+
+    A run on other test texts than the first is named so.
+    """
+    found = []
+    for key in metrics:
+        one = measure(key)
+        rows = []
+        for run in compared:
+            value, interval = run.values[key].value, run.values[key].interval
+            if value is not None:
+                name = run.entry.label + ("" if run.paired else " (other texts)")
+                rows.append(Row(name, shown(one.kind, value), value, interval))
+        if len(rows) > 1:
+            note = "A dot a run, with its 95 % interval over the test texts where it has one."
+            found.append((one.title, row_chart(f"{one.title}, run by run", rows), note))
+    return found
+
+
+def charts(compared: Sequence[Compared], metrics: Sequence[str], chosen: str | None) -> list[Chart]:
+    """A chart for each metric over ``chosen``, or over each axis on which the runs differ."""
     found = []
     compared = means(settings(compared, metrics))
     for name, axis in AXES.items():
@@ -77,27 +95,27 @@ def _fitting(name: str, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _points(compared: Sequence[Compared], key: str, axis: Axis) -> list[Point]:
-    placed = [(one.entry, axis.place(one.entry), one.figures[key].value) for one in compared]
+    placed = [(one.entry, axis.place(one.entry), one.values[key].value) for one in compared]
     return [(entry, place, value) for entry, place, value in placed if place is not None and value is not None]
 
 
-def _lines(points: Sequence[Point], key: str, axis: Axis) -> list[tuple[str, Markup, str]]:
+def _lines(points: Sequence[Point], key: str, axis: Axis) -> list[Chart]:
     """One line for each class of attack and embedder: sizes of one attack are joined, two attacks never."""
     several = {part: len({getattr(entry, part) for entry, _, _ in points}) > 1 for part in ("attack_class", "embedder")}
     shown = [part for part, differs in several.items() if differs] or ["embedder"]
     lines: dict[str, list[tuple[float, float]]] = {}
     for entry, place, value in points:
         lines.setdefault(", ".join(getattr(entry, part) for part in shown), []).append((place, value))
-    series = [svg.Series(name, sorted(line), dots=True) for name, line in lines.items()]
+    series = [Series(name, sorted(line), dots=True) for name, line in lines.items()]
     title = f"{measure(key).title} by {axis.title.partition(',')[0]}"
     note = "One dot a run, or the mean of its seeds, on the reference's test texts; one line an attack and embedder."
     return [
-        (title, svg.line_chart(title, series[start : start + LINES], axis.title), note)
-        for start in range(0, len(series), LINES)
+        (title, line_chart(title, series[start : start + COLOURS], axis.title), note)
+        for start in range(0, len(series), COLOURS)
     ]
 
 
-def _scatter(points: Sequence[Point], key: str, axis: Axis) -> list[tuple[str, Markup, str]]:
+def _scatter(points: Sequence[Point], key: str, axis: Axis) -> list[Chart]:
     """One dot a run; the y axis runs from 0 to 100."""
     one = measure(key)
     scale, name = (100.0, f"{one.title}, times 100") if one.kind == "cosine" else (1.0, one.title)
@@ -106,4 +124,4 @@ def _scatter(points: Sequence[Point], key: str, axis: Axis) -> list[tuple[str, M
     note = "One dot a run: Spearman's correlation of 4-grams in training and test text, lower for a small test set."
     title = f"{one.title} by similarity of the corpora"
     dots = [(place, scale * value) for _, place, value in points]
-    return [(title, svg.scatter(title, dots, axis.title, name), note)]
+    return [(title, scatter(title, dots, axis.title, name), note)]

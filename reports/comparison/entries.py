@@ -33,7 +33,7 @@ class Entry:
         parameters: Of the attack; None where it has none, or where record.json is missing.
         training_seconds: Of the run that was evaluated; None where nothing was trained.
         settings: What tells it from other entries with the same attack, embedder, data and defense.
-        setting: All of its configuration that can change a figure, that of the run that was tested included, apart from
+        setting: All of its configuration that can change a metric, that of the run that was tested included, apart from
             seeds: runs in which it is the same are seeds of one setting. None where it is not known.
         seeds: Of the training and of the test.
         apart: As ``settings``, without seeds.

@@ -2,7 +2,7 @@
 
     python compare.py runs/*/evaluations/* columns=data metrics=bleu,exact_match
 
-One table a figure (Chen et al. 2024, appendix G, and the cross-lingual tables of its section 5).
+One table a metric (Chen et al. 2024, appendix G, and the cross-lingual tables of its section 5).
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from errors import InputError
 from reports.comparison.entries import Entry
 from reports.comparison.measuring import Compared
 from reports.comparison.seeds import spread
-from reports.comparison.table import DASH, Cell, Line, Table, figure_cell, spread_cell
+from reports.comparison.table import value_cell, spread_cell
+from reports.numbers import DASH
+from reports.tables import Cell, Line, Table
 from reports.wording import measure
 
 
@@ -52,7 +54,7 @@ def grids(compared: Sequence[Compared], metrics: Sequence[str]) -> list[Table]:
                 title,
                 columns,
                 tuple(_line(runs, data, places, key) for runs in groups),
-                notes=("Figures of two columns also differ because the texts do.", *_notes(groups)),
+                notes=("Values of two columns also differ because the texts do.", *_notes(groups)),
             )
         )
         if len(groups) < len(trained):
@@ -103,9 +105,9 @@ def _line(runs: Sequence[Path], data: Sequence[str], places: Mapping[tuple[Path,
         if not found:
             cells.append(Cell(DASH))
         elif len(runs) == 1:
-            cells.append(figure_cell(key, found[0].figures[key]))
+            cells.append(value_cell(key, found[0].values[key]))
         else:
-            cells.append(spread_cell(key, spread([one.figures[key].value for one in found])))
+            cells.append(spread_cell(key, spread([one.values[key].value for one in found])))
     if len(runs) > 1:
         title = f"{title} and {len(runs) - 1} more"
         below = f"{below}, {len(runs)} seeds: {', '.join(str(_seed(run, places)) for run in runs)}"

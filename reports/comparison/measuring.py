@@ -1,10 +1,10 @@
-"""Figures of several runs side by side, each with its interval, and paired differences where the texts are the same.
+"""Metrics of several runs side by side, each with its interval, and paired differences where the texts are the same.
 
     entries = read_entries([Path("runs/a"), Path("runs/b")])
     compared = compare(entries, ["bleu", "token_f1"], resamples=2000, seed=0)      # the first entry is the reference
 
 Intervals are 95 % percentile bootstraps over examples; of shares of texts (exact match) Wilson's, which have a width at
-0 and 100 % too. All resampling uses one seed, so that two attacks on the same texts are drawn together.
+0 and 100 % too. All resampling uses one seed, so that two attacks on the same texts share their resamples.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from reports.comparison.own_metrics import own_metrics_of
 from reports.numbers import number
 from reports.wording import measure
 
-TOLERANCE = 5e-3  # between a figure of metrics.json and the same one of predictions.jsonl: nothing that a table shows
+TOLERANCE = 5e-3  # between a value of metrics.json and that of predictions.jsonl; no table shows so little
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """A figure of one run; no value where it does not apply, no interval where it is no sum over examples."""
+class MetricValue:
+    """A metric of one run; no value where it does not apply, no interval where it is no sum over examples."""
 
     value: float | None
     interval: Interval | None = None
@@ -40,7 +40,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A figure minus the reference's, on the same texts, with the p value of no difference (two-sided).
+    """A value minus the reference's, on the same texts, with the p value of no difference (two-sided).
 
     Interval and p are over the choice of the test texts (paired bootstrap), or over the seeds (Welch's t-test).
     """
@@ -57,17 +57,17 @@ class Compared:
 
     Attributes:
         entry: The run.
-        figures: By metric.
-        differences: By metric, over the test texts; None where a figure is missing on either side, empty where the
+        values: By metric.
+        differences: By metric, over the test texts; None where a value is missing on either side, empty where the
             texts are others.
         paired: Whether it was tested on the reference's texts.
         common: Number of test texts that both share.
-        drawn: Resampled figures by metric and at last the figure itself, (resamples + 1,) each; runs on the same texts
+        drawn: Resampled values by metric and at last the value itself, (resamples + 1,) each; runs on the same texts
             share their draws.
     """
 
     entry: Entry
-    figures: Mapping[str, Figure]
+    values: Mapping[str, MetricValue]
     differences: Mapping[str, Difference | None]
     paired: bool
     common: int
@@ -99,7 +99,7 @@ def compare(entries: Sequence[Entry], metrics: Sequence[str], resamples: int, se
     """Compare all entries with the first one.
 
     Raises:
-        InputError: An unknown metric; predictions that do not give the figures of metrics.json. Before any resampling.
+        InputError: An unknown metric; predictions that do not give the values of metrics.json. Before any resampling.
     """
     check_metrics(entries, metrics)
     check_predictions(entries)
@@ -108,10 +108,10 @@ def compare(entries: Sequence[Entry], metrics: Sequence[str], resamples: int, se
     texts = [entry.texts for entry in entries]
     compared: list[Compared] = []
     for entry, own, drawn, read in zip(entries, sums, draws, texts, strict=True):
-        figures = {key: _figure(entry, key, own.get(key), drawn.get(key)) for key in metrics}
-        # The resampled figures are of predictions.jsonl, and so is the value of a difference.
+        values = {key: _value(entry, key, own.get(key), drawn.get(key)) for key in metrics}
+        # The resampled values are of predictions.jsonl, and so is the value of a difference.
         kept = {key: np.append(drawn[key], own[key].value) for key in own}
-        one = Compared(entry, figures, {}, read == texts[0], len(read & texts[0]), kept)
+        one = Compared(entry, values, {}, read == texts[0], len(read & texts[0]), kept)
         first = compared[0] if compared else one
         differences = {key: text_difference([one], [first], key) for key in metrics} if one.paired else {}
         compared.append(replace(one, differences=differences))
@@ -121,7 +121,7 @@ def compare(entries: Sequence[Entry], metrics: Sequence[str], resamples: int, se
 def text_difference(own: Sequence[Compared], reference: Sequence[Compared], key: str) -> Difference | None:
     """The difference between runs, or the means of several, on the same texts; over the choice of these alone.
 
-    None where a figure is missing on either side.
+    None where a value is missing on either side.
     """
     if any(key not in one.drawn for one in (*own, *reference)):
         return None
@@ -130,13 +130,13 @@ def text_difference(own: Sequence[Compared], reference: Sequence[Compared], key:
     return _difference(float(drawn[-1]), drawn[:-1])
 
 
-def baseline_figures(metrics: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Figure]:
-    """The figures of baseline.json; its texts are not kept, so only shares of texts have an interval."""
+def baseline_values(metrics: Mapping[str, Any], keys: Sequence[str]) -> dict[str, MetricValue]:
+    """The metrics of baseline.json; its texts are not kept, so only shares of texts have an interval."""
     found = {}
     for key in keys:
         value, size = number(metrics, key), number(metrics, "examples")
         share = key in ("exact_match", "exact_match_no_punctuation") and value is not None and size
-        found[key] = Figure(value, _wilson(value, round(size)) if share and value is not None and size else None)
+        found[key] = MetricValue(value, _wilson(value, round(size)) if share and value is not None and size else None)
     return found
 
 
@@ -181,11 +181,11 @@ def _draws(sums: Mapping[str, Measured[Scored]], resamples: int, seed: int) -> d
     return found
 
 
-def _figure(entry: Entry, key: str, sums: Measured[Scored] | None, drawn: Floats | None) -> Figure:
+def _value(entry: Entry, key: str, sums: Measured[Scored] | None, drawn: Floats | None) -> MetricValue:
     value = number(entry.results.metrics, key)
     if value is None or sums is None or drawn is None:
-        return Figure(value)
-    return Figure(value, sums.interval(drawn))
+        return MetricValue(value)
+    return MetricValue(value, sums.interval(drawn))
 
 
 def _wilson(percent: float, size: int) -> Interval:

@@ -1,7 +1,7 @@
 """Runs of a comparison that differ in nothing but their seeds: their means and deviations, and tests between settings.
 
     found = settings(compared, ["bleu"])            # compared: as comparison.compare gives it
-    found[0].runs, found[0].figures["bleu"]         # three runs; Spread(mean=31.2, deviation=0.4)
+    found[0].runs, found[0].values["bleu"]         # three runs; Spread(mean=31.2, deviation=0.4)
     found[1].differences["bleu"]                    # to found[0]: of means over seeds, by Welch's t-test
 
 A paired bootstrap over test texts says how another choice of texts would do, and nothing of another seed: two seeds of
@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 
 from metrics.statistics import Interval
 from reports.comparison.entries import Entry
-from reports.comparison.measuring import Compared, Difference, Figure, text_difference
+from reports.comparison.measuring import Compared, Difference, MetricValue, text_difference
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The mean of a figure over seeds, and its standard deviation (of the sample, n - 1); None of a single run."""
+    """The mean of a metric over seeds, and its standard deviation (of the sample, n - 1); None of a single run."""
 
     mean: float | None
     deviation: float | None = None
@@ -35,13 +35,13 @@ class Setting:
 
     Attributes:
         runs: One a seed, in the order given.
-        figures: By metric.
-        differences: To the reference's setting, by metric; None where a figure is missing on either side, empty where
+        values: By metric.
+        differences: To the reference's setting, by metric; None where a value is missing on either side, empty where
             the texts are others, or where both are seeds of one setting.
     """
 
     runs: tuple[Compared, ...]
-    figures: Mapping[str, Spread]
+    values: Mapping[str, Spread]
     differences: Mapping[str, Difference | None]
 
     @property
@@ -80,11 +80,11 @@ def grouped(entries: Sequence[Entry]) -> list[list[int]]:
 
 
 def means(found: Sequence[Setting]) -> list[Compared]:
-    """One for each setting, with the means of its figures."""
+    """One for each setting, with the means of its values."""
     return [
         one.runs[0]
         if len(one.runs) == 1
-        else replace(one.runs[0], figures={key: Figure(spread.mean) for key, spread in one.figures.items()})
+        else replace(one.runs[0], values={key: MetricValue(spread.mean) for key, spread in one.values.items()})
         for one in found
     ]
 
@@ -103,7 +103,7 @@ def spread(values: Sequence[float | None]) -> Spread:
 
 
 def _spreads(runs: Sequence[Compared], metrics: Sequence[str]) -> dict[str, Spread]:
-    return {key: spread([one.figures[key].value for one in runs]) for key in metrics}
+    return {key: spread([one.values[key].value for one in runs]) for key in metrics}
 
 
 def _differences(
@@ -123,7 +123,7 @@ def _over_seeds(own: Sequence[Compared], reference: Sequence[Compared], key: str
     """Welch's t-test, two-sided; None where a value is missing, or where the seeds of neither side differ."""
     from scipy.stats import ttest_ind
 
-    sides = [[one.figures[key].value for one in runs] for runs in (own, reference)]
+    sides = [[one.values[key].value for one in runs] for runs in (own, reference)]
     if any(value is None for side in sides for value in side) or all(len(set(side)) == 1 for side in sides):
         return None
     result = ttest_ind(*sides, equal_var=False)

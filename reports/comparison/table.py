@@ -1,57 +1,17 @@
-"""The tables of a comparison, as lines and cells that the terminal, Markdown and HTML all show."""
+"""The tables of a comparison: runs and settings with their metrics, and differences between them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from reports.comparison.entries import Entry
-from reports.comparison.measuring import Compared, Difference, Figure, baseline_figures, better
+from reports.comparison.measuring import Compared, Difference, MetricValue, baseline_values, better
 from reports.comparison.seeds import Setting, Spread, settings, spread
-from reports.numbers import duration, number, shown
-from reports.wording import difference as signed
+from reports.numbers import DASH, interval, number, shown, signed
+from reports.tables import Cell, Line, Table
 from reports.wording import measure
 
-DASH = "–"  # noqa: RUF001
 SMALLEST = 2000  # a p value of a t-test below 2 / 2000 is shown as a bound, as that of so many resamples is
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A value, what stands smaller below it, and whether it is a gain (None: neither, or it may be chance)."""
-
-    text: str
-    below: tuple[str, ...] = ()
-    gain: bool | None = None
-
-    @property
-    def line(self) -> str:
-        """All of it on one line, for Markdown."""
-        return " ".join([self.text, *(f"({part})" for part in self.below)])
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A row: the run's title, what tells it apart, its cells."""
-
-    title: str
-    below: str
-    cells: tuple[Cell, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table with its title, loud warnings above it and notes below it.
-
-    ``columns`` hold that of the lines' titles too; ``facts`` of those after it say what a run is, the rest how it did.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    lines: tuple[Line, ...]
-    facts: int = 0
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 def tables(compared: Sequence[Compared], metrics: Sequence[str], resamples: int) -> list[Table]:
@@ -61,7 +21,7 @@ def tables(compared: Sequence[Compared], metrics: Sequence[str], resamples: int)
     """
     found = settings(compared, metrics)
     several = [one for setting in found if len(setting.runs) > 1 for one in setting.runs]
-    made = [_figures(compared, found, metrics, resamples)]
+    made = [_of_settings(compared, found, metrics, resamples)]
     if several:
         made.append(_seed_by_seed(compared, several, metrics))
     others = [one for one in found[1:] if one.differences]
@@ -70,7 +30,7 @@ def tables(compared: Sequence[Compared], metrics: Sequence[str], resamples: int)
     return made
 
 
-def _figures(compared: Sequence[Compared], found: Sequence[Setting], metrics: Sequence[str], resamples: int) -> Table:
+def _of_settings(compared: Sequence[Compared], found: Sequence[Setting], metrics: Sequence[str], resamples: int) -> Table:
     defended = _is_defended(compared)
     lines = [
         _line(setting.runs[0], defended, metrics)
@@ -78,13 +38,13 @@ def _figures(compared: Sequence[Compared], found: Sequence[Setting], metrics: Se
         else Line(
             setting.label,
             "; ".join(part for part in (setting.seeds, setting.runs[0].entry.apart) if part),
-            (*_mean_facts(setting, defended), *(spread_cell(key, setting.figures[key]) for key in metrics)),
+            (*_mean_facts(setting, defended), *(spread_cell(key, setting.values[key]) for key in metrics)),
         )
         for setting in found
     ]
     baselines = _baselines(compared, metrics, defended)
     notes = [
-        f"Below a figure, its 95 % interval over {_tested(compared)} test texts: {resamples:,} bootstrap resamples of "
+        f"Below a value, its 95 % interval over {_tested(compared)} test texts: {resamples:,} bootstrap resamples of "
         "the texts, percentiles; of exact matches, Wilson's. It does not tell how another training run would do.",
     ]
     if any(len(setting.runs) > 1 for setting in found):
@@ -94,7 +54,7 @@ def _figures(compared: Sequence[Compared], found: Sequence[Setting], metrics: Se
         )
     if baselines:
         notes.append(
-            "Nearest neighbour: the training text with the closest vector. A run keeps its figures and not its texts, "
+            "Nearest neighbour: the training text with the closest vector. A run keeps its metrics and not its texts, "
             "so it has no bootstrap; python train.py attack=nearest_neighbor makes a run with intervals of it."
         )
     facts = _fact_names(defended)
@@ -113,7 +73,7 @@ def _seed_by_seed(compared: Sequence[Compared], several: Sequence[Compared], met
 
 
 def _line(one: Compared, defended: bool, metrics: Sequence[str]) -> Line:
-    cells = (*_facts(one.entry, defended), *(figure_cell(key, one.figures[key]) for key in metrics))
+    cells = (*_facts(one.entry, defended), *(value_cell(key, one.values[key]) for key in metrics))
     return Line(one.entry.label, one.entry.settings, cells)
 
 
@@ -135,7 +95,7 @@ def _warnings(compared: Sequence[Compared]) -> list[str]:
         if texts is not None
     ] + [
         f"OTHER TEST TEXTS: {one.entry.label} was tested on {len(one.entry.results.recovered):,} texts, "
-        f"{reference.entry.label} on {size:,}, and {one.common:,} are the same. Their figures also differ because the "
+        f"{reference.entry.label} on {size:,}, and {one.common:,} are the same. Their metrics also differ because the "
         "texts do, so there is no paired difference between them."
         for one in compared[1:]
         if not one.paired
@@ -150,11 +110,11 @@ def _tested(compared: Sequence[Compared]) -> str:
 def _facts(entry: Entry, defended: bool) -> tuple[Cell, ...]:
     return (
         Cell(entry.attack),
-        Cell(count(entry.parameters)),
+        Cell(shown("size", entry.parameters)),
         Cell(entry.embedder),
         Cell(entry.data),
         *([Cell(entry.defense)] if defended else []),
-        Cell(DASH if entry.training_seconds is None else duration(entry.training_seconds)),
+        Cell(shown("seconds", entry.training_seconds)),
         Cell(shown("count", entry.results.metrics.get("queries"))),
     )
 
@@ -166,7 +126,7 @@ def _mean_facts(setting: Setting, defended: bool) -> tuple[Cell, ...]:
     asked = spread([number(entry.results.metrics, "queries") for entry in entries]).mean
     return (
         *_facts(entries[0], defended)[:-2],
-        Cell(DASH if time is None else duration(time)),
+        Cell(shown("seconds", time)),
         Cell(shown("count", asked)),
     )
 
@@ -176,7 +136,7 @@ def _baselines(compared: Sequence[Compared], metrics: Sequence[str], defended: b
     lines: dict[tuple[Cell, ...], Line] = {}
     for one in compared:
         if one.entry.results.baseline is not None:
-            found = baseline_figures(one.entry.results.baseline, metrics)
+            found = baseline_values(one.entry.results.baseline, metrics)
             if any(_same(other, one, found) for other in compared):
                 continue  # the nearest neighbour is one of the runs, and has intervals there
             cells = (
@@ -187,26 +147,22 @@ def _baselines(compared: Sequence[Compared], metrics: Sequence[str], defended: b
                 *([Cell(one.entry.defense)] if defended else []),
                 Cell(DASH),
                 Cell("0"),
-                *(figure_cell(key, found[key]) for key in metrics),
+                *(value_cell(key, found[key]) for key in metrics),
             )
             lines.setdefault(cells, Line("nearest neighbour", f"baseline of {one.entry.label}", cells))
     return [*lines.values()]
 
 
-def _same(run: Compared, other: Compared, figures: Mapping[str, Figure]) -> bool:
-    """Whether a run has these figures, on the test texts of another one."""
-    alike = all(run.figures[key].value == figure.value for key, figure in figures.items())
+def _same(run: Compared, other: Compared, values: Mapping[str, MetricValue]) -> bool:
+    """Whether a run has these values, on the test texts of another one."""
+    alike = all(run.values[key].value == value.value for key, value in values.items())
     return alike and run.entry.texts == other.entry.texts
 
 
-def figure_cell(key: str, figure: Figure) -> Cell:
-    """A figure with its interval below it."""
+def value_cell(key: str, value: MetricValue) -> Cell:
+    """A value with its interval below it."""
     kind = measure(key).kind
-    text = shown(kind, figure.value)
-    if figure.interval is None:
-        return Cell(text)
-    low, high = (shown("score" if kind == "percent" else kind, end) for end in figure.interval)
-    return Cell(text, (f"{low} to {high}",))
+    return Cell(shown(kind, value.value), () if value.interval is None else (interval(kind, value.interval),))
 
 
 def spread_cell(key: str, found: Spread) -> Cell:
@@ -230,7 +186,7 @@ def _differences(
     if "texts" in tests:
         notes.append(
             "Both attacks are drawn with the same texts (paired bootstrap), so the interval is narrower than those of "
-            "the figures suggest. It is over the test texts alone and does not cover the seed: a training with another "
+            "the values suggest. It is over the test texts alone and does not cover the seed: a training with another "
             "seed may differ by more. Several seeds on both sides are tested over the seeds instead."
         )
     if "seeds" in tests:
@@ -239,7 +195,7 @@ def _differences(
             "other seeds; few seeds make it wide."
         )
     notes.append(
-        "p: two-sided, of no difference, for each figure alone; coloured where it is below .05. Seeds of one setting "
+        "p: two-sided, of no difference, for each metric alone; coloured where it is below .05. Seeds of one setting "
         "are not tested against each other."
     )
     columns = ("run", *(measure(key).title for key in metrics))
@@ -249,16 +205,11 @@ def _differences(
 def _difference_cell(key: str, found: Difference | None, resamples: int, seeds: bool) -> Cell:
     if found is None:
         return Cell(DASH)
-    low, high = (_signed(key, end) for end in found.interval)
+    kind = measure(key).kind
+    low, high = (signed(kind, end) for end in found.interval)
     p = p_value(found.p, resamples if found.over == "texts" else SMALLEST)
     below = (f"{low} to {high}", p, *([f"over {found.over}"] if seeds else []))
-    return Cell(_signed(key, found.value), below, better(key, found))
-
-
-def _signed(key: str, value: float) -> str:
-    """With its sign; a figure of which neither more nor less is better has no difference in the report, but here."""
-    digits = {"percent": ".1f", "score": ".1f", "cosine": ".3f"}.get(measure(key).kind, ".4g")
-    return signed(measure(key), value, 0.0) or f"{value:+{digits}}"
+    return Cell(signed(kind, found.value), below, better(key, found))
 
 
 def p_value(p: float, resamples: int) -> str:
@@ -267,12 +218,3 @@ def p_value(p: float, resamples: int) -> str:
         return f"p < {2 / resamples:.2g}".replace("0.", ".", 1)
     return f"p = {p:.2g}".replace("0.", ".", 1) if p < 1 else "p = 1"
 
-
-def count(number: int | None) -> str:
-    """A number of parameters, short: 1.8 M."""
-    if number is None:
-        return DASH
-    for size, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if number >= size:
-            return f"{number / size:.3g}\u00a0{name}"
-    return str(number)

@@ -1,8 +1,8 @@
-"""The points of a sweep as figures with intervals, each beside the undefended one; and one sentence on what they show.
+"""The points of a sweep as metrics with intervals, each beside the undefended one; and one sentence on what they show.
 
 An interval is the 95 % percentile interval of a bootstrap over the attacked texts, or over the queries. All points are
 resampled with the same draws, so a change against the undefended point has an interval of its own, far narrower than
-those of the two figures would suggest.
+those of the two values would suggest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from metrics.retrieval import Ndcg
 from metrics.scored import Scored
 from metrics.scoring import text_metrics
 from metrics.statistics import Floats, Interval, interval, resampled_sums
-from reports.numbers import shown
+from reports import numbers
+from reports.numbers import shown, signed
 from reports.tradeoff.sweep import Point
 
 READ = ("bleu", "token_f1", "exact_match", "cosine")
@@ -27,11 +28,11 @@ LISTED = 4  # defenses that the sentence names
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """A figure under a defense; None where it is undefined.
+class DefendedValue:
+    """A metric under a defense; None where it is undefined.
 
     Attributes:
-        value: The figure itself.
+        value: The metric itself.
         interval: Of the value.
         change: Value minus the undefended one; None for the undefended one itself.
         change_interval: Of the change.
@@ -65,14 +66,14 @@ class Measured:
     """A point with its intervals: ``read`` by key of metrics.json, ``found`` NDCG@10 by name of the search."""
 
     point: Point
-    read: Mapping[str, Figure]
-    found: Mapping[str, Figure]
+    read: Mapping[str, DefendedValue]
+    found: Mapping[str, DefendedValue]
 
 
 def with_intervals(
     points: Sequence[tuple[Point, Sequence[Mapping[str, Any]]]], resamples: int, seed: int = 0
 ) -> list[Measured]:
-    """Figures of each point and its rows of texts; the first point is the undefended one."""
+    """DefendedValues of each point and its rows of texts; the first point is the undefended one."""
     metrics = [metric for metric in text_metrics() if metric.description.key in READ]
     read = [
         {m.description.key: base.Measured.of(m, scored) if scored else None for m in metrics}
@@ -89,8 +90,8 @@ def with_intervals(
     return [
         Measured(
             point,
-            {key: _figure(read[place][key], read[0][key], resamples, seed) for key in READ},
-            {name: _figure(found[place][name], found[0][name], resamples, seed) for name in first.retrieval},
+            {key: _value(read[place][key], read[0][key], resamples, seed) for key in READ},
+            {name: _value(found[place][name], found[0][name], resamples, seed) for name in first.retrieval},
         )
         for place, (point, _) in enumerate(points)
     ]
@@ -105,17 +106,17 @@ def _scored(rows: Sequence[Mapping[str, Any]]) -> list[Scored]:
     ]
 
 
-def _figure(
+def _value(
     measured: base.Measured[Any] | None, undefended: base.Measured[Any] | None, resamples: int, seed: int
-) -> Figure:
+) -> DefendedValue:
     if measured is None or np.isnan(measured.value):
-        return Figure(None)
+        return DefendedValue(None)
     drawn = _resampled(measured, resamples, seed)
     own = measured.interval(drawn)
     if undefended is None or undefended is measured or np.isnan(undefended.value):
-        return Figure(measured.value, own)
+        return DefendedValue(measured.value, own)
     change = interval(drawn - _resampled(undefended, resamples, seed))
-    return Figure(measured.value, own, measured.value - undefended.value, change)
+    return DefendedValue(measured.value, own, measured.value - undefended.value, change)
 
 
 def _resampled(measured: base.Measured[Any], resamples: int, seed: int) -> Floats:
@@ -123,19 +124,19 @@ def _resampled(measured: base.Measured[Any], resamples: int, seed: int) -> Float
 
 
 def chief(measured: Sequence[Measured]) -> str:
-    """The figure of reconstruction that is drawn: BLEU, or word F1 of an attack that names words in no order."""
+    """The metric of reconstruction that is drawn: BLEU, or word F1 of an attack that names words in no order."""
     return "bleu" if measured[0].point.reconstruction.get("bleu") is not None else "token_f1"
 
 
 def sentence(measured: Sequence[Measured], search: str, names: Mapping[str, str]) -> str:
     """What the plot shows: how many defenses lower what is read, how many of them also what is found.
 
-    A defense "lowers" a figure where the whole interval of the change lies below zero.
+    A defense "lowers" a metric where the whole interval of the change lies below zero.
 
     Args:
         measured: The undefended point first.
         search: The search that is drawn.
-        names: Of figures, by key.
+        names: Of metrics, by key.
     """
     key = chief(measured)
     base, others = measured[0], [one for one in measured[1:] if one.read[key].value is not None]
@@ -146,7 +147,7 @@ def sentence(measured: Sequence[Measured], search: str, names: Mapping[str, str]
     )
     compared = [one for one in others if one.found[search].value is not None]
     if not compared:
-        return f"{opening}; no other point has both figures."
+        return f"{opening}; no other point has both metrics."
     groups = {
         (read, found): [one for one in compared if (one.read[key].lower, one.found[search].lower) == (read, found)]
         for read in (True, False)
@@ -159,14 +160,14 @@ def sentence(measured: Sequence[Measured], search: str, names: Mapping[str, str]
         best = min(free, key=lambda one: one.read[key].change or 0.0)
         clauses.append(
             f"{len(free)} lower{_s(free)} {name} at no loss of NDCG@10 that these queries show, "
-            f"most of all {best.point.name} ({name} {_changed(best.read[key], 1)}, "
-            f"NDCG@10 {_changed(best.found[search], 3)})"
+            f"most of all {best.point.name} ({name} {_changed(best.read[key], kind)}, "
+            f"NDCG@10 {_changed(best.found[search], "cosine")})"
         )
     if dear:
         mildest = max(dear, key=lambda one: one.found[search].change or 0.0)
         clauses.append(
             f"{len(dear)} lower{_s(dear)} both, {mildest.point.name} costing the search least "
-            f"({name} {_changed(mildest.read[key], 1)}, NDCG@10 {_changed(mildest.found[search], 3)})"
+            f"({name} {_changed(mildest.read[key], kind)}, NDCG@10 {_changed(mildest.found[search], "cosine")})"
         )
     if harm:
         clauses.append(f"{len(harm)} lower{_s(harm)} NDCG@10 alone ({_listed(harm)})")
@@ -177,23 +178,17 @@ def sentence(measured: Sequence[Measured], search: str, names: Mapping[str, str]
     return f"{opening}; {size}, {', '.join(clauses)} (95 % intervals, each taken alone)."
 
 
-def _with(figure: Figure, kind: str, name: str) -> str:
-    if figure.value is None:
+def _with(value: DefendedValue, kind: str, name: str) -> str:
+    if value.value is None:
         return f"no {name}"
-    ends = "" if figure.interval is None else f" ({' to '.join(shown(kind, end) for end in figure.interval)})"
-    return f"{name} {shown(kind, figure.value)}{ends}"
+    ends = "" if value.interval is None else f" ({numbers.interval(kind, value.interval)})"
+    return f"{name} {shown(kind, value.value)}{ends}"
 
 
-def _changed(figure: Figure, digits: int) -> str:
-    assert figure.change is not None
-    ends = figure.change_interval or (figure.change, figure.change)
-    low, high = (signed(end, digits) for end in ends)
-    return f"{signed(figure.change, digits)}, {low} to {high}"
-
-
-def signed(value: float, digits: int) -> str:
-    """With its sign, and no minus before a zero."""
-    return f"{round(value, digits) + 0.0:+.{digits}f}"
+def _changed(value: DefendedValue, kind: str) -> str:
+    assert value.change is not None
+    low, high = (signed(kind, end) for end in value.change_interval or (value.change, value.change))
+    return f"{signed(kind, value.change)}, {low} to {high}"
 
 
 def _s(some: Sequence[Measured]) -> str:

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atomic_files import write_file, write_json
-from reports.comparison.output import write_markdown
-from reports.comparison.table import DASH, Cell, Line, Table
-from reports.numbers import shown
-from reports.sections import macro
-from reports.terminal import console, plain
+from atomic_files import write_json
+from reports.html import macro, write_page
+from reports.numbers import DASH, interval, shown, signed
+from reports.tables import Cell, Line, Table, print_values, write_markdown
+from reports.terminal import console
 from reports.tradeoff.chart import tradeoff_chart
-from reports.tradeoff.metrics import READ, Figure, Measured, chief, sentence, signed
+from reports.tradeoff.metrics import READ, DefendedValue, Measured, chief, sentence
 from reports.wording import measure
 
 NAME = "tradeoff"
@@ -31,29 +30,25 @@ def write_results(
         notes: What stands below the table.
         searches: Names of the searches; the first is drawn.
     """
-    drawn = searches[0]
-    said = sentence(measured, drawn, {key: measure(key).title for key in READ})
+    first = searches[0]
+    said = sentence(measured, first, {key: measure(key).title for key in READ})
     table = _table(measured, notes, searches)
     write_json(output / f"{NAME}.json", _plain(measured, {**facts, "sentence": said}, searches))
-    write_markdown(output / f"{NAME}.md", [table])
-    markdown = (output / f"{NAME}.md").read_text(encoding="utf-8")
-    write_file(output / f"{NAME}.md", f"{said}\n\n{markdown}")
-    title = f"{measure(chief(measured)).title} against NDCG@10"
-    chart = tradeoff_chart(measured, drawn, measure(chief(measured)).title)
-    lines = macro("tradeoff_table", columns=table.columns, lines=table.lines, notes=table.notes)
-    page = macro(
-        "page",
+    write_markdown(output / f"{NAME}.md", [table], said)
+    y_name = measure(chief(measured)).title
+    chart = tradeoff_chart(measured, first, y_name)
+    write_page(
+        output / f"{NAME}.html",
         heading="What a defense keeps and what it costs",
         run=str(facts["run"]),
         facts=[(name, str(value)) for name, value in facts.items() if name not in ("run", "left_out")],
         lead=said,
         sections=[
-            ("plot", title, macro("tradeoff", chart=chart, search=drawn)),
-            ("table", table.title, lines),
+            ("plot", f"{y_name} against NDCG@10", macro("tradeoff", chart=chart, search=first)),
+            ("table", table.title, macro("table_of", table=table, style="wide points")),
         ],
     )
-    write_file(output / f"{NAME}.html", page.encode("utf-8", "replace").decode())
-    _print(table)
+    print_values(table, console())
     return said
 
 
@@ -61,42 +56,24 @@ def _table(measured: Sequence[Measured], notes: Sequence[str], searches: Sequenc
     columns = ["defense", *(measure(key).title for key in READ), *(f"NDCG@10, {name}" for name in searches)]
     lines = []
     for number, one in enumerate(measured):
-        read = [
-            _cell(one.read[key], measure(key).kind, 3 if key == "cosine" else 1, more_is_good=False) for key in READ
-        ]
-        found = [_cell(one.found[name], "cosine", 3, more_is_good=True) for name in searches]
+        read = [_cell(one.read[key], measure(key).kind, more_is_good=False) for key in READ]
+        found = [_cell(one.found[name], "cosine", more_is_good=True) for name in searches]
         below = "" if one.point.reconstruction else f"{one.point.width} dimensions, more than the attack takes"
         lines.append(Line(f"{number}. {one.point.name}", below, (*read, *found)))
     return Table("Defense by defense", tuple(columns), tuple(lines), notes=tuple(notes))
 
 
-def _print(table: Table) -> None:
-    """Values alone: a terminal has no room for intervals."""
-    from rich.table import Table as RichTable
-
-    drawn = RichTable(title=plain(table.title), title_justify="left")
-    drawn.add_column(plain(table.columns[0]), overflow="fold")
-    for column in table.columns[1:]:
-        drawn.add_column(plain(column), justify="right")
-    colours = {True: "green", False: "red", None: ""}
-    for line in table.lines:
-        drawn.add_row(plain(line.title), *(plain(cell.text, style=colours[cell.gain]) for cell in line.cells))
-    console().print(drawn)
-
-
-def _cell(figure: Figure, kind: str, digits: int, *, more_is_good: bool) -> Cell:
-    """A figure, and below it its change; coloured as the store's owner sees it, where the change may not be chance."""
-    if figure.value is None:
+def _cell(value: DefendedValue, kind: str, *, more_is_good: bool) -> Cell:
+    """A value, and below it its change; coloured as the store's owner sees it, where the change may not be chance."""
+    if value.value is None:
         return Cell(DASH)
-    if figure.change is None:
-        ends = figure.interval
-        return Cell(shown(kind, figure.value), () if ends is None else (" to ".join(shown(kind, end) for end in ends),))
-    ends = figure.change_interval
-    below = [signed(figure.change, digits)]
-    if ends is not None:
-        below.append(" to ".join(signed(end, digits) for end in ends))
-    gain = more_is_good if figure.higher else (not more_is_good) if figure.lower else None
-    return Cell(shown(kind, figure.value), tuple(below), gain)
+    if value.change is None:
+        return Cell(shown(kind, value.value), () if value.interval is None else (interval(kind, value.interval),))
+    below = [signed(kind, value.change)]
+    if value.change_interval is not None:
+        below.append(" to ".join(signed(kind, end) for end in value.change_interval))
+    gain = more_is_good if value.higher else (not more_is_good) if value.lower else None
+    return Cell(shown(kind, value.value), tuple(below), gain)
 
 
 def _plain(measured: Sequence[Measured], facts: Mapping[str, Any], searches: Sequence[str]) -> dict[str, Any]:
@@ -104,8 +81,8 @@ def _plain(measured: Sequence[Measured], facts: Mapping[str, Any], searches: Seq
     for one in measured:
         retrieval = {
             name: None
-            if (figures := one.point.retrieval[name]) is None
-            else {key: sum(values) / len(values) for key, values in figures.items()}
+            if (found := one.point.retrieval[name]) is None
+            else {key: sum(values) / len(values) for key, values in found.items()}
             for name in searches
         }
         points.append(
@@ -116,8 +93,8 @@ def _plain(measured: Sequence[Measured], facts: Mapping[str, Any], searches: Seq
                 "reconstruction": one.point.reconstruction or None,
                 "retrieval": retrieval,
                 "intervals": {
-                    **{key: figure.plain() for key, figure in one.read.items()},
-                    **{f"ndcg_at_10, {name}": figure.plain() for name, figure in one.found.items()},
+                    **{key: value.plain() for key, value in one.read.items()},
+                    **{f"ndcg_at_10, {name}": value.plain() for name, value in one.found.items()},
                 },
             }
         )

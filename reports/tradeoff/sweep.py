@@ -31,6 +31,7 @@ from datamodules.sources.base import folded
 from defenses.base import Defense
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
+from reports.numbers import evenly
 from reports.under_defense import Figures, ZeroFilled, read_texts
 from scoring.models import ScoringModels
 
@@ -162,8 +163,7 @@ class Bench:
                 f"collection: all {len(found)} held-out documents stand in the attack's training text; train it with "
                 "datamodule=collection, which holds some out"
             )
-        size, most = len(unseen), sweep.texts
-        chosen = unseen if size <= most else [unseen[place * size // most] for place in range(most)]
+        chosen = evenly(unseen, sweep.texts)
         attacked = frozenset(example.group for example in chosen if example.group is not None)
         self.texts = _cut(held_out.only(attacked), training)
         cuts = dict.fromkeys([*sweep.cuts, self.cut])

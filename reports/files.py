@@ -1,0 +1,90 @@
+"""The files of a run, read and checked: whatever is wrong is told with the file, the line and the field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+import limits
+from errors import InputError
+
+Content = TypeVar("Content")
+Line = TypeVar("Line", bound=BaseModel)
+
+
+def read_text(path: Path, most: int = limits.LARGEST_JSON) -> str:
+    """The text of a file of at most ``most`` bytes.
+
+    Raises:
+        InputError: It is missing, no file, too large or not UTF-8.
+    """
+    try:
+        return limits.text(path, most)
+    except FileNotFoundError as error:
+        raise _missing(path) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 (byte {error.start})") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path}: a directory, where a run has a file") from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object of a file; numbers may be not finite, as those of a run that diverged.
+
+    Raises:
+        InputError: The file is missing or holds something else.
+    """
+    try:
+        value = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON that can be read: {error}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: expected an object of metrics, found {type(value).__name__}")
+    return value
+
+
+def read_lines(path: Path, kind: type[Line]) -> list[Line]:
+    """The lines of a file of JSON objects, blank ones left out.
+
+    Raises:
+        InputError: The file is missing, or a line is broken; names it.
+    """
+    found, adapter = [], TypeAdapter(kind)
+    try:
+        for number, line in limits.lines(path):
+            if line.strip():
+                where = f"{path}:{number}"
+                try:
+                    found.append(validated(adapter, json.loads(line.decode()), where, "the line"))
+                except json.JSONDecodeError as error:
+                    raise InputError(f"{where}: not JSON: {error.msg}") from error
+                except UnicodeDecodeError as error:
+                    raise InputError(f"{where}: not UTF-8 (byte {error.start} of the line)") from error
+                except (ValueError, RecursionError) as error:  # numbers of thousands of digits, lists in lists in lists
+                    raise InputError(f"{where}: not JSON that can be read: {error}") from error
+    except FileNotFoundError as error:
+        raise _missing(path) from error
+    return found
+
+
+def validated(kind: TypeAdapter[Content], value: Any, where: Path | str, whole: str = "") -> Content:
+    """``value`` as a model.
+
+    Raises:
+        InputError: It does not fit; says ``where`` it was read, and the field (or ``whole``).
+    """
+    try:
+        return kind.validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or whole
+        raise InputError(": ".join(part for part in (str(where), field, first["msg"]) if part)) from error
+
+
+def _missing(path: Path) -> InputError:
+    return InputError(f"{path}: missing; is {path.parent} the directory of a finished run?")
