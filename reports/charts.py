@@ -143,7 +143,9 @@ def row_chart(title: str, rows: Sequence[Row], *, shares: bool = False) -> Marku
         parts.append(text(WIDTH - margin, top + 13, row.shown, "tick end"))
         if shares:
             parts.append(line(x(0), middle, x(1), middle, "grid"))
-            parts.append(bar(x(0), middle - 4.5, max(1.0, x(row.value) - x(0)), middle + 4.5, f"series{int(not number)}"))
+            parts.append(
+                bar(x(0), middle - 4.5, max(1.0, x(row.value) - x(0)), middle + 4.5, f"series{int(not number)}")
+            )
             if reach:
                 parts.append(line(reach[0], middle, reach[1], middle, "reach"))
         else:

@@ -113,7 +113,7 @@ def correction_curves(table: Sequence[Row]) -> list[Chart]:
             if x_name == "seconds":  # a wide beam takes a hundred times the time of a guess
                 known = [(math.log10(x), y) for x, y in known if x > 0]
             if known:
-                series.append(charts.Series(counted(beams, 'beam'), known, dots=True))
+                series.append(charts.Series(counted(beams, "beam"), known, dots=True))
         if series:
             found.append((title, charts.line_chart(title, series, x_label), note))
     return found
@@ -194,10 +194,10 @@ def hypothesis_charts(directory: Path) -> list[Chart]:
         hypotheses = validated(_HYPOTHESES, content, f"{path}: {name}")
         if any(hypotheses.cosines):
             title = f"{name[:1].upper()}{name[1:]}"
-            chart = charts.counted_histogram(f"Cosine of hypotheses, {name}", hypotheses.cosines, hypotheses.edges, "cosine")
-            note = (
-                f"{sum(hypotheses.cosines):,} hypotheses by their cosine with the target; {100 * hypotheses.exact:.1f} % right."
+            chart = charts.counted_histogram(
+                f"Cosine of hypotheses, {name}", hypotheses.cosines, hypotheses.edges, "cosine"
             )
+            count, right = sum(hypotheses.cosines), 100 * hypotheses.exact
+            note = f"{count:,} hypotheses by their cosine with the target; {right:.1f} % right."
             found.append((title, chart, note))
     return found
-

@@ -21,9 +21,9 @@ def macro(name: str, template: str = "report.html.jinja", **values: Any) -> Mark
     return Markup(getattr(_template(template), name)(**values))
 
 
-def charts_of(charts: Sequence[Chart]) -> Markup | None:
-    """The section of these charts; None without any."""
-    return macro("charts_of", charts=charts) if charts else None
+def charts_of(charts: Sequence[Chart]) -> Markup:
+    """The charts beside one another; empty without any."""
+    return macro("charts_of", charts=charts) if charts else Markup("")
 
 
 def write_page(path: Path, **values: Any) -> None:

@@ -46,7 +46,7 @@ def write_report(run_dir: Path) -> Path:
         facts=_facts(results),
         lead=_lead(results),
         warnings=_warnings(results),
-        sections=[(section.anchor, section.title, html) for section, html in sections if html is not None],
+        sections=[(section.anchor, section.title, html) for section, html in sections if html],
     )
     return path
 

@@ -33,6 +33,7 @@ from run_directory.config_file import parse_config
 from run_directory.record import training_of
 from run_directory.resumption import changed_values, with_changes
 
+
 class Searched(BaseModel):
     """What the search for a language model's input came to; see attacks.base.SearchRecord."""
 

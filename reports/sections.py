@@ -1,6 +1,7 @@
 """The sections of the report, in the order of the page.
 
-A new one is a function from ``Results`` to its HTML, or to None where it has nothing to show, listed in ``SECTIONS``.
+A new one is a function from ``Results`` to its HTML, listed in ``SECTIONS``; the page leaves out one that gives None or
+nothing.
 Recovered text is hostile input: it reaches the page only through the autoescaping template or ``Markup.format``.
 """
 
@@ -90,7 +91,7 @@ def training(results: Results) -> Markup | None:
     return macro("training", charts=charts, facts=facts, limit=CURVE_LIMIT if averaged else None)
 
 
-def closeness(results: Results) -> Markup | None:
+def closeness(results: Results) -> Markup:
     """Histogram of cosine, BLEU against cosine, quality by length."""
     recovered = results.recovered
     known = [(one.cosine, one.quality) for one in recovered if one.cosine is not None]
@@ -122,7 +123,7 @@ def examples(results: Results) -> Markup:
     if len(ranked) <= 50:
         groups = [("From best to worst", f"All {len(ranked)}, by {how}.", ranked)]
     else:
-        between = evenly(ranked[10:-10], 30, middle=True)
+        between = [*evenly(ranked[10:-10], 30, middle=True)]
         note = f"The other {len(ranked) - 20:,}, sorted by {how} and cut into thirty equal parts: the middle of each."
         groups = [
             ("The best ten", f"Highest {how}; among equals the longest texts.", ranked[:10]),
@@ -142,12 +143,12 @@ def all_metrics(results: Results) -> Markup:
     return macro("metrics", table=tables[0], folded=tables[1], note=note)
 
 
-def frequency(results: Results) -> Markup | None:
+def frequency(results: Results) -> Markup:
     """How much of the rare and of the common words came back."""
     return charts_of(frequency_charts(results.analyses))
 
 
-def tokens(results: Results) -> Markup | None:
+def tokens(results: Results) -> Markup:
     """What came back of a language model's inputs, by length, place and cost."""
     return charts_of(token_charts([one.row for one in results.recovered]))
 
@@ -164,7 +165,7 @@ def languages(results: Results) -> Markup | None:
     return macro("table_of", table=table) if table else None
 
 
-def threshold(results: Results) -> Markup | None:
+def threshold(results: Results) -> Markup:
     """What other thresholds of a classifier would give."""
     return charts_of(threshold_charts(results.directory))
 
@@ -181,7 +182,7 @@ def correction(results: Results) -> Markup | None:
     return macro("correction", charts=charts, table=table, story=chosen, steps=steps)
 
 
-def hypotheses(results: Results) -> Markup | None:
+def hypotheses(results: Results) -> Markup:
     """How near the hypotheses lay that a corrector was trained on."""
     return charts_of(hypothesis_charts(results.directory))
 
@@ -238,8 +239,9 @@ def metrics_table(results: Results, *, secondary: bool, explained: bool = True) 
         cells = [Cell(shown(one.kind, value), title="" if value is not None else "does not apply")]
         if baseline is not None:
             mine, theirs = number(results.metrics, one.key), number(baseline, one.key)
-            comparable = one.more is not None and mine is not None and theirs is not None and mine != theirs
-            gain = (mine > theirs) == (one.more == "higher") if comparable else None
+            gain = None
+            if one.more is not None and mine is not None and theirs is not None and mine != theirs:
+                gain = (mine > theirs) == (one.more == "higher")
             cells += [Cell(shown(one.kind, other)), Cell(difference(one, mine, theirs), gain=gain)]
         lines.append(Line(one.title, one.explanation if explained else "", tuple(cells), f"metric-{one.key}"))
     columns = ("Nearest neighbour", "Difference") if baseline is not None else ()

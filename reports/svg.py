@@ -3,10 +3,9 @@
     frame = Frame(x=(0, 500), y=(0, 100))
     frame.svg("BLEU by step", [*frame.axes("step"), frame.curve([(0, 20.0), (500, 84.3)], "series0")])
 
-The SVG is styled by classes of the page (``series0``, ``grid``, ``axis``), so that a chart follows the reader's light or
-dark mode and weighs a few kilobytes. No
-library draws these with less: matplotlib takes 0.7 s to import and its colours are fixed, and pygal's charts are eight
-times as large, hold a script, and differ from one drawing to the next.
+The SVG is styled by classes of the page (``series0``, ``grid``, ``axis``), so that a chart follows the reader's light
+or dark mode and weighs a few kilobytes. No library draws these with less: matplotlib takes 0.7 s to import and its
+colours are fixed, and pygal's charts are eight times as large, hold a script, and differ from one drawing to the next.
 """
 
 from __future__ import annotations
@@ -77,7 +76,9 @@ class Frame:
                 parts.append(text(self.left - 6, self.y(value) + 3.5, name, "tick end"))
         parts.append(line(self.left, self.floor, self.right, self.floor, "axis"))
         if x_ticks:
-            parts += [text(self.x(value), self.floor + 15, name, "tick middle") for value, name in self.x.ticks(x_ticks)]
+            parts += [
+                text(self.x(value), self.floor + 15, name, "tick middle") for value, name in self.x.ticks(x_ticks)
+            ]
         below = 34 if x_ticks else 42
         parts.append(text((self.left + self.right) / 2, self.floor + below, x_label, "label middle"))
         return [*parts, text(self.left, 14, y_label, "label")] if y_label else parts

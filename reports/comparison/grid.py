@@ -14,7 +14,7 @@ from errors import InputError
 from reports.comparison.entries import Entry
 from reports.comparison.measuring import Compared
 from reports.comparison.seeds import spread
-from reports.comparison.table import value_cell, spread_cell
+from reports.comparison.table import spread_cell, value_cell
 from reports.numbers import DASH
 from reports.tables import Cell, Line, Table
 from reports.wording import measure

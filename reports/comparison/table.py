@@ -30,7 +30,9 @@ def tables(compared: Sequence[Compared], metrics: Sequence[str], resamples: int)
     return made
 
 
-def _of_settings(compared: Sequence[Compared], found: Sequence[Setting], metrics: Sequence[str], resamples: int) -> Table:
+def _of_settings(
+    compared: Sequence[Compared], found: Sequence[Setting], metrics: Sequence[str], resamples: int
+) -> Table:
     defended = _is_defended(compared)
     lines = [
         _line(setting.runs[0], defended, metrics)
@@ -217,4 +219,3 @@ def p_value(p: float, resamples: int) -> str:
     if p <= 2 / (resamples + 1):
         return f"p < {2 / resamples:.2g}".replace("0.", ".", 1)
     return f"p = {p:.2g}".replace("0.", ".", 1) if p < 1 else "p = 1"
-

@@ -66,4 +66,3 @@ def _labels(dots: Sequence[tuple[int, float, float]]) -> list[tuple[float, float
 def _ends(values: Sequence[DefendedValue]) -> tuple[float, float]:
     ends = [end for one in values for end in (one.value, *(one.interval or ())) if end is not None]
     return min(ends), max(ends)
-

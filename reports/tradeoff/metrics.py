@@ -161,13 +161,13 @@ def sentence(measured: Sequence[Measured], search: str, names: Mapping[str, str]
         clauses.append(
             f"{len(free)} lower{_s(free)} {name} at no loss of NDCG@10 that these queries show, "
             f"most of all {best.point.name} ({name} {_changed(best.read[key], kind)}, "
-            f"NDCG@10 {_changed(best.found[search], "cosine")})"
+            f"NDCG@10 {_changed(best.found[search], 'cosine')})"
         )
     if dear:
         mildest = max(dear, key=lambda one: one.found[search].change or 0.0)
         clauses.append(
             f"{len(dear)} lower{_s(dear)} both, {mildest.point.name} costing the search least "
-            f"({name} {_changed(mildest.read[key], kind)}, NDCG@10 {_changed(mildest.found[search], "cosine")})"
+            f"({name} {_changed(mildest.read[key], kind)}, NDCG@10 {_changed(mildest.found[search], 'cosine')})"
         )
     if harm:
         clauses.append(f"{len(harm)} lower{_s(harm)} NDCG@10 alone ({_listed(harm)})")

@@ -24,7 +24,7 @@ from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example
 from metrics.attributes import Guessed, MacroAccuracy, Majority, StandardError, TopK, ranks, similarities
-from reports.attribute_table import attribute_lines
+from reports.attribute_table import attribute_table
 from reports.sections import SECTIONS
 from scoring.models import ScoringModels
 from support.assembled import quiet_trainer
@@ -257,14 +257,15 @@ def test_the_report_shows_them() -> None:
             metrics |= {f"attribute/{name}/{source}_top1": 50.0, f"attribute/{name}/{source}_top5": 75.0,
                         f"attribute/{name}/{source}_macro": None if source == "target" else 42.0,
                         f"attribute/{name}/{source}_standard_error": 5.6}  # fmt: skip
-    lines, k = attribute_lines(metrics)
-    assert [line.name for line in lines] == ["born/in", "city"]
-    assert k == "5"
-    assert lines[0].facts == "80 texts (3 without it), 14 values of 20, the commonest 31.2\u00a0%"
-    assert [guess.macro for guess in lines[1].guesses] == ["42.0\u00a0%", "–", "42.0\u00a0%"]  # noqa: RUF001
-    assert lines[1].guesses[0].top1 == "50.0\u00a0% ± 5.6"
-    assert attribute_lines({"bleu": 1.0}) == ([], "")
-    assert any(section.title == "What it gives away" for section in SECTIONS)
+    table = attribute_table(metrics)
+    assert table is not None
+    assert [line.title for line in table.lines if not line.cells] == ["born/in", "city"]
+    assert table.columns[-1] == "Among the nearest 5"
+    assert table.lines[0].below == "80 texts (3 without it), 14 values of 20, the commonest 31.2\u00a0%"
+    assert [line.cells[0].text for line in table.lines[5:]] == ["42.0\u00a0%", "–", "42.0\u00a0%"]  # noqa: RUF001
+    assert table.lines[5].cells[1].text == "50.0\u00a0% ± 5.6"
+    assert attribute_table({"bleu": 1.0}) is None
+    assert any(section.title == "What it discloses" for section in SECTIONS)
 
 
 @pytest.mark.slow

@@ -175,7 +175,7 @@ def test_the_report_draws_curves_and_one_text(tmp_path: Path) -> None:
     # Two texts changed, one by little and one by more: the median of two is the upper one.
     changes = {line.index: line.rounds[-1].cosine - line.rounds[0].cosine for line in found[1] if line.beams == 2}
     assert chosen.index == max(changes, key=lambda index: changes[index])
-    assert chosen.steps[-1].pieces[0].text == TEXTS[chosen.index]
+    assert chosen.rounds[-1].text == TEXTS[chosen.index]
     assert "<b>we" not in html  # recovered text is hostile input
     assert correction(results(tmp_path)) is None
 
@@ -207,7 +207,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
 
 
 def test_hypotheses_of_training_are_drawn(tmp_path: Path) -> None:
-    assert hypotheses(results(tmp_path)) is None
+    assert hypotheses(results(tmp_path)) == ""
     path = tmp_path / layout.ARTIFACTS / "hypotheses.json"
     edges = [-1.0, -0.5, 0.0, 0.5, 1.0]
     counts = {"exact": 0.25, "cosines": [0, 0, 1, 3], "edges": edges}
@@ -217,7 +217,6 @@ def test_hypotheses_of_training_are_drawn(tmp_path: Path) -> None:
     assert note == "4 hypotheses by their cosine with the target; 25.0 % right."
     assert chart.count("<rect") == 2
     html = hypotheses(results(tmp_path))
-    assert html is not None
     assert "<1>" not in html
     write_json(path, {"valid": {**counts, "edges": [0.5, 1.0]}})
     with pytest.raises(InputError, match="4 counts need one more edge"):

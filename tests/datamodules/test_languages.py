@@ -210,8 +210,8 @@ def test_the_report_has_a_line_for_each_language() -> None:
     ]
     table = language_table(score(rows))
     assert table is not None
-    assert table.columns[:2] == ["Texts", "Exact match"]
-    assert [(line.language, line.cells[:2]) for line in table.lines] == [
+    assert table.columns[1:3] == ("Texts", "Exact match")
+    assert [(line.title, [cell.text for cell in line.cells[:2]]) for line in table.lines] == [
         ("de", ["1", "100.0\u00a0%"]), ("en", ["1", "0.0\u00a0%"]),
     ]  # fmt: skip
     assert language_table({"bleu": 1.0, "entity_recovery/de": 5.0, "attribute/x/texts": 3}) is None

@@ -13,20 +13,20 @@ import pytest
 import scipy.stats
 from rich.console import Console
 
-from callbacks.analyses import evenly_spaced, word_frequency
+from callbacks.analyses import word_frequency
 from compare import compare as run_compare
 from compare import read_settings
 from errors import InputError
 from metrics.scored import Scored
 from metrics.scoring import score
-from reports.comparison.charts import charts
+from reports.comparison.charts import charts, side_by_side
 from reports.comparison.entries import read_entries
 from reports.comparison.measuring import compare
-from reports.comparison.output import print_tables, write_markdown
-from reports.comparison.table import DASH, Cell, Line, Table, count, p_value, tables
+from reports.comparison.table import p_value, tables
 from reports.frequency_chart import frequency_charts
-from reports.interval_chart import side_by_side
+from reports.numbers import DASH, shown
 from reports.page import write_report
+from reports.tables import Cell, Line, Table, print_tables, write_markdown
 from reports.results import Row
 from support.files import write_lines
 from support.processes import ROOT, Warm
@@ -86,7 +86,7 @@ def test_intervals_and_paired_differences_agree_with_scipy(tmp_path: Path) -> No
     entries = read_entries([write_run(tmp_path / "a"), write_run(tmp_path / "b", improved(9))])
     first, second = compare(entries, METRICS, resamples=5000, seed=0)
     values = [np.array([score([Scored(*pair)])["token_f1"] for pair in pairs], float) for pairs in (PAIRS, improved(9))]
-    figure = second.figures["token_f1"]
+    figure = second.values["token_f1"]
     assert figure.value == pytest.approx(values[1].mean())
     options: dict[str, Any] = {"n_resamples": 5000, "method": "percentile", "random_state": 1}
     oracle = scipy.stats.bootstrap((values[1],), np.mean, **options).confidence_interval
@@ -108,43 +108,43 @@ def test_intervals_and_paired_differences_agree_with_scipy(tmp_path: Path) -> No
 def test_exact_match_has_wilsons_interval(tmp_path: Path) -> None:
     (only,) = compare(read_entries([write_run(tmp_path / "a")]), METRICS, resamples=1000, seed=0)
     oracle = scipy.stats.binomtest(10, 30).proportion_ci(method="wilson")
-    assert only.figures["exact_match"].interval == pytest.approx((100 * oracle.low, 100 * oracle.high))
-    assert only.figures["cosine"].interval == pytest.approx((0.5, 0.5))
+    assert only.values["exact_match"].interval == pytest.approx((100 * oracle.low, 100 * oracle.high))
+    assert only.values["cosine"].interval == pytest.approx((0.5, 0.5))
 
 
 def test_a_seed_gives_the_same_intervals_and_another_one_others(tmp_path: Path) -> None:
     entries = read_entries([write_run(tmp_path / "a")])
-    found = [compare(entries, ["bleu"], resamples=1000, seed=seed)[0].figures["bleu"].interval for seed in (0, 0, 1)]
+    found = [compare(entries, ["bleu"], resamples=1000, seed=seed)[0].values["bleu"].interval for seed in (0, 0, 1)]
     assert found[0] == found[1] != found[2]
 
 
 def test_order_of_the_lines_does_not_matter(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
-    before = compare(read_entries([run]), METRICS, resamples=1000, seed=0)[0].figures
+    before = compare(read_entries([run]), METRICS, resamples=1000, seed=0)[0].values
     lines = (run / "predictions.jsonl").read_text().splitlines()
     (run / "predictions.jsonl").write_text("\n".join(reversed(lines)))
-    assert compare(read_entries([run]), METRICS, resamples=1000, seed=0)[0].figures == before
+    assert compare(read_entries([run]), METRICS, resamples=1000, seed=0)[0].values == before
 
 
 def test_a_set_of_words_has_no_metrics_of_order(tmp_path: Path) -> None:
     entries = read_entries([write_run(tmp_path / "a"), write_run(tmp_path / "b", kind="set")])
     _, second = compare(entries, METRICS, resamples=1000, seed=0)
-    assert second.figures["bleu"].value is None
+    assert second.values["bleu"].value is None
     assert second.differences["bleu"] is None
     assert second.differences["token_f1"] is not None
 
 
 def test_a_figure_that_is_no_sum_is_shown_without_an_interval(tmp_path: Path) -> None:
     (only,) = compare(read_entries([write_run(tmp_path / "a")]), ["edit_distance_median"], resamples=1000, seed=0)
-    assert only.figures["edit_distance_median"].value == 5.5  # of 0, 0, 5 and 6, and two more
-    assert only.figures["edit_distance_median"].interval is None
+    assert only.values["edit_distance_median"].value == 5.5  # of 0, 0, 5 and 6, and two more
+    assert only.values["edit_distance_median"].interval is None
 
 
 def test_a_figure_of_labels_that_are_not_in_the_file_is_shown_without_an_interval(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", metrics={"entity_recovery": 12.5})  # of a tagger's spans
     (only,) = compare(read_entries([run]), ["entity_recovery"], resamples=1000, seed=0)
-    assert only.figures["entity_recovery"].value == 12.5
-    assert only.figures["entity_recovery"].interval is None
+    assert only.values["entity_recovery"].value == 12.5
+    assert only.values["entity_recovery"].interval is None
 
 
 def test_other_test_texts_are_allowed_with_a_loud_note_and_no_pairing(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_runs_are_drawn_side_by_side(tmp_path: Path) -> None:
     assert "&lt;beam&gt;" in words[1]
     assert "other (other texts)" in words[1]
     assert "greedy (other texts)" not in words[1]
-    (low, high), value = compared[0].figures["token_f1"].interval, compared[0].figures["token_f1"].value
+    (low, high), value = compared[0].values["token_f1"].interval, compared[0].values["token_f1"].value
     dot = float(re.findall(r'cx="([\d.]+)"', words[1])[0])
     ends = re.findall(r'points="([\d.]+),[\d.]+ ([\d.]+),', words[1])[0]
     assert (dot - float(ends[0])) / (float(ends[1]) - float(ends[0])) == pytest.approx(
@@ -308,8 +308,8 @@ def test_runs_are_drawn_side_by_side(tmp_path: Path) -> None:
 
 
 def test_short_forms() -> None:
-    assert [count(n) for n in (5, 1234, 1_814_592)] == ["5", "1.23\u00a0k", "1.81\u00a0M"]
-    assert count(1_557_611_200) == "1.56\u00a0G"
+    assert [shown("size", n) for n in (5, 1234, 1_814_592)] == ["5", "1.23\u00a0k", "1.81\u00a0M"]
+    assert shown("size", 1_557_611_200) == "1.56\u00a0G"
     assert [p_value(p, 2000) for p in (2 / 2001, 0.008, 0.25, 1.0)] == ["p < .001", "p = .008", "p = .25", "p = 1"]
 
 
@@ -406,11 +406,6 @@ def test_word_frequency_covers_all_words_in_bins_that_do_not_overlap() -> None:
     assert [(one["from"], one["to"], one["words"]) for one in bins] == [
         (1, 2, 2), (3, 9, 2), (10, 29, 2), (30, 99, 2), (100, 299, 1), (300, 999, 1),
     ]  # fmt: skip
-
-
-def test_evenly_spaced() -> None:
-    assert evenly_spaced(["a", "b"], 2) == ["a", "b"]
-    assert evenly_spaced([str(n) for n in range(10)], 4) == ["0", "2", "5", "7"]
 
 
 def test_the_report_draws_words_by_frequency(tmp_path: Path) -> None:

@@ -21,9 +21,10 @@ from reports import terminal
 from reports.comparison.charts import charts
 from reports.comparison.entries import read_entries
 from reports.comparison.measuring import compare
-from reports.comparison.output import print_tables
 from reports.comparison.seeds import settings
-from reports.comparison.table import DASH, tables
+from reports.comparison.table import tables
+from reports.numbers import DASH
+from reports.tables import print_tables
 from support.processes import ROOT, Warm
 
 
@@ -46,8 +47,8 @@ def test_seeds_of_one_setting_are_one_row_with_mean_and_deviation(six: list[Path
     compared = compare(read_entries(six), METRICS, 1000, 0)
     values = [json.loads((path / "metrics.json").read_text())["bleu"] for path in six[::2]]
     small, large = settings(compared, METRICS)
-    assert small.figures["bleu"].mean == pytest.approx(statistics.fmean(values))
-    assert small.figures["bleu"].deviation == pytest.approx(statistics.stdev(values))
+    assert small.values["bleu"].mean == pytest.approx(statistics.fmean(values))
+    assert small.values["bleu"].deviation == pytest.approx(statistics.stdev(values))
     assert [one.entry.label for one in large.runs] == ["large0", "large1", "large2"]
     side, seeds, _ = tables(compared, METRICS, 1000)
     assert [(line.title, line.below) for line in side.lines] == [

@@ -19,10 +19,11 @@ from metrics.scored import Scored
 from metrics.scoring import score
 from reports import sections
 from reports.caveats import below_baseline, undertrained
-from reports.numbers import duration, share, shown
+from reports.numbers import duration, evenly, in_words, shown
 from reports.page import print_summary, write_report
-from reports.results import by_quality, evenly, pieces, read_results
-from reports.svg import nice_ticks, thin
+from reports.results import by_quality, parts, read_results
+from reports.charts import thin
+from reports.svg import nice_ticks
 from reports.wording import measure, verdict
 from support.files import write_lines
 
@@ -131,10 +132,10 @@ def test_headline_shows_five_metrics_beside_the_neighbours(tmp_path: Path) -> No
     assert page.texts("p", "value") == ["61.0 %", "90.6 %", "84.3", "0.964", "78.6 %"]
     assert page.texts("p", "other") == [
         "nearest neighbour 0.0 %",
-        "no nearest neighbour figure",
+        "no nearest neighbour value",
         "nearest neighbour 41.2",
         "nearest neighbour 0.741",
-        "no nearest neighbour figure",
+        "no nearest neighbour value",
     ]
     assert page.texts("h1") == ["What geia read from minilm vectors"]
     assert page.texts("p", "lead") == [
@@ -161,9 +162,9 @@ def test_nulls_no_baseline_no_history(tmp_path: Path) -> None:
     assert page.texts("p", "value") == ["–"] * 5  # noqa: RUF001
     assert page.texts("p", "other") == ["does not apply to this run"] * 5
     assert page.texts("p", "lead") == ["Of 3 test texts, on average 12 % of a text's words were recovered."]
-    assert page.texts("h2") == ["In short", "How close it came", "Side by side", "All figures", "Configuration"]
+    assert page.texts("h2") == ["In short", "How close it came", "Side by side", "All metrics", "Configuration"]
     assert [text for text in page.texts("h3") if "cosine" in text.lower()] == ["Cosine"]  # the tile, no chart
-    assert page.texts("thead")[0].split() == ["FigureThis", "run"]  # no column for a neighbour
+    assert page.texts("thead")[0].split() == ["MetricThis", "run"]  # no column for a neighbour
     assert "This run has no nearest neighbour baseline" in " ".join(page.texts("p"))
 
 
@@ -230,18 +231,18 @@ def test_recovered_words_are_marked_in_both_texts(tmp_path: Path) -> None:
     assert page.texts("mark") == ["Marked", "the invoice", "on", "the invoice", "on"]
 
 
-def test_pieces_put_together_are_the_text_and_label_entities_once() -> None:
+def test_parts_put_together_are_the_text_and_label_entities_once() -> None:
     text = "Ada Lovelace paid $3.50 in Paris"
-    cut = pieces(text, "ada paid 3 in paris", [(0, 12, "name"), (18, 23, "amount"), (27, 99, "city")])
-    assert "".join(piece.text for piece in cut) == text
-    assert [piece.text for piece in cut if piece.recovered] == ["Ada", "paid", "3", "in ", "Paris"]
-    assert [(piece.label, piece.ends) for piece in cut if piece.label and piece.ends] == [
+    cut = parts(text, "ada paid 3 in paris", [(0, 12, "name"), (18, 23, "amount"), (27, 99, "city")])
+    assert "".join(part.text for part in cut) == text
+    assert [part.text for part in cut if part.recovered] == ["Ada", "paid", "3", "in ", "Paris"]
+    assert [(part.label, part.ends) for part in cut if part.label and part.ends] == [
         ("name", True),
         ("amount", True),
         ("city", True),
     ]
-    assert pieces("", "ada") == []
-    assert [piece.text for piece in pieces("one two", "", limit=3)] == ["one"]
+    assert parts("", "ada") == []
+    assert [part.text for part in parts("one two", "", limit=3)] == ["one"]
 
 
 def many(count: int) -> list[dict[str, Any]]:
@@ -271,11 +272,13 @@ def test_few_examples_are_all_shown_once_best_first(tmp_path: Path) -> None:
     assert found == ["0", "1", "2"]
 
 
-def test_evenly_takes_the_middle_of_equal_parts() -> None:
+def test_evenly_takes_the_middle_of_equal_parts_or_their_first() -> None:
     ranked: list[Any] = list(range(9))
-    assert [*evenly(ranked, 3)] == ranked[1::3]
-    assert [*evenly(ranked, 9)] == ranked
-    assert [*evenly(ranked, 20)] == ranked
+    assert [*evenly(ranked, 3, middle=True)] == ranked[1::3]
+    assert [*evenly(ranked, 9, middle=True)] == ranked
+    assert [*evenly(ranked, 20, middle=True)] == ranked
+    assert evenly(["a", "b"], 2) == ["a", "b"]
+    assert evenly([str(n) for n in range(10)], 4) == ["0", "2", "5", "7"]
 
 
 def test_two_thousand_predictions_stay_small_and_say_that_the_scatter_is_a_sample(tmp_path: Path) -> None:
@@ -312,7 +315,7 @@ def test_a_section_is_added_in_one_place(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_verdict_never_rounds_to_none_or_all() -> None:
-    assert [share(x).translate(SPACES) for x in (0, 0.04, 0.6, 61.4, 99.4, 99.96, 100)] == [
+    assert [in_words(x).translate(SPACES) for x in (0, 0.04, 0.6, 61.4, 99.4, 99.96, 100)] == [
         "none",
         "less than 1 %",
         "1 %",
@@ -387,7 +390,7 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     ("name", "content", "message"),
     [
         ("metrics.json", '{\n"bleu": ', r"metrics\.json:2: not JSON"),
-        ("baseline.json", "[1]", r"baseline\.json: expected an object of figures, found list"),
+        ("baseline.json", "[1]", r"baseline\.json: expected an object of metrics, found list"),
         ("config.yaml", "a: [1", r"config\.yaml: not YAML"),
         ("config.yaml", "a: &a [x]\nb: *a", r"config\.yaml: cannot be read: it holds references"),
         ("config.yaml", "just text", r"config\.yaml: expected keys and values, found str"),
@@ -457,7 +460,7 @@ def test_summary_obeys_no_markup_and_no_escape_sequence_of_recovered_text(tmp_pa
 def test_secondary_metrics_are_folded_in_the_page_and_left_out_of_the_terminal(tmp_path: Path) -> None:
     more = {"micro_f1": 61.25, "micro_recall": 55.5, "entity_recovery/first_name": 12.5, "perplexity": None}
     page = page_of(make_run(tmp_path, FIGURES | more, dict.fromkeys(FIGURES | more)))
-    folded = [text for text in page.texts("details") if "more figures" in text]
+    folded = [text for text in page.texts("details") if "more metrics" in text]
     assert len(folded) == 1
     assert "Entities: first name" in folded[0]
     assert "55.5 %" in folded[0]
