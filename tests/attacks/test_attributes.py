@@ -290,4 +290,4 @@ def test_train_and_evaluate_write_the_same_metrics(tmp_path: Path, monkeypatch: 
     assert [first[key] for key in keys] == [second[key] for key in keys]
     assert first["attribute/city/original_macro"] == 100
     report = (tmp_path / "run" / "report.html").read_text()
-    assert re.search(r"What it gives away.*city.*the recovered text", report, flags=re.DOTALL)
+    assert re.search(r"What it discloses.*city.*the recovered text", report, flags=re.DOTALL)

@@ -26,8 +26,8 @@ from reports.comparison.table import p_value, tables
 from reports.frequency_chart import frequency_charts
 from reports.numbers import DASH, shown
 from reports.page import write_report
-from reports.tables import Cell, Line, Table, print_tables, write_markdown
 from reports.results import Row
+from reports.tables import Cell, Line, Table, print_tables, write_markdown
 from support.files import write_lines
 from support.processes import ROOT, Warm
 

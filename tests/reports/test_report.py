@@ -19,10 +19,10 @@ from metrics.scored import Scored
 from metrics.scoring import score
 from reports import sections
 from reports.caveats import below_baseline, undertrained
+from reports.charts import thin
 from reports.numbers import duration, evenly, in_words, shown
 from reports.page import print_summary, write_report
 from reports.results import by_quality, parts, read_results
-from reports.charts import thin
 from reports.svg import nice_ticks
 from reports.wording import measure, verdict
 from support.files import write_lines
@@ -151,7 +151,7 @@ def test_table_holds_every_figure_with_its_difference(tmp_path: Path) -> None:
     assert len(lines) == len(FIGURES)
     cells = page.texts("td")
     assert cells[cells.index("84.3") :][:3] == ["84.3", "41.2", "+43.1"]
-    assert lines[-1].startswith("perplexity of something12.5")  # a key that the report does not know
+    assert lines[-1].startswith("perplexity of something 12.5")  # a key that the report does not know
     assert any(line.startswith("Time") and "3 min 16 s" in line for line in lines)
 
 

@@ -114,7 +114,7 @@ def test_a_figure_that_is_not_there_stays_undefined() -> None:
     found = measured(point("none", READ, GOOD), point("wide", [], None))
     assert found[1].read["bleu"].value is None
     assert found[1].found[SEARCH].value is None
-    assert "no other point has both figures" in sentence(found, SEARCH, NAMES)
+    assert "no other point has both metrics" in sentence(found, SEARCH, NAMES)
 
 
 def test_the_sentence_says_what_was_measured() -> None:
