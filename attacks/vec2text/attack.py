@@ -13,17 +13,17 @@ from pathlib import Path
 from torch import Tensor
 
 from attacks.base import Attack
+from attacks.vec2text.correction import check_corrector
 from attacks.vec2text.corrector import Corrector
 from attacks.vec2text.iterative import Initial, IterativeAttack
 from attacks.vec2text.network import NetworkRewriter
 from attacks.vec2text.published import Published, load_published
 from attacks.vec2text.published_space import check_space
 from attacks.vec2text.search import CorrectionSearch, Proposal
-from errors import InputError
 from models.predictions import Targets
 from models.refining import Refiner
 from run_directory.embedder_check import check_embedder
-from run_directory.stored_attack import attack_of, class_of, keep
+from run_directory.stored_attack import attack_of, keep
 
 CORRECTOR, INVERTER = "corrector", "inverter"
 
@@ -74,14 +74,12 @@ class Vec2Text(IterativeAttack):
 
     def _check(self) -> None:
         assert self.oracle is not None
-        source = self.oracle.source
         for name, run in self.runs.items():
-            check_embedder(run, f"attack.{name}_run", source.fingerprint, source.dimension)
-            if name == CORRECTOR and not issubclass(kind := class_of(run), Corrector):
-                raise InputError(
-                    f"attack.corrector_run={run}: a run of attack=vec2text_corrector is wanted, and that is one of "
-                    f"{kind.__name__}"
-                )
+            if name == CORRECTOR:
+                check_corrector(run, f"attack.{name}_run", self.oracle)
+            else:
+                source = self.oracle.source
+                check_embedder(run, f"attack.{name}_run", source.fingerprint, source.dimension)
 
     def _load_published(self) -> None:
         if self.pretrained is not None and not self._published:

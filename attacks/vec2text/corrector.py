@@ -29,7 +29,7 @@ from attacks.vec2text.hypothesis_plan import (
     matched_noise,
     write_hypotheses,
 )
-from attacks.vec2text.iterative import Initial, IterativeAttack, check_width
+from attacks.vec2text.iterative import Initial, IterativeAttack
 from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, without_ignored
 from attacks.vec2text.search import CorrectionSearch, Proposal
 from datamodules.hypotheses import Hypotheses, HypothesisMixture, HypothesisStore, texts_key
@@ -41,7 +41,7 @@ from models.budget import training_progress
 from models.decoders import EncoderDecoder
 from models.optimizers import OptimizerSettings, scheduled
 from models.predictions import Targets
-from models.refining import Refiner
+from models.refining import Refiner, comparable
 from models.tokenizing import label_ids, load_tokenizer, token_ids
 from run_directory import layout
 from run_directory.batch_cache import weights_key
@@ -204,7 +204,7 @@ class Corrector(IterativeAttack):
         """
         assert self.oracle is not None
         answers = self.oracle if self.data.adaptive else self.oracle.source
-        check_width(answers, self.data.dimension)
+        comparable(self.data.dimension, answers)
         return answers
 
     def _matched_noise(self) -> float:

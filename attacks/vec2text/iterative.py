@@ -16,25 +16,11 @@ from attacks.base import Attack
 from attacks.vec2text.network import NetworkRewriter
 from attacks.vec2text.search import CorrectionSearch, Proposal, Round
 from embedders.cache.cached import CachedEmbedder
-from errors import InputError
 from models.predictions import Prediction, Targets
-from models.refining import Refiner
+from models.refining import Refiner, comparable
 
 Initial = Literal["inverter", "random", "constant"]
 RANDOM_TOKENS = 16  # of a random initial hypothesis
-
-
-def check_width(oracle: CachedEmbedder, dimension: int) -> None:
-    """Whether what ``oracle`` answers can be compared with targets of width ``dimension``.
-
-    Raises:
-        InputError: It cannot.
-    """
-    if oracle.dimension != dimension:
-        raise InputError(
-            f"the targets have {dimension} dimensions and the embedder's vectors {oracle.dimension}: hypotheses cannot "
-            "be compared with targets; a defense that changes the width needs defense.hypotheses=defended"
-        )
 
 
 class IterativeAttack(Attack):
@@ -79,27 +65,33 @@ class IterativeAttack(Attack):
         return self.rewriter.read(texts)
 
     def correct(
-        self, targets: Targets, oracle: CachedEmbedder | None, *, steps: int | None = None, beams: int | None = None
+        self,
+        targets: Targets,
+        oracle: CachedEmbedder | None,
+        *,
+        start: list[Proposal] | None = None,
+        steps: int | None = None,
+        beams: int | None = None,
     ) -> list[list[Round]]:
         """The rounds 0 to ``steps`` of each target.
 
         Args:
             targets: What was received.
             oracle: Embeds hypotheses; the distinct texts that it is asked for are the attack's queries.
+            start: The initial hypotheses; None: the configuration's.
             steps: Correction steps; None: the configuration's.
             beams: Width of the sequence beam; None: the configuration's.
 
         Raises:
-            InputError: There is no embedder to ask, or its vectors are not of the targets' width.
+            InputError: See comparable.
         """
-        if oracle is None:
-            raise InputError(f"{type(self).__name__} corrects by embedding its hypotheses: it needs the embedder")
-        check_width(oracle, targets.vectors.shape[-1])
+        comparable(targets.vectors.shape[-1], oracle)
+        assert oracle is not None
         began = time.perf_counter()  # the first guess takes time, too
         return self.search(
             self.rewriter,
             targets.vectors,
-            self.start(targets),
+            self.start(targets) if start is None else start,
             lambda texts: oracle.embed(texts, "attack"),
             steps=steps,
             beams=beams,

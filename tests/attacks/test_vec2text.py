@@ -404,6 +404,27 @@ def test_a_corrector_learns_to_correct(place: Place, inverter: Path) -> None:
 
 
 @pytest.mark.slow
+def test_correction_refines_the_texts_of_any_attack(place: Place, inverter: Path, corrector: Path) -> None:
+    search = ["search.steps=3", "search.beams=2"]
+    itself = place.evaluate(corrector, "itself", *(f"attack.{line}" for line in search))
+    copied = place.base / "copied"
+    shutil.copytree(corrector, copied)
+    refine = ["attack/refine=[correction]", *(f"attack.refine.correction.{line}" for line in search)]
+    refine.append(f"attack.refine.correction.corrector_run={copied}")
+    refined = place.evaluate(inverter, "refined", *refine)
+    assert predictions(refined) == predictions(itself)
+    assert figures(refined)["queries"] == figures(itself)["queries"] > 0
+
+    nearest = place.train("nearest", "attack=nearest_neighbor", *refine)
+    shutil.rmtree(copied)  # the run keeps its own
+    assert predictions(place.evaluate(nearest, "again")) == predictions(nearest)
+    without = place.evaluate(nearest, "without", "attack/refine=[]")
+    assert figures(without)["cosine"] <= figures(nearest)["cosine"]
+    assert figures(without)["queries"] == 0
+    with pytest.raises(InputError, match=r"attack/refine=\[correction\]: .*corrector_run=.*vec2text_corrector"):
+        place.evaluate(nearest, "wrong", f"attack.refine.correction.corrector_run={inverter}")
+
+
 def test_runs_that_do_not_fit(place: Place, inverter: Path, corrector: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"attack\.inverter_run=.*nowhere: not a run directory"):
         place.train("bad1", *CORRECTOR, f"attack.inverter_run={tmp_path / 'nowhere'}")
