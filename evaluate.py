@@ -75,7 +75,8 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
         attack.begin_trial(0)  # an attack without random numbers says so before anything is tested
     checkpoint = session.checkpoint(settings.ckpt_path)
     known = session.known_data(files)
-    attack.connect(run / layout.ARTIFACTS, (known or datamodule).oracle, from_checkpoint=True, trained_on=known)
+    oracle = (known or datamodule).oracle
+    attack.connect(run / layout.ARTIFACTS, oracle, from_checkpoint=True, training_texts=session.training_texts)
     folders = [trials.folder(output, number) for number in range(settings.trials)]
     caches = [session.batch_cache(folder) for folder in folders]
     if is_first():

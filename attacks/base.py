@@ -76,7 +76,7 @@ class Attack(Checkpointed):
         oracle: CachedEmbedder | None,
         *,
         from_checkpoint: bool = False,
-        trained_on: InversionDataModule | None = None,
+        training_texts: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         """Say where the artifacts lie, and which embedder may be asked.
 
@@ -84,11 +84,10 @@ class Attack(Checkpointed):
             artifacts: What ``prepare`` writes.
             oracle: Embeds hypotheses.
             from_checkpoint: Whether weights will be loaded over the modules, so pretrained ones need not be fetched.
-            trained_on: The data of the run's training, for refiners that it was trained without; None: not known.
+            training_texts: Those of a finished run, for refiners that it was trained without; none where not known.
         """
         self.artifacts, self.oracle, self.from_checkpoint = artifacts, oracle, from_checkpoint
-        if trained_on is not None:
-            self._training_texts = lambda: trained_on.examples("train").texts
+        self._training_texts = training_texts
 
     def begin_from(self, run: Path) -> None:
         """Start training from the artifacts and weights of a finished run instead of anew; after ``connect``."""

@@ -139,6 +139,16 @@ class Session:
             training.fit_defense()
         return training
 
+    def training_texts(self) -> Sequence[str]:
+        """What the attack of a finished run knew; none, with a warning, where the texts cannot be read any more."""
+        from lightning.pytorch.utilities import rank_zero_warn
+
+        try:
+            return self.training_data(None).examples("train").texts
+        except InputError as error:
+            rank_zero_warn(f"attack.refine: the run's training text cannot be read: {error}")
+            return []
+
     def _connect(self, datamodule: InversionDataModule) -> None:
         datamodule.connect(
             self.embedder,
@@ -183,7 +193,8 @@ class Session:
         from lightning import seed_everything
 
         seed_everything(self.config.seed, workers=True, verbose=False)
-        self.attack.connect(self.run / ARTIFACTS, oracle, from_checkpoint=True)
+        texts = self.training_texts
+        self.attack.connect(self.run / ARTIFACTS, oracle, from_checkpoint=True, training_texts=texts)
         self.attack.restore(self.checkpoint(ckpt_path), dimension)
         on_gpu = torch.cuda.is_available() and self.config.trainer.accelerator != "cpu"
         return self.attack.to(torch.device("cuda" if on_gpu else "cpu"))
