@@ -412,15 +412,15 @@ def test_correction_refines_the_texts_of_any_attack(place: Place, inverter: Path
     refine = ["attack/refine=[correction]", *(f"attack.refine.correction.{line}" for line in search)]
     refine.append(f"attack.refine.correction.corrector_run={copied}")
     refined = place.evaluate(inverter, "refined", *refine)
-    assert predictions(refined) == predictions(itself)
-    assert figures(refined)["queries"] == figures(itself)["queries"] > 0
+    assert predictions_of(refined) == predictions_of(itself)
+    assert metrics_of(refined)["queries"] == metrics_of(itself)["queries"] > 0
 
     nearest = place.train("nearest", "attack=nearest_neighbor", *refine)
     shutil.rmtree(copied)  # the run keeps its own
-    assert predictions(place.evaluate(nearest, "again")) == predictions(nearest)
+    assert predictions_of(place.evaluate(nearest, "again")) == predictions_of(nearest)
     without = place.evaluate(nearest, "without", "attack/refine=[]")
-    assert figures(without)["cosine"] <= figures(nearest)["cosine"]
-    assert figures(without)["queries"] == 0
+    assert metrics_of(without)["cosine"] <= metrics_of(nearest)["cosine"]
+    assert metrics_of(without)["queries"] == 0
     with pytest.raises(InputError, match=r"attack/refine=\[correction\]: .*corrector_run=.*vec2text_corrector"):
         place.evaluate(nearest, "wrong", f"attack.refine.correction.corrector_run={inverter}")
 
