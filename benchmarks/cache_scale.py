@@ -74,11 +74,11 @@ def read(folder: Path, texts: int, dimension: int, seconds: float) -> dict[str, 
     started = clock()
     cached.embed([])
     cached.view(names([0]))
-    figures = {"open_seconds": clock() - started}
+    found = {"open_seconds": clock() - started}
     started = clock()
     for begin in range(0, texts, 1000):  # a row of every shard: its checksum is compared
         cached.embed(names([begin]))
-    figures["first_pass_seconds"] = clock() - started
+    found["first_pass_seconds"] = clock() - started
     generator = np.random.default_rng(1)
     for size in (64, 256, 4096):
         done, started = 0, clock()
@@ -86,8 +86,8 @@ def read(folder: Path, texts: int, dimension: int, seconds: float) -> dict[str, 
             chosen = generator.integers(0, texts, size).tolist()
             assert cached.embed(names(chosen))[:, 0].tolist() == [float(np.float32(n)) for n in chosen]
             done += size
-        figures[f"reads_per_second_{size}"] = done / elapsed
-    return figures
+        found[f"reads_per_second_{size}"] = done / elapsed
+    return found
 
 
 def write(folder: Path, texts: int, dimension: int, seconds: float) -> dict[str, float]:
@@ -106,7 +106,7 @@ def data(folder: Path, texts: int, dimension: int, seconds: float) -> dict[str, 
     from datamodules.sources.files import FilesDataModule
     from defenses.identity import Identity
 
-    figures = {"libraries_gb": resident()}
+    found = {"libraries_gb": resident()}
     module = FilesDataModule(
         str(folder / TEXTS), spans_field="spans", language_field="language", attributes=["topic"], batch_size=256
     )
@@ -114,27 +114,27 @@ def data(folder: Path, texts: int, dimension: int, seconds: float) -> dict[str, 
     module.encode = lambda some: [[*map(len, text.split()), 0] for text in some]
     started = clock()
     module.examples("train")
-    figures |= {"texts_seconds": clock() - started, "texts_gb": resident(), "texts_peak_gb": peak()}
+    found |= {"texts_seconds": clock() - started, "texts_gb": resident(), "texts_peak_gb": peak()}
     started = clock()
     module.setup("fit")
-    figures |= {"setup_seconds": clock() - started, "setup_gb": resident()}
+    found |= {"setup_seconds": clock() - started, "setup_gb": resident()}
     started = clock()
     loader = module.train_dataloader()
-    figures |= {"labels_seconds": clock() - started}
+    found |= {"labels_seconds": clock() - started}
     done, started = 0, clock()
     for batch in loader:
         assert batch["labels"].shape[0] == len(batch["vectors"])
         done += len(batch["vectors"])
         if (elapsed := clock() - started) > seconds:
             break
-    figures |= {"batches_texts_per_second": done / elapsed, "training_gb": resident()}
+    found |= {"batches_texts_per_second": done / elapsed, "training_gb": resident()}
     generator = np.random.default_rng(2)
     train = module.examples("train")
     for place in generator.integers(0, len(train), 1000).tolist():
         example = train[place]
         assert example.index == place
         assert module.vectors("train", [place])[0, 0] == np.float32(example.text.split()[-1])
-    return figures
+    return found
 
 
 def resident() -> float:
@@ -149,9 +149,9 @@ def peak() -> float:
 def measured(work: Any, queue: Any, own_time: bool, arguments: tuple[Any, ...]) -> None:
     global clock
     clock = time.process_time if own_time else time.perf_counter
-    figures = work(*arguments)
-    figures["peak_gb"] = peak()
-    queue.put(figures)
+    found = work(*arguments)
+    found["peak_gb"] = peak()
+    queue.put(found)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

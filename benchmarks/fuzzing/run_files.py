@@ -33,7 +33,7 @@ from run_directory.trust import check_trusted
 from .broken import Inputs, inputs, json_of, json_values, lines_of, trees, weighted, written
 from .reader import Reader
 
-WIDTH = 4
+DIMENSION = 4
 CONFIG = b"choices: {attack: geia}\nattack: {_target_: attacks.geia.GEIA, beams: 2}\nseed: 0\n"
 PREDICTIONS = [
     {"index": 0, "reference": "a b", "prediction": "a", "kind": "sequence", "cosine": 0.5, "candidates": ["a"]},
@@ -48,7 +48,7 @@ RECORD = {
     "training": {"seconds": 1.5, "steps": 20, "epochs": 1, "planned_steps": 40, "cut_short": True},
     "versions": {"python": "3.11"},
     "parameters": 100,
-    "embedder": {"fingerprint": "0" * 64, "dimension": WIDTH, "asked": {"data": 1}, "sent": {"data": 1}},
+    "embedder": {"fingerprint": "0" * 64, "dimension": DIMENSION, "asked": {"data": 1}, "sent": {"data": 1}},
 }
 HISTORY = [
     {"step": 10, "epoch": 0, "seconds": 0.5, "train_loss": 3.1, "val_loss": None, "learning_rate": 0.01},
@@ -71,7 +71,7 @@ CORRECTED = [{"index": 0, "beams": 1, "reference": "a b", "rounds": ROUNDS}]
 COSINES = {"train, round 0": {"exact": 0.25, "cosines": [1, 3], "edges": [-1.0, 0.0, 1.0]}}
 TRIALS = {"bleu": {"mean": 1.5, "standard_error": 0.5, "values": [1.0, 2.0]}}
 TRUTHS = [{"text": "one", "index": 0, "spans": [[0, 1, "NAME"]]}, {"text": "two", "index": 2, "language": "en"}]
-BATCH = {"index": torch.arange(2), "vectors": torch.ones(2, WIDTH)}
+BATCH = {"index": torch.arange(2), "vectors": torch.ones(2, DIMENSION)}
 FOUND = {"candidates": ["a"], "kind": "sequence"}
 # What a whole run holds; a reader puts its input in the place of one of these.
 RUN = {
@@ -152,7 +152,7 @@ def _record(folder: Path, content: bytes) -> None:
         (folder / layout.CHECKPOINT).parent.mkdir()
         torch.save({"state_dict": {}}, folder / layout.CHECKPOINT)
     written(folder / layout.RECORD, content)
-    check_embedder(folder, "init_from", "0" * 64, WIDTH)
+    check_embedder(folder, "init_from", "0" * 64, DIMENSION)
 
 
 def _history(folder: Path, content: bytes) -> None:

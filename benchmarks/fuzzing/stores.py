@@ -23,8 +23,8 @@ from .broken import Inputs, changed, inputs, json_of, json_values, replaced, wei
 from .pickles import hostile
 from .reader import Reader
 
-WIDTH = 6
-VECTORS = np.random.default_rng(0).normal(size=(40, WIDTH)).astype(np.float32)
+DIMENSION = 6
+VECTORS = np.random.default_rng(0).normal(size=(40, DIMENSION)).astype(np.float32)
 META, STORAGE, CHROMA = "meta.json", "collection/docs/storage.sqlite", "chroma.sqlite3"
 
 
@@ -47,7 +47,7 @@ def readers() -> dict[str, Reader]:
 def _faiss(kind: str) -> bytes:
     import faiss
 
-    index = faiss.index_factory(WIDTH, kind)
+    index = faiss.index_factory(DIMENSION, kind)
     index.train(VECTORS)
     if kind.startswith("IDMap"):
         index.add_with_ids(VECTORS, np.arange(100, 100 + len(VECTORS)))
@@ -57,7 +57,7 @@ def _faiss(kind: str) -> bytes:
 
 
 def _index(folder: Path, content: bytes) -> object:
-    return sample_store(open_store(f"faiss:{written(folder / 'mine.index', content)}", WIDTH), WIDTH, limit=10)
+    return sample_store(open_store(f"faiss:{written(folder / 'mine.index', content)}", DIMENSION), DIMENSION, limit=10)
 
 
 def _index_inputs(whole: bytes) -> Inputs:
@@ -96,9 +96,9 @@ def _folder(kind: str) -> Callable[[Path, bytes], object]:
         try:
             for name, part in unpacked(content).items():
                 written(place / name, part)
-            store = open_store(f"{kind}:{place}", WIDTH)
+            store = open_store(f"{kind}:{place}", DIMENSION)
             try:
-                return sample_store(store, WIDTH, limit=10)
+                return sample_store(store, DIMENSION, limit=10)
             finally:
                 _closed(store, kind)
         finally:
@@ -126,7 +126,7 @@ def _qdrant() -> bytes:
 
     with tempfile.TemporaryDirectory() as folder:
         client = QdrantClient(path=folder)
-        client.create_collection("docs", models.VectorParams(size=WIDTH, distance=models.Distance.DOT))
+        client.create_collection("docs", models.VectorParams(size=DIMENSION, distance=models.Distance.DOT))
         points = [
             models.PointStruct(id=row, vector=vector.tolist(), payload={"text": "a"})
             for row, vector in enumerate(VECTORS[:8])
@@ -209,9 +209,9 @@ def _qdrant_inputs(whole: bytes) -> Inputs:
         changed_point = point.model_copy(update={"vector": vector, "id": key})
         return pickle.dumps(changed_point)
 
-    vectors = json_values() | st.lists(st.floats() | st.integers() | st.none(), min_size=WIDTH, max_size=WIDTH)
+    vectors = json_values() | st.lists(st.floats() | st.integers() | st.none(), min_size=DIMENSION, max_size=DIMENSION)
     vectors = vectors | st.sampled_from(
-        [[0.0] * 10**6, {"": [0.5] * WIDTH}, [[0.5] * WIDTH] * 3, np.ones(WIDTH), b"a" * 24]
+        [[0.0] * 10**6, {"": [0.5] * DIMENSION}, [[0.5] * DIMENSION] * 3, np.ones(DIMENSION), b"a" * 24]
     )
     points = st.builds(other, vectors, st.sampled_from([0, 1, -1, "a", None, 2**70, (1,), "\ud800"]))
     rows = (hostile(row) | hostile(row) | points).map(
@@ -255,7 +255,7 @@ def _chroma_inputs(whole: bytes) -> Inputs:
         lambda column, value: _amended(files[CHROMA], f"update or ignore {column[0]} set {column[1]} = ?", value),
         columns, values,
     )  # fmt: skip
-    metadata = hostile(pickle.dumps({"dimensionality": WIDTH, "id_to_label": {"d0": 1}, "max_seq_id": 1}))
+    metadata = hostile(pickle.dumps({"dimensionality": DIMENSION, "id_to_label": {"d0": 1}, "max_seq_id": 1}))
     return weighted(
         (2, updates.map(_one_file(files, CHROMA))),
         (1, metadata.map(_one_file(files, f"{segment}/index_metadata.pickle"))),

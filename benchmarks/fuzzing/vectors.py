@@ -20,8 +20,8 @@ from .broken import Inputs, changed, inputs, lines_of, trees, written
 from .reader import Reader
 from .texts import odd_tables, parquet_of
 
-WIDTH = 4
-VECTORS = np.arange(1, 13, dtype=np.float32).reshape(3, WIDTH)
+DIMENSION = 4
+VECTORS = np.arange(1, 13, dtype=np.float32).reshape(3, DIMENSION)
 
 
 def readers() -> dict[str, Reader]:
@@ -38,7 +38,7 @@ def readers() -> dict[str, Reader]:
 
 def _vectors(kind: str) -> Callable[[Path, bytes], object]:
     # As many rows as somebody asks for: without a limit a sound file of gigabytes takes gigabytes.
-    return lambda folder, content: read_vectors(written(folder / f"vectors.{kind}", content), WIDTH, limit=1000)
+    return lambda folder, content: read_vectors(written(folder / f"vectors.{kind}", content), DIMENSION, limit=1000)
 
 
 def _npy() -> bytes:

@@ -261,7 +261,7 @@ def test_a_folder_without_a_checkpoint(tmp_path: Path) -> None:
 
 
 class Scaled:
-    """The checkpoint's embedder with another length, direction or width."""
+    """The checkpoint's embedder with another length, direction or dimension."""
 
     max_tokens = 64
     fingerprint = "00" * 32

@@ -94,7 +94,7 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     attack = Fixer()
     found = load(run(tmp_path, attack, IterativeCorrection(steps=[0, 1, 2], beams=[1, 2])) / "corrections.json")
     assert (found["steps"], found["beams"], found["examples"]) == ([0, 1, 2], [1, 2], 3)
-    assert attack.calls == 2 * 2  # two batches, two widths: the shorter searches are part of the longest
+    assert attack.calls == 2 * 2  # two batches, two numbers of beams: the shorter searches are part of the longest
     table = {(row["beams"], row["step"]): row for row in found["table"]}
     assert list(table) == [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)]
     right = {key: round(row["exact_match"] * 3 / 100, 9) for key, row in table.items()}
@@ -142,7 +142,7 @@ def test_the_batch_does_not_matter(tmp_path: Path) -> None:
     assert tables[0] == tables[1]
 
 
-def test_loggers_get_a_curve_a_width(tmp_path: Path) -> None:
+def test_loggers_get_a_curve_for_each_number_of_beams(tmp_path: Path) -> None:
     run(tmp_path, Fixer(), IterativeCorrection(steps=[0, 1, 2], beams=[1, 2]))
     text = (tmp_path / "metrics" / "metrics.csv").read_text().splitlines()
     names = text[0].split(",")

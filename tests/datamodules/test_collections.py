@@ -50,19 +50,19 @@ def beir(folder: Path, **changes: Any) -> Path:
 class Negated:
     """Turns vectors round, and notes in which role."""
 
-    def __init__(self, width: int = 26) -> None:
-        self.width = width
+    def __init__(self, dimension: int = 26) -> None:
+        self.dimension = dimension
         self.roles: set[tuple[Role, int]] = set()
 
     def output_dimension(self, dimension: int) -> int:
-        return self.width
+        return self.dimension
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
         """Nothing to estimate."""
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
         self.roles.update((role, example.index) for example in examples)
-        return -embeddings[:, : self.width]
+        return -embeddings[:, : self.dimension]
 
 
 # ------------------------------------------------------------------------------------------------------- BEIR's layout
@@ -295,8 +295,8 @@ def test_a_defense_meets_queries_and_documents_in_their_roles(tmp_path: Path) ->
 
 def test_another_width_goes_with_defended_queries_alone(tmp_path: Path) -> None:
     searchable = index(tmp_path)
-    assert searchable.retrieve(Negated(width=3), "documents") is None
-    assert searchable.retrieve(Negated(width=3), "both") is not None
+    assert searchable.retrieve(Negated(dimension=3), "documents") is None
+    assert searchable.retrieve(Negated(dimension=3), "both") is not None
 
 
 def test_texts_are_cut_before_they_are_embedded(tmp_path: Path) -> None:

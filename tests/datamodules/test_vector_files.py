@@ -44,9 +44,9 @@ def jsonl(path: Path, vectors: NDArray[Any]) -> None:
 FORMATS: dict[str, Write] = {".npy": npy, ".safetensors": safetensors, ".parquet": parquet, ".jsonl": jsonl}
 
 
-def message(path: Path, width: int = 4) -> str:
+def message(path: Path, dimension: int = 4) -> str:
     with pytest.raises(InputError) as error:
-        read_vectors(path, width)
+        read_vectors(path, dimension)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
     return str(error.value)

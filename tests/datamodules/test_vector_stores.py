@@ -27,15 +27,15 @@ from datamodules.vector_stores.child import Child, Limits
 from datamodules.vector_stores.sampling import open_store, sample_store
 from errors import InputError
 
-WIDTH = 6
-VECTORS = np.random.default_rng(0).normal(size=(30, WIDTH)).astype(np.float32)
+DIMENSION = 6
+VECTORS = np.random.default_rng(0).normal(size=(30, DIMENSION)).astype(np.float32)
 IDS = [f"doc-{(7 * number) % 30:02d}" for number in range(30)]  # not in the order of their names
 
 
 def faiss_index(folder: Path) -> str:
     import faiss
 
-    index = faiss.IndexFlatIP(WIDTH)
+    index = faiss.IndexFlatIP(DIMENSION)
     index.add(VECTORS)
     faiss.write_index(index, str(folder / "mine.faiss"))
     return str(folder / "mine.faiss")
@@ -44,7 +44,7 @@ def faiss_index(folder: Path) -> str:
 def faiss_ids(folder: Path) -> str:
     import faiss
 
-    index = faiss.IndexIDMap(faiss.IndexFlatL2(WIDTH))
+    index = faiss.IndexIDMap(faiss.IndexFlatL2(DIMENSION))
     index.add_with_ids(VECTORS, np.arange(100, 130))
     faiss.write_index(index, str(folder / "mine.index"))
     return f"faiss:{folder / 'mine.index'}"
@@ -53,7 +53,7 @@ def faiss_ids(folder: Path) -> str:
 def faiss_lists(folder: Path) -> str:
     import faiss
 
-    index = faiss.IndexIVFFlat(faiss.IndexFlatL2(WIDTH), WIDTH, 2)
+    index = faiss.IndexIVFFlat(faiss.IndexFlatL2(DIMENSION), DIMENSION, 2)
     index.train(VECTORS)
     index.add(VECTORS)
     faiss.write_index(index, str(folder / "lists.faiss"))
@@ -72,7 +72,7 @@ def qdrant(folder: Path) -> str:
     from qdrant_client import QdrantClient, models
 
     client = QdrantClient(path=str(folder / "qdrant"))
-    client.create_collection("docs", models.VectorParams(size=WIDTH, distance=models.Distance.DOT))
+    client.create_collection("docs", models.VectorParams(size=DIMENSION, distance=models.Distance.DOT))
     client.upsert(
         "docs", [models.PointStruct(id=900 + row, vector=VECTORS[row].tolist()) for row in range(len(VECTORS))]
     )
@@ -101,7 +101,7 @@ def test_every_store_gives_its_ids_and_the_vectors_under_them(kind: str, tmp_pat
     make, ids = STORES[kind]
     address = make(tmp_path)
     truth = dict(zip(ids, VECTORS, strict=True))
-    whole = sample_store(open_store(address, WIDTH), WIDTH)
+    whole = sample_store(open_store(address, DIMENSION), DIMENSION)
     assert (whole.size, len(whole.ids), set(whole.ids)) == (30, 30, set(ids))
     assert whole.vectors.dtype == torch.float32
     for one, vector in zip(whole.ids, whole.vectors.numpy(), strict=True):
@@ -109,20 +109,20 @@ def test_every_store_gives_its_ids_and_the_vectors_under_them(kind: str, tmp_pat
 
 
 def test_a_sample_is_random_by_its_seed_and_holds_what_is_wanted(tmp_path: Path) -> None:
-    store = open_store(npy(tmp_path), WIDTH)
-    one, same, other = (sample_store(store, WIDTH, limit=8, seed=seed, wanted=[29, 3]) for seed in (0, 0, 1))
+    store = open_store(npy(tmp_path), DIMENSION)
+    one, same, other = (sample_store(store, DIMENSION, limit=8, seed=seed, wanted=[29, 3]) for seed in (0, 0, 1))
     assert one.positions == same.positions != other.positions
     assert len(one.ids) == 8
     assert {3, 29} <= set(one.positions)
     assert list(one.positions) == sorted(one.positions) != list(range(8))
     assert torch.equal(one.vectors, torch.from_numpy(VECTORS[list(one.positions)]))
-    assert set(sample_store(store, WIDTH, limit=2, wanted=[5, 6, 7]).positions) < {5, 6, 7}
-    assert sample_store(store, WIDTH, limit=99).positions == tuple(range(30))
+    assert set(sample_store(store, DIMENSION, limit=2, wanted=[5, 6, 7]).positions) < {5, 6, 7}
+    assert sample_store(store, DIMENSION, limit=99).positions == tuple(range(30))
 
 
-def refusal(vectors: str, collection: str | None = None, width: int = WIDTH) -> str:
+def refusal(vectors: str, collection: str | None = None, dimension: int = DIMENSION) -> str:
     with pytest.raises(InputError) as raised:
-        sample_store(open_store(vectors, width, collection), width)
+        sample_store(open_store(vectors, dimension, collection), dimension)
     message = str(raised.value)
     assert "\n" not in message
     return message
@@ -155,7 +155,7 @@ def test_several_collections_need_a_choice(tmp_path: Path) -> None:
     client = chromadb.PersistentClient(str(tmp_path / "chroma"), chromadb.Settings(anonymized_telemetry=False))
     client.create_collection("notes", embedding_function=None)
     assert "which collection? give collection=<one of docs, notes>" in refusal(address)
-    assert sample_store(open_store(address, WIDTH, "docs"), WIDTH).size == 30
+    assert sample_store(open_store(address, DIMENSION, "docs"), DIMENSION).size == 30
     assert "holds no vectors" in refusal(address, "notes")
 
 
@@ -163,25 +163,25 @@ def test_qdrant_points_with_several_vectors(tmp_path: Path) -> None:
     from qdrant_client import QdrantClient, models
 
     client = QdrantClient(path=str(tmp_path / "named"))
-    size = models.VectorParams(size=WIDTH, distance=models.Distance.DOT)
+    size = models.VectorParams(size=DIMENSION, distance=models.Distance.DOT)
     client.create_collection("docs", {"title": size, "body": size})
     point = {"title": VECTORS[0].tolist(), "body": VECTORS[1].tolist()}
     client.upsert("docs", [models.PointStruct(id=1, vector=point)])
     client.close()
     address = f"qdrant:{tmp_path / 'named'}"
     assert "has the vectors body, title; give collection=docs/<one of them>" in refusal(address)
-    found = sample_store(open_store(address, WIDTH, "docs/body"), WIDTH).vectors
+    found = sample_store(open_store(address, DIMENSION, "docs/body"), DIMENSION).vectors
     assert found[0].numpy() == pytest.approx(VECTORS[1], abs=1e-6)
 
 
 def test_another_width_and_rows_without_direction(tmp_path: Path) -> None:
-    assert f"vectors of dimension {WIDTH}, but this attack was trained on dimension 384" in refusal(
-        STORES["chroma"][0](tmp_path), width=384
+    assert f"vectors of dimension {DIMENSION}, but this attack was trained on dimension 384" in refusal(
+        STORES["chroma"][0](tmp_path), dimension=384
     )
     import faiss
 
-    index = faiss.IndexFlatIP(WIDTH)
-    index.add(np.zeros((2, WIDTH), np.float32))
+    index = faiss.IndexFlatIP(DIMENSION)
+    index.add(np.zeros((2, DIMENSION), np.float32))
     faiss.write_index(index, str(tmp_path / "zero.faiss"))
     assert "row 0 is all zeros" in refusal(str(tmp_path / "zero.faiss"))
 
@@ -203,7 +203,7 @@ def test_a_client_that_is_not_installed(library: str, address: str, monkeypatch:
 def test_a_folder_of_qdrant_needs_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = qdrant(tmp_path)
     monkeypatch.setitem(sys.modules, "qdrant_client", None)
-    assert sample_store(open_store(address, WIDTH), WIDTH).size == 30
+    assert sample_store(open_store(address, DIMENSION), DIMENSION).size == 30
 
 
 # -- passwords: none in an address, whatever its spelling --------------------------------------------------------------
@@ -246,17 +246,17 @@ def test_addresses_without_a_password_are_taken() -> None:
 def test_a_faiss_file_with_changed_bytes_is_read_or_refused(kind: str, tmp_path: Path) -> None:
     import faiss
 
-    lists = faiss.IndexIVFFlat(faiss.IndexFlatL2(WIDTH), WIDTH, 2)
+    lists = faiss.IndexIVFFlat(faiss.IndexFlatL2(DIMENSION), DIMENSION, 2)
     index = {
-        "flat": faiss.IndexFlatIP(WIDTH), "ids": faiss.IndexIDMap(faiss.IndexFlatL2(WIDTH)), "lists": lists,
-        "graph": faiss.IndexHNSWFlat(WIDTH, 4), "product": faiss.IndexPQ(WIDTH, 2, 4),
+        "flat": faiss.IndexFlatIP(DIMENSION), "ids": faiss.IndexIDMap(faiss.IndexFlatL2(DIMENSION)), "lists": lists,
+        "graph": faiss.IndexHNSWFlat(DIMENSION, 4), "product": faiss.IndexPQ(DIMENSION, 2, 4),
     }[kind]  # fmt: skip
     index.train(VECTORS)
     index.add_with_ids(VECTORS, np.arange(30)) if kind == "ids" else index.add(VECTORS)
     path = tmp_path / "mine.faiss"
     faiss.write_index(index, str(path))
     whole = path.read_bytes()
-    assert sample_store(open_store(str(path), WIDTH), WIDTH).size == 30
+    assert sample_store(open_store(str(path), DIMENSION), DIMENSION).size == 30
     changing, refused = np.random.default_rng(7), 0
     for _ in range(8):
         content = np.frombuffer(whole, np.uint8).copy()
@@ -264,7 +264,7 @@ def test_a_faiss_file_with_changed_bytes_is_read_or_refused(kind: str, tmp_path:
         content[places] = changing.integers(0, 256, size=3)
         path.write_bytes(content.tobytes())
         try:
-            sample_store(open_store(str(path), WIDTH), WIDTH)
+            sample_store(open_store(str(path), DIMENSION), DIMENSION)
         except InputError:
             refused += 1
     assert refused
@@ -274,11 +274,11 @@ def test_a_faiss_file_with_changed_bytes_is_read_or_refused(kind: str, tmp_path:
 def test_faiss_gives_back_what_it_stored(kind: str, tmp_path: Path) -> None:
     import faiss
 
-    index = faiss.index_factory(WIDTH, kind)
+    index = faiss.index_factory(DIMENSION, kind)
     index.train(VECTORS)
     index.add_with_ids(VECTORS, np.arange(7, 37)) if "IDMap" in kind else index.add(VECTORS)
     faiss.write_index(index, str(tmp_path / "mine.faiss"))
-    sample = sample_store(open_store(str(tmp_path / "mine.faiss"), WIDTH), WIDTH)
+    sample = sample_store(open_store(str(tmp_path / "mine.faiss"), DIMENSION), DIMENSION)
     assert sample.ids[0] == ("7" if "IDMap" in kind else "0")
     cosines = torch.nn.functional.cosine_similarity(sample.vectors, torch.from_numpy(VECTORS))
     assert cosines.median() > 0.7
@@ -287,7 +287,7 @@ def test_faiss_gives_back_what_it_stored(kind: str, tmp_path: Path) -> None:
 def test_faiss_lists_that_cannot_be_read_back(tmp_path: Path) -> None:
     import faiss
 
-    index = faiss.index_factory(WIDTH, "IVF2,PQ2x4fs")
+    index = faiss.index_factory(DIMENSION, "IVF2,PQ2x4fs")
     index.train(VECTORS)
     index.add(VECTORS)
     faiss.write_index(index, str(tmp_path / "mine.faiss"))
@@ -307,7 +307,7 @@ def test_a_faiss_header_is_compared_with_the_size_of_the_file(tmp_path: Path) ->
 def test_a_faiss_index_whose_vectors_lie_in_another_file(tmp_path: Path) -> None:
     import faiss
 
-    index = faiss.IndexIVFFlat(faiss.IndexFlatL2(WIDTH), WIDTH, 2)
+    index = faiss.IndexIVFFlat(faiss.IndexFlatL2(DIMENSION), DIMENSION, 2)
     index.train(VECTORS)
     elsewhere = faiss.OnDiskInvertedLists(2, index.code_size, str(tmp_path / "elsewhere"))
     index.replace_invlists(elsewhere)
@@ -432,7 +432,7 @@ def test_points_as_the_client_of_qdrant_leaves_them(tmp_path: Path) -> None:
     from qdrant_client import QdrantClient, models
 
     client = QdrantClient(path=str(tmp_path / "q"))
-    size = models.VectorParams(size=WIDTH, distance=models.Distance.DOT)
+    size = models.VectorParams(size=DIMENSION, distance=models.Distance.DOT)
     client.create_collection("docs", size)
     client.create_collection("named", {"a": size}, sparse_vectors_config={"s": models.SparseVectorParams()})
     name = "6f1e3b2a-0000-4000-8000-000000000001"
@@ -446,12 +446,12 @@ def test_points_as_the_client_of_qdrant_leaves_them(tmp_path: Path) -> None:
     client.upsert("named", [models.PointStruct(id=6, vector={"s": sparse})])
     assert "another program has it open" in refusal(f"qdrant:{tmp_path / 'q'}", "docs")
     client.close()
-    sample = sample_store(open_store(f"qdrant:{tmp_path / 'q'}", WIDTH, "docs"), WIDTH)
+    sample = sample_store(open_store(f"qdrant:{tmp_path / 'q'}", DIMENSION, "docs"), DIMENSION)
     found = dict(zip(sample.ids, sample.vectors.numpy(), strict=True))
     assert set(found) == {"1", "2", name}
     for one, row in (("1", 9), ("2", 1), (name, 2)):
         assert found[one] == pytest.approx(VECTORS[row], abs=1e-6)
-    named = sample_store(open_store(f"qdrant:{tmp_path / 'q'}", WIDTH, "named"), WIDTH)
+    named = sample_store(open_store(f"qdrant:{tmp_path / 'q'}", DIMENSION, "named"), DIMENSION)
     assert named.ids == ("5",)
     assert named.vectors[0].numpy() == pytest.approx(VECTORS[5], abs=1e-6)
 
@@ -479,11 +479,11 @@ def test_a_chroma_folder_builds_and_runs_nothing_that_it_names(tmp_path: Path, m
         database.execute("update collections set config_json_str = ?", (json.dumps(written),))
     (tmp_path / ".env").write_text("CHROMA_API_IMPL=nowhere.Api\n")
     monkeypatch.chdir(tmp_path)
-    assert sample_store(open_store(address, WIDTH), WIDTH).size == 30
+    assert sample_store(open_store(address, DIMENSION), DIMENSION).size == 30
     (pickled,) = tmp_path.glob("chroma/*/index_metadata.pickle")
     pickled.write_bytes(pickle.dumps(Harm(harmed)))
     with contextlib.suppress(InputError):
-        sample_store(open_store(address, WIDTH), WIDTH)
+        sample_store(open_store(address, DIMENSION), DIMENSION)
     assert not harmed.exists()
 
 
@@ -535,10 +535,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Server]:
 @pytest.mark.parametrize("keys", [["id"], [], ["a", "b"]])
 def test_pgvector_rows_under_their_key(server: Callable[..., Server], keys: list[str]) -> None:
     there = server([("public", "notes", "embedding")], keys)
-    store = open_store("postgresql://ada@host:5432/mail?sslmode=require", WIDTH)
+    store = open_store("postgresql://ada@host:5432/mail?sslmode=require", DIMENSION)
     assert store.name == "postgresql://ada@host:5432/mail (public.notes.embedding)"
     assert there.read_only
-    sample = sample_store(store, WIDTH, limit=4, seed=2)
+    sample = sample_store(store, DIMENSION, limit=4, seed=2)
     assert there.asked == 1
     for one, vector in zip(sample.ids, sample.vectors.numpy(), strict=True):
         assert vector == pytest.approx(VECTORS[IDS.index(one)], abs=1e-6)
@@ -549,7 +549,7 @@ def test_pgvector_columns_are_chosen(server: Callable[..., Server]) -> None:
     message = refusal("Postgres://ada@host/mail")
     assert "which column of vectors? give collection=<one of public.notes.embedding, public.notes.title>" in message
     assert "no column of vectors notes.body?" in refusal("postgresql://host/mail", "notes.body")
-    assert sample_store(open_store("postgresql://host/mail", WIDTH, "notes.title"), WIDTH).size == 30
+    assert sample_store(open_store("postgresql://host/mail", DIMENSION, "notes.title"), DIMENSION).size == 30
 
 
 def test_pgvector_without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,7 +209,7 @@ def test_ranks_and_batches_see_the_same_noise(data: Path, tmp_path: Path, monkey
         assert torch.equal(seen, whole)
 
 
-def test_a_defense_that_changes_the_width_needs_an_attacker_who_knows(data: Path, tmp_path: Path) -> None:
+def test_a_defense_that_changes_the_dimension_needs_an_attacker_who_knows(data: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"defense\.adaptive=false: .* width 4 out of 16, .* defense\.adaptive=true"):
         module(data, tmp_path, Truncation(dimensions=4))
     assert module(data, tmp_path, Truncation(dimensions=4), adaptive=True).dimension == 4
@@ -383,6 +383,6 @@ def test_a_corrector_learns_from_hypotheses_that_the_defended_service_answers(pl
     assert metrics["cosine"] != metrics["cosine_clean"]
     (described,) = [entry for name, entry in read_json(corrector / "artifacts" / "hypotheses.json").items()
                     if name.startswith("train")]  # fmt: skip
-    assert sum(described["cosines"]) == 48  # all were compared in the width of the defense
+    assert sum(described["cosines"]) == 48  # all were compared in the dimension of the defense
     again = metrics_of(place.evaluate(corrector, "again"))
     assert (again["bleu"], again["cosine"]) == (metrics["bleu"], pytest.approx(metrics["cosine"]))

@@ -219,7 +219,7 @@ def test_normalisation_of_a_pipeline_can_be_put_on_and_taken_off(bert: Path, tmp
     torch.testing.assert_close(put_on, raw / raw.norm(dim=1, keepdim=True), atol=1e-5, rtol=1e-5)
 
 
-def test_the_width_is_read_from_the_files_of_older_versions_as_well(bert: Path, tmp_path: Path) -> None:
+def test_the_dimension_is_read_from_the_files_of_older_versions_as_well(bert: Path, tmp_path: Path) -> None:
     build_pipeline(tmp_path, bert, dense=False, normalize=False)
     old = {"word_embedding_dimension": 32, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}
     (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(old))
@@ -249,7 +249,7 @@ def test_minilm_refuses_other_weights(bert: Path, monkeypatch: pytest.MonkeyPatc
         MiniLM(device="cpu").embed(["hello"])
 
 
-def test_width_limit_and_fingerprint_of_minilm_need_no_heavy_library() -> None:
+def test_dimension_limit_and_fingerprint_of_minilm_need_no_heavy_library() -> None:
     code = (
         "import sys; from embedders.minilm import MiniLM; m = MiniLM(); "
         "assert (m.dimension, m.max_tokens, len(m.fingerprint)) == (384, 256, 64); "

@@ -43,17 +43,17 @@ from errors import InputError
 from support.processes import ROOT, Warm
 
 KEY = "sk-planted-1f2e3d4c5b6a7988"
-WIDTH = 6
+DIM = 6
 Behaviour = Callable[["Handler", dict[str, Any]], None]
 
 
-def vector_of(text: str, width: int = WIDTH) -> list[float]:
-    digest = hashlib.sha256(text.encode(errors="replace")).digest() * (width // 32 + 1)
-    return [byte / 256 for byte in digest[:width]]
+def vector_of(text: str, dimension: int = DIM) -> list[float]:
+    digest = hashlib.sha256(text.encode(errors="replace")).digest() * (dimension // 32 + 1)
+    return [byte / 256 for byte in digest[:dimension]]
 
 
-def vectors_of(texts: Sequence[str], width: int = WIDTH) -> Tensor:
-    return torch.tensor([vector_of(text, width) for text in texts])
+def vectors_of(texts: Sequence[str], dimension: int = DIM) -> Tensor:
+    return torch.tensor([vector_of(text, dimension) for text in texts])
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -115,8 +115,8 @@ class Server(ThreadingHTTPServer):
 
 
 def rows(body: dict[str, Any]) -> list[dict[str, Any]]:
-    width = body.get("dimensions", WIDTH)
-    return [{"index": i, "embedding": vector_of(text, width)} for i, text in enumerate(body["input"])]
+    dimension = body.get("dimensions", DIM)
+    return [{"index": i, "embedding": vector_of(text, dimension)} for i, text in enumerate(body["input"])]
 
 
 def good(handler: Handler, body: dict[str, Any]) -> None:
@@ -211,7 +211,7 @@ def test_an_empty_text_is_sent_as_a_space(server: Server) -> None:
 def test_the_dimension_is_asked_for_or_found_with_one_text(server: Server) -> None:
     found = embedder(server)
     assert isinstance(found, Embedder)
-    assert found.dimension == found.dimension == WIDTH
+    assert found.dimension == found.dimension == DIM
     assert server.sizes == [1]
     assert embedder(server, dimensions=3).dimension == 3
     assert server.sizes == [1]
@@ -379,7 +379,7 @@ WRONG: dict[str, tuple[Behaviour, str]] = {
     "too large": (changed_number(0, 1e60), "infinity for text 0"),
     "huge": (changed_number(0, 10**400), "no list of numbers"),
     "a word": (changed_number(0, "x"), "no list of numbers"),
-    "nested": (changed_row(0, embedding=[[1.0]] * WIDTH), "no list of numbers"),
+    "nested": (changed_row(0, embedding=[[1.0]] * DIM), "no list of numbers"),
     "base64": (changed_row(0, embedding="AAAA"), "no list of numbers"),
     "ragged": (changed_row(0, embedding=[1.0]), "dimensions 1, 6"),
     "empty": (changed(lambda found: [row["embedding"].clear() for row in found]), "of the dimensions 0 in"),
@@ -399,12 +399,12 @@ WRONG: dict[str, tuple[Behaviour, str]] = {
     "many digits": (raw(b"1" * 10_000), "no JSON"),
     "many small lists": (raw(b"[" + b"[]," * 70_000 + b"[]]"), r"holds 140,\d+ values, too many"),
     "deep index": (changed_row(1, index=[[[0]]]), r'index fields .*\[0, "\.\.\.", 2\]'),
-    "texts": (all_rows(embedding=["0.5"] * WIDTH), "no list of numbers"),
-    "true": (all_rows(embedding=[True] * WIDTH), "no list of numbers"),
+    "texts": (all_rows(embedding=["0.5"] * DIM), "no list of numbers"),
+    "true": (all_rows(embedding=[True] * DIM), "no list of numbers"),
     "an object": (all_rows(embedding={"0": 1.0}), "no list of numbers"),
-    "zero": (changed_row(1, embedding=[0.0] * WIDTH), "gave a vector of zeros for text 1"),
-    "3e38": (changed_row(2, embedding=[3e38] * WIDTH), r"largest number is 3\.0e\+38 .* for text 2"),
-    "1e-30": (changed_row(0, embedding=[1e-30] * WIDTH), r"largest number is 1\.0e-30 .* for text 0"),
+    "zero": (changed_row(1, embedding=[0.0] * DIM), "gave a vector of zeros for text 1"),
+    "3e38": (changed_row(2, embedding=[3e38] * DIM), r"largest number is 3\.0e\+38 .* for text 2"),
+    "1e-30": (changed_row(0, embedding=[1e-30] * DIM), r"largest number is 1\.0e-30 .* for text 0"),
     "unknown packing": (raw(b"x", Content_Encoding="br"), "packed as br, which was not asked for"),
     "packed twice": (raw(packed(packed(b"{}")), Content_Encoding="gzip, gzip"), "packed as gzip, gzip, which was not"),
     "not packed": (raw(b"{}", Content_Encoding="gzip"), "said to be packed as gzip, and is not"),
@@ -442,7 +442,7 @@ def test_a_bomb_is_not_unpacked(server: Server) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(InputError, match="larger than"):
-            embedder(server, dimensions=WIDTH).embed(["a"])
+            embedder(server, dimensions=DIM).embed(["a"])
         assert tracemalloc.get_traced_memory()[1] < 2e7
     finally:
         tracemalloc.stop()
@@ -494,7 +494,7 @@ def test_what_the_other_requests_brought_is_kept(server: Server, tmp_path: Path,
 
     server.otherwise = behaviour
     texts = [f"text {i:02d}" for i in range(32)]
-    made = functools.partial(embedder, server, dimensions=WIDTH, batch_size=8)
+    made = functools.partial(embedder, server, dimensions=DIM, batch_size=8)
     with pytest.raises(InputError):
         CachedEmbedder(made(), tmp_path).fill(texts, "training")
     assert sorted(server.sizes) == [8, 8, 8, 8]
@@ -507,8 +507,8 @@ def test_what_the_other_requests_brought_is_kept(server: Server, tmp_path: Path,
 
 
 def test_of_an_answer_with_a_vector_that_is_none_the_others_are_kept(server: Server, tmp_path: Path) -> None:
-    server.otherwise = lambda handler, body: changed_row(body["input"].index("c"), embedding=[0] * WIDTH)(handler, body)
-    cached = CachedEmbedder(embedder(server, dimensions=WIDTH), tmp_path)
+    server.otherwise = lambda handler, body: changed_row(body["input"].index("c"), embedding=[0] * DIM)(handler, body)
+    cached = CachedEmbedder(embedder(server, dimensions=DIM), tmp_path)
     with pytest.raises(UnfinishedError, match=r"gave a vector of zeros for text 2 \('c'\): it is not stored"):
         cached.fill(list("abcd"), "training")
     server.otherwise = good
@@ -532,13 +532,13 @@ def test_after_ctrl_c_what_is_under_way_is_awaited_and_kept(
 
     server.otherwise = behaviour
     texts = [f"text {i}" for i in range(9)]
-    cached = CachedEmbedder(embedder(server, dimensions=WIDTH, batch_size=2, concurrency=3), tmp_path, batch_size=9)
+    cached = CachedEmbedder(embedder(server, dimensions=DIM, batch_size=2, concurrency=3), tmp_path, batch_size=9)
     with pytest.raises(KeyboardInterrupt):
         cached.fill(texts, "training")
     assert "waiting for the requests under way" in caplog.text
     assert server.sizes == [2, 2, 2]  # those that were not under way are not sent any more
     server.otherwise = good
-    CachedEmbedder(embedder(server, dimensions=WIDTH), tmp_path).fill(texts, "training")
+    CachedEmbedder(embedder(server, dimensions=DIM), tmp_path).fill(texts, "training")
     assert sorted(server.texts) == texts  # each once in all
 
 
@@ -559,11 +559,11 @@ def test_ctrl_c_again_does_not_wait(server: Server, tmp_path: Path) -> None:
 
     server.otherwise = behaviour
     begun = time.monotonic()
-    cached = CachedEmbedder(embedder(server, dimensions=WIDTH, batch_size=1, timeout=60), tmp_path)
+    cached = CachedEmbedder(embedder(server, dimensions=DIM, batch_size=1, timeout=60), tmp_path)
     with pytest.raises(KeyboardInterrupt):
         cached.fill(["a", "b", "c"], "training")
     assert time.monotonic() - begun < 20
-    assert len(CachedEmbedder(embedder(server, dimensions=WIDTH), tmp_path).embed(["c"])) == 1
+    assert len(CachedEmbedder(embedder(server, dimensions=DIM), tmp_path).embed(["c"])) == 1
     assert server.texts.count("c") == 1
 
 
@@ -588,14 +588,14 @@ def test_sigterm_leaves_the_requests_under_way_some_seconds(
     monkeypatch.setattr(exchange, "_TERMINATION_SECONDS", 2.0)
     before = signal.signal(signal.SIGTERM, end)
     begun = time.monotonic()
-    cached = CachedEmbedder(embedder(server, dimensions=WIDTH, batch_size=1, timeout=60), tmp_path)
+    cached = CachedEmbedder(embedder(server, dimensions=DIM, batch_size=1, timeout=60), tmp_path)
     try:
         with pytest.raises(stopping.Terminated):
             cached.fill(["a", "b"], "training")
     finally:
         signal.signal(signal.SIGTERM, before)
     assert time.monotonic() - begun < 20
-    assert len(CachedEmbedder(embedder(server, dimensions=WIDTH), tmp_path).embed(["a"])) == 1
+    assert len(CachedEmbedder(embedder(server, dimensions=DIM), tmp_path).embed(["a"])) == 1
     assert server.texts.count("a") == 1
 
 
@@ -608,7 +608,7 @@ def test_a_cache_that_has_all_texts_needs_no_server(
     server.otherwise = refusal(500)
     monkeypatch.delenv("OPENAI_API_KEY")
     found = CachedEmbedder(embedder(server, retries=0), tmp_path)
-    assert found.dimension == WIDTH
+    assert found.dimension == DIM
     found.fill(texts, "training")
     assert torch.equal(found.view(texts)[:], vectors_of(texts))
     assert torch.equal(found.embed(["b"]), vectors_of(["b"]))
@@ -630,7 +630,7 @@ def test_of_two_that_fill_one_cache_at_a_time_one_pays_for_a_text(
 
     server.otherwise = behaviour
     monkeypatch.setattr(sending.time, "sleep", lambda seconds: waiting.wait(0.01) if seconds < 1 else waiting.set())
-    one, other = (CachedEmbedder(embedder(server, dimensions=WIDTH, batch_size=4), tmp_path) for _ in range(2))
+    one, other = (CachedEmbedder(embedder(server, dimensions=DIM, batch_size=4), tmp_path) for _ in range(2))
     first = threading.Thread(target=one.fill, args=(texts[:20], "training"))
     first.start()
     assert begun.wait(30)
@@ -645,7 +645,7 @@ def test_of_two_that_fill_one_cache_at_a_time_one_pays_for_a_text(
 def test_what_another_process_claimed_and_left_is_sent(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = functools.partial(embedder, server, dimensions=WIDTH)
+    made = functools.partial(embedder, server, dimensions=DIM)
     CachedEmbedder(made(), tmp_path).fill(["a"], "training")
     (folder,) = tmp_path.iterdir()
     (folder / "1-dead.claim").write_bytes(text_keys(["b"])[:, 0].tobytes())  # nobody locks it any more
@@ -816,7 +816,7 @@ def test_the_limit_counts_texts_and_keeps_what_arrived(server: Server, tmp_path:
 
 
 def test_the_limit_may_fall_on_the_end(server: Server) -> None:
-    found = embedder(server, dimensions=WIDTH, max_queries=5, batch_size=2)
+    found = embedder(server, dimensions=DIM, max_queries=5, batch_size=2)
     assert len(found.embed(list("abcde"))) == 5
     with pytest.raises(QueryLimitError):
         found.embed(["f"])
@@ -824,14 +824,14 @@ def test_the_limit_may_fall_on_the_end(server: Server) -> None:
 
 def test_an_attempt_that_may_be_billed_counts_and_a_refused_one_does_not(server: Server) -> None:
     server.script = [refusal(429), refusal(500), reset]
-    found = embedder(server, dimensions=WIDTH, max_queries=3)
+    found = embedder(server, dimensions=DIM, max_queries=3)
     assert len(found.embed(["a"])) == 1  # sent, refused twice, sent and lost, sent again: two texts are counted
     assert len(found.embed(["b"])) == 1
     with pytest.raises(QueryLimitError):
         found.embed(["c"])
     server.script = [reset]
     with pytest.raises(InputError, match=r"connection broke.*max_queries allows no further attempt"):
-        embedder(server, dimensions=WIDTH, max_queries=1).embed(["d"])
+        embedder(server, dimensions=DIM, max_queries=1).embed(["d"])
 
 
 def test_what_arrived_of_a_batch_before_a_failure_is_kept(server: Server, tmp_path: Path) -> None:
@@ -871,7 +871,7 @@ def test_a_failure_ends_the_waits_of_the_others(server: Server) -> None:
 
 def test_the_cache_sends_as_many_texts_as_keep_all_requests_busy(server: Server, tmp_path: Path) -> None:
     texts = [f"text {i:02d}" for i in range(12)]
-    CachedEmbedder(embedder(server, dimensions=WIDTH, batch_size=3, concurrency=2), tmp_path).fill(texts, "training")
+    CachedEmbedder(embedder(server, dimensions=DIM, batch_size=3, concurrency=2), tmp_path).fill(texts, "training")
     assert server.sizes == [3, 3, 3, 3]
     CachedEmbedder(embedder(server, dimensions=4), tmp_path, batch_size=5).fill(texts, "training")
     assert sorted(server.sizes[4:]) == [2, 5, 5]
@@ -882,7 +882,7 @@ def test_a_large_job_is_announced_with_its_cost(
 ) -> None:
     caplog.set_level(logging.INFO)
     texts = [f"{i:04d}" + "x" * 16 for i in range(1200)]  # 20 bytes: 5 tokens each
-    found = embedder(server, dimensions=WIDTH, price_per_million_tokens=250.0, max_queries=1000)
+    found = embedder(server, dimensions=DIM, price_per_million_tokens=250.0, max_queries=1000)
     with pytest.raises(QueryLimitError):
         CachedEmbedder(found, tmp_path).fill(texts, "training")
     assert caplog.messages == [
@@ -890,7 +890,7 @@ def test_a_large_job_is_announced_with_its_cost(
         "million; embedder.max_queries ends it after 1,000 texts"
     ]
     caplog.clear()
-    CachedEmbedder(embedder(server, dimensions=WIDTH), tmp_path).fill(texts, "training")  # 200 are left
+    CachedEmbedder(embedder(server, dimensions=DIM), tmp_path).fill(texts, "training")  # 200 are left
     assert caplog.messages == []
     embedder(server).announce("grün" for _ in range(2000))  # 5 bytes: 2 tokens
     assert "2,000 texts to embed, about 4,000 tokens; embedder.price_per_million_tokens would" in caplog.text
@@ -935,7 +935,7 @@ def test_a_run_goes_through_and_leaves_no_key_behind(server: Server, tmp_path: P
         command = [
             *(str(ROOT / "train.py"), "embedder=openai", f"embedder.base_url={server.url}", "embedder.model=m"),
             *("debug=smoke", "trainer=cpu", "embedder.backoff=0.001", "hydra.verbose=true"),
-            *("attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2"),
+            *("attack.backbone.layers=1", "attack.backbone.dimension=32", "attack.backbone.heads=2"),
             *(f"cache_dir={tmp_path / 'cache'}", *overrides),
         ]
         return warm.run(command, environment=environment)
@@ -949,7 +949,7 @@ def test_a_run_goes_through_and_leaves_no_key_behind(server: Server, tmp_path: P
     done = run(f"run_dir={tmp_path / 'whole'}")
     assert done.returncode == 0, done.stderr
     spoken += done.stdout + done.stderr
-    assert json.loads((tmp_path / "whole" / "record.json").read_text())["embedder"]["dimension"] == WIDTH
+    assert json.loads((tmp_path / "whole" / "record.json").read_text())["embedder"]["dimension"] == DIM
     assert server.answered.pop("dimension") == 1
     assert len(server.answered) > 256
     assert set(server.answered.values()) == {1}  # the second run has sent what the first has not

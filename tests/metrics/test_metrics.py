@@ -1,4 +1,4 @@
-"""Every figure against a value worked out by hand, an independent implementation, and what must hold for any text."""
+"""Every metric against a value worked out by hand, an independent implementation, and what must hold for any text."""
 
 from __future__ import annotations
 

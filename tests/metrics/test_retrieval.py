@@ -57,13 +57,13 @@ def test_recall_and_reciprocal_rank_by_hand() -> None:
 
 
 def test_without_a_relevant_document_no_metric_is_defined() -> None:
-    for figure in (
+    for metric in (
         lambda: ndcg(["a"], {"a": 0}),
         lambda: recall(["a"], {}, 5),
         lambda: reciprocal_rank(["a"], {"b": -1}),
     ):
         with pytest.raises(ValueError, match="no document is relevant"):
-            figure()
+            metric()
 
 
 def test_metrics_agree_with_trec_eval() -> None:

@@ -141,7 +141,7 @@ def test_the_first_sample_stays_first(tmp_path: Path) -> None:
     assert [many[:2] for many in found[1]] == found[0]
 
 
-def test_no_embedder_and_another_width_are_refused(tmp_path: Path) -> None:
+def test_no_embedder_and_another_dimension_are_refused(tmp_path: Path) -> None:
     made = attack(tmp_path, BeamSearch(beams=2, max_new_tokens=6, rerank=16))
     with pytest.raises(InputError, match=r"attack\.decoding\.rerank=16: needs the embedder"):
         made.invert(Targets(Letters().embed(TEXTS[:1]), torch.arange(1)), None)

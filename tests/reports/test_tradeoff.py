@@ -59,8 +59,8 @@ class Halved:
         """Nothing to estimate."""
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        width = embeddings.shape[1]
-        return torch.nn.functional.pad(embeddings, (0, width)) if self.wider else embeddings[:, : width // 2]
+        dimension = embeddings.shape[1]
+        return torch.nn.functional.pad(embeddings, (0, dimension)) if self.wider else embeddings[:, : dimension // 2]
 
 
 # --------------------------------------------------------------------------------------------- metrics, sentence, chart
