@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM, MT5Config, MT5ForConditionalGeneration
+from transformers import AutoModelForSeq2SeqLM
 
 import attacks.mt5_inverter
 import configuration
@@ -19,18 +19,14 @@ from models.backbones import untied
 from models.decoders import EncoderDecoder
 from models.tokenizing import train_tokenizer
 from support.files import read_lines, write_lines
+from support.tiny_models import t5_model
 from train import train
 
 TEXTS = ["zwei männer kochen", "deux hommes cuisinent", "two men cook", "ein hund läuft", "un chien court"] * 4
 
 
 def tiny() -> Any:
-    torch.manual_seed(0)
-    config = MT5Config(
-        vocab_size=41, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, dropout_rate=0.0,
-        decoder_start_token_id=0, eos_token_id=1, pad_token_id=0,
-    )  # fmt: skip
-    return untied(MT5ForConditionalGeneration(config))
+    return untied(t5_model(41, multilingual=True, dropout_rate=0.0))
 
 
 def gradients(decoder: EncoderDecoder, prefix: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, list[Tensor]]:
@@ -106,13 +102,10 @@ def test_a_published_one_keeps_both_embeddings_through_a_run(texts: Path, tmp_pa
     """A folder laid out as google/mt5-base is, whose two embeddings differ: what evaluation rebuilds must have both."""
     folder = tmp_path / "mt5"
     tokenizer = train_tokenizer(TEXTS, 300)
-    config = MT5Config(
-        vocab_size=len(tokenizer), d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2, dropout_rate=0.0,
-        decoder_start_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
-    torch.manual_seed(1)
-    model = untied(MT5ForConditionalGeneration(config))
+    shape = {"d_model": 32, "d_kv": 16, "d_ff": 64, "dropout_rate": 0.0}
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    start = {"decoder_start_token_id": tokenizer.pad_token_id}
+    model = untied(t5_model(len(tokenizer), seed=1, multilingual=True, **shape, **ids, **start))
     torch.nn.init.normal_(model.lm_head.weight, std=0.5)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

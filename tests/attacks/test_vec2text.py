@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import T5Config, T5ForConditionalGeneration
 
 import configuration
 import invert
@@ -34,6 +33,7 @@ from run_directory.stored_attack import attack_of
 from support import tiny_settings
 from support.files import metrics_of, predictions_of
 from support.places import Place
+from support.tiny_models import t5_model
 
 NAMES, CITIES = ["ada", "bob", "cleo", "dan", "eve", "fay"], ["paris", "rome", "oslo", "lima", "cairo"]
 TEXTS = [f"{name} lives in {city} ." for name in NAMES for city in CITIES]
@@ -71,12 +71,7 @@ def vectors(texts: Sequence[str], place: Place) -> Tensor:
 
 
 def network(**layout: Any) -> CorrectorNetwork:
-    torch.manual_seed(0)
-    config = T5Config(
-        vocab_size=40, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0, pad_token_id=0,
-        eos_token_id=1,
-    )  # fmt: skip
-    return CorrectorNetwork(T5ForConditionalGeneration(config).eval(), 6, Layout(vectors=3, **layout)).eval()
+    return CorrectorNetwork(t5_model(), 6, Layout(vectors=3, **layout)).eval()
 
 
 def test_the_encoder_reads_target_hypothesis_and_difference_between_end_tokens() -> None:

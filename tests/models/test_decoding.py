@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from models.decoders import BeamRows, CausalDecoder, EncoderDecoder
 from models.decoding import BLOCK, BeamSearch, NucleusSampling, _largest, _packed
 from models.gpt2_beams import GPT2Beams, runs
+from support.tiny_models import t5_model
 
 EOS, VOCABULARY, WIDTH = 1, 23, 16
 
@@ -24,13 +25,8 @@ def causal() -> CausalDecoder:
 
 
 def encoder_decoder() -> EncoderDecoder:
-    torch.manual_seed(0)
-    config = T5Config(
-        vocab_size=VOCABULARY, d_model=WIDTH, d_kv=8, d_ff=32, num_layers=1, num_heads=2, initializer_factor=3.0,
-        feed_forward_proj="gated-gelu", tie_word_embeddings=False,
-        decoder_start_token_id=0, eos_token_id=EOS, pad_token_id=0,
-    )  # fmt: skip
-    return EncoderDecoder(T5ForConditionalGeneration(config).eval())
+    changes = {"initializer_factor": 3.0, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    return EncoderDecoder(t5_model(VOCABULARY, **changes))
 
 
 def prefixes(count: int, vectors: int) -> Tensor:

@@ -26,6 +26,7 @@ from scoring.translation import Translator
 from support.files import read_lines, write_lines
 from support.processes import ROOT
 from support.scored import HeldOut
+from support.tiny_models import t5_model
 from train import train
 
 GERMAN = ["zwei männer kochen", "ein roter hund läuft", "sie liest bücher", "das meer ist kalt"]
@@ -35,18 +36,14 @@ ENGLISH = ["two men cook", "a red dog runs", "she reads books", "the sea is cold
 def untrained() -> tuple[Any, Any]:
     """A T5 of random weights, and a tokenizer that writes the end token itself, as translation models' do."""
     from tokenizers.processors import TemplateProcessing
-    from transformers import T5Config, T5ForConditionalGeneration
 
     tokenizer = train_tokenizer([*GERMAN, *ENGLISH], 300)
     end = [("<eos>", tokenizer.eos_token_id)]
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A <eos>", special_tokens=end)
-    torch.manual_seed(0)
-    config = T5Config(
-        vocab_size=len(tokenizer), d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2, dropout_rate=0.0,
-        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
-        decoder_start_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
-    return T5ForConditionalGeneration(config), tokenizer
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    start = {"decoder_start_token_id": tokenizer.pad_token_id}
+    shape = {"d_model": 32, "d_kv": 16, "d_ff": 64, "dropout_rate": 0.0}
+    return t5_model(len(tokenizer), **shape, **ids, **start), tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -95,3 +95,23 @@ def pretrained_model(
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
+
+
+def t5_model(vocabulary: int = 40, *, seed: int = 0, multilingual: bool = False, **changes: Any) -> Any:
+    """A T5 (or mT5) of random weights, in evaluation mode; id 0 pads and starts a text, id 1 ends it.
+
+    Args:
+        vocabulary: Number of tokens.
+        seed: Of the weights.
+        multilingual: Take an mT5.
+        changes: Of its configuration.
+    """
+    from transformers import MT5Config, MT5ForConditionalGeneration, T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(seed)
+    usual = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0,
+             "pad_token_id": 0, "eos_token_id": 1}  # fmt: skip
+    given = {**usual, "vocab_size": vocabulary, **changes}
+    if multilingual:
+        return MT5ForConditionalGeneration(MT5Config(**given)).eval()
+    return T5ForConditionalGeneration(T5Config(**given)).eval()
