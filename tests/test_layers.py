@@ -18,6 +18,7 @@ ORDER = [
     "examples",
     "ranks",
     "stopping",
+    "temporary_map",
     "tensor_files",
     "metrics",
     "embedders",
