@@ -54,6 +54,7 @@ OURS = frozenset(
         "run_directory",
         "scoring",
         "stopping",
+        "temporary_map",
         "tensor_files",
         "train",
     ]
