@@ -16,6 +16,7 @@ from pathlib import Path
 from errors import InputError
 
 LARGEST_CONFIG = 1_000_000  # bytes of a YAML file; those of runs have some thousand
+LARGEST_LEXICON = 64_000_000  # bytes of a list of words: some million of them
 LARGEST_JSON = 32_000_000  # bytes of one object; mT5's vocabulary takes 10 MB, and each byte may become 32 of objects
 LARGEST_LIST = 1_000_000_000  # bytes of a data set that is one JSON list; PersonaChat has 200 MB
 LARGEST_TABLE = 4_000_000_000  # bytes of a run's own lines of JSON, all of which are held: two million long texts

