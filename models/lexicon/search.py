@@ -62,7 +62,7 @@ class LexiconSearch(Refiner):
         max_queries: PositiveInt = 100,
         beam: PositiveInt = 3,
         moves: PositiveInt = 6,
-        proposals: PositiveInt = 1,
+        proposals: PositiveInt = 5,
         training: bool = True,
         vocabulary: bool = True,
         numbers: NonNegativeInt = 1000,

@@ -1,0 +1,225 @@
+"""Lexicon search: on an embedder that adds up word vectors, and on the bundled MiniLM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from embedders.base import QueryLimitError, fingerprint_of
+from embedders.cache.cached import CachedEmbedder
+from embedders.minilm import MiniLM
+from errors import InputError
+from models.lexicon.language import Language
+from models.lexicon.search import LexiconSearch
+from models.lexicon.units import Units
+from models.lexicon.words import merged, read_words
+from models.predictions import Prediction, Targets
+
+NAMES, CITIES = ["Ada", "Bob", "Cleo", "Dan"], ["Paris", "Rome", "Oslo", "Lima"]
+TEXTS = [f"{name} went to {city} on Monday, and {other} stayed in {city}." for name in NAMES for city in CITIES
+         for other in NAMES]  # fmt: skip
+STAFF = ["Zoltan", "Winifred", "Ottilie", "Mary Ann"]
+
+
+class Words:
+    """The mean of a random vector for each word, and a little of one for each pair of neighbours; no capitals."""
+
+    dimension, max_tokens = 64, 64
+    fingerprint = fingerprint_of(kind="words", used="tests")
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.asked: list[str] = []
+        self.limit = limit
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        room = len(texts) if self.limit is None else max(0, self.limit - len(self.asked))
+        self.asked += texts[:room]
+        vectors = torch.stack([self.vector(text) for text in texts[:room]]) if room else torch.empty(0, self.dimension)
+        if room < len(texts):
+            raise QueryLimitError("the limit is reached.", list(range(room)), vectors)
+        return vectors
+
+    def vector(self, text: str) -> Tensor:
+        words = Units.of(text).words
+        parts = [self.of(word) for word in words]
+        parts += [0.2 * self.of(f"{left} {right}") for left, right in pairwise(words)]
+        return torch.stack(parts).mean(0)
+
+    def of(self, word: str) -> Tensor:
+        generator = torch.Generator().manual_seed(int.from_bytes(word.encode()[-7:], "big"))
+        return torch.randn(self.dimension, generator=generator)
+
+
+def refined(
+    tmp_path: Path, pairs: Sequence[tuple[str, str]], embedder: Words | MiniLM | None = None, **settings: object
+) -> tuple[list[Prediction], CachedEmbedder]:
+    """Search for each (true text, prediction) with a lexicon of the training texts."""
+    embedder = embedder or Words()
+    search = LexiconSearch(**settings)  # type: ignore[arg-type]
+    folder = tmp_path / "artifacts"
+    folder.mkdir(parents=True, exist_ok=True)
+    search.prepare(TEXTS, folder)
+    search.load(folder, embedder.dimension)
+    oracle = CachedEmbedder(embedder, tmp_path / "cache")
+    targets = Targets(embedder.embed([text for text, _ in pairs]), torch.arange(len(pairs)))
+    if isinstance(embedder, Words):
+        embedder.asked.clear()
+    return search.refine(targets, [Prediction((guess,)) for _, guess in pairs], oracle), oracle
+
+
+ONE_MOVE = {
+    "a word": ("Ada went to Oslo on Monday, and Bob stayed.", "Ada went to Oslo on Monday, and Cleo stayed."),
+    "two words": ("Dan went to Lima, and Bob stayed in Rome.", "Ada went to Lima, and Bob stayed in Oslo."),
+    "the first": ("Bob went to Oslo on Monday.", "Cleo went to Oslo on Monday."),
+    "one too many": ("Ada went to Oslo on Monday.", "Ada went Bob to Oslo on Monday."),
+    "one too few": ("Ada went to Oslo on Monday, and Bob stayed.", "Ada went to Oslo on Monday, Bob stayed."),
+    "exchanged": ("Ada went to Oslo, and Bob stayed.", "Bob went to Oslo, and Ada stayed."),
+    "moved": ("On Monday, Ada went to Oslo.", "Monday, Ada went to Oslo on."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", ONE_MOVE)
+def test_a_changed_text_is_found(tmp_path: Path, change: str) -> None:
+    true, guess = ONE_MOVE[change]
+    (found,), _ = refined(tmp_path, [(true, guess)])
+    if change == "moved":  # training has "Ada" and "on" in other places only
+        assert found.candidates[0].lower() == true.lower()
+    else:
+        assert found.candidates == (true,)
+    assert not found.partial
+
+
+def test_words_that_training_never_showed_come_from_the_users_list(tmp_path: Path) -> None:
+    path = tmp_path / "staff.txt"
+    path.write_text("\n".join(STAFF) + "\n")
+    pairs = [(f"{name} went to Oslo on Monday.", "Ada went to Oslo on Monday.") for name in STAFF]
+    without, _ = refined(tmp_path / "without", pairs[:3])
+    assert all(one.candidates[0] != true for one, (true, _) in zip(without, pairs, strict=False))
+    found, _ = refined(tmp_path, pairs, path=str(path))
+    assert [one.candidates[0] for one in found] == [true for true, _ in pairs]
+
+
+def test_minilm_says_where_an_unseen_name_lies(tmp_path: Path) -> None:
+    path = tmp_path / "staff.txt"
+    path.write_text("\n".join(STAFF))
+    pairs = [
+        (f"Yesterday {name} told us about the trip to {city}.", "Yesterday Cleo told us about the trip to Rome.")
+        for name in STAFF[:3]
+        for city in ("Oslo", "Lima")
+    ]
+    found, oracle = refined(tmp_path, pairs, MiniLM(), path=str(path), vocabulary=False)
+    assert [one.candidates[0] for one in found] == [true for true, _ in pairs]
+    assert oracle.queries.asked["attack"] < 40 * len(pairs)
+
+
+def test_a_target_does_not_depend_on_its_neighbours(tmp_path: Path) -> None:
+    pairs = [*ONE_MOVE.values()]
+    together, _ = refined(tmp_path, pairs, max_queries=40)
+    for row in reversed(range(len(pairs))):
+        (alone,), _ = refined(tmp_path, pairs[row : row + 1], max_queries=40)
+        assert alone == together[row]
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 30])
+def test_no_target_takes_more_queries_than_allowed(tmp_path: Path, most: int) -> None:
+    far = ("Zoltan lost the ring in Malta.", "Ada went to Oslo on Monday, and Bob stayed in Oslo.")
+    (found,), oracle = refined(tmp_path, [far], max_queries=most)
+    assert oracle.queries.asked["attack"] == most
+    assert not found.partial  # its own bound is no limit of the embedder
+
+
+def test_a_correct_prediction_costs_one_query_and_the_lexicon_is_counted_apart(tmp_path: Path) -> None:
+    (found,), oracle = refined(tmp_path, [(TEXTS[0], TEXTS[0])], numbers=10)
+    assert found == Prediction((TEXTS[0],))
+    assert oracle.queries.asked["attack"] == 1
+    words = {word for text in TEXTS for word in Units.of(text).words}
+    assert oracle.queries.asked["lexicon"] == len(words | set("0123456789"))
+
+
+def test_a_limit_of_the_embedder_keeps_what_was_found(tmp_path: Path) -> None:
+    pairs = [ONE_MOVE["two words"], (TEXTS[0], TEXTS[0])]
+    _, oracle = refined(tmp_path / "all", pairs)
+    needed = oracle.queries.asked["lexicon"] + oracle.queries.asked["attack"]
+    cut, _ = refined(tmp_path / "cut", pairs, Words(limit=needed - 8))
+    assert cut[1] == Prediction((TEXTS[0],))
+    assert cut[0].partial
+    with pytest.raises(InputError, match="lexicon has"):
+        refined(tmp_path / "less", pairs, Words(limit=20))
+
+
+def test_the_best_text_is_never_farther_than_the_prediction(tmp_path: Path) -> None:
+    embedder = Words()
+    pairs = [("Zoltan lost the ring in Malta.", text) for text in TEXTS[:5]]
+    found, _ = refined(tmp_path, pairs, max_queries=25)
+    target = embedder.vector(pairs[0][0])
+    for one, (_, guess) in zip(found, pairs, strict=True):
+        reached, before = (
+            float(torch.cosine_similarity(embedder.vector(text), target, dim=0)) for text in (one.candidates[0], guess)
+        )
+        assert reached >= before - 1e-6
+
+
+def test_other_candidates_are_starts_where_the_first_fails(tmp_path: Path) -> None:
+    true = "On Friday somebody else had lunch with Ada."
+    search = LexiconSearch(max_queries=3)
+    (tmp_path / "artifacts").mkdir()
+    search.prepare(TEXTS, tmp_path / "artifacts")
+    search.load(tmp_path / "artifacts", Words.dimension)
+    oracle = CachedEmbedder(Words(), tmp_path / "cache")
+    targets = Targets(Words().embed([true]), torch.arange(1))
+    (found,) = search.refine(targets, [Prediction((TEXTS[0], TEXTS[1], true))], oracle)
+    assert found.candidates[0] == true
+    assert len(found.candidates) == 3
+
+
+def test_a_lexicon_needs_words(tmp_path: Path) -> None:
+    search = LexiconSearch(training=False, vocabulary=False, numbers=0)
+    search.prepare(TEXTS, tmp_path)
+    search.load(tmp_path, Words.dimension)
+    with pytest.raises(InputError, match="no word in the lexicon"):
+        search.lexicon(CachedEmbedder(Words(), tmp_path / "cache"))
+    for content in (b"", b"\n \n", b"\xff\xfe"):
+        (tmp_path / "list.txt").write_bytes(content)
+        with pytest.raises(InputError, match=r"attack\.refine\.lexicon\.path=.*list\.txt"):
+            read_words(tmp_path / "list.txt")
+    with pytest.raises(InputError, match=r"attack\.refine\.lexicon\.path=.*none\.txt"):
+        read_words(tmp_path / "none.txt")
+
+
+def test_entries_stand_once_as_their_first_source_writes_them(tmp_path: Path) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text("Ada\nMary  Ann\n\nAda\nBOB\n")
+    assert merged(read_words(path), ["ada", "bob", "rome"]) == {
+        "ada": "Ada", "mary ann": "Mary Ann", "bob": "BOB", "rome": "rome",
+    }  # fmt: skip
+
+
+def test_word_order_and_capital_letters_come_from_the_texts_alone(tmp_path: Path) -> None:
+    language = Language.count(TEXTS)
+    language.save(tmp_path / "language.json")
+    again = Language.read(tmp_path / "language.json")
+    right, wrong = Units.of(TEXTS[0]).words, Units.of(TEXTS[0]).words[::-1]
+    assert again.score(right) == language.score(right) > language.score(wrong)
+    assert (again.written("oslo"), again.written("went"), again.written("zoltan")) == ("Oslo", "went", "zoltan")
+    assert "zoltan" not in again.words
+    (tmp_path / "language.json").write_text(json.dumps({"follows": {"a": {"b": "x"}}, "forms": {}}))
+    with pytest.raises(InputError, match=r"language\.json"):
+        Language.read(tmp_path / "language.json")
+
+
+@given(st.text(max_size=40))
+def test_a_text_is_its_units(text: str) -> None:
+    units = Units.of(text)
+    assert str(units) == text
+    for place in range(len(units)):
+        assert units.removed(place).surfaces == units.surfaces[:place] + units.surfaces[place + 1 :]
+        assert units.replaced(place, "New York").surfaces[place : place + 2] == ("New", "York")
+        assert sorted(units.moved(place, 0).surfaces) == sorted(units.surfaces)
