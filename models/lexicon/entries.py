@@ -74,8 +74,7 @@ class Lexicon:
             raise InputError(
                 f"attack/refine=[lexicon]: {error} The lexicon has {len(words):,} entries, each embedded once"
             ) from error
-        vectors = torch.cat(found)
-        return vectors / vectors.norm(dim=1, keepdim=True).clamp_min(1e-9)
+        return torch.nn.functional.normalize(torch.cat(found), dim=1)
 
 
 def _rounded(vectors: Tensor) -> NDArray[np.int16]:

@@ -112,8 +112,7 @@ class LexiconSearch(Refiner):
     def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
         """See Refiner."""
         lexicon = self.lexicon(oracle)
-        vectors = targets.vectors.cpu().float()
-        vectors = vectors / vectors.norm(dim=1, keepdim=True).clamp_min(1e-9)
+        vectors = torch.nn.functional.normalize(targets.vectors.cpu().float(), dim=1)
         searches = [
             _Search(target, list(dict.fromkeys(one.candidates)), self)
             for target, one in zip(vectors, predictions, strict=True)
@@ -167,7 +166,7 @@ class _Search:
             if vector is None:
                 self.partial = True
                 continue
-            vector = vector / vector.norm().clamp_min(1e-9)
+            vector = torch.nn.functional.normalize(vector, dim=0)
             self.texts.append(_Text(units, vector, round(float(vector @ self.target), _EQUAL)))
         self.queries += len(self.pending)
         self.pending = []
