@@ -70,8 +70,8 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
 
     attack = session.restored_attack(oracle, width, settings.ckpt_path)
     attack.batch_cache = cache = session.batch_cache(output)
-    layout.start(output, resuming=cache.begun(), key="output_dir")
-    cache.begin()
+    layout.start(output, resuming=cache.exists(), key="output_dir")
+    cache.create()
     cache.open(attack.all_weights())
     reader = StoreReader(attack, oracle, settings.batch_size)
     unchanged = same_attack(config, session.trained, session.threat, settings.ckpt_path)

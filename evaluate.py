@@ -80,8 +80,8 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     folders = [trials.folder(output, number) for number in range(settings.trials)]
     caches = [session.batch_cache(folder) for folder in folders]
     if is_first():
-        layout.start(output, resuming=caches[0].begun(), key="output_dir")
-        caches[0].begin()
+        layout.start(output, resuming=caches[0].exists(), key="output_dir")
+        caches[0].create()
         write_config(output, session.values)
 
     results = [*writing(output, session, known, testing), RunRecord(output, session.embedder, training_of(run))]

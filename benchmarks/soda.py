@@ -25,7 +25,7 @@ from attacks.lm_inversion.losses import LogitLoss
 from attacks.lm_inversion.search import Search
 from attacks.lm_inversion.soda import SODA
 from embedders.language_model import LanguageModelEmbedder
-from run_directory.batch_cache import Unfinished
+from run_directory.search_state import SearchState
 
 
 class DecayingAdam(torch.optim.Optimizer):
@@ -67,7 +67,7 @@ def small_model(folder: Path, vocabulary: int, width: int, layers: int) -> Langu
 def ours(soda: SODA, model: LanguageModelEmbedder, rows: Tensor, length: int) -> None:
     """All targets together, as the attack searches."""
     places = list(range(len(rows)))
-    Search(soda, model, rows, places, soda.settings, Unfinished(None, "")).run([(length, places)])
+    Search(soda, model, rows, places, soda.settings, SearchState(None, "")).run([(length, places)])
 
 
 def loop(soda: SODA, model: LanguageModelEmbedder, rows: Tensor, length: int, run_all: bool) -> None:

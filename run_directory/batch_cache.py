@@ -1,13 +1,14 @@
-"""Test batches that are done, kept until the figures stand: a test that was killed goes on with the next batch.
+"""The test batch cache: test batches that are done, kept until the metrics are written, so that a killed test resumes.
 
     attack.batch_cache = BatchCache(run / layout.TEST_BATCHES, settings_key(config, embedder.fingerprint))
     done = attack.batch_cache.once("predictions", batch, oracle, work)   # work() is called only where no file has it
 
-One small file a batch and part, written to a temporary name and renamed:
+One small file for each batch and kind of work:
 
     {"key": "5f2c...", "value": [...], "queries": "<64-bit keys of the texts asked for, base64>", "seconds": 4.1}
 
-The key is a hash of the settings, the weights, and the batch's very vectors: whatever changes, the work is done again.
+The key is a hash of the settings, the weights and the batch's vectors: where one of them has changed, the work is done
+again.
 """
 
 from __future__ import annotations
@@ -24,25 +25,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 from torch import Tensor
 
 import limits
-import tensor_files
-from atomic_files import write_file, write_json
+from atomic_files import write_json
 from embedders.cache.cached import CachedEmbedder
 from embedders.cache.queries import Queries
 from errors import InputError
-
-# Says where and with how many processes something is done, or what is done beside inverting; the embedder is named by
-# its fingerprint instead.
-FREE = {
-    "choices", "run_dir", "cache_dir", "ckpt_path", "init_from", "embedder", "scoring", "callbacks", "logger",
-    "trust",
-}  # fmt: skip
-FREE_OF_TRAINER = {"devices", "num_nodes", "strategy"}
+from run_directory.keys import content, weights_key
+from run_directory.search_state import SearchState
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,50 +46,13 @@ class BatchResult:
         value: What ``work`` gave, as JSON gives it back.
         queries: A 64-bit key of each distinct text that it asked for as the attack, (n,).
         seconds: That it took, when it was done.
-        limit: What the embedder said where a limit of queries cut it short; such a batch is not kept as done.
+        limit: The embedder's message where a limit of queries cut it short; such a batch is not written.
     """
 
     value: Any
     queries: NDArray[np.uint64]
     seconds: float
     limit: str | None = None
-
-
-class Unfinished:
-    """What a long work on one batch has so far, in one file that is replaced whole.
-
-    Args:
-        path: The file; None keeps nothing.
-        key: Of the batch and all settings: a file with another is of another work.
-    """
-
-    def __init__(self, path: Path | None, key: str) -> None:
-        self.path, self.key = path, key
-
-    def read(self) -> dict[str, Any] | None:
-        """What was written last, tensors on the CPU; None where there is nothing of this work."""
-        if self.path is None or not self.path.is_file():
-            return None
-        try:
-            content = tensor_files.load(self.path, "an interrupted search")
-        except InputError as error:
-            rank_zero_warn(f"{error}; that batch is begun anew")
-            return None
-        if not isinstance(content, dict) or content.get("key") != self.key:
-            return None
-        rank_zero_info(f"going on with a batch that was interrupted: {self.path}")
-        value = content.get("value")
-        return value if isinstance(value, dict) else None
-
-    def write(self, value: Mapping[str, Any]) -> None:
-        """Keep tensors and plain values."""
-        if self.path is not None:
-            write_file(self.path, lambda file: torch.save({"key": self.key, "value": dict(value)}, file))
-
-    def remove(self) -> None:
-        """The work is done."""
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
 
 
 class BatchCache:
@@ -107,21 +63,21 @@ class BatchCache:
         settings: Hash of all settings that may change a result.
 
     Attributes:
-        wanted: See ``keep``.
+        wanted: Whether ``keep`` was called.
     """
 
     def __init__(self, folder: Path | None = None, settings: str = "") -> None:
         self.folder, self.settings = folder, settings
+        self.wanted = False
         self._weights = ""
         self._said = False
-        self.wanted = False
 
-    def begun(self) -> bool:
-        """Whether a test has begun, and its figures do not stand yet."""
+    def exists(self) -> bool:
+        """Whether a test has begun whose metrics are not written yet."""
         return self.folder is not None and self.folder.is_dir()
 
-    def begin(self) -> None:
-        """Make the folder: from here on, a kill leaves something to go on with."""
+    def create(self) -> None:
+        """Make the folder: from here on a killed test can be resumed."""
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -153,12 +109,13 @@ class BatchCache:
         """
         if len(batch["index"]) == 0:
             return BatchResult([], np.empty(0, np.uint64), 0.0)
-        first = int(batch["index"][0])
-        path = None if self.folder is None else self.folder / f"{part}-{first:09d}.json"
+        path = self._path(part, batch, "json")
         key = self._key(part, batch, settings)
         done = None if path is None else _read(path, key)
         if done is not None and len(done.value) == len(batch["index"]) and fits(done.value):
-            self._tell()
+            if not self._said:
+                rank_zero_info(f"an interrupted test is resumed: the batches in {self.folder} are not inverted again")
+            self._said = True
             if oracle is not None:
                 _count(oracle.queries, done.queries)
             return done
@@ -171,47 +128,28 @@ class BatchCache:
             write_json(path, {"key": key, "value": value, "queries": encoded, "seconds": seconds})
         return BatchResult(json.loads(json.dumps(value)), asked, seconds, queries.limit)
 
+    def search_state(self, part: str, batch: Mapping[str, Tensor], settings: str = "") -> SearchState:
+        """A place for what a long search has so far; arguments as for ``once``."""
+        return SearchState(self._path(part, batch, "pt"), self._key(part, batch, settings))
+
     def keep(self) -> None:
-        """The figures will be those of a test that was cut short: another session is to go on with it."""
+        """The metrics will be those of a test that was cut short: the files stay, so that it can be resumed."""
         self.wanted = True
 
-    def unfinished(self, part: str, batch: Mapping[str, Tensor], settings: str = "") -> Unfinished:
-        """A place for what a long work has so far; arguments as for ``once``."""
-        first = int(batch["index"][0]) if len(batch["index"]) else 0
-        path = None if self.folder is None else self.folder / f"{part}-{first:09d}.pt"
-        return Unfinished(path, self._key(part, batch, settings))
-
     def clear(self) -> None:
-        """Remove the files: what was to be made of them stands; but where they are to be kept."""
+        """Remove the files, unless they are to be kept: the metrics are written."""
         if self.folder is not None and not self.wanted:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _path(self, part: str, batch: Mapping[str, Tensor], suffix: str) -> Path | None:
+        first = int(batch["index"][0]) if len(batch["index"]) else 0
+        return None if self.folder is None else self.folder / f"{part}-{first:09d}.{suffix}"
 
     def _key(self, part: str, batch: Mapping[str, Tensor], settings: str) -> str:
         digest = blake2b(json.dumps([self.settings, self._weights, part, settings]).encode(), digest_size=16)
         for name in ("index", "vectors"):
-            digest.update(_bytes(batch[name]))
+            digest.update(content(batch[name]))
         return digest.hexdigest()
-
-    def _tell(self) -> None:
-        if not self._said:
-            rank_zero_info(f"going on with an interrupted test: the batches in {self.folder} are not inverted again")
-        self._said = True
-
-
-def settings_key(config: Mapping[str, Any], fingerprint: str) -> str:
-    """Hash of what may change a result in a configuration (plain values); ``fingerprint`` is the embedder's."""
-    kept = {name: value for name, value in config.items() if name not in FREE}
-    kept["trainer"] = {name: value for name, value in config["trainer"].items() if name not in FREE_OF_TRAINER}
-    return blake2b(json.dumps([kept, fingerprint], sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def weights_key(weights: Mapping[str, Tensor]) -> str:
-    """Hash of a state dict."""
-    digest = blake2b(digest_size=16)
-    for name, tensor in sorted(weights.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(_bytes(tensor))
-    return digest.hexdigest()
 
 
 @contextmanager
@@ -239,10 +177,10 @@ def _count(queries: Queries, asked: NDArray[np.uint64], purpose: Any = "attack")
 def _read(path: Path, key: str) -> BatchResult | None:
     """The content of a file; None where there is none, it is damaged, or it belongs to something else."""
     try:
-        content = json.loads(limits.content(path, limits.LARGEST_JSON))
-        if not isinstance(content, dict) or content.get("key") != key:
+        found = json.loads(limits.content(path, limits.LARGEST_JSON))
+        if not isinstance(found, dict) or found.get("key") != key:
             return None
-        value, queries, seconds = (content.get(name) for name in ("value", "queries", "seconds"))
+        value, queries, seconds = (found.get(name) for name in ("value", "queries", "seconds"))
         if not (isinstance(value, list) and isinstance(queries, str) and isinstance(seconds, float)):
             return None
         keys = np.frombuffer(base64.b64decode(queries, validate=True), "<u8").astype(np.uint64)
@@ -250,7 +188,3 @@ def _read(path: Path, key: str) -> BatchResult | None:
     except (InputError, OSError, ValueError, RecursionError):
         return None
     return BatchResult(value, keys, seconds) if 0 <= seconds < float("inf") else None
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data

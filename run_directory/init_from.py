@@ -1,7 +1,7 @@
 """Training that begins from a finished run, on other text: ``python train.py init_from=<run> ...``.
 
 Zhu et al. (2024, figure 3) fine-tune an attacker further on a small part of the target's own text. The new run has the
-old one's artifacts and weights to begin with; optimiser, schedule and random numbers start anew.
+old one's artifacts and weights to begin with; optimizer, schedule and random numbers start anew.
 """
 
 from __future__ import annotations

@@ -22,9 +22,10 @@ from defenses.base import Fitted
 from defenses.threat import Threat, threat_of
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
-from run_directory.batch_cache import BatchCache, settings_key
+from run_directory.batch_cache import BatchCache
 from run_directory.checkpoints import finished_checkpoint
 from run_directory.config_file import read_config
+from run_directory.keys import settings_key
 from run_directory.layout import ARTIFACTS, TEST_BATCHES
 from scoring.models import ScoringModels, scoring_models
 
@@ -209,7 +210,10 @@ class Session:
 
     def batch_cache(self, output: Path) -> BatchCache:
         """Keeps the test batches of these settings that are done, in the directory of the results."""
-        return BatchCache(output / TEST_BATCHES, settings_key(self.values, self.embedder.fingerprint))
+        folder, former = output / TEST_BATCHES, output / "finished_batches"  # as it was called before version 0.2
+        if former.is_dir() and not folder.exists():
+            former.rename(folder)
+        return BatchCache(folder, settings_key(self.values, self.embedder.fingerprint))
 
     def trainer(self, output: Path, callbacks: Sequence[Callback], **arguments: Any) -> Any:
         """Lightning's trainer with the configuration's loggers; on a finished run, these write into ``output``."""

@@ -1,6 +1,6 @@
 """An attack inside another: rebuilt from a run directory, or from a copy that an attack keeps among its artifacts.
 
-keep(Path("runs/inverter"), artifacts / "inverter")           # config, artifacts and weights, without the optimiser
+keep(Path("runs/inverter"), artifacts / "inverter")           # config, artifacts and weights, without the optimizer
 inverter = attack_of(artifacts / "inverter", dimension=384)
 """
 
@@ -16,9 +16,9 @@ import torch
 
 from atomic_files import replacing, write_file
 from run_directory import layout
-from run_directory.batch_cache import weights_key
 from run_directory.checkpoints import finished_checkpoint, load_checkpoint
 from run_directory.config_file import read_config
+from run_directory.keys import weights_key
 from run_directory.trust import check_trusted
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Whether what a checkpoint says of its training is what a trainer can take up: counters, optimiser, random numbers.
+"""Whether what a checkpoint says of its training is what a trainer can take up: counters, optimizer, random numbers.
 
     check_state(checkpoint, trainer)          # in on_load_checkpoint, before Lightning takes it over
 
@@ -24,7 +24,8 @@ from tensor_files import is_dense
 _LARGEST_COUNT = 2**53
 _LOADER_STATES = "combined_loader"
 _LIKE_WEIGHTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # of AdamW and Muon
-_PARAMETERS = "params"  # of a group of the optimiser: numbers, or names where the model is sharded
+_OF_ADAMW = {"step", "exp_avg", "exp_avg_sq"}  # of which it reads all once there is any
+_PARAMETERS = "params"  # of a group of the optimizer: numbers, or names where the model is sharded
 
 
 def check_state(checkpoint: dict[str, Any], trainer: Trainer) -> None:
@@ -38,28 +39,32 @@ def check_state(checkpoint: dict[str, Any], trainer: Trainer) -> None:
         return
     wrong = next(_wrong(checkpoint, trainer), None)
     if wrong is not None:
-        raise InputError(
-            f"the checkpoint cannot be resumed from: {wrong} is missing, or not what a training saves; take another "
-            "checkpoint by ckpt_path=<file>, or train again"
-        )
+        raise _refused(trainer, f"{wrong} is missing, or not what a training saves")
 
 
 def check_moments(trainer: Trainer) -> None:
-    """Whether what the optimisers took up of a checkpoint fits the weights; in on_train_start.
+    """Whether what the optimizers took up of a checkpoint fits the weights; in on_train_start.
 
     Raises:
-        InputError: A tensor is neither a number nor as large as the weights that it belongs to.
+        InputError: Something is missing, or has another shape than the weights that it belongs to.
     """
     for optimizer in trainer.optimizers:
         for weights, state in optimizer.state.items():
+            if state.keys() and state.keys() < _OF_ADAMW:
+                missing, shape = ", ".join(sorted(_OF_ADAMW - state.keys())), tuple(weights.shape)
+                raise _refused(trainer, f"{missing} of the optimizer is missing for weights of shape {shape}")
             for name, value in state.items():
                 # Others, such as those of an optimizer in eight bits, have shapes of their own.
                 if name in _LIKE_WEIGHTS and getattr(value, "shape", None) != weights.shape:
-                    raise InputError(
-                        f"the checkpoint cannot be resumed from: {name!r} of the optimizer has the shape "
-                        f"{tuple(getattr(value, 'shape', ()))}, and the weights {tuple(weights.shape)}; take another "
-                        "checkpoint by ckpt_path=<file>, or train again"
-                    )
+                    shapes = f"the shape {tuple(getattr(value, 'shape', ()))}, and the weights {tuple(weights.shape)}"
+                    raise _refused(trainer, f"{name!r} of the optimizer has {shapes}")
+
+
+def _refused(trainer: Trainer, why: str) -> InputError:
+    return InputError(
+        f"{trainer.ckpt_path or 'the checkpoint'}: cannot be resumed from: {why}; take another checkpoint by "
+        "ckpt_path=<file>, or train again"
+    )
 
 
 @contextmanager
@@ -67,7 +72,7 @@ def taking_up(trainer: Trainer, checkpoint: Path | None) -> Iterator[None]:
     """Within it, whatever torch trips over while it takes up the state of a checkpoint is one message.
 
     Raises:
-        InputError: It cannot be taken up: another optimiser, or a file that somebody changed.
+        InputError: It cannot be taken up: another optimizer, or a file that somebody changed.
     """
     try:
         yield
@@ -128,7 +133,7 @@ def _are_loader_states(found: Any) -> bool:
 
 
 def _groups(states: Any) -> Iterator[dict[Any, Any]]:
-    """The groups of parameters of an optimiser's state, and of those that it has inside (models/optimizers.py)."""
+    """The groups of parameters of an optimizer's state, and of those that it has inside (models/optimizers.py)."""
     for state in states if isinstance(states, list) else ():
         if isinstance(state, dict):
             groups = state.get("param_groups")
@@ -137,7 +142,7 @@ def _groups(states: Any) -> Iterator[dict[Any, Any]]:
 
 
 def _is_setting(value: Any) -> bool:
-    """Whether a value is one that an optimiser keeps of its settings: a number, a switch, or several of these."""
+    """Whether a value is one that an optimizer keeps of its settings: a number, a switch, or several of these."""
     return (
         value is None
         or type(value) in (bool, int, float)

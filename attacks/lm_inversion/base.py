@@ -160,7 +160,7 @@ class LanguageModelAttack(Attack):
             vectors = checked(targets.vectors, model).clone()
             stages = self._stages(targets, model)
             part = {"index": targets.index, "vectors": vectors}
-            unfinished = self.batch_cache.unfinished("search", part, repr(stages))
+            unfinished = self.batch_cache.search_state("search", part, repr(stages))
             search = Search(self, model, vectors, targets.index.tolist(), self.settings, unfinished)
             found = search.run(stages)
         return [prediction_of(one, model) for one in found]

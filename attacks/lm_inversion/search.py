@@ -22,7 +22,7 @@ from attacks.lm_inversion.interrupted import fits
 from attacks.lm_inversion.method import Method, State
 from attacks.lm_inversion.slots import Found, SearchSettings, Slots, Task
 from embedders.white_box import WhiteBox
-from run_directory.batch_cache import Unfinished
+from run_directory.search_state import SearchState
 
 SNAPSHOT_SECONDS = 60.0  # after which a file is written whatever the number of iterations: they may be slow
 
@@ -46,7 +46,7 @@ class Search:
         rows: Tensor,
         index: Sequence[int],
         settings: SearchSettings,
-        unfinished: Unfinished,
+        unfinished: SearchState,
     ) -> None:
         seen = model.observation.parse(rows.to(model.device))
         self.task = Task(method, model, seen, list(index), settings, [Found() for _ in index])

@@ -44,8 +44,8 @@ from models.predictions import Targets
 from models.refining import Refiner, comparable
 from models.tokenizing import label_ids, load_tokenizer, token_ids
 from run_directory import layout
-from run_directory.batch_cache import weights_key
 from run_directory.embedder_check import check_embedder
+from run_directory.keys import weights_key
 from run_directory.stored_attack import attack_of, identity, keep
 
 INVERTER = "inverter"  # the copy, among the artifacts

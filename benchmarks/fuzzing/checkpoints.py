@@ -116,14 +116,14 @@ def _unfinished(folder: Path, content: bytes) -> object:
     batches = BatchCache(folder, "settings")
     batch = {"index": torch.arange(2), "vectors": torch.ones(2, 4)}
     written(folder / "search-000000000.pt", content)
-    return batches.unfinished("search", batch).read()
+    return batches.search_state("search", batch).read()
 
 
 def _unfinished_good(key: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         batches = BatchCache(Path(folder), "settings")
         batch = {"index": torch.arange(2), "vectors": torch.ones(2, 4)}
-        batches.unfinished("search", batch).write({"ids": torch.arange(6).reshape(2, 3), "steps": 7, "losses": [0.5]})
+        batches.search_state("search", batch).write({"ids": torch.arange(6).reshape(2, 3), "steps": 7, "losses": [0.5]})
         return next(Path(folder).iterdir()).read_bytes()
 
 

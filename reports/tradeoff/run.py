@@ -24,8 +24,8 @@ from reports.tradeoff.metrics import with_intervals
 from reports.tradeoff.output import NAME, write_results
 from reports.tradeoff.sweep import POINTS, Bench, Finished, TradeOff
 from run_directory import layout
-from run_directory.batch_cache import settings_key
 from run_directory.config_file import write_config
+from run_directory.keys import settings_key
 from run_directory.record import data_of
 from run_directory.session import Session
 

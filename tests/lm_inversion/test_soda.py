@@ -20,7 +20,8 @@ from embedders.minilm import MiniLM
 from embedders.observation import Observation
 from errors import InputError
 from models.predictions import Prediction, Targets
-from run_directory.batch_cache import BatchCache, Unfinished
+from run_directory.batch_cache import BatchCache
+from run_directory.search_state import SearchState
 from support.tiny_models import POSITIONS, VOCABULARY
 
 
@@ -231,22 +232,22 @@ def test_a_killed_search_resumes(oracle: CachedEmbedder, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(SODA, "step", counting)
     written = []
-    write = Unfinished.write
+    write = SearchState.write
 
-    def until_second(self: Unfinished, value: Any) -> None:
+    def until_second(self: SearchState, value: Any) -> None:
         write(self, value)
         written.append(len(taken))
         if len(written) == 2:
             raise KilledError
 
-    monkeypatch.setattr(Unfinished, "write", until_second)
+    monkeypatch.setattr(SearchState, "write", until_second)
     killed = attack(oracle, **settings)
     killed.batch_cache = BatchCache(tmp_path, "settings")
     with pytest.raises(KilledError):
         run(killed, oracle, PAIRS[:2])
     assert len(list(tmp_path.glob("search-*.pt"))) == 1
     before = len(taken)
-    monkeypatch.setattr(Unfinished, "write", write)
+    monkeypatch.setattr(SearchState, "write", write)
     again = attack(oracle, **settings)
     again.batch_cache = BatchCache(tmp_path, "settings")
     assert run(again, oracle, PAIRS[:2]) == whole
@@ -276,9 +277,9 @@ def test_a_file_of_another_search_is_not_resumed_from(
 ) -> None:
     settings = {"slots": 1, "snapshot_every": 1, "length": 1, "iterations": 3}
     whole = run(attack(oracle, **settings), oracle, PAIRS[:2])
-    write = Unfinished.write
+    write = SearchState.write
 
-    def changed(self: Unfinished, content: Any) -> None:
+    def changed(self: SearchState, content: Any) -> None:
         node = content
         for name in place[:-1]:
             node = node[int(name) if isinstance(node, list) else name]
@@ -286,12 +287,12 @@ def test_a_file_of_another_search_is_not_resumed_from(
         write(self, content)
         raise KilledError
 
-    monkeypatch.setattr(Unfinished, "write", changed)
+    monkeypatch.setattr(SearchState, "write", changed)
     killed = attack(oracle, **settings)
     killed.batch_cache = BatchCache(tmp_path, "settings")
     with pytest.raises(KilledError):
         run(killed, oracle, PAIRS[:2])
-    monkeypatch.setattr(Unfinished, "write", write)
+    monkeypatch.setattr(SearchState, "write", write)
     again = attack(oracle, **settings)
     again.batch_cache = BatchCache(tmp_path, "settings")
     with pytest.warns(UserWarning, match="that batch is begun anew"):

@@ -30,7 +30,9 @@ from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from models.predictions import Prediction, Targets
 from run_directory import layout
-from run_directory.batch_cache import BatchCache, Unfinished, counted, settings_key
+from run_directory.batch_cache import BatchCache, counted
+from run_directory.keys import settings_key
+from run_directory.search_state import SearchState
 from scoring.models import ScoringModels
 from support.assembled import Texts, data_module, quiet_trainer
 from support.files import metrics_of
@@ -237,7 +239,7 @@ def test_corrections_that_are_none_are_made_again(tmp_path: Path, value: Any) ->
 
 
 def test_an_interrupted_search_that_is_none_is_begun_anew(tmp_path: Path) -> None:
-    kept = Unfinished(tmp_path / "search.pt", "key")
+    kept = SearchState(tmp_path / "search.pt", "key")
     assert kept.read() is None
     kept.write({"stage": 1})
     assert kept.read() == {"stage": 1}

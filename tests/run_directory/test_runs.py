@@ -138,6 +138,9 @@ def test_moments_of_other_weights_are_one_message() -> None:
     optimizer.state[weights]["exp_avg"] = torch.zeros(3)
     with pytest.raises(InputError, match=r"'exp_avg' .*\(3,\).*\(2, 3\)"):
         check_moments(trainer)
+    del optimizer.state[weights]["exp_avg_sq"]
+    with pytest.raises(InputError, match="cannot be resumed from: exp_avg_sq of the optimizer is missing"):
+        check_moments(trainer)
 
 
 def test_a_state_is_taken_up_without_paths() -> None:

@@ -1,0 +1,51 @@
+"""Where a long search on one batch stands, in one file that is replaced whole: a killed search resumes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+import tensor_files
+from atomic_files import write_file
+from errors import InputError
+
+
+class SearchState:
+    """The file of one batch.
+
+    Args:
+        path: The file; None keeps nothing.
+        key: Of the batch and all settings: a file with another belongs to other work.
+    """
+
+    def __init__(self, path: Path | None, key: str) -> None:
+        self.path, self.key = path, key
+
+    def read(self) -> dict[str, Any] | None:
+        """What was written last, tensors on the CPU; None where there is nothing of this work."""
+        if self.path is None or not self.path.is_file():
+            return None
+        try:
+            content = tensor_files.load(self.path, "an interrupted search")
+        except InputError as error:
+            rank_zero_warn(f"{error}; that batch is begun anew")
+            return None
+        if not isinstance(content, dict) or content.get("key") != self.key:
+            return None
+        rank_zero_info(f"a batch that was interrupted is resumed: {self.path}")
+        value = content.get("value")
+        return value if isinstance(value, dict) else None
+
+    def write(self, value: Mapping[str, Any]) -> None:
+        """Keep tensors and plain values."""
+        if self.path is not None:
+            write_file(self.path, lambda file: torch.save({"key": self.key, "value": dict(value)}, file))
+
+    def remove(self) -> None:
+        """The work is done."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
