@@ -16,7 +16,6 @@ if __name__ == "__main__":
 
     stopping.begin()
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,5 +83,4 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    sys.argv = ["show_text=true" if word == "--show-text" else word for word in sys.argv]
-    configuration.main_on_run(audit, "audit")
+    configuration.main_on_run(audit, "audit", {"--show-text": "show_text=true"})

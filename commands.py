@@ -12,10 +12,12 @@ from pathlib import Path
 SCRIPTS = ("train", "evaluate", "invert", "audit", "compare")
 
 
-def command(script: str, *words: str) -> str:
-    """``python <script>.py <words>``, with the directory of the scripts where that is not the working directory."""
+def command(script: str | None, *words: str) -> str:
+    """``python <script>.py <words>``, with the directory of the scripts where that is not the working directory.
+
+    ``script`` is None for the one that is running.
+    """
     running = Path(sys.argv[0])
-    name = Path(f"{script}.py")
-    if running.stem in SCRIPTS and running.absolute().parent != Path.cwd():
-        name = running.with_name(name.name)
-    return shlex.join(["python", str(name), *words])
+    name = running.name if script is None else f"{script}.py"
+    elsewhere = (script is None or running.stem in SCRIPTS) and running.absolute().parent != Path.cwd()
+    return shlex.join(["python", str(running.with_name(name)) if elsewhere else name, *words])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shlex
 import shutil
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig
 
+from commands import command as proposed
 from configuration.overrides import quoted
 from errors import BLOTTED, InputError, holds_secret, printable, redacted
 from ranks import local_rank
@@ -219,14 +219,14 @@ def _interrupted(
     why = WORDS[code]
     if config is None:
         return f"{why}: nothing had begun"
-    command = _command(config, training, words)
+    again = _command(config, training, words)
     checkpoints = Path(config.run_dir) / "checkpoints"
     if saved is not None:
-        return f"{why}: step {saved:,} is saved in {checkpoints}; resume with: {command}"
+        return f"{why}: step {saved:,} is saved in {checkpoints}; resume with: {again}"
     if training and any(checkpoints.glob("*.ckpt")):
-        return f"{why}: {checkpoints} is kept; go on with: {command}"
+        return f"{why}: {checkpoints} is kept; go on with: {again}"
     none = " and there is no checkpoint yet" if training and code == TERMINATED else ""
-    return f"{why}: vectors that were embedded are kept{none}; start again with: {command}"
+    return f"{why}: vectors that were embedded are kept{none}; start again with: {again}"
 
 
 def _command(config: DictConfig, training: bool, words: Sequence[str]) -> str:
@@ -241,9 +241,9 @@ def _command(config: DictConfig, training: bool, words: Sequence[str]) -> str:
         names = list(dict.fromkeys([*([trust] if isinstance(trust, str) else trust), *foreign(config)]))
         trusted = [f"trust=[{','.join(names)}]"] if names else []
         resume = [*trusted, f"run_dir={quoted(config.run_dir)}", "ckpt_path=last"]
-        return f"python {shlex.join([Path(sys.argv[0]).name, *resume])}"
+        return proposed(None, *resume)
     again = [_shown(word) for word in words if not (training and word.startswith("ckpt_path="))]
-    return f"python {shlex.join([Path(sys.argv[0]).name, *again, *(['ckpt_path=last'] if training else [])])}"
+    return proposed(None, *again, *(["ckpt_path=last"] if training else []))
 
 
 def _shown(word: str) -> str:

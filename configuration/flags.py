@@ -10,7 +10,7 @@ import argparse
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -40,9 +40,14 @@ def of_training() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def on_run() -> argparse.Namespace:
-    """The command line of a script on a finished run."""
-    return _parser().parse_intermixed_args()
+def on_run(switches: Mapping[str, str]) -> argparse.Namespace:
+    """The command line of a script on a finished run; ``switches`` are flags that stand for an override."""
+    parser = _parser()
+    for flag, override in switches.items():
+        parser.add_argument(flag, dest="switched", action="append_const", const=override)
+    found = parser.parse_intermixed_args()
+    found.overrides += getattr(found, "switched", None) or []
+    return found
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,7 +12,7 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import hydra
@@ -137,14 +137,17 @@ def _train(
         (composer.multirun if several else composer.run)(config_name, job, lines)
 
 
-def main_on_run(task: Callable[[DictConfig, DictConfig], None], config_name: str) -> None:
+def main_on_run(
+    task: Callable[[DictConfig, DictConfig], None], config_name: str, switches: Mapping[str, str] | None = None
+) -> None:
     """Run ``task(settings, config)`` on a finished run.
 
     Overrides of keys in configs/<config_name>.yaml make the settings; the others amend the run's config.yaml.
+    ``switches`` are flags of the script that stand for an override.
     """
     with ending(), claims.Tidied(keeps_log=False) as made:  # evaluate.py compare= may write nothing
         refuse_secrets(sys.argv[1:])
-        arguments = flags.on_run()
+        arguments = flags.on_run(switches or {})
         if arguments.help:
             print(flags.usage(task, config_name))
         elif (configs := inherited()) is not None:

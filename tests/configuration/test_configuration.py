@@ -22,6 +22,7 @@ from omegaconf import OmegaConf
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 import configuration
+from commands import command
 from configuration.composing import compose, plain, survey
 from configuration.ending import ending
 from configuration.sources import groups
@@ -522,7 +523,7 @@ def test_ctrl_c_tells_what_is_kept(
     monkeypatch.setattr(sys, "argv", ["/x/train.py", "attack=geia", f"run_dir={tmp_path}"])
     config = OmegaConf.create({"run_dir": str(tmp_path)})
     assert _end(KeyboardInterrupt(), config, training=True) == 130
-    assert "start again with: python train.py attack=geia" in capsys.readouterr().err
+    assert "start again with: python /x/train.py attack=geia" in capsys.readouterr().err
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "last.ckpt").touch()
     trainer = lightning.Trainer(
@@ -532,7 +533,7 @@ def test_ctrl_c_tells_what_is_kept(
         trainer.fit(_Model(), torch.utils.data.DataLoader(torch.zeros(2, 1)))
     assert raised.value.code == 130
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.endswith(f"go on with: python train.py attack=geia run_dir={tmp_path} ckpt_path=last")
+    assert last.endswith(f"go on with: python /x/train.py attack=geia run_dir={tmp_path} ckpt_path=last")
 
 
 SCRIPT = '''"""Trains nothing.
@@ -631,3 +632,19 @@ def test_a_configuration_is_shown_without_secrets(tmp_path: Path, warm: Warm) ->
         assert refused.stderr.startswith(line.lstrip("+").partition("=")[0])
         assert "Given" not in refused.stderr
     assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]
+
+
+@pytest.mark.parametrize(
+    ("running", "script", "said"),
+    [
+        ("train.py", "train", "python train.py 'run_dir=a b'"),
+        ("/x/evaluate.py", "train", "python /x/train.py 'run_dir=a b'"),
+        ("../evaluate.py", None, "python ../evaluate.py 'run_dir=a b'"),
+        ("/bin/pytest", "train", "python train.py 'run_dir=a b'"),
+    ],
+)
+def test_a_proposed_command_names_the_script_where_it_lies(
+    monkeypatch: pytest.MonkeyPatch, running: str, script: str | None, said: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", [running])
+    assert command(script, "run_dir=a b") == said

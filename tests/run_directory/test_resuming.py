@@ -348,7 +348,7 @@ def test_the_command_to_resume_names_what_is_trusted(
     with pytest.raises(SystemExit), ending(config, training=True):
         raise KeyboardInterrupt
     said = capsys.readouterr().err.strip()
-    assert said.endswith(f"python train.py 'trust=[other,mine]' run_dir={tmp_path} ckpt_path=last")
+    assert said.endswith(f"python /x/train.py 'trust=[other,mine]' run_dir={tmp_path} ckpt_path=last")
 
 
 def test_a_class_of_ones_own_needs_to_be_named_or_trusted(place: Path, typed: Type) -> None:
