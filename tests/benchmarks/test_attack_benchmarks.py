@@ -48,7 +48,7 @@ def test_training_against_a_plain_loop(benchmarks: Benchmarks) -> None:
     assert (found["device"], found["precision"]) == ("cpu", "32-true")
 
 
-@pytest.mark.parametrize("alone", [0, 2])
+@pytest.mark.parametrize("alone", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_decoding_against_generate(benchmarks: Benchmarks, tmp_path: Path, alone: int) -> None:
     small = ["--sentences=100", "--steps=3", "--texts=4", "--rounds=2", f"--one-by-one={alone}"]
     length = "attack.decoding.max_new_tokens=12"

@@ -98,8 +98,10 @@ def misbehave(folder: Path, content: bytes) -> None:
     [
         (b"", "read", ""), (b"refuse", "refused", ""), (b"raise", "KeyError", "misbehave"),
         (b"crash", "SIGSEGV", "misbehave"), (b"end", "exit code 3", ""), (b"busy", "more than 0.3 s", "misbehave"),
-        (b"busy child", "more than 0.3 s", ""), (b"wait", "waits longer than 1 s", "misbehave"),
-        (b"memory", "more than 500 MB", ""), (b"print", "prints a traceback", ""),
+        pytest.param(b"busy child", "more than 0.3 s", "", marks=pytest.mark.slow),
+        pytest.param(b"wait", "waits longer than 1 s", "misbehave", marks=pytest.mark.slow),
+        pytest.param(b"memory", "more than 500 MB", "", marks=pytest.mark.slow),
+        (b"print", "prints a traceback", ""),
         (b"remove", "harm", "a file outside was removed"), (b"make", "harm", "outside/made was made"),
     ],
 )  # fmt: skip

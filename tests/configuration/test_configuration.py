@@ -78,11 +78,25 @@ OF_A_LANGUAGE_MODEL = {"random_tokens", "cut_texts", "cut_texts_synthetic", "log
 OF_AN_EVALUATION = ("experiment", "tradeoff")
 
 
-@pytest.mark.parametrize(("group", "option"), [choice for choice in CHOICES if choice != OF_AN_EVALUATION])
-def test_every_option_composes_and_fits_its_constructor(group: str, option: str) -> None:
-    besides = ["embedder=language_model", "embedder.model=gpt2"] if option in OF_A_LANGUAGE_MODEL else []
-    config = configuration.compose("train", [f"{group}={option}", *besides])
-    assert config.get("choices").get(group, option) == option
+def combined(choices: Sequence[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+    """Every option at least once: those of an attack alone, those of groups that do not depend on others together."""
+    of_group = {group: [choice for choice in choices if choice[0] == group] for group, _ in choices}
+    alone, free = [], []
+    for group, options in of_group.items():
+        if group.partition("/")[0] in ("attack", "experiment", "debug"):
+            alone += options
+        else:
+            alone += [choice for choice in options if choice[1] in OF_A_LANGUAGE_MODEL]
+            free.append([choice for choice in options if choice[1] not in OF_A_LANGUAGE_MODEL])
+    rounds = range(max(map(len, free)))
+    return [[choice] for choice in alone] + [[options[n % len(options)] for options in free] for n in rounds]
+
+
+@pytest.mark.parametrize("chosen", combined([choice for choice in CHOICES if choice != OF_AN_EVALUATION]), ids=str)
+def test_every_option_composes_and_fits_its_constructor(chosen: list[tuple[str, str]]) -> None:
+    besides = ["embedder=language_model", "embedder.model=gpt2"] if chosen[0][1] in OF_A_LANGUAGE_MODEL else []
+    config = configuration.compose("train", [*(f"{group}={option}" for group, option in chosen), *besides])
+    assert all(config.get("choices").get(group, option) == option for group, option in chosen)
     needed = OmegaConf.missing_keys(config)  # such as the name of a model: the user has to give it
     assert configuration.check(config) == [f"{key}: missing, give it as {key}=<value>" for key in sorted(needed)]
 
