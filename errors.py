@@ -39,9 +39,9 @@ _PATTERNS = (
     (re.compile(rf"""(["']{_NAMES}["']\s*:\s*){_QUOTED}""", re.IGNORECASE), rf'\1"{BLOTTED}"'),
     (re.compile(r"(\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{BLOTTED}"),
 )
-# What gives a value away as one with a secret in it; percent signs are decoded first.
-_USER = re.compile(r"//[^@]*:.*@|^https?:/*[^/?#]*@|^\w+:https?:/*[^/?#]*@", re.DOTALL | re.IGNORECASE)
-_GIVEN = re.compile(rf"(?:^|[?&;,\s'\"])\s*\w*?{_NAMES}\s*=\s*\S", re.IGNORECASE)
+# What a value with a secret in it looks like; percent signs are decoded first.
+_USER = re.compile(r"(?<=:)//[^@]*:.*@|//[^@/]*:.*@|^(\w+:)?https?:/*[^/?#]*@", re.DOTALL | re.IGNORECASE)
+_GIVEN = re.compile(rf"(?:^|[?&;,\s'\"])\s*\w*?{_NAMES}\s*=\s*['\"]?(?!{{value}})[^\s'\"]", re.IGNORECASE)
 
 _LONGEST = 3900  # characters of a message
 

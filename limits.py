@@ -38,7 +38,7 @@ def content(path: Path, most: int) -> bytes:
     check_size(path, most)
     with path.open("rb") as file:
         found = file.read(most + 1)
-    if len(found) > most:  # it grew, or its size is not told, as in /proc
+    if len(found) > most:  # it grew, or its size is not known, as in /proc
         raise _too_large(path, len(found), most)
     return found
 

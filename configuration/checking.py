@@ -203,8 +203,8 @@ def _node_errors(node: Mapping[str, Any], key: str, signature_of: Callable[[str]
     if signature is None:
         return
     beside = _BESIDE.get(key, {})
-    told = {name for name in node if name in _RESERVED or name in beside or _join(key, name) == CHECKED}
-    for name in (name for name in node if name not in told):
+    checked = {name for name in node if name in _RESERVED or name in beside or _join(key, name) == CHECKED}
+    for name in (name for name in node if name not in checked):
         if name in signature.required:
             yield from _value_errors(_join(key, name), node[name], signature.hint(name))
         elif not signature.open_ended:
@@ -274,7 +274,7 @@ def _instance_errors(key: str, node: Mapping[str, Any], hint: Any) -> list[str]:
     wanted = [member for member in _members(hint) if member is not type(None)]
     classes = [w for w in wanted if isinstance(w, type) and not getattr(w, "_is_protocol", False)]
     if node.get("_partial_") or not isinstance(made, type) or len(classes) < len(wanted):
-        return []  # a function's result, a protocol or a generic type cannot be told from the class alone
+        return []  # a function's result, a protocol or a generic type is not known from the class alone
     if issubclass(made, tuple(classes)):
         return []
     return [f"{key}: {node['_target_']} makes no {' or '.join(w.__name__ for w in classes)}"]

@@ -160,7 +160,7 @@ class LaterFile(Held):
 
 
 class Terminal(logging.StreamHandler[TextIO]):
-    """Shows what belongs on the terminal (:func:`is_shown`), above a progress bar that is drawn there.
+    """Shows what belongs on the terminal (:func:`is_shown`), above a progress bar that is shown there.
 
     Args:
         other: Whose stream and format it takes over.
@@ -173,8 +173,8 @@ class Terminal(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record where a bar stood, and the bar below it."""
-        drawn = sys.modules.get("tqdm")  # what has a bar has imported it
-        with drawn.tqdm.external_write_mode(self.stream) if drawn is not None else contextlib.nullcontext():
+        shown = sys.modules.get("tqdm")  # what has a bar has imported it
+        with shown.tqdm.external_write_mode(self.stream) if shown is not None else contextlib.nullcontext():
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802

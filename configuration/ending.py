@@ -114,7 +114,7 @@ def _message(error: BaseException, config: DictConfig | None, training: bool, wo
     for cause in _chain(error):
         if isinstance(cause, InputError):
             return str(cause)
-        again = "run the same command again" if config is None else f"go on with: {_command(config, training, words)}"
+        again = "run the same command again" if config is None else f"resume with: {_command(config, training, words)}"
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             where = redacted(str(cause.filename or _fullest(config)))
             return f"{where}: no space left on the disk; make room and {again}"
@@ -224,7 +224,7 @@ def _interrupted(
     if saved is not None:
         return f"{why}: step {saved:,} is saved in {checkpoints}; resume with: {again}"
     if training and any(checkpoints.glob("*.ckpt")):
-        return f"{why}: {checkpoints} is kept; go on with: {again}"
+        return f"{why}: {checkpoints} is kept; resume with: {again}"
     none = " and there is no checkpoint yet" if training and code == TERMINATED else ""
     return f"{why}: vectors that were embedded are kept{none}; start again with: {again}"
 

@@ -83,7 +83,7 @@ def chooses_data(line: str) -> bool:
 
 
 def cache_of(named: str, run: Path) -> str:
-    """The cache that a run named, where there is one; else this machine's own: a stranger's run makes no folders.
+    """The cache that a run named, where there is one; else this machine's own: an untrusted run makes no folders.
 
     A cache that came with the run could hold any vectors.
     """

@@ -165,6 +165,22 @@ def test_a_token_of_a_text_is_no_secret() -> None:
     assert not any("secret" in error for error in errors)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "datamodule.path=//nas/home:ada@lab/run",
+        "callbacks.attributes.template='password = '",
+        "callbacks.attributes.template='password = {value}'",
+    ],
+)
+def test_a_path_or_prompt_is_no_secret(line: str) -> None:
+    from configuration.overrides import refuse_secrets
+
+    refuse_secrets([line])
+    with pytest.raises(InputError, match="a password or key has no place"):
+        refuse_secrets([line.replace("home:", "home://u:").replace("= ", "= secret")])
+
+
 def test_a_limit_below_none_is_refused() -> None:
     (config,), errors = survey("train", ["trainer.max_steps=-4", "trainer.max_epochs=-2"])
     assert not errors
@@ -548,7 +564,7 @@ def test_ctrl_c_tells_what_is_kept(
         trainer.fit(_Model(), torch.utils.data.DataLoader(torch.zeros(2, 1)))
     assert raised.value.code == 130
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.endswith(f"go on with: python /x/train.py attack=geia run_dir={tmp_path} ckpt_path=last")
+    assert last.endswith(f"resume with: python /x/train.py attack=geia run_dir={tmp_path} ckpt_path=last")
 
 
 SCRIPT = '''"""Trains nothing.

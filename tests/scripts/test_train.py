@@ -408,9 +408,9 @@ def test_ctrl_c_keeps_the_last_checkpoint(trained: Path, scripts: Scripts, tmp_p
     assert process.returncode == 130
     assert "Traceback" not in errors
     message = errors.splitlines()[-1]
-    assert message.startswith(f"interrupted: {run / 'checkpoints'} is kept; go on with: python train.py ")
+    assert message.startswith(f"interrupted: {run / 'checkpoints'} is kept; resume with: python train.py ")
     assert message.endswith(f"run_dir={run} ckpt_path=last")
-    assert message.endswith(f"; go on with: python train.py run_dir={run} ckpt_path=last")  # no override is needed
+    assert message.endswith(f"; resume with: python train.py run_dir={run} ckpt_path=last")  # no override is needed
     assert saved_step(run) >= 5
     assert unfinished(run) == []
 
@@ -611,7 +611,7 @@ def test_a_full_disk_is_one_message(trained: Path, scripts: Scripts, small_disk:
     assert result.returncode == 2, result.stderr[-3000:]
     assert "Traceback" not in result.stderr
     message = result.stderr.splitlines()[-1]
-    assert "no space left on the disk; make room and go on with: python train.py" in message
+    assert "no space left on the disk; make room and resume with: python train.py" in message
     assert message.endswith("ckpt_path=last")
     assert unfinished(small_disk) == []
     assert not (small_disk / "run" / layout.CHECKPOINT).exists()  # it does not fit
