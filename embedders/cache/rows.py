@@ -79,23 +79,30 @@ class Rows:
     def unseen(self, texts: Sequence[str], keys: Keys) -> Positions:
         """Positions of the distinct texts without a row, shortest first."""
         missing = np.flatnonzero(self.find(keys) == ABSENT)
-        if len(missing):  # perhaps another process has stored them meanwhile
+        if len(missing):  # perhaps another process has stored them meanwhile, or removed others
             self.store.refresh()
-            missing = missing[self.find(keys[missing]) == ABSENT]
+            missing = np.flatnonzero(self.find(keys) == ABSENT)
         missing = missing[distinct(keys[missing])]
         lengths = [len(texts[position]) for position in missing.tolist()]
         return missing[np.lexsort((keys[missing, 0], np.array(lengths, dtype=np.int64)))]
 
     def read(self, keys: Keys) -> Vectors:
-        """The vectors of ``keys``, all of which have a row; (n, d)."""
+        """The vectors of ``keys``, (n, d).
+
+        Raises:
+            DamagedShardError: One of them has no row any more; or see ``ShardStore.read``.
+        """
         locations = self.store.find(keys)
         stored = locations != ABSENT
         if stored.all():
             return self.store.read(locations)
         vectors = np.empty((len(keys), self.store.dimension), dtype=np.float32)
         vectors[stored] = self.store.read(locations[stored])
+        places = self._waiting(keys[~stored])
+        if (places == ABSENT).any():
+            raise DamagedShardError(f"a shard of {self.store.folder} has been removed")
         self._vectors = [np.concatenate(self._vectors)]
-        vectors[~stored] = self._vectors[0][self._waiting(keys[~stored])]
+        vectors[~stored] = self._vectors[0][places]
         return vectors
 
     def view(self, texts: Sequence[str]) -> CachedVectors | None:

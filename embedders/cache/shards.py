@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 Keys = NDArray[np.uint64]
@@ -101,100 +100,79 @@ def write_privately(path: Path, *parts: bytes) -> None:
 
 
 class Shard:
-    """An open shard: its keys are checked when it is opened, its vectors when they are first read."""
+    """An open shard: its header is checked when it is opened, keys and vectors when they are first read."""
 
     def __init__(self, path: Path, dimension: int) -> None:
-        """Open ``path`` without reading its vectors.
+        """Read the header of ``path``.
 
         Raises:
-            DamagedShardError: Wrong size, bad header, keys that do not match their checksum, or another dimension.
+            DamagedShardError: Wrong size, bad header, or another dimension.
             FileNotFoundError: Another process has set the file aside.
         """
-        self.path = path
-        self.dimension = dimension
-        self.verified = False
-        self._mapped: Vectors | None = None
+        self.path, self.dimension, self.verified = path, dimension, False
         with path.open("rb") as file:
-            header = file.read(_HEADER_SIZE)
-            self.rows, self._vector_checksum = self._read_header(header)
-            size = os.fstat(file.fileno()).st_size
-            if size != shard_size_in_bytes(self.rows, dimension):
-                raise DamagedShardError(f"{size} bytes instead of {shard_size_in_bytes(self.rows, dimension)}")
-            _, _, _, _, key_checksum, _ = _FIELDS.unpack(header[: _FIELDS.size])
-            key_bytes = file.read(16 * self.rows)
-        if _checksum(key_bytes) != key_checksum:
-            raise DamagedShardError("the keys do not match their checksum")
-        self._keys: Keys | None = np.frombuffer(key_bytes, dtype="<u8").reshape(2, self.rows)
-
-    def _read_header(self, header: bytes) -> tuple[int, bytes]:
+            header, size = file.read(_HEADER_SIZE), os.fstat(file.fileno()).st_size
         if len(header) < _HEADER_SIZE:
             raise DamagedShardError(f"only {len(header)} bytes long")
         fields = header[: _FIELDS.size]
-        magic, version, dimension, rows, _, vector_checksum = _FIELDS.unpack(fields)
+        magic, version, found, self.rows, self._key_checksum, self._vector_checksum = _FIELDS.unpack(fields)
         if magic != _MAGIC or header[_FIELDS.size :] != _checksum(fields)[: _HEADER_SIZE - _FIELDS.size]:
             raise DamagedShardError("the header is not that of a shard")
         if version != _VERSION:
             raise DamagedShardError(f"version {version} of the format, this program reads version {_VERSION}")
-        if dimension != self.dimension:
-            raise DamagedShardError(f"vectors of dimension {dimension} instead of {self.dimension}")
-        return rows, vector_checksum
+        if found != dimension:
+            raise DamagedShardError(f"vectors of dimension {found} instead of {dimension}")
+        if size != shard_size_in_bytes(self.rows, dimension):
+            raise DamagedShardError(f"{size} bytes instead of {shard_size_in_bytes(self.rows, dimension)}")
 
-    def take_keys(self) -> Keys:
-        """The two halves of the keys, (2, n); once only, because the index keeps its own copy."""
-        keys = self._keys
-        if keys is None:
-            raise ValueError(f"the keys of {self.path} were taken already")
-        self._keys = None
-        return keys
+    def keys(self) -> Keys:
+        """The two halves of the keys, (2, n), read from the file.
 
-    def verify(self) -> None:
-        """Compare the vectors with their checksum, once a process.
+        Raises:
+            DamagedShardError: They do not match their checksum.
+            FileNotFoundError: As :meth:`verify`.
+        """
+        with self.path.open("rb") as file:
+            file.seek(_HEADER_SIZE)
+            content = file.read(16 * self.rows)
+        if _checksum(content) != self._key_checksum:
+            raise DamagedShardError("the keys do not match their checksum")
+        return np.frombuffer(content, dtype="<u8").reshape(2, self.rows)
+
+    def verify(self) -> bool:
+        """Compare the vectors with their checksum, once a process; True, unless that raises.
 
         Raises:
             DamagedShardError: They differ.
             FileNotFoundError: Another process has set the file aside.
         """
-        if self.verified:
-            return
-        digest = hashlib.blake2b(digest_size=16)
-        with self.path.open("rb") as file:  # read, not mapped: the pages do not count as this process's memory
-            file.seek(_HEADER_SIZE + 16 * self.rows)
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
-        if digest.digest() != self._vector_checksum:
-            raise DamagedShardError("the vectors do not match their checksum")
+        if not self.verified:
+            digest = hashlib.blake2b(digest_size=16)
+            with self.path.open("rb") as file:
+                file.seek(_HEADER_SIZE + 16 * self.rows)
+                while chunk := file.read(_CHUNK):
+                    digest.update(chunk)
+            if digest.digest() != self._vector_checksum:
+                raise DamagedShardError("the vectors do not match their checksum")
         self.verified = True
-
-    def mapped(self) -> Vectors:
-        """The vectors, (n, d), mapped from the file and to be read only.
-
-        Raises:
-            FileNotFoundError: Another process has set the file aside.
-        """
-        if self._mapped is None:
-            self.path.stat()  # torch's error for a missing file is a RuntimeError like any other
-            # mmap would keep a file descriptor open for each of many shards, torch's private mapping keeps none
-            words = shard_size_in_bytes(self.rows, self.dimension) // 4
-            whole = torch.from_file(str(self.path), shared=False, size=words, dtype=torch.float32).numpy()
-            self._mapped = whole[(_HEADER_SIZE + 16 * self.rows) // 4 :].reshape(self.rows, self.dimension)
-        return self._mapped
-
-    def unmap(self) -> None:
-        """Forget the mapping, so that the pages read through it no longer count as this process's memory."""
-        self._mapped = None
+        return True
 
     def read(self, rows: NDArray[np.int64]) -> Vectors:
-        """The vectors of ``rows`` (m,), (m, d), without mapping the file.
+        """The vectors of ``rows`` (m,), (m, d).
+
+        The file is not mapped: a kernel with large pages counts up to 2 MB as this process's memory for each row.
 
         Raises:
+            DamagedShardError: The file has become shorter.
             FileNotFoundError: Another process has set the file aside.
         """
-        vectors = np.empty((len(rows), self.dimension), dtype="<f4")
+        vectors: Vectors = np.empty((len(rows), self.dimension), dtype="<f4")
         start, size = _HEADER_SIZE + 16 * self.rows, 4 * self.dimension
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             for place, row in enumerate(rows.tolist()):
-                os.preadv(descriptor, [vectors[place]], start + row * size)
+                if os.preadv(descriptor, [vectors[place]], start + row * size) < size:
+                    raise DamagedShardError(f"{self.path} ends before row {row}")
         finally:
             os.close(descriptor)
         return vectors

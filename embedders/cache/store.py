@@ -11,8 +11,10 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +38,14 @@ log = logging.getLogger(__name__)
 
 _ROW_BITS = 32  # a location is (number of the shard << 32) | row
 _ROW_MASK = (1 << _ROW_BITS) - 1
-# Up to this size shards are mapped into memory. Beyond it rows are read one by one, because a kernel with large pages
-# counts up to 2 MB as this process's memory for each row that is touched.
-_MAPPED_BYTES = 512 << 20
+_KEY_BYTES = 40  # of memory for each key, while it is read and indexed
+
+
+Result = TypeVar("Result")
+
+
+class _Intact(Protocol):
+    def __call__(self, path: Path, read: Callable[[], Result]) -> Result | None: ...
 
 
 class ShardStore:
@@ -63,7 +70,6 @@ class ShardStore:
         self._numbers: dict[str, int] = {}  # by file name
         self._index = KeyIndex()
         self._listed_at: int | None = None
-        self._bytes = 0
         make_private_folder(folder)
         remove_abandoned(folder)
         self.refresh()
@@ -113,15 +119,14 @@ class ShardStore:
         Returns:
             Whether all were sound. Where not, look the keys up again.
         """
-        damaged: dict[str, str] = {}
-        for number in np.unique(locations[locations != ABSENT] >> _ROW_BITS).tolist():
-            shard = self._shards[number]
-            if shard is None or (not shard.verified and mine(shard.path.name) and not self._sound(number, damaged)):
-                self._forget(number)
-        self._warn(damaged)
-        return all(
-            self._shards[number] is not None for number in np.unique(locations[locations != ABSENT] >> _ROW_BITS)
-        )
+        sound_ones = True
+        with self._damaged() as intact:
+            for number in np.unique(locations[locations != ABSENT] >> _ROW_BITS).tolist():
+                shard = self._shards[number]
+                if shard is None or (mine(shard.path.name) and not intact(shard.path, shard.verify)):
+                    self._forget(number)
+                    sound_ones = False
+        return sound_ones
 
     def trust(self, locations: Values) -> None:
         """Take the shards of ``locations`` as verified, because other processes have done it."""
@@ -134,16 +139,19 @@ class ShardStore:
         """Vectors at ``locations`` (n,), none of them ABSENT; (n, d).
 
         Raises:
-            DamagedShardError: A shard that was read for the first time is damaged; it has been set aside.
+            DamagedShardError: A shard is damaged, or has been removed.
             InputError: A vector is not sound: versions before the check stored what an embedder gave.
         """
         vectors = np.empty((len(locations), self.dimension), dtype=np.float32)
         for number, places in _by_shard(locations):
             shard = self._shards[number]
-            if shard is None or not (shard.verified or self.check(locations[places])):
+            found = None
+            if shard is not None and (shard.verified or self.check(locations[places])):
+                with self._damaged() as intact:
+                    found = intact(shard.path, partial(shard.read, locations[places] & _ROW_MASK))
+            if shard is None or found is None:
+                self._forget(number)
                 raise DamagedShardError(f"a shard of {self.folder} was damaged and has been set aside")
-            rows = locations[places] & _ROW_MASK
-            found = shard.mapped()[rows] if self._bytes <= _MAPPED_BYTES else shard.read(rows)
             good = sound(found, self.zeros)
             if not good.all():
                 raise InputError(
@@ -154,58 +162,55 @@ class ShardStore:
         return vectors
 
     def _open(self, names: Iterable[str]) -> None:
-        paths = [self.folder / name for name in names]
+        with self._damaged() as intact:
+            paths = [self.folder / name for name in names]
+            found = [shard for path in paths if (shard := intact(path, partial(Shard, path, self.dimension)))]
+            self._add_to_index(found, intact)
+
+    def _add_to_index(self, shards: Sequence[Shard], intact: _Intact) -> None:
         # Of five million keys these three arrays take 120 MB; a list of small ones would leave holes as large behind.
-        room = sum(self._room(path) for path in paths)
-        high, low = np.empty(room, np.uint64), np.empty(room, np.uint64)
-        locations, filled = np.empty(room, np.int64), 0
-        damaged: dict[str, str] = {}
-        for path in paths:
-            name = path.name
-            try:
-                shard = Shard(path, self.dimension)
-            except FileNotFoundError:
-                continue  # set aside by another process since the folder was listed
-            except DamagedShardError as error:
-                damaged[name] = str(error)
-                set_aside(path)
+        room, filled = sum(shard.rows for shard in shards), 0
+        if room * _KEY_BYTES > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+            largest = max(shards, key=lambda shard: shard.rows)
+            raise InputError(
+                f"the embedding cache {self.folder}: {largest.path.name} is said to hold {largest.rows:,} rows, whose "
+                "keys do not fit into the memory; remove it, and its texts are embedded again"
+            )
+        high, low, locations = np.empty(room, np.uint64), np.empty(room, np.uint64), np.empty(room, np.int64)
+        for shard in shards:
+            if (keys := intact(shard.path, shard.keys)) is None:
                 continue
-            if filled + shard.rows > room:
-                continue  # it went and came back meanwhile: the next look at the folder finds it
-            number = len(self._shards)
+            number = self._numbers[shard.path.name] = len(self._shards)
             self._shards.append(shard)
-            self._numbers[name] = number
-            self._bytes += shard_size_in_bytes(shard.rows, self.dimension)
             part = slice(filled, filled + shard.rows)
-            high[part], low[part] = shard.take_keys()
+            high[part], low[part] = keys
             locations[part] = np.arange(shard.rows, dtype=np.int64) | (number << _ROW_BITS)
             filled += shard.rows
         self._index.add(high[:filled], low[:filled], locations[:filled])
-        if self._bytes > _MAPPED_BYTES:
-            for known in self._shards:
-                if known is not None:
-                    known.unmap()
-        self._warn(damaged)
 
-    def _room(self, path: Path) -> int:
-        """Rows that a file of its size has; a damaged one fewer, one that went none."""
-        try:
-            return max(0, path.stat().st_size - shard_size_in_bytes(0, self.dimension)) // (16 + 4 * self.dimension)
-        except FileNotFoundError:
-            return 0
+    @contextlib.contextmanager
+    def _damaged(self) -> Iterator[_Intact]:
+        """What reads a shard and gives None where it is damaged; such ones are set aside, and a warning lists them."""
+        damaged: list[str] = []
 
-    def _sound(self, number: int, damaged: dict[str, str]) -> bool:
-        shard = self._shards[number]
-        assert shard is not None
-        try:
-            shard.verify()
-        except FileNotFoundError:
-            return False
-        except DamagedShardError as error:
-            damaged[shard.path.name] = str(error)
-            set_aside(shard.path)
-            return False
-        return True
+        def intact(path: Path, read: Callable[[], Result]) -> Result | None:
+            try:
+                return read()
+            except FileNotFoundError:  # another process has set it aside
+                return None
+            except DamagedShardError as error:
+                damaged.append(f"{path.name} ({error})")
+                set_aside(path)
+                return None
+
+        yield intact
+        if damaged:
+            log.warning(
+                "embedding cache %s: %d damaged file(s) set aside as *.damaged, their texts are embedded again: %s",
+                self.folder,
+                len(damaged),
+                "; ".join(damaged[:3]) + (f"; and {len(damaged) - 3} more" if len(damaged) > 3 else ""),
+            )
 
     def _forget(self, number: int) -> None:
         shard = self._shards[number]
@@ -213,20 +218,7 @@ class ShardStore:
             return
         self._shards[number] = None
         del self._numbers[shard.path.name]
-        self._bytes -= shard_size_in_bytes(shard.rows, self.dimension)
         self._index.drop(number << _ROW_BITS, (number + 1) << _ROW_BITS)
-
-    def _warn(self, damaged: dict[str, str]) -> None:
-        if damaged:
-            listed = "; ".join(f"{name} ({reason})" for name, reason in list(damaged.items())[:3])
-            more = f"; and {len(damaged) - 3} more" if len(damaged) > 3 else ""
-            log.warning(
-                "embedding cache %s: %d damaged file(s) set aside as *.damaged, their texts are embedded again: %s%s",
-                self.folder,
-                len(damaged),
-                listed,
-                more,
-            )
 
 
 @contextlib.contextmanager

@@ -647,19 +647,31 @@ def test_making_one_neither_reads_nor_writes_nor_asks(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_large_cache_is_read_row_by_row_and_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from embedders.cache import store
-
-    monkeypatch.setattr(store, "_MAPPED_BYTES", 3000)
+def test_rows_of_many_shards_are_read_in_any_order(tmp_path: Path) -> None:
     cached = CachedEmbedder(Counting(), tmp_path, shard_size=10, batch_size=10)
     cached.fill(TEXTS[:40], "training")
     assert torch.equal(cached.view(TEXTS[:40])[:], vectors_of(TEXTS[:40]))
-    assert any(shard._mapped is not None for shard in cached._rows.store._shards if shard is not None)
     cached.fill(TEXTS, "training")
     view = cached.view(TEXTS)
     assert torch.equal(view[:], vectors_of(TEXTS))
     assert torch.equal(view[[200, 7, 200]], vectors_of([TEXTS[200], TEXTS[7], TEXTS[200]]))
-    assert all(shard._mapped is None for shard in cached._rows.store._shards if shard is not None)
+
+
+def test_a_shard_that_is_said_to_hold_too_many_rows_is_named(tmp_path: Path) -> None:
+    cached = CachedEmbedder(Counting(), tmp_path)
+    cached.fill(TEXTS[:4], "training")
+    folder = next(tmp_path.iterdir())
+    rows = 2**36
+    fields = shards._FIELDS.pack(shards._MAGIC, shards._VERSION, cached.dimension, rows, b"", b"")
+    with (folder / "sparse.shard").open("wb") as file:
+        file.write(fields + shards._checksum(fields)[: shards._HEADER_SIZE - len(fields)])
+        file.truncate(shards.shard_size_in_bytes(rows, cached.dimension))
+    with pytest.raises(InputError, match=r"sparse\.shard is said to hold 68,719,476,736 rows"):
+        CachedEmbedder(Counting(), tmp_path).embed(["a"])
+    with (folder / "sparse.shard").open("rb+") as file:
+        file.write(b"nothing")
+    assert len(CachedEmbedder(Counting(), tmp_path).embed(TEXTS[:4])) == 4
+    assert (folder / "sparse.damaged").exists()
 
 
 def test_progress_speaks_of_long_work_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
