@@ -9,7 +9,6 @@ import json
 import mailbox
 import math
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from email.message import EmailMessage
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from string import Template
 
 import pytest
 import yaml
@@ -35,16 +33,11 @@ from datamodules.sources.synthetic import SyntheticCorpus
 from errors import InputError
 from evaluate import evaluate
 from run_directory.config_file import write_config
-from support.processes import ROOT
+from support.pages import PAGES, ROOT, blocks, commands, read, words
 from train import train
 
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
 MAIN_COMMAND = "pip install -e . && python train.py"
 TEST_COMMAND = 'pip install -e ".[dev]" && pytest'
-
-
-def read(page: Path) -> str:
-    return page.read_text(encoding="utf-8")
 
 
 def anchors(page: Path) -> set[str]:
@@ -78,45 +71,6 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
 def test_every_option_is_mentioned(group: str) -> None:
     named = set(re.findall(r"[\w.]+", " ".join(map(read, PAGES))))
     assert {path.stem for path in (ROOT / "configs" / group).glob("*.yaml")} - named == set()
-
-
-def fenced() -> dict[str, str]:
-    """The lines of all fenced blocks that run one of our scripts, and the page of each.
-
-    A loop is taken once, with its first value, and shell variables that a block sets are put in.
-    """
-    found: dict[str, str] = {}
-    for page in PAGES:
-        for block in re.findall(r"^```\w*\n(.*?)^```", read(page), flags=re.MULTILINE | re.DOTALL):
-            variables: dict[str, str] = {}
-            for line in block.replace("\\\n", " ").splitlines():
-                if given := re.match(r'(?:export )?(\w+)="([^"]*)"$|for (\w+) in (\w+).*; do$', line.strip()):
-                    variables[given[1] or given[3]] = given[2] or given[4]
-                elif re.match(r" *(\w+=\w+ )*(python|torchrun|srun) .*?(benchmarks/)?\w+\.py( |$)", line):
-                    found.setdefault(Template(line.strip()).safe_substitute(variables), page.name)
-    return found
-
-
-def words(line: str) -> tuple[str, list[str]]:
-    """The script of a command and its arguments; a placeholder stands for what the reader has to put in."""
-    line = re.sub(r"<[^<>]+>", "placeholder", line.replace("<the overrides of that run>", ""))
-    line = line.rstrip("&").replace("...", "")
-    parts = shlex.split(line, comments=True)
-    script = next(i for i, word in enumerate(parts) if word.endswith(".py"))
-    return parts[script].removesuffix(".py"), parts[script + 1 :]
-
-
-def blocks() -> dict[str, str]:
-    """The files that the pages on extending print, by name."""
-    pages = "\n".join(map(read, sorted((ROOT / "docs").glob("extending*.md"))))
-    return dict(re.findall(r"^`([\w/.]+)`:\n\n```\w+\n(.*?)^```", pages, re.M | re.S))
-
-
-def commands(*scripts: str) -> list[str]:
-    """The documented commands of some scripts; those with the classes that a page writes left out."""
-    written = {Path(name).stem for name in blocks()}
-    lines = [line for line in fenced() if not written.intersection(re.findall(r"\w+", line))]
-    return sorted(line for line in lines if words(line)[0] in scripts)
 
 
 class ParsedError(Exception):
