@@ -46,6 +46,7 @@ ELSEWHERE = {  # by what stands in a command: why it is not run
 # Applied where a configuration has the key: seconds instead of minutes.
 SMALL: dict[str, Any] = {
     "trainer.accelerator": "cpu", "trainer.devices": 1, "trainer.precision": "32-true", "trainer.max_steps": 2,
+    "callbacks.iterative_correction.steps": [0, 1], "callbacks.iterative_correction.beams": [1, 2],
     "attack.backbone.layers": 1, "attack.backbone.encoder_layers": 1, "attack.backbone.decoder_layers": 1,
     "attack.backbone.width": 16, "attack.backbone.heads": 2, "attack.backbone.vocabulary": 300,
     "attack.decoding.max_new_tokens": 4, "attack.search.steps": 1, "attack.search.beams": 2,
@@ -63,7 +64,7 @@ MADE = {  # runs that commands name without making them, by the command that mak
 WHO, CITIES = ["Ada", "Bob", "Cleo", "Dan", "Eve", "Fay"], ["Paris", "Rome", "Oslo", "Lima", "Bonn"]
 FILES = (
     "chat", "mine", "mails", "notes", "pairs", "bios", "wikipedia", "personachat", "personachat_more", "other", "short",
-    "disclosed", "audit_data/train", "audit_data/valid", "audit_data/test",
+    "disclosed",
 )  # fmt: skip
 
 
@@ -112,6 +113,8 @@ class Desk:
         ]  # fmt: skip
         for name in FILES:
             self.write(f"{name}.jsonl", rows)
+        for split, part in (("train", rows[24:]), ("valid", rows[:8]), ("test", rows[8:24])):
+            self.write(f"audit_data/{split}.jsonl", part)
         self.write("mails.jsonl", [row | {"text": row["longer"]} for row in rows])
         self.write("notes.jsonl", [{"text": f"note {n}: the invoice of {n} euros is due"} for n in range(30)])
         self.write("chat.csv", "text,part\n" + "".join(f"{row['text']},{row['split']}\n" for row in rows))
@@ -159,7 +162,9 @@ class Desk:
         elif script == "train":
             self.train(given, f"runs/made_{abs(hash(line))}${{job_suffix:}}")
         else:
-            self.on_run(script, given, "corrector" if re.search(r"attack\.search|iterative_correc", line) else "default")
+            self.on_run(
+                script, given, "corrector" if re.search(r"attack\.search|iterative_correc", line) else "default"
+            )
 
     def train(self, given: list[str], run_dir: str) -> None:
         pairs = [word.partition("=") for word in given if word != "-m"]
