@@ -11,21 +11,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field, NonNegativeInt
+from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
 from attacks.generative import GenerativeAttack
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Split
-from models.backbones import Backbone
 from models.cross_entropy import IGNORED
 from models.decoders import CausalDecoder
-from models.decoding import Decoding
-from models.optimizers import OptimizerSettings
 from models.predictions import Hint, Prediction, Targets
 from models.prefix import Prefix
 
@@ -49,23 +46,13 @@ class LanguageModel(GenerativeAttack):
     """Continues the first word of each test text, by itself or after what was said before.
 
     Args:
-        backbone: See GenerativeAttack.
-        optimizer: See GenerativeAttack.
-        decoding: See GenerativeAttack; ``max_new_tokens`` counts what follows the first word.
-        label_smoothing: See GenerativeAttack.
         context_tokens: The last tokens of what was said before (``datamodule.context_field``) that the model reads, in
             training as in the test; 0: the first word alone.
+        generative: See GenerativeAttack; ``decoding.max_new_tokens`` counts what follows the first word.
     """
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        optimizer: OptimizerSettings,
-        decoding: Decoding,
-        label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0,
-        context_tokens: NonNegativeInt = 0,
-    ) -> None:
-        super().__init__(backbone, Start(), optimizer, decoding, label_smoothing)
+    def __init__(self, context_tokens: NonNegativeInt = 0, **generative: Any) -> None:
+        super().__init__(prefix=Start(), refine=None, **generative)
         self.context_tokens = context_tokens
 
     def make_decoder(self, model: Any) -> CausalDecoder:

@@ -9,7 +9,7 @@ checkpoint holds the adapters and the projection, and the model itself is read f
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,7 @@ from torch import Tensor
 from attacks.generative import GenerativeAttack
 from errors import InputError
 from models.adapters import Adapter
-from models.backbones import Backbone
 from models.decoders import ClosedPrefixDecoder
-from models.decoding import Decoding
-from models.optimizers import OptimizerSettings
-from models.prefix import Prefix
-from models.refining import Refiner
 
 SAMPLED_ROWS = 64  # of the embedding matrix, to tell one model from another
 
@@ -34,26 +29,13 @@ class LLM(GenerativeAttack):
     """A causal language model that reads an embedding and an end token, and writes the text.
 
     Args:
-        backbone: Where the model and its tokenizer come from.
-        prefix: How an embedding becomes prefix vectors.
-        optimizer: Optimiser settings.
-        decoding: How a text is decoded.
         adapter: Which weights are trained.
         gradient_checkpointing: Compute activations a second time in the backward pass instead of keeping them.
-        refine: See Attack.
+        generative: See GenerativeAttack; without ``label_smoothing``.
     """
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        prefix: Prefix,
-        optimizer: OptimizerSettings,
-        decoding: Decoding,
-        adapter: Adapter,
-        gradient_checkpointing: bool = False,
-        refine: Mapping[str, Refiner] | None = None,
-    ) -> None:
-        super().__init__(backbone, prefix, optimizer, decoding, refine=refine)
+    def __init__(self, adapter: Adapter, gradient_checkpointing: bool = False, **generative: Any) -> None:
+        super().__init__(label_smoothing=0.0, **generative)
         self.adapter, self.gradient_checkpointing = adapter, gradient_checkpointing
         self.base = ""
 

@@ -175,7 +175,9 @@ class Bench:
 
     def soda(self, ids: Sequence[Ids], overrides: Sequence[str], **arguments: Any) -> list[Found]:
         own = [f"attack.{setting}" for setting in self.options.soda]
-        return self.search("soda", ids, [f"attack.slots={self.options.slots}", *own, *overrides], **arguments)
+        return self.search(
+            "soda", ids, [f"attack.active_targets={self.options.active_targets}", *own, *overrides], **arguments
+        )
 
 
 # -- lengths -----------------------------------------------------------------------------------------------------------
@@ -187,14 +189,18 @@ def overrides_of(attack: str, length: int, inputs: int, options: argparse.Namesp
         chosen = options.soda if attack == "soda" else options.embedding_search
         return attack, [
             f"attack.iterations={max(1, round(options.passes / SODA_PASSES))}",
-            f"attack.slots={options.slots}",
+            f"attack.active_targets={options.active_targets}",
             *(f"attack.{setting}" for setting in chosen),
         ]
     candidates = {"gcg": 700, "gcg_64": 64}[attack]
     cells = length * min(128, inputs)
     different = cells * (1 - (1 - 1 / cells) ** candidates)  # expected, of so many samples
     steps = max(1, round(options.passes / (4 + different)))
-    return "gcg", [f"attack.iterations={steps}", f"attack.candidates={candidates}", f"attack.slots={options.slots}"]
+    return "gcg", [
+        f"attack.iterations={steps}",
+        f"attack.candidates={candidates}",
+        f"attack.active_targets={options.active_targets}",
+    ]
 
 
 def length_cells(bench: Bench) -> Iterator[Cell]:
@@ -410,7 +416,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--oracle-count", type=int, default=100, help="inputs of each length in part oracle")
     parser.add_argument("--longest", type=int, default=10, help="tokens of the longest inputs, of all parts")
     parser.add_argument("--iterations-share", type=float, default=1.0, help="of the iterations of the other parts")
-    parser.add_argument("--slots", type=int, default=50, help="targets searched at once")
+    parser.add_argument("--active-targets", type=int, default=50, help="targets searched at once")
     parser.add_argument("--inverter-steps", type=int, default=3500, help="of the training of each logits inverter")
     attacks = ["soda", "gcg", "embedding_search", "logits_inverter", "gcg_64"]
     parser.add_argument("--attacks", nargs="+", choices=attacks, default=attacks[:-1])

@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    soda = SODA(LogitLoss(), iterations=options.iterations, slots=options.targets)
+    soda = SODA(LogitLoss(), iterations=options.iterations, active_targets=options.targets)
     with tempfile.TemporaryDirectory() as folder:
         model = small_model(Path(folder), options.vocabulary, options.width, options.layers)
         rows = model.observe(torch.randint(options.vocabulary, (options.targets, options.length)))

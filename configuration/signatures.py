@@ -3,6 +3,9 @@
     written("attacks.geia.GEIA").required        # {"backbone": True, "prefix": True, ..., "label_smoothing": False}
     written("attacks.geia.GEIA").hint("label_smoothing")     # Annotated[float, Field(ge=0, lt=1)]
 
+What a constructor takes as ``**others`` and hands on, to ``super().__init__`` or to another constructor, are the
+arguments of that one.
+
 A file is read in milliseconds; what it imports (torch, lightning, transformers) takes seconds. So mistakes are looked
 for in the files first, and what no file tells, such as the class of an argument, is left for :func:`imported`.
 """
@@ -12,9 +15,10 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import textwrap
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,13 +51,35 @@ def imported(target: str) -> Signature | None:
     Raises:
         InputError: There is no such module or name; names the nearest one.
     """
-    called = locate(target)
+    return _imported(locate(target))
+
+
+def _imported(called: Callable[..., Any]) -> Signature | None:
     parameters = accepted(called)
     if parameters is None:
         return None
     open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(called).parameters.values())
     required = {name: p.default is p.empty for name, p in parameters.items()}
-    return Signature(required, open_ended, lambda name: _imported_hint(called, parameters[name]))
+    own = Signature(required, open_ended, lambda name: _imported_hint(called, parameters[name]))
+    if not open_ended or not isinstance(called, type):
+        return own
+    definer = next(one for one in called.__mro__ if "__init__" in vars(one))
+    try:
+        constructor = ast.parse(textwrap.dedent(inspect.getsource(vars(definer)["__init__"]))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return own
+    handed = _handed_on(constructor) if isinstance(constructor, ast.FunctionDef) else None
+    if handed is None or (handed.to is None and len(definer.__bases__) != 1):
+        return own
+    names = vars(definer)["__init__"].__globals__
+    inherited = _imported(definer.__bases__[0] if handed.to is None else names[handed.to])
+    if inherited is None:
+        return own
+    left = handed.left(inherited.required, own.required)
+    required = {**own.required, **{name: inherited.required[name] for name in left}}
+    return Signature(
+        required, inherited.open_ended, lambda name: (own if name in own.required else inherited).hint(name)
+    )
 
 
 def written(target: str) -> Signature | None:
@@ -79,6 +105,36 @@ def written(target: str) -> Signature | None:
 _Arguments = dict[str, tuple[bool, ast.expr | None, str]]
 
 
+@dataclass(frozen=True, slots=True)
+class _HandedOn:
+    """What a constructor gives to another one beside the names that it does not know itself.
+
+    Attributes:
+        to: Name of the class; None: the base class.
+        positional: How many arguments, by position.
+        names: Of those given by name.
+    """
+
+    to: str | None
+    positional: int
+    names: frozenset[str]
+
+    def left(self, inherited: Iterable[str], own: Iterable[str]) -> list[str]:
+        """The arguments of the other constructor that may be given to this one."""
+        return [name for name in list(inherited)[self.positional :] if name not in {*self.names, *own}]
+
+
+def _handed_on(constructor: ast.FunctionDef) -> _HandedOn | None:
+    """None for a constructor that hands no unknown names on."""
+    for call in (node for node in ast.walk(constructor) if isinstance(node, ast.Call)):
+        names = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        to = call.func.id if isinstance(call.func, ast.Name) else None
+        known = to is not None or ast.unparse(call.func) == "super().__init__"
+        if known and constructor.args.kwarg is not None and names.pop(None, None) == constructor.args.kwarg.arg:
+            return _HandedOn(to, len(call.args), frozenset(name for name in names if name is not None))
+    return None
+
+
 def _of_function(found: Found, node: ast.FunctionDef, *, bound: bool) -> _Arguments:
     positional = [*node.args.posonlyargs, *node.args.args]
     first_default = len(positional) - len(node.args.defaults)
@@ -94,7 +150,13 @@ def _of_class(found: Found, node: ast.ClassDef) -> tuple[_Arguments | None, bool
     methods = {statement.name: statement for statement in node.body if isinstance(statement, ast.FunctionDef)}
     if "__init__" in methods:
         constructor = methods["__init__"]
-        return _of_function(found, constructor, bound=True), constructor.args.kwarg is not None
+        own, handed = _of_function(found, constructor, bound=True), _handed_on(constructor)
+        if handed is None or (handed.to is None and len(node.bases) != 1):
+            return own, constructor.args.kwarg is not None
+        inherited, open_ended = _of_base(found, node.bases[0] if handed.to is None else ast.Name(handed.to))
+        if inherited is None:
+            return None, False
+        return own | {name: inherited[name] for name in handed.left(inherited, own)}, open_ended
     if "__new__" in methods or node.keywords or len(node.bases) > 1 or len(node.decorator_list) > 1:
         return None, False
     inherited, open_ended = _of_base(found, node.bases[0]) if node.bases else ({}, False)

@@ -26,7 +26,11 @@ _CLASSES = {
     "embedders.language_model.LanguageModel": "embedders.language_model.LanguageModelEmbedder",
     "scoring.language_model.LanguageModel": "scoring.language_model.PerplexityModel",
 }
-_KEYS = {"defenses.product_quantization.ProductQuantization": {"pieces": "subvectors"}}  # by class
+_KEYS = {  # by class
+    "defenses.product_quantization.ProductQuantization": {"pieces": "subvectors"},
+    **{f"attacks.lm_inversion.{name}": {"slots": "active_targets"} for name in
+       ("gcg.GCG", "soda.SODA", "soda_embedder.SodaEmbedder")},
+}  # fmt: skip
 
 
 def current(target: str) -> str:

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor
 
 from attacks.base import Attack
+from attacks.lm_inversion.active_targets import Found, SearchSettings
 from attacks.lm_inversion.losses import Loss
 from attacks.lm_inversion.method import Rows, State
 from attacks.lm_inversion.search import Search
-from attacks.lm_inversion.slots import Found, SearchSettings
 from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModelEmbedder
 from embedders.observation import Seen
@@ -30,7 +30,6 @@ from examples import written_ids
 from models.predictions import Prediction, SearchRecord, Targets
 
 Length = Literal["known", "search"] | PositiveInt
-Tolerance = Annotated[float, Field(ge=0)]
 
 
 class LanguageModelAttack(Attack):
@@ -38,16 +37,10 @@ class LanguageModelAttack(Attack):
 
     Args:
         loss: How far a candidate's output is from the target's.
-        iterations: For each target, and each length that is tried.
         length: Tokens of the inputs: ``known`` of every target (from the data), ``search``: 1, 2, ... until one is
             found, or a number for all of them.
         max_length: The last that ``search`` tries.
-        slots: Targets searched at once; no more than a batch of the test holds (datamodule.eval_batch_size).
-        restarts: Searches for a target side by side, each with random numbers of its own.
-        atol: Within which observed logits agree, absolute.
-        rtol: The same, relative to the target's.
-        snapshot_every: Iterations between two files that a killed search goes on from.
-        seed: Of all random numbers.
+        search: See SearchSettings.
     """
 
     trainable = False
@@ -56,20 +49,14 @@ class LanguageModelAttack(Attack):
     def __init__(
         self,
         loss: Loss,
-        iterations: PositiveInt = 1000,
         length: Length = "known",
         max_length: PositiveInt = 10,
-        slots: PositiveInt = 32,
-        restarts: PositiveInt = 1,
-        atol: Tolerance = 1e-4,
-        rtol: Tolerance = 1e-4,
-        snapshot_every: PositiveInt = 500,
-        seed: NonNegativeInt = 0,
+        **search: Any,
     ) -> None:
         super().__init__()
         self.objective = loss
         self.length, self.max_length = length, max_length
-        self.settings = SearchSettings(iterations, slots, restarts, seed, atol, rtol, snapshot_every)
+        self.settings = SearchSettings(**search)
 
     # -- what a subclass gives ------------------------------------------------------------------------------------
 

@@ -9,11 +9,13 @@ once.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor
 
-from attacks.lm_inversion.base import LanguageModelAttack, Length, Tolerance
+from attacks.lm_inversion.base import LanguageModelAttack
 from attacks.lm_inversion.losses import Loss
 from attacks.lm_inversion.method import Rows, State
 from attacks.lm_inversion.swaps import best_of, distinct, drawn_swaps, losses_of, promising_tokens
@@ -29,15 +31,7 @@ class GCG(LanguageModelAttack):
         loss: How far a candidate's output is from the target's.
         candidates: Inputs drawn in a step.
         k: Tokens that may be swapped in at a place.
-        iterations: Steps for each target, and each length that is tried.
-        length: See LanguageModelAttack, as the following.
-        max_length: The last that ``length=search`` tries.
-        slots: Targets searched at once.
-        restarts: Searches for a target side by side.
-        atol: Within which observed logits agree, absolute.
-        rtol: The same, relative to the target's.
-        snapshot_every: Iterations between two files that a killed search goes on from.
-        seed: Of all random numbers.
+        search: See LanguageModelAttack; an iteration is a swap.
     """
 
     def __init__(
@@ -45,19 +39,9 @@ class GCG(LanguageModelAttack):
         loss: Loss,
         candidates: PositiveInt = 700,
         k: PositiveInt = 128,
-        iterations: PositiveInt = 700,
-        length: Length = "known",
-        max_length: PositiveInt = 10,
-        slots: PositiveInt = 8,
-        restarts: PositiveInt = 1,
-        atol: Tolerance = 1e-4,
-        rtol: Tolerance = 1e-4,
-        snapshot_every: PositiveInt = 50,
-        seed: NonNegativeInt = 0,
+        **search: Any,
     ) -> None:
-        super().__init__(
-            loss, iterations, length, max_length, slots, restarts, atol, rtol, snapshot_every, seed
-        )  # fmt: skip
+        super().__init__(loss, **search)
         self.candidates, self.k = candidates, k
 
     def passes(self, state: State) -> Tensor:

@@ -17,7 +17,7 @@ from tensor_files import is_dense
 
 
 class _Found(BaseModel):
-    """Of a target so far; see slots.Found."""
+    """Of a target so far; see active_targets.Found."""
 
     model_config = ConfigDict(strict=True)
 
@@ -56,7 +56,7 @@ def fits(saved: Mapping[str, Any], *, stages: int, targets: int, vocabulary: int
 
 
 def book_fits(book: State, fresh: State, *, targets: int, vocabulary: int) -> bool:
-    """Whether the book of some slots is like a fresh one (of one target), and names targets and tokens that exist."""
+    """Whether a book is like a fresh one (of one target), and names targets and tokens that exist."""
     if book.keys() != fresh.keys() or not all(is_dense(tensor) and tensor.ndim for tensor in book.values()):
         return False
     rows = len(book["target"])

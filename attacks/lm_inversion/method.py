@@ -1,7 +1,7 @@
 """What takes the steps of a search (SODA, GCG, ...), and the inputs that it is handed.
 
 A *method* holds the state of all inputs in tensors whose first dimension is the inputs', and takes one step for all of
-them; it knows nothing of slots, checks, restarts or files (slots.py, search.py).
+them; it knows nothing of checks, restarts or files (active_targets.py, search.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Rows:
         model: Whose inputs are searched.
         seen: What is seen of each one's target.
         length: Tokens of all the inputs, n.
-        iteration: Number of the iteration that is being taken, from 1, (B,); they differ where targets got their slots
+        iteration: Number of the iteration that is being taken, from 1, (B,); they differ where targets became active
             at different times.
         examples: Index of each one's example.
         restarts: Number of each one's restart, from 0.

@@ -4,7 +4,7 @@
     search.run([(1, [0, 3]), (2, [1, 2])])      # inputs of one token for targets 0 and 3, of two for 1 and 2
 
 Every random number comes from (seed, example, length, restart, purpose), and a loss is a number a target, so what is
-found for a target depends neither on its neighbours nor on when it got its slot: all restarts of a target begin
+found for a target depends neither on its neighbours nor on when it became active: all restarts of a target begin
 together and stop together.
 """
 
@@ -18,9 +18,9 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
+from attacks.lm_inversion.active_targets import ActiveTargets, Found, SearchSettings, Task
 from attacks.lm_inversion.interrupted import fits
 from attacks.lm_inversion.method import Method, State
-from attacks.lm_inversion.slots import Found, SearchSettings, Slots, Task
 from embedders.white_box import WhiteBox
 from run_directory.search_state import SearchState
 
@@ -56,34 +56,34 @@ class Search:
     def run(self, stages: Sequence[tuple[int, Sequence[int]]]) -> list[Found]:
         """Search the inputs of each stage's length for its targets, but for those that an earlier stage has solved."""
         task = self.task
-        first, slots = self._interrupted(stages)
+        first, active = self._interrupted(stages)
         for number in range(first, len(stages)):
             length, wanted = stages[number]
-            if slots is None:
-                slots = Slots(task, length, [place for place in wanted if not task.found[place].verified])
-            while slots.active():
-                slots.step()
-                self._keep(number, slots)
-            slots = None
+            if active is None:
+                active = ActiveTargets(task, length, [place for place in wanted if not task.found[place].verified])
+            while active.fill():
+                active.step()
+                self._keep(number, active)
+            active = None
         self.unfinished.remove()
         return task.found
 
-    def _interrupted(self, stages: Sequence[tuple[int, Sequence[int]]]) -> tuple[int, Slots | None]:
-        """The stage to begin with, and its slots where a killed search has left some; takes over what was found."""
+    def _interrupted(self, stages: Sequence[tuple[int, Sequence[int]]]) -> tuple[int, ActiveTargets | None]:
+        """The stage to begin with, and the active targets of a killed search; takes over what was found."""
         task, saved = self.task, self.unfinished.read()
         sizes = {"stages": len(stages), "targets": len(task.found), "vocabulary": task.model.inputs}
         if saved is None:
             return 0, None
         if fits(saved, **sizes):
             book, state = (_moved(saved[name], task.model.device) for name in ("book", "state"))
-            slots = Slots(task, stages[saved["stage"]][0], saved["waiting"], book, state)
-            if slots.fits():
+            active = ActiveTargets(task, stages[saved["stage"]][0], saved["waiting"], book, state)
+            if active.fits():
                 task.found[:] = [Found(**values) for values in saved["found"]]
-                return saved["stage"], slots
+                return saved["stage"], active
         rank_zero_warn(f"{self.unfinished.path}: not what this search writes; that batch is begun anew")
         return 0, None
 
-    def _keep(self, stage: int, slots: Slots) -> None:
+    def _keep(self, stage: int, active: ActiveTargets) -> None:
         """Write a file where the last was written long enough ago."""
         self._since += 1
         many = self._since >= self.task.settings.snapshot_every
@@ -93,9 +93,9 @@ class Search:
             {
                 "stage": stage,
                 "found": [asdict(found) for found in self.task.found],
-                "waiting": slots.waiting,
-                "book": slots.book,
-                "state": {name: tensor.detach() for name, tensor in slots.state.items()},
+                "waiting": active.waiting,
+                "book": active.book,
+                "state": {name: tensor.detach() for name, tensor in active.state.items()},
             }
         )
         self._since, self._written = 0, time.monotonic()

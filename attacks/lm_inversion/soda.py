@@ -9,13 +9,13 @@ Without decay the search fails almost always: weights that once rose are never l
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from attacks.lm_inversion.base import LanguageModelAttack, Length, Tolerance
+from attacks.lm_inversion.base import LanguageModelAttack
 from attacks.lm_inversion.losses import Loss
 from attacks.lm_inversion.method import Rows, State
 
@@ -29,7 +29,7 @@ class SODA(LanguageModelAttack):
     """Sparse one-hot discrete Adam; the defaults are the paper's for TinyStories-33M (appendix A).
 
     Args:
-        loss: See LanguageModelAttack, also for the arguments that are not named here.
+        loss: See LanguageModelAttack.
         lr: Learning rate.
         betas: Of Adam's moments.
         temperature: Of the softmax.
@@ -42,6 +42,7 @@ class SODA(LanguageModelAttack):
         fluency: Weight of the input's negative log-likelihood (equation 13); the paper uses 0.009 on natural text.
         draw_std: Standard deviation of what is drawn; null: the paper's, 0.1 for weights and 1 for input vectors. A
             model's own vectors may be far shorter than those (GPT-2's are about 0.14 a number).
+        search: See LanguageModelAttack.
     """
 
     def __init__(
@@ -56,20 +57,10 @@ class SODA(LanguageModelAttack):
         bias_correction: bool = False,
         reparametrize: bool = True,
         fluency: NonNegativeFloat = 0.0,
-        iterations: PositiveInt = 1000,
-        length: Length = "known",
-        max_length: PositiveInt = 10,
-        slots: PositiveInt = 32,
-        restarts: PositiveInt = 1,
-        atol: Tolerance = 1e-4,
-        rtol: Tolerance = 1e-4,
-        snapshot_every: PositiveInt = 500,
-        seed: NonNegativeInt = 0,
         draw_std: PositiveFloat | None = None,
+        **search: Any,
     ) -> None:
-        super().__init__(
-            loss, iterations, length, max_length, slots, restarts, atol, rtol, snapshot_every, seed
-        )  # fmt: skip
+        super().__init__(loss, **search)
         self.lr, self.betas, self.temperature, self.decay = lr, betas, temperature, decay
         self.reset_moments, self.reset_state = reset_moments, reset_state
         self.bias_correction, self.reparametrize, self.fluency = bias_correction, reparametrize, fluency

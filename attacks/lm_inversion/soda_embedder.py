@@ -11,18 +11,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from attacks.base import Attack
-from attacks.lm_inversion.base import Length, Tolerance
 from attacks.lm_inversion.coordinates import Coordinates
 from attacks.lm_inversion.losses import Loss
 from attacks.lm_inversion.method import Rows, State
-from attacks.lm_inversion.soda import SODA, Beta
+from attacks.lm_inversion.soda import SODA
 from embedders.cache.cached import CachedEmbedder
 from embedders.transformer import TransformerEmbedder
 from embedders.white_box import RelaxedEncoder, WhiteBox
@@ -35,15 +34,17 @@ START = "start"  # among the artifacts
 
 
 class SodaEmbedder(SODA):
-    """White-box inversion of sentence vectors; see SODA for the arguments that are not named here.
+    """White-box inversion of sentence vectors.
 
     Args:
+        loss: See SODA.
         start_run: A finished run on vectors of the same embedder; the search begins at what its attack reads. None
             begins from nothing.
         start_weight: Of the tokens that the start says, before the first step, among all tokens.
         exact_steps: The last so many iterations are exact steps (see coordinates.py), from the best candidate of the
             others; 0: none, ``iterations``: all, from the start itself.
         candidates: Tokens that an exact step tries at its place.
+        soda: See SODA; without ``fluency`` and ``draw_std``.
     """
 
     def __init__(
@@ -53,29 +54,11 @@ class SodaEmbedder(SODA):
         start_weight: Annotated[float, Field(gt=0, lt=1)] = 0.5,
         exact_steps: NonNegativeInt = 0,
         candidates: PositiveInt = 64,
-        lr: PositiveFloat = 0.065,
-        betas: tuple[Beta, Beta] = (0.9, 0.995),
-        temperature: PositiveFloat = 0.05,
-        decay: Annotated[float, Field(gt=0, le=1)] = 0.9,
-        reset_moments: PositiveInt | None = 50,
-        reset_state: PositiveInt | None = 1500,
-        bias_correction: bool = False,
-        reparametrize: bool = True,
-        iterations: PositiveInt = 1000,
-        length: Length = "known",
-        max_length: PositiveInt = 10,
-        slots: PositiveInt = 32,
-        restarts: PositiveInt = 1,
-        atol: Tolerance = 1e-4,
-        rtol: Tolerance = 1e-4,
-        snapshot_every: PositiveInt = 500,
-        seed: NonNegativeInt = 0,
+        **soda: Any,
     ) -> None:
-        super().__init__(
-            loss, lr, betas, temperature, decay, reset_moments, reset_state, bias_correction, reparametrize, 0.0,
-            iterations, length, max_length, slots, restarts, atol, rtol, snapshot_every, seed,
-        )  # fmt: skip
-        if start_run is not None and not reparametrize:
+        super().__init__(loss, fluency=0.0, draw_std=None, **soda)
+        iterations = self.settings.iterations
+        if start_run is not None and not self.reparametrize:
             raise ValueError("start_run gives weights of tokens to begin with, and reparametrize=false searches none")
         if exact_steps > iterations:
             raise ValueError(

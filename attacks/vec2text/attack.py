@@ -7,21 +7,21 @@ python train.py attack=vec2text attack.pretrained=jxm/gtr__nq__32__correct embed
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from attacks.base import Attack
 from attacks.vec2text.correction import check_corrector
 from attacks.vec2text.corrector import Corrector
-from attacks.vec2text.iterative import Initial, IterativeAttack
+from attacks.vec2text.iterative import IterativeAttack
 from attacks.vec2text.network import NetworkRewriter
 from attacks.vec2text.published import Published, load_published
 from attacks.vec2text.published_space import check_space
-from attacks.vec2text.search import CorrectionSearch, Proposal
+from attacks.vec2text.search import Proposal
 from models.predictions import Targets
-from models.refining import Refiner
 from run_directory.embedder_check import check_embedder
 from run_directory.stored_attack import attack_of, keep
 
@@ -32,30 +32,24 @@ class Vec2Text(IterativeAttack):
     """The whole attack; its run keeps copies of the runs that it is made of.
 
     Args:
-        search: How corrections are searched.
         corrector_run: A finished run of attack=vec2text_corrector; or else ``pretrained``.
         inverter_run: A finished run whose texts are the first hypotheses; None: those of the corrector's own inverter.
         pretrained: A released checkpoint, by folder or name on the hub (docs/published.md).
         revision: Branch, tag or commit of that name.
-        initial: See IterativeAttack.
-        constant: See IterativeAttack.
-        refine: See IterativeAttack.
+        iterative: See IterativeAttack.
     """
 
     trainable = False
 
     def __init__(
         self,
-        search: CorrectionSearch,
         corrector_run: str | None = None,
         inverter_run: str | None = None,
         pretrained: str | None = None,
         revision: str | None = None,
-        initial: Initial = "inverter",
-        constant: str = "the",
-        refine: Mapping[str, Refiner] | None = None,
+        **iterative: Any,
     ) -> None:
-        super().__init__(search, initial, constant, refine)
+        super().__init__(**iterative)
         if (corrector_run is None) == (pretrained is None):
             raise ValueError("give either corrector_run=<run> or pretrained=<name or folder>")
         self.pretrained, self.revision = pretrained, revision

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,9 +29,9 @@ from attacks.vec2text.hypothesis_plan import (
     matched_noise,
     write_hypotheses,
 )
-from attacks.vec2text.iterative import Initial, IterativeAttack
+from attacks.vec2text.iterative import IterativeAttack
 from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, without_ignored
-from attacks.vec2text.search import CorrectionSearch, Proposal
+from attacks.vec2text.search import Proposal
 from datamodules.hypotheses import Hypotheses, HypothesisMixture, HypothesisStore, texts_key
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
@@ -41,7 +41,7 @@ from models.budget import training_progress
 from models.decoders import EncoderDecoder
 from models.optimizers import OptimizerSettings, scheduled
 from models.predictions import Targets
-from models.refining import Refiner, comparable
+from models.refining import comparable
 from models.tokenizing import label_ids, load_tokenizer, token_ids
 from run_directory import layout
 from run_directory.embedder_check import check_embedder
@@ -63,14 +63,11 @@ class Corrector(IterativeAttack):
         layout: Of the network.
         hypotheses: What it learns from.
         optimizer: Optimiser settings.
-        search: How corrections are searched when it inverts.
         start_from_inverter: Begin with the weights of the inverter's encoder-decoder, and with its projection of
             vectors where that is an MLP to as many; otherwise with random ones.
         label_smoothing: See GenerativeAttack.
         max_new_tokens: Longest text that is written, its end token included.
-        initial: See IterativeAttack.
-        constant: See IterativeAttack.
-        refine: See IterativeAttack.
+        iterative: See IterativeAttack; its search is of inverting.
     """
 
     def __init__(
@@ -79,15 +76,12 @@ class Corrector(IterativeAttack):
         layout: Layout,
         hypotheses: HypothesisPlan,
         optimizer: OptimizerSettings,
-        search: CorrectionSearch,
         start_from_inverter: bool = True,
         label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0,
         max_new_tokens: PositiveInt = 64,
-        initial: Initial = "inverter",
-        constant: str = "the",
-        refine: Mapping[str, Refiner] | None = None,
+        **iterative: Any,
     ) -> None:
-        super().__init__(search, initial, constant, refine)
+        super().__init__(**iterative)
         self.inverter_run, self.layout, self.plan = Path(inverter_run), layout, hypotheses
         self.optimizer_settings, self.start_from_inverter = optimizer, start_from_inverter
         self.label_smoothing, self.max_new_tokens = label_smoothing, max_new_tokens

@@ -51,9 +51,9 @@ class Keep(Callback):
 
 def model(context_tokens: int = 0) -> LanguageModel:
     return LanguageModel(
-        RandomGPT2(layers=1, width=32, heads=2, vocabulary=300),
-        MuonAdamW(muon_lr=0.02, adamw_lr=0.01, weight_decay=0.0, warmup_steps=0),
-        BeamSearch(beams=2, max_new_tokens=30),
+        backbone=RandomGPT2(layers=1, width=32, heads=2, vocabulary=300),
+        optimizer=MuonAdamW(muon_lr=0.02, adamw_lr=0.01, weight_decay=0.0, warmup_steps=0),
+        decoding=BeamSearch(beams=2, max_new_tokens=30),
         context_tokens=context_tokens,
     )
 

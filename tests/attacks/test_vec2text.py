@@ -306,7 +306,7 @@ def test_a_killed_test_resumes_only_with_the_weights_that_it_began_with(
 def test_a_run_or_a_checkpoint_and_not_both() -> None:
     for given in ({}, {"corrector_run": "a", "pretrained": "b"}):
         with pytest.raises(ValueError, match="give either corrector_run=<run> or pretrained"):
-            Vec2Text(CorrectionSearch(), **given)
+            Vec2Text(search=CorrectionSearch(), **given)
 
 
 @pytest.mark.slow

@@ -75,7 +75,9 @@ def test_all_inputs_of_one_token_are_found_in_one_step(tiny_lm: LanguageModelEmb
 
 
 def test_a_target_is_searched_the_same_alone_and_among_others(tiny_lm: LanguageModelEmbedder, tmp_path: Path) -> None:
-    attack = connected(GCG(LogitLoss(), candidates=30, k=8, iterations=6, slots=2, length=3), tiny_lm, tmp_path)
+    attack = connected(
+        GCG(LogitLoss(), candidates=30, k=8, iterations=6, active_targets=2, length=3), tiny_lm, tmp_path
+    )
     rows = tiny_lm.observe(INPUTS)
     together = attack.invert(Targets(rows, torch.arange(3)), attack.oracle)
     alone = attack.invert(Targets(rows[2:], torch.tensor([2])), attack.oracle)

@@ -74,9 +74,9 @@ def test_what_is_verified_is_what_brute_force_finds(oracle: CachedEmbedder) -> N
 
 
 def test_a_target_alone_among_others_and_after_others_left(oracle: CachedEmbedder) -> None:
-    together = run(attack(oracle, slots=2), oracle, PAIRS)  # waiting targets become active as others are solved
+    together = run(attack(oracle, active_targets=2), oracle, PAIRS)  # the others wait
     assert len({iterations(p) for p in together}) > 2  # they left one by one
-    wide = run(attack(oracle, slots=32), oracle, PAIRS)
+    wide = run(attack(oracle, active_targets=32), oracle, PAIRS)
     alone = [run(attack(oracle), oracle, [pair], first=place)[0] for place, pair in enumerate(PAIRS)]
     solved = [place for place, p in enumerate(together) if p.search and p.search.verified]
     for others in (wide, alone):
@@ -222,7 +222,14 @@ class KilledError(Exception):
 
 def test_a_killed_search_resumes(oracle: CachedEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after its second file, it takes the very steps of an unbroken one, and no more than the rest of them."""
-    settings = {"slots": 1, "snapshot_every": 8, "restarts": 2, "length": "search", "max_length": 2, "iterations": 12}
+    settings = {
+        "active_targets": 1,
+        "snapshot_every": 8,
+        "restarts": 2,
+        "length": "search",
+        "max_length": 2,
+        "iterations": 12,
+    }
     whole = run(attack(oracle, **settings), oracle, PAIRS[:2])
     step, taken = SODA.step, []
 
@@ -275,7 +282,7 @@ HOSTILE: list[tuple[tuple[str, ...], Any]] = [
 def test_a_file_of_another_search_is_not_resumed_from(
     oracle: CachedEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[str, ...], value: Any
 ) -> None:
-    settings = {"slots": 1, "snapshot_every": 1, "length": 1, "iterations": 3}
+    settings = {"active_targets": 1, "snapshot_every": 1, "length": 1, "iterations": 3}
     whole = run(attack(oracle, **settings), oracle, PAIRS[:2])
     write = SearchState.write
 

@@ -176,7 +176,9 @@ def test_what_cannot_be_reranked_is_refused_before_anything_is_embedded(tmp_path
     made = attack(tmp_path, BeamSearch(max_new_tokens=6, rerank=4))
     with pytest.raises(InputError, match=r"attack\.decoding\.rerank=4: .* dimension 14 and the embedder's 28"):
         outcome(tmp_path, made, embedder, Half())
-    blind = LanguageModel(RandomGPT2(vocabulary=300), AdamW(), BeamSearch(max_new_tokens=6, rerank=4))
+    blind = LanguageModel(
+        backbone=RandomGPT2(vocabulary=300), optimizer=AdamW(), decoding=BeamSearch(max_new_tokens=6, rerank=4)
+    )
     with pytest.raises(InputError, match=r"attack\.decoding\.rerank=4: attack=language_model reads no vectors"):
         outcome(tmp_path, blind, embedder, Identity())
     assert embedder.asked == []

@@ -1,11 +1,11 @@
-"""Targets in slots: a step for all of them, candidates judged, those that are solved leave and waiting ones follow.
+"""The targets that are searched at once: a step for all, candidates checked, solved ones leave, waiting ones follow.
 
-    slots = Slots(task, length=3, waiting=[0, 1, 2])
-    while slots.active():
-        slots.step()
+    active = ActiveTargets(task, length=3, waiting=[0, 1, 2])
+    while active.fill():
+        active.step()
     task.found[0].ids
 
-All inputs in the slots have one length; a search over several is search.py's.
+All their inputs have one length; a search over several is search.py's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from attacks.lm_inversion.interrupted import book_fits, state_fits
@@ -29,22 +30,22 @@ class SearchSettings:
     """How long, how wide and how exact a search is.
 
     Attributes:
-        iterations: For each target and length.
-        slots: Targets at once.
-        restarts: Searches for a target at once, each with random numbers of its own; the first that ends counts.
+        iterations: For each target, and each length that is tried.
+        active_targets: Targets searched at once; at most as many as a test batch has (datamodule.eval_batch_size).
+        restarts: Searches for a target side by side, each with random numbers of its own; the first that ends counts.
         seed: Of all random numbers.
         atol: Within which observed logits agree, absolute.
         rtol: The same, relative to the target's.
-        snapshot_every: Iterations between two files that a killed search goes on from.
+        snapshot_every: Iterations between two files from which a killed search is resumed.
     """
 
-    iterations: int
-    slots: int = 32
-    restarts: int = 1
-    seed: int = 0
-    atol: float = 1e-4
-    rtol: float = 1e-4
-    snapshot_every: int = 500
+    iterations: PositiveInt = 1000
+    active_targets: PositiveInt = 32
+    restarts: PositiveInt = 1
+    seed: NonNegativeInt = 0
+    atol: NonNegativeFloat = 1e-4
+    rtol: NonNegativeFloat = 1e-4
+    snapshot_every: PositiveInt = 500
 
 
 @dataclass(slots=True)
@@ -87,18 +88,18 @@ class Task:
     found: list[Found]
 
 
-class Slots:
-    """The slots of one stage of a search.
+class ActiveTargets:
+    """The active targets of one stage of a search.
 
-    ``book`` holds, a row for each target in a slot: ``target`` (its place), ``iteration``, ``passes``, ``before`` (the
+    ``book`` holds, a row for each of them: ``target`` (its place), ``iteration``, ``passes``, ``before`` (the
     candidates of its restarts, (R, n)), ``ids`` and ``loss`` of the best so far.
 
     Args:
         task: The whole search.
         length: Tokens of the inputs.
-        waiting: Places of the targets that have no slot yet, in order.
-        book: See above; None: all slots are free.
-        state: The method's, a row for each restart of each target in a slot.
+        waiting: Places of the targets that are not active yet, in order.
+        book: See above; None: none is active.
+        state: The method's, a row for each restart of each active target.
     """
 
     def __init__(
@@ -116,10 +117,10 @@ class Slots:
         begun = self.task.method.begin(self._rows_of(self.book)) if len(self.book["target"]) else {}
         return state_fits(self.state, begun, vocabulary=self.task.model.inputs) if begun else True
 
-    def active(self) -> bool:
-        """Fill the free slots; whether there is anything left to do."""
+    def fill(self) -> bool:
+        """Take waiting targets in the place of those that have left; whether there is anything left to do."""
         taken = len(self.book["target"]) if self.book else 0
-        new = self.waiting[: self.task.settings.slots - taken]
+        new = self.waiting[: self.task.settings.active_targets - taken]
         if new:
             self.waiting = self.waiting[len(new) :]
             book = self._new(new)
@@ -130,7 +131,7 @@ class Slots:
         return bool(self.book) and len(self.book["target"]) > 0
 
     def step(self) -> None:
-        """One iteration of all targets in a slot; those that are solved or have had theirs leave."""
+        """One iteration of all active targets; those that are solved or have had theirs leave."""
         method, settings, book = self.task.method, self.task.settings, self.book
         book["iteration"] += 1
         if self._rows is None:
@@ -141,19 +142,19 @@ class Slots:
         spent = method.passes(self.state)
         each = spent.view(-1, settings.restarts).sum(1) if isinstance(spent, Tensor) else spent * settings.restarts
         book["passes"] += each
-        solved = self._judge(candidates.view(-1, settings.restarts, self.length), self._rows.seen)
+        solved = self._check(candidates.view(-1, settings.restarts, self.length), self._rows.seen)
         leaving = solved | (book["iteration"] >= settings.iterations)
         if leaving.any():
             self._leave(leaving, solved)
 
-    def _judge(self, candidates: Tensor, seen: Seen) -> Tensor:
-        """Run the candidates (S, R, n) that are new, and keep the best; (S,) whether one of them is exact."""
+    def _check(self, candidates: Tensor, seen: Seen) -> Tensor:
+        """Run the candidates (A, R, n) that are new, and keep the best; (A,) whether one of them is exact."""
         book, settings = self.book, self.task.settings
-        slots, restarts = candidates.shape[:2]
+        count, restarts = candidates.shape[:2]
         changed = (candidates != book["before"]).any(dim=2)
         book["before"] = candidates.clone()
         book["passes"] += changed.sum(dim=1)
-        solved = torch.zeros(slots, dtype=torch.bool, device=candidates.device)
+        solved = torch.zeros(count, dtype=torch.bool, device=candidates.device)
         chosen = changed.flatten().nonzero().squeeze(1)
         if not len(chosen):
             return solved
@@ -163,30 +164,30 @@ class Slots:
         distance = (
             self.task.method.distance(self.task.model, some, logits).float().nan_to_num(nan=_WORST, posinf=_WORST)
         )
-        loss = torch.full((slots * restarts,), torch.inf, device=candidates.device)
+        loss = torch.full((count * restarts,), torch.inf, device=candidates.device)
         # An exact candidate is before all others, whatever the last digits of its loss.
         loss[chosen] = torch.where(agrees, -1.0, distance)
-        least, restart = loss.view(slots, restarts).min(dim=1)
+        least, restart = loss.view(count, restarts).min(dim=1)
         better = least < book["loss"]
-        best = candidates[torch.arange(slots, device=candidates.device), restart]
+        best = candidates[torch.arange(count, device=candidates.device), restart]
         book["ids"] = torch.where(better[:, None], best, book["ids"])
         book["loss"] = torch.where(better, least, book["loss"])
         solved |= least == -1.0
         exact = torch.zeros_like(loss)
         exact[chosen] = distance
-        at = exact.view(slots, restarts).gather(1, restart[:, None]).squeeze(1)
+        at = exact.view(count, restarts).gather(1, restart[:, None]).squeeze(1)
         book["loss"] = torch.where(solved, at, book["loss"])
         return solved
 
     def _leave(self, leaving: Tensor, solved: Tensor) -> None:
         book = self.book
-        for slot in leaving.nonzero().squeeze(1).tolist():
-            found = self.task.found[int(book["target"][slot])]
-            found.iterations += int(book["iteration"][slot])
-            found.passes += int(book["passes"][slot])
-            if solved[slot] or float(book["loss"][slot]) < found.loss or found.ids is None:
-                found.ids, found.loss = book["ids"][slot].tolist(), float(book["loss"][slot])
-                found.verified = bool(solved[slot])
+        for row in leaving.nonzero().squeeze(1).tolist():
+            found = self.task.found[int(book["target"][row])]
+            found.iterations += int(book["iteration"][row])
+            found.passes += int(book["passes"][row])
+            if solved[row] or float(book["loss"][row]) < found.loss or found.ids is None:
+                found.ids, found.loss = book["ids"][row].tolist(), float(book["loss"][row])
+                found.verified = bool(solved[row])
         kept = (~leaving).nonzero().squeeze(1)
         self.book = {name: tensor[kept] for name, tensor in book.items()}
         rows = _every_restart(kept, self.task.settings.restarts)
@@ -225,7 +226,7 @@ def _joined(old: State, new: State) -> State:
     return {name: torch.cat([old[name], tensor]) if name in old else tensor for name, tensor in new.items()}
 
 
-def _every_restart(slots: Tensor, restarts: int) -> Tensor:
-    """Rows of the state of some slots."""
-    within = torch.arange(restarts, device=slots.device)
-    return (slots[:, None] * restarts + within).flatten()
+def _every_restart(rows: Tensor, restarts: int) -> Tensor:
+    """Rows of the state of some active targets."""
+    within = torch.arange(restarts, device=rows.device)
+    return (rows[:, None] * restarts + within).flatten()
