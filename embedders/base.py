@@ -86,7 +86,7 @@ class Observed(Protocol):
 
 
 class UnfinishedError(InputError):
-    """A call of ``embed`` failed half-way. The cache keeps what had arrived, and lets the error go on.
+    """A call of ``embed`` failed half-way. The cache stores what had arrived, and raises the error again.
 
     Attributes:
         done: Positions of the texts whose vectors arrived, m of them.

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 
 from embedders.base import resolve_device
-from embedders.model_files import UNUSABLE, ModelFiles
+from embedders.loading import loading
+from embedders.model_files import ModelFiles
 from errors import InputError
 
 _PROBES = 4  # ids that show whether a model reads to the right
@@ -38,22 +39,15 @@ def load(name: str, files: ModelFiles, device: str, trust_remote_code: bool = Fa
             the model.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
     folder = files.with_weights()
     options = {"trust_remote_code": trust_remote_code}
-    disable_progress_bar()
-    try:
+    with loading(f"embedder.model={name} is no causal language model"):
         if AutoConfig.from_pretrained(folder, **options).is_encoder_decoder:
             raise ValueError("it is an encoder-decoder")
         model, report = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, output_loading_info=True, **options
         )
-    except UNUSABLE as error:
-        first = str(error).splitlines()[0]
-        raise InputError(f"embedder.model={name} is no causal language model: {first}") from error
-    finally:
-        enable_progress_bar()
     missing = sorted(report["missing_keys"])
     if missing:
         raise InputError(
@@ -62,11 +56,8 @@ def load(name: str, files: ModelFiles, device: str, trust_remote_code: bool = Fa
         )
     model = model.eval().requires_grad_(False).to(resolve_device(device))
     _check_causal(name, model)
-    try:
+    with loading(f"embedder.model={name}: {folder} holds no tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-    except UNUSABLE as error:
-        first = str(error).splitlines()[0]
-        raise InputError(f"embedder.model={name}: {folder} holds no tokenizer ({first})") from error
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of no files at all
         raise InputError(f"embedder.model={name}: {folder} holds no tokenizer that could cut a text")
     known = model.get_input_embeddings().num_embeddings

@@ -3,8 +3,8 @@
 body = b'{"data": [{"index": 1, "embedding": [0, 1]}, {"index": 0, "embedding": [1, 0]}]}'
 vectors_of(body, texts=2, most_dimensions=16)   # [[1, 0], [0, 1]]
 
-What stands in an answer is a stranger's: it is counted before it is parsed, read as UTF-8 whatever its headers say, and
-quoted by its beginning.
+An answer is untrusted: it is counted before it is parsed, read as UTF-8 whatever its headers say, and quoted by its
+beginning.
 """
 
 from __future__ import annotations

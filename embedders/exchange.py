@@ -5,7 +5,7 @@
         # Answer(status=200, headers=..., body=b'{"data": ...}')
 
 A time limit of a socket starts anew with each byte, so a server that sends one now and then would never meet it: a
-request that takes too long is cancelled as a whole. Redirects are not followed, cookies are not kept, and no key is
+request that takes too long is cancelled as a whole. Redirects are not followed, cookies are not stored, and no key is
 looked for in a .netrc. Proxies are those of the environment.
 """
 

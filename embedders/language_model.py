@@ -46,18 +46,11 @@ class LanguageModelEmbedder:
             model: Path of a folder, or name on the Hugging Face hub.
             output_tokens: Tokens that the model writes, m.
             top_k: Logits seen of each of them; null: all, 0: none, but the text alone.
-            revision: Branch, tag or commit on the hub.
             max_tokens: Texts are cut after so many tokens; null: as many as the model has positions for.
-            device: "auto" is a GPU where there is one.
-            trust_remote_code: Whether the model may run code that comes with it.
+            revision, device, trust_remote_code: As of ``TransformerEmbedder``.
         """
-        self.name = model
-        self._output_tokens = output_tokens
-        self._top_k = top_k
-        self._revision = revision
-        self._max_tokens = max_tokens
-        self._device = device
-        self._trust_remote_code = trust_remote_code
+        self.name, self._revision, self._device, self._trust_remote_code = model, revision, device, trust_remote_code
+        self._output_tokens, self._top_k, self._max_tokens = output_tokens, top_k, max_tokens
 
     @cached_property
     def observation(self) -> Observation:

@@ -12,15 +12,11 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import limits
 from errors import InputError
 
-# What transformers and sentence-transformers raise for files that are not what they should be: one may ask for a
-# library that is not there (a quantizer, a kernel), or hold more than tensors.
-UNUSABLE = (OSError, ValueError, ImportError, UnpicklingError)
 _TIMEOUT_SECONDS = 10.0
 _DESCRIBING = ("*.json", "*.txt", "*.model", "*.py", "*.jinja", "*.vocab")
 _WEIGHTS = ("*.safetensors", "*.bin")
@@ -43,7 +39,7 @@ class ModelFiles:
 
     @property
     def identity(self) -> str:
-        """What can be told apart by this can give other vectors: the commit, or a hash of the files."""
+        """The commit, or a hash of the files: where it is the same, so are the vectors."""
         return f"{self.name}@{self.commit}" if self.commit else folder_hash(self.folder)
 
     def with_weights(self) -> Path:

@@ -12,7 +12,7 @@ A row, for m output tokens of a vocabulary of V:
     the text alone  m token ids
 
 Ids are written as float32, which is exact below 2**24. The output is greedy: its ids are the places of the highest
-logits, and it goes on for m tokens even where the model says that the text has ended.
+logits, and has m tokens even where the model says that the text has ended.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from embedders.base import DType, fingerprint_of, resolve_device
-from embedders.model_files import UNUSABLE, ModelFiles, locate, read_json
+from embedders.loading import loading
+from embedders.model_files import ModelFiles, locate, read_json
 from errors import InputError
 
 _ARGUMENTS = {"model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"}
@@ -37,25 +38,14 @@ class SentenceTransformerEmbedder:
         device: str = "auto",
         trust_remote_code: bool = False,
     ) -> None:
-        """Nothing is looked for or loaded before it is needed.
+        """Nothing is looked for or loaded before it is needed; the arguments are those of ``TransformerEmbedder``.
 
         Args:
-            model: Path of a folder, or name on the Hugging Face hub.
-            normalize: Whether vectors are divided by their L2 norm; None does as the pipeline does.
-            revision: Branch, tag or commit on the hub.
-            prefix: Put before each text, such as "query: ".
-            dtype: Of the weights and the computation; vectors are float32 all the same.
-            max_tokens: Longer texts are cut, special tokens included; None takes the pipeline's own limit.
-            device: "auto" is a GPU where there is one.
-            trust_remote_code: Whether the model may run code that comes with it.
+            normalize: None does as the pipeline does.
+            max_tokens: None takes the pipeline's own limit.
         """
-        self._model = model
-        self._normalize = normalize
-        self._revision = revision
-        self._prefix = prefix
-        self._dtype = dtype
-        self._max_tokens = max_tokens
-        self._device = device
+        self._model, self._revision, self._prefix, self._normalize = model, revision, prefix, normalize
+        self._dtype, self._max_tokens, self._device = dtype, max_tokens, device
         self._trust_remote_code = trust_remote_code
 
     @cached_property
@@ -118,10 +108,8 @@ class SentenceTransformerEmbedder:
         if not self._trust_remote_code:
             _check_arguments(folder)
         from sentence_transformers import SentenceTransformer
-        from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
-        disable_progress_bar()
-        try:
+        with loading(f"embedder.model={self._model} cannot be loaded from {folder}"):
             model = SentenceTransformer(
                 str(folder),
                 device=str(resolve_device(self._device)),
@@ -129,10 +117,6 @@ class SentenceTransformerEmbedder:
                 local_files_only=not self._trust_remote_code,
                 model_kwargs={"dtype": getattr(torch, self._dtype)},
             )
-        except UNUSABLE as error:
-            raise InputError(f"embedder.model={self._model} cannot be loaded from {folder}: {error}") from error
-        finally:
-            enable_progress_bar()
         model.max_seq_length = self.max_tokens
         if self._normalize is False:
             from sentence_transformers.models import Normalize

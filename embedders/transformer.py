@@ -17,14 +17,13 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from embedders.base import DType, fingerprint_of, resolve_device
-from embedders.model_files import UNUSABLE, ModelFiles, locate
+from embedders.loading import batches_of, loading
+from embedders.model_files import ModelFiles, locate
 from errors import InputError
 
 Pooling = Literal["mean", "cls", "pooler", "last"]
 
-# Padding included, in one forward pass: on a CPU more gains nothing, a GPU wants to be kept busy.
-_TOKENS_AT_ONCE = {"cpu": 1024}
-_TOKENS_AT_ONCE_ELSEWHERE = 32768
+_TOKENS_AT_ONCE = 32768  # of a GPU, which wants to be busy
 
 
 class _Loaded(NamedTuple):
@@ -61,14 +60,9 @@ class TransformerEmbedder:
             device: "auto" is a GPU where there is one.
             trust_remote_code: Whether the model may run code that comes with it.
         """
-        self._model = model
-        self._pooling: Pooling = pooling
-        self._normalize = normalize
-        self._revision = revision
         self.name, self.prefix = model, prefix
-        self._dtype = dtype
-        self._max_tokens = max_tokens
-        self._device = device
+        self._revision, self._pooling, self._normalize = revision, pooling, normalize
+        self._dtype, self._max_tokens, self._device = dtype, max_tokens, device
         self._trust_remote_code = trust_remote_code
 
     @cached_property
@@ -111,9 +105,8 @@ class TransformerEmbedder:
         )
         lengths = [len(ids) for ids in encoded["input_ids"]]
         if not all(lengths):
-            raise InputError(f"text {lengths.index(0)} of the batch has no token, so {self._model} cannot embed it")
-        budget = _TOKENS_AT_ONCE.get(loaded.model.device.type, _TOKENS_AT_ONCE_ELSEWHERE)
-        for chosen in _pieces(lengths, budget):
+            raise InputError(f"text {lengths.index(0)} of the batch has no token, so {self.name} cannot embed it")
+        for chosen in batches_of(lengths, loaded.model.device, _TOKENS_AT_ONCE):
             batch = {name: [values[position] for position in chosen] for name, values in encoded.items()}
             vectors[chosen] = self._forward(loaded, batch)
         return vectors
@@ -162,23 +155,21 @@ class TransformerEmbedder:
         if self._pooling == "pooler":
             pooled: Tensor | None = output.get("pooler_output")
             if pooled is None:
-                raise InputError(f"embedder.pooling=pooler: {self._model} has no pooler layer; valid: mean, cls, last")
+                raise InputError(f"embedder.pooling=pooler: {self.name} has no pooler layer; valid: mean, cls, last")
             return pooled
         weights = mask.unsqueeze(-1).to(torch.float32)
         return (hidden.float() * weights).sum(dim=1) / weights.sum(dim=1)
 
     @cached_property
     def _files(self) -> ModelFiles:
-        return locate(self._model, self._revision)
+        return locate(self.name, self._revision)
 
     @cached_property
     def _config(self) -> Any:
         from transformers import AutoConfig
 
-        try:
+        with loading(f"embedder.model={self.name}: its configuration cannot be read"):
             return AutoConfig.from_pretrained(self._files.folder, trust_remote_code=self._trust_remote_code)
-        except UNUSABLE as error:
-            raise InputError(f"embedder.model={self._model}: its configuration cannot be read: {error}") from error
 
     @cached_property
     def _loaded(self) -> _Loaded:
@@ -188,19 +179,13 @@ class TransformerEmbedder:
 
     def _load(self) -> _Loaded:
         from transformers import AutoModel, AutoModelForTextEncoding, AutoTokenizer
-        from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
         folder = self._checked(self._files.with_weights())
         kind = AutoModelForTextEncoding if self._config.is_encoder_decoder else AutoModel
         trust = self._trust_remote_code
-        disable_progress_bar()
-        try:
+        with loading(f"embedder.model={self.name} cannot be loaded from {folder}"):
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)
             model = kind.from_pretrained(folder, dtype=getattr(torch, self._dtype), trust_remote_code=trust)
-        except UNUSABLE as error:
-            raise InputError(f"embedder.model={self._model} cannot be loaded from {folder}: {error}") from error
-        finally:
-            enable_progress_bar()
         if tokenizer.pad_token is None:  # padding is masked, so any token will do
             tokenizer.pad_token = tokenizer.eos_token
         return _Loaded(tokenizer, model.eval().requires_grad_(False).to(resolve_device(self._device)))
@@ -208,13 +193,3 @@ class TransformerEmbedder:
     def _checked(self, folder: Path) -> Path:
         """A place for a subclass to look at the files before they are loaded."""
         return folder
-
-
-def _pieces(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Positions of texts of ``lengths`` tokens, shortest first, in pieces of at most ``budget`` tokens with padding."""
-    pieces: list[list[int]] = []
-    for position in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if not pieces or (len(pieces[-1]) + 1) * lengths[position] > budget:
-            pieces.append([])
-        pieces[-1].append(position)
-    return pieces

@@ -129,8 +129,8 @@ class RelaxedEncoder:
     def _around(self) -> tuple[list[int], list[int]]:
         """The ids before and after every input."""
         tokenizer = self.embedder.tokenizer
-        piece: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
+        text: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
         whole: list[int] = tokenizer("a")["input_ids"]
-        at = next(place for place in range(len(whole)) if whole[place : place + len(piece)] == piece)
+        at = next(place for place in range(len(whole)) if whole[place : place + len(text)] == text)
         prefix: list[int] = tokenizer(self.embedder.prefix, add_special_tokens=False)["input_ids"]
-        return [*whole[:at], *prefix], whole[at + len(piece) :]
+        return [*whole[:at], *prefix], whole[at + len(text) :]

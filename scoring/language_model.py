@@ -15,20 +15,19 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pickle import UnpicklingError
 from typing import Annotated, Any, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from embedders.base import resolve_device
+from embedders.loading import batches_of, loading
 from errors import InputError
 from metrics.scored import Likelihood
 
 WINDOW = 1024  # tokens, where the model has room for more
-# Tokens in one forward pass, padding included: each needs a row of logits over the vocabulary.
-_TOKENS_AT_ONCE = {"cpu": 1024}
-_TOKENS_AT_ONCE_ELSEWHERE = 8192
+_TOKENS_AT_ONCE = 8192  # on a GPU: each needs a row of logits over the vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +66,10 @@ class PerplexityModel:
         """
         distinct = sorted(set(texts))
         windows = [window for place, text in enumerate(distinct) for window in self._windows(place, text)]
-        windows.sort(key=lambda window: len(window.ids))
         sums: list[list[float]] = [[] for _ in distinct]
-        for batch in self._batches(windows):
+        lengths = [len(window.ids) for window in windows]
+        for places in batches_of(lengths, self._loaded.model.device, _TOKENS_AT_ONCE):
+            batch = [windows[place] for place in places]
             for window, value in zip(batch, self._forward(batch), strict=True):
                 sums[window.place].append(value)
         counts = [0] * len(distinct)
@@ -91,17 +91,6 @@ class PerplexityModel:
                 yield _Window(place, ids[begin:end], done - begin)
                 done = end
 
-    def _batches(self, windows: Sequence[_Window]) -> Iterator[list[_Window]]:
-        budget = _TOKENS_AT_ONCE.get(self._loaded.model.device.type, _TOKENS_AT_ONCE_ELSEWHERE)
-        batch: list[_Window] = []
-        for window in windows:  # shortest first: the next one is the longest of its batch
-            if batch and (len(batch) + 1) * len(window.ids) > budget:
-                yield batch
-                batch = []
-            batch.append(window)
-        if batch:
-            yield batch
-
     @torch.inference_mode()
     def _forward(self, batch: Sequence[_Window]) -> list[float]:
         """Summed log probability of what counts in each window."""
@@ -120,28 +109,21 @@ class PerplexityModel:
     @cached_property
     def _loaded(self) -> _Loaded:
         from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
-        disable_progress_bar()
-        try:
+        with loading(
+            f"scoring.language_model.model={self.model}: no causal language model that can be loaded: neither a folder "
+            "with a model and its tokenizer, nor in the hub's cache on this machine, nor on the hub, or the hub cannot "
+            "be reached"
+        ):
             ours: dict[str, Any] = {"revision": self.revision, "trust_remote_code": False}  # else it asks on stdin
             config = AutoConfig.from_pretrained(self.model, **ours)
             tokenizer = AutoTokenizer.from_pretrained(self.model, **ours)
             model = AutoModelForCausalLM.from_pretrained(self.model, config=config, dtype=torch.float32, **ours)
-        except (OSError, ValueError, ImportError, UnpicklingError) as error:  # ValueError: not a causal language model
-            raise InputError(
-                f"scoring.language_model.model={self.model}: no causal language model that can be loaded: neither a "
-                "folder with a model and its tokenizer, nor in the hub's cache on this machine, nor on the hub, or the "
-                f"hub cannot be reached ({str(error).strip().splitlines()[0]})"
-            ) from error
-        finally:
-            enable_progress_bar()
         room = int(getattr(config, "max_position_embeddings", 0) or WINDOW)
         if self.window is not None and self.window > room:
             raise InputError(f"scoring.language_model.window={self.window}: {self.model} has room for {room} tokens")
         start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-        device = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
-        model = model.eval().requires_grad_(False).to(device)
+        model = model.eval().requires_grad_(False).to(resolve_device(self.device))
         return _Loaded(tokenizer, model, self.window or min(WINDOW, room), [] if start is None else [start])
 
 

@@ -64,7 +64,7 @@ class ScoringModels:
         self._cache_dir: Path | None = None
 
     def connect(self, cache_dir: Path) -> None:
-        """Tell where the vectors of the second embedder are kept, beside those of the attacked one."""
+        """Set the cache of the second embedder: that of the attacked one."""
         self._cache_dir = cache_dir
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Personal data that can be told from its form alone, found without a model: scoring/tagger=patterns.
+"""Personal data that its form alone identifies, found without a model: scoring/tagger=patterns.
 
     Recognisers().tag(["mail ada@example.org by 3 May 2021"])
     # [(Span(5, 20, "EMAIL"), Span(24, 34, "DATE"))]

@@ -4,21 +4,22 @@
     # ["Two men cook."]
 
 An attack that was trained on one language writes that language, whatever its target is in. Any encoder-decoder model
-whose tokenizer and configuration say how it begins and ends will do; one that must be told the target language in its
-input gets it by ``prefixes``.
+whose tokenizer and configuration say how it begins and ends will do; one that reads the target language from
+its input gets it by ``prefixes``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pickle import UnpicklingError
 from typing import Annotated, Any, NamedTuple
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import Field, PositiveInt
 
-from errors import InputError, did_you_mean
+from embedders.base import resolve_device
+from embedders.loading import loading
+from errors import did_you_mean
 
 # Tokens in one batch, padding included; beams come on top.
 _TOKENS_AT_ONCE = {"cpu": 1024}
@@ -124,23 +125,17 @@ class Translator:
         if language in self._loaded:
             return self._loaded[language]
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-        from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
         name = self.models[language]
-        disable_progress_bar()
-        try:
+        with loading(
+            f"scoring.translation.models.{language}={name}: no encoder-decoder model that can be loaded: neither a "
+            "folder with a model and its tokenizer, nor in the hub's cache on this machine, nor on the hub, or the hub "
+            "cannot be reached"
+        ):
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
             model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32, trust_remote_code=False)
-        except (OSError, ValueError, ImportError, UnpicklingError) as error:  # ValueError: not an encoder-decoder
-            raise InputError(
-                f"scoring.translation.models.{language}={name}: no encoder-decoder model that can be loaded: neither a "
-                "folder with a model and its tokenizer, nor in the hub's cache on this machine, nor on the hub, or the "
-                f"hub cannot be reached ({str(error).strip().splitlines()[0]})"
-            ) from error
-        finally:
-            enable_progress_bar()
-        device = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
-        self._loaded[language] = _Loaded(tokenizer, model.eval().requires_grad_(False).to(device))
+        model = model.eval().requires_grad_(False).to(resolve_device(self.device))
+        self._loaded[language] = _Loaded(tokenizer, model)
         return self._loaded[language]
 
 

@@ -1,4 +1,4 @@
-"""A file of somebody else's, read in a process of its own: what it does to its reader ends that process alone.
+"""An untrusted file, read in a process of its own: what it does to its reader ends that process alone.
 
     child = Child("mine.index", open_index, ["mine.index"], imports=["faiss"], limits=limits_for(size))
     child.opened                   # what open_index("mine.index") said first, a JSON value
@@ -95,7 +95,7 @@ class Child:
         self.name, self.limits = name, limits
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 -- open as long as the process
         environment = {key: os.environ[key] for key in _KEPT if key in os.environ} | _SMALL
-        # -P: what lies in the current directory, which may be a stranger's, is not imported
+        # -P: nothing is imported from the current directory, which may be untrusted
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", _CODE, str(_ROOT)], env=environment, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self._said,
