@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from hydra.utils import instantiate
+from omegaconf import OmegaConf
 
+import configuration
 from embedders.base import Embedder
 from embedders.minilm import MiniLM
 from embedders.model_files import folder_hash
@@ -338,7 +339,8 @@ PUBLISHED = {
 def test_every_config_builds_its_embedder_without_loading_it(path: Path) -> None:
     text = path.read_text()
     assert text.startswith("# ")
-    config = yaml.safe_load(text)
+    composed = configuration.compose("train", ["attack=geia", f"embedder={path.stem}"]).embedder
+    config: Any = OmegaConf.to_container(composed, resolve=True)
     assert config["device"] == "auto"
     if path.stem == "minilm":
         assert isinstance(instantiate(config, _convert_="all"), Embedder)
