@@ -1,11 +1,11 @@
-"""Compare runs: one table of figures with 95 % intervals, and paired differences where the test texts are the same.
+"""Compare runs: one table of metrics with 95 % intervals, and paired differences where the test texts are the same.
 
 Runs that differ in nothing but their seeds stand there as their mean and standard deviation, and below one by one.
 
     python compare.py runs/a runs/b runs/b/evaluations/beam1       # writes measuring.md and measuring.html
     python compare.py runs/* metrics=token_f1,entity_recovery output=tables/words reference=runs/a
     python compare.py runs/* x=parameters                          # charts over the number of parameters alone
-    python compare.py runs/*/evaluations/* columns=data            # a table a figure: runs down, data sets across
+    python compare.py runs/*/evaluations/* columns=data            # a table a metric: runs down, data sets across
 
 Any directories that hold metrics.json and predictions.jsonl: a run, or one of its evaluations.
 
@@ -14,7 +14,7 @@ Any directories that hold metrics.json and predictions.jsonl: a run, or one of i
     reference   the first directory                 what the others are compared with
     x           all that the runs differ in         training_texts, parameters, embedded_words or corpus_similarity: the
                                                     charts' axis
-    columns     figures of one table                data: a table a figure, with a column for each data set
+    columns     metrics of one table                data: a table a metric, with a column for each data set
     resamples   2000                                bootstrap resamples, at least 1,000
     seed        0                                   of the resampling
     trust       nothing                             modules of metrics of your own that the runs name
@@ -119,7 +119,7 @@ def compare(settings: Settings) -> None:
         )
         drawn = side_by_side(compared, settings.metrics) + charts(compared, settings.metrics, settings.x)
     page, text = (settings.output.with_name(settings.output.name + ending) for ending in (".html", ".md"))
-    lead = f"{len(entries)} runs and evaluations, each figure with its 95 % interval over the choice of the test texts."
+    lead = f"{len(entries)} runs and evaluations, each metric with its 95 % interval over the choice of the test texts."
     write_markdown(text, found)
     write_page(page, found, drawn, lead)
     print_tables(found)  # a reader such as head may close the pipe

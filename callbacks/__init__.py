@@ -1,1 +1,1 @@
-"""What happens around training and evaluation: predictions, scores, the report."""
+"""Lightning callbacks and loggers: what is written, shown and scored around training and evaluation."""

@@ -1,4 +1,4 @@
-"""The nearest-neighbour baseline on the same test examples, written to baseline.json beside a run's own figures."""
+"""The nearest-neighbour baseline on the same test examples, written to baseline.json beside a run's own metrics."""
 
 from __future__ import annotations
 

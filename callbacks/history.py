@@ -25,7 +25,8 @@ _LARGEST = 1e300
 class History(Callback):
     """Appends a line every ``every_n_steps`` steps and after each validation.
 
-    The seconds are those of training, earlier sessions of a resumed run included.
+    Lightning's CSVLogger is no substitute: it deletes its file when a run is resumed, knows no time, and is not there
+    with ``logger=wandb``. The seconds are those of training, earlier sessions of a resumed run included.
     """
 
     def __init__(self, directory: str, every_n_steps: PositiveInt = 20) -> None:

@@ -26,7 +26,8 @@ log = logging.getLogger("train")
 class TerminalBar(TQDMProgressBar):
     """Lightning's bar where there is a terminal: one over all planned steps instead of one an epoch, one for the test.
 
-    In a file it would be thousands of lines. Validation has no bar of its own.
+    In a file it would be thousands of lines. Validation has no bar of its own. Lightning's own bars know epochs alone,
+    so they cannot say when a training of so many steps or minutes will end.
 
     Args:
         refresh_rate: Test batches between two drawings.
@@ -117,7 +118,9 @@ class TerminalBar(TQDMProgressBar):
 
 
 class Pace(Callback):
-    """Logs the pace of training and testing: after ``first_seconds``, then ever less often, down to ``every_seconds``.
+    """Logs the pace of training and testing: after ``first_seconds``, then less and less often: each ``every_seconds``.
+
+    Lightning's ThroughputMonitor sends rates to loggers, of training batches of one size, and estimates no time left.
 
     The time left is what the past pace makes of the work to come: of the steps, epochs or minutes that end a training,
     whichever comes first, and of the batches of a test, whose texts come in no order of length. Batches that a killed
@@ -146,16 +149,9 @@ class Pace(Callback):
             return
         loss = trainer.callback_metrics.get("train/loss")
         steps, progress = planned_steps(trainer), own_progress(trainer)
-        parts = [
-            *([f"{progress:.0%}".replace("%", " %")] if progress else []),
-            f"step {trainer.global_step:,}{f' of {steps:,}' if steps else ''} (epoch {trainer.current_epoch})",
-            _rate(self.texts, elapsed),
-            *([] if loss is None else [f"loss {loss.item():.3f}"]),
-            *self._left(self._training_left(trainer, elapsed)),
-            *_memory(pl_module.device),
-        ]
-        if trainer.is_global_zero:
-            log.info("training: %s", ", ".join(parts), extra=_beside_bar(trainer))
+        done = f"step {trainer.global_step:,}{f' of {steps:,}' if steps else ''} (epoch {trainer.current_epoch})"
+        rate = _rate(self.texts, elapsed) if loss is None else f"{_rate(self.texts, elapsed)}, loss {loss.item():.3f}"
+        _say(trainer, "training", progress, done, rate, self._training_left(trainer, elapsed), pl_module.device)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock."""
@@ -181,15 +177,8 @@ class Pace(Callback):
             return
         total = int(trainer.num_test_batches[dataloader_idx])
         left = self.spent / self.worked * (total - batch_idx - 1)
-        parts = [
-            f"{(batch_idx + 1) / total:.0%}".replace("%", " %"),
-            f"{batch_idx + 1:,} of {total:,} batches",
-            _rate(self.texts, self.spent),
-            *self._left(left),
-            *_memory(pl_module.device),
-        ]
-        if trainer.is_global_zero:
-            log.info("testing: %s", ", ".join(parts), extra=_beside_bar(trainer))
+        done, rate = f"{batch_idx + 1:,} of {total:,} batches", _rate(self.texts, self.spent)
+        _say(trainer, "testing", (batch_idx + 1) / total, done, rate, left, pl_module.device)
 
     def _start(self) -> None:
         self.began = self.told = time.monotonic()
@@ -213,14 +202,18 @@ class Pace(Callback):
             left.append(clock.time_remaining() or 0.0)
         return min(left, default=None)
 
-    def _left(self, seconds: float | None) -> list[str]:
-        return [] if seconds is None else [f"about {duration(seconds)} left"]
 
-
-def _beside_bar(trainer: Trainer) -> dict[str, bool]:
-    """Of a line: on a terminal with a bar, which says the same, it is for the log alone."""
-    bar = trainer.progress_bar_callback
-    return {"for_log_alone": isinstance(bar, TerminalBar) and bar.is_enabled}
+def _say(
+    trainer: Trainer, what: str, progress: float, done: str, rate: str, left: float | None, device: torch.device
+) -> None:
+    """Log a line on rank 0; on a terminal with a bar, which says the same, it is for the log alone."""
+    if trainer.is_global_zero:
+        share = f"{progress:.0%}".replace("%", " %") if progress else ""
+        time_left = "" if left is None else f"about {duration(left)} left"
+        parts = [part for part in (share, done, rate, time_left, _memory(device)) if part]
+        bar = trainer.progress_bar_callback
+        beside_bar = isinstance(bar, TerminalBar) and bar.is_enabled
+        log.info("%s: %s", what, ", ".join(parts), extra={"for_log_alone": beside_bar})
 
 
 def _rate(texts: int, seconds: float) -> str:
@@ -228,6 +221,6 @@ def _rate(texts: int, seconds: float) -> str:
     return f"{rate:,.0f} texts a second" if rate >= 10 else f"{rate:.1f} texts a second"
 
 
-def _memory(device: torch.device) -> list[str]:
+def _memory(device: torch.device) -> str:
     """The most that was in use on a GPU so far; nothing on the CPU."""
-    return [f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB of GPU memory"] if device.type == "cuda" else []
+    return f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB of GPU memory" if device.type == "cuda" else ""

@@ -100,9 +100,9 @@ class Predictions(Callback):
             write_json(self.directory / layout.DESCRIPTIONS, described)
 
     def _log(self, trainer: Trainer) -> None:
-        figures = {f"test/{name}": value for name, value in self.metrics.items() if isinstance(value, int | float)}
+        values = {f"test/{name}": value for name, value in self.metrics.items() if isinstance(value, int | float)}
         for logger in trainer.loggers:
-            logger.log_metrics(figures, step=trainer.global_step)
+            logger.log_metrics(values, step=trainer.global_step)
             if isinstance(logger, WandbLogger):
                 columns = ["index", "reference", "prediction", "cosine"]
                 logger.log_table(

@@ -1,4 +1,4 @@
-"""The files of a run, read and checked: whatever is wrong is told with the file, the line and the field."""
+"""The files of a run, read and checked: errors name the file, the line and the field."""
 
 from __future__ import annotations
 

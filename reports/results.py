@@ -43,7 +43,7 @@ class Searched(BaseModel):
 
 class Row(BaseModel):
     """A line of predictions.jsonl; ``spans`` are (start, end, label) in characters of the reference. ``given`` is what
-    a baseline without vectors was told. Ids are there where a language model's input was attacked."""
+    a baseline without vectors started from. Ids are there where a language model's input was attacked."""
 
     index: int
     reference: str
@@ -58,23 +58,23 @@ class Row(BaseModel):
     search: Searched | None = None
 
 
-def _drawable(value: float | None) -> float | None:
+def _finite(value: float | None) -> float | None:
     """A number that a chart has a place for: the loss of a training that diverges is NaN."""
     return value if value is not None and abs(value) < 1e150 else None
 
 
-_Drawn = Annotated[float | None, AfterValidator(_drawable)]
+_Finite = Annotated[float | None, AfterValidator(_finite)]
 
 
 class Moment(BaseModel):
     """A line of history.jsonl; ``seconds`` since the start of training."""
 
     step: Annotated[int, Field(ge=0, le=2**53)]
-    epoch: _Drawn = None
-    seconds: _Drawn = None
-    train_loss: _Drawn = None
-    val_loss: _Drawn = None
-    learning_rate: _Drawn = None
+    epoch: _Finite = None
+    seconds: _Finite = None
+    train_loss: _Finite = None
+    val_loss: _Finite = None
+    learning_rate: _Finite = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,8 +152,8 @@ def _cosines(
 ) -> tuple[list[float | None], list[float | None]]:
     """With the vectors that the attacker received, as it would compare them itself; and with those before a defense.
 
-    None where a limit cut the search short before the text had a vector; the first where the widths differ; the second
-    where no defense changed anything.
+    None where a limit cut the search short before the text had a vector; the first where the dimensions differ; the
+    second where no defense changed anything.
 
     Raises:
         QueryLimitError: The limit is reached with a prediction that was not cut short.
@@ -182,7 +182,7 @@ def _cosines(
 
 
 def cosines_at(done: Sequence[int], vectors: Tensor, targets: Tensor) -> list[float | None]:
-    """The cosine of each target (n, d) with the vector of its text; None where it has none, or one of another width."""
+    """The cosine of each target (n, d) with the vector of its text; None without one of its dimension."""
     found: list[float | None] = [None] * len(targets)
     if vectors.shape[-1] == targets.shape[-1]:
         for row, cosine in zip(done, cosine_rows(vectors, targets[list(done)]).tolist(), strict=True):

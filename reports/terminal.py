@@ -2,7 +2,7 @@
 
     console.print(plain(run.name))            # "[red]" stays as it is, and an escape sequence clears no screen
 
-Recovered text, names of runs and values of their configurations may be a stranger's.
+Recovered text, names of runs and values of their configurations may come from an untrusted run directory.
 """
 
 from __future__ import annotations

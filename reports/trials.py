@@ -22,19 +22,21 @@ from atomic_files import read_json, write_json
 from commands import command
 from errors import InputError
 from reports.files import read_lines, validated
+from reports.tables import Cell, Line, Table, print_values
 from reports.terminal import console, plain
 from reports.wording import measure, ordered
 from run_directory import layout
 
 TRIALS, T_TEST = "trials.json", "t_test.json"
-UNTESTED = {"examples", "queries", "queries_per_target", "seconds"}  # figures that are no results
+TITLE = "Two-sided unpaired t-test between trials (Welch); * p < 0.05, not corrected for many metrics"
+UNTESTED = {"examples", "queries", "queries_per_target", "seconds"}  # metrics that are no results
 
 # Differences and squares of larger ones have no place in JSON.
 _Number = Annotated[float, Field(ge=-1e150, le=1e150)]
 
 
 class Summary(BaseModel):
-    """What ``summary`` gives of a figure, read from a trials.json that may be somebody else's."""
+    """What ``summary`` gives of a metric, read from an untrusted trials.json."""
 
     mean: _Number | None
     standard_error: Annotated[_Number, Field(ge=0)] | None
@@ -57,8 +59,8 @@ def folder(output: Path, number: int) -> Path:
 
 def write_trials(output: Path, count: int) -> None:
     """Write trials.json from the metrics.json of ``count`` trials."""
-    figures = [read_json(folder(output, n) / layout.METRICS) for n in range(count)]
-    write_json(output / TRIALS, {key: summary([one[key] for one in figures]) for key in figures[0]})
+    metrics = [read_json(folder(output, n) / layout.METRICS) for n in range(count)]
+    write_json(output / TRIALS, {key: summary([one[key] for one in metrics]) for key in metrics[0]})
 
 
 def summary(values: Sequence[float | None]) -> dict[str, Any]:
@@ -91,10 +93,10 @@ def find(directory: Path, key: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A figure of two evaluations, and whether their trials differ.
+    """A metric of two evaluations, and whether their trials differ.
 
     Attributes:
-        key: Of the figure.
+        key: Of the metric.
         one: Mean of the first evaluation's trials, with its standard error.
         other: The same of the second.
         t: Welch's t; None where the trials of neither vary.
@@ -109,7 +111,7 @@ class Difference:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Difference]:
-    """Two-sided unpaired t-tests between the trials of two evaluations, a figure each, without correction for many.
+    """Two-sided unpaired t-tests between the trials of two evaluations, one a metric, without correction for many.
 
     Zhu et al. (2024) say unpaired and no more. This is Welch's form, which does not take the two variances for equal.
 
@@ -135,8 +137,6 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Differ
 
 def compare(one: Path, other: Path) -> None:
     """Print the differences between two evaluations with trials, and write them to t_test.json of the first."""
-    from rich.table import Table
-
     rows = differences(_read(one), _read(other))
     write_json(
         one / T_TEST,
@@ -145,20 +145,18 @@ def compare(one: Path, other: Path) -> None:
             **{row.key: {"difference": row.one[0] - row.other[0], "t": row.t, "p": row.p} for row in rows},
         },
     )
-    table = Table(title="Two-sided unpaired t-test between trials (Welch); * p < 0.05, not corrected for many figures")
-    table.add_column("figure")
-    for column in ("this", "the other", "difference", "p"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        cells = (f"{_digits(row.key, mean)} ± {error:.3g}" for mean, error in (row.one, row.other))
-        difference = row.one[0] - row.other[0]
-        shown = "no variance" if row.p is None else f"{row.p:.3g}{' *' if row.p < 0.05 else ''}"
-        table.add_row(plain(measure(row.key).title), *cells, _digits(row.key, difference), shown)
     out = console()
-    out.print(table)
+    print_values(Table(TITLE, ("metric", "this", "the other", "difference", "p"), tuple(map(_line, rows))), out)
     out.print(plain(f"this: {one}\nthe other: {other}"), soft_wrap=True)
     if _references(one) != _references(other):
         out.print(plain("NOTE: THE TWO WERE TESTED ON DIFFERENT TEXTS; a difference may be that of the texts."))
+
+
+def _line(row: Difference) -> Line:
+    means = (f"{_digits(row.key, mean)} ± {error:.3g}" for mean, error in (row.one, row.other))
+    p = "no variance" if row.p is None else f"{row.p:.3g}{' *' if row.p < 0.05 else ''}"
+    difference = _digits(row.key, row.one[0] - row.other[0])
+    return Line(measure(row.key).title, "", tuple(map(Cell, (*means, difference, p))))
 
 
 def _digits(key: str, value: float) -> str:

@@ -3,7 +3,7 @@
     warnings = check_space("mine.npy", vectors, ["a text of the run's test", ...], embedder, trusted=False)
 
 Vectors of another embedder, of another pooling, in another order of their numbers or of another length are read as
-fluent text that nobody wrote, or give figures that look like safety. So their lengths and directions are compared with
+fluent text that nobody wrote, or give metrics that look like safety. So their lengths and directions are compared with
 those of the run's own test texts. docs/audit.md has the measurements behind the bounds.
 """
 
@@ -22,7 +22,7 @@ FEWEST = 10  # rows below which directions say nothing
 LIKE = 0.3  # likeness of other text by the same embedder
 UNLIKE = 0.05  # likeness of another embedder's vectors
 LONGER = 1.5  # times that vectors may be longer or shorter: noise lengthens them a little
-TRUST = "; trust_vectors=true goes on all the same"
+TRUST = "; trust_vectors=true continues all the same"
 
 
 def check_space(name: str, vectors: Tensor, known: Sequence[str], embedder: CachedEmbedder, trusted: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the figures of a run are called, what they mean, and one true sentence about them."""
+"""What the metrics of a run are called, what they mean, and one sentence that sums them up."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from metrics.entity_recovery import EntityRecovery
 from metrics.scoring import text_metrics
 from metrics.token_inversion import Claims, FalseDiscovery, TokenExact, TokenLabelled, TokenPartial
 from reports.numbers import in_words, number, signed
-
-_LARGEST = 1e300  # of a number that is a figure; JSON may hold integers beyond any float
-
 
 MEASURES = (
     *(metric.description for metric in text_metrics()),
@@ -86,7 +83,7 @@ def difference(one: Description, mine: float | None, other: float | None) -> str
 def verdict(metrics: Mapping[str, object], baseline: Mapping[str, object] | None, texts: int) -> str:
     """What was read, in one sentence, and a second one on the nearest neighbour; true for any values and nulls.
 
-    ``texts`` is the number of predictions. Says nothing about a figure that is null. Whether the attack saw the texts
+    ``texts`` is the number of predictions. Says nothing about a metric that is null. Whether the attack saw the texts
     in training is not in a run directory, so the sentence does not claim that it did not.
     """
     exact, recall, entities = (number(metrics, key) for key in ("exact_match", "token_recall", "entity_recovery"))
@@ -102,14 +99,14 @@ def verdict(metrics: Mapping[str, object], baseline: Mapping[str, object] | None
         clauses.append(f"{in_words(entities)} of the labelled names, places and other entities were read")
     count = f"{texts:,} test text{'s' if texts != 1 else ''}"
     if not clauses:
-        return f"{count} {'were' if texts != 1 else 'was'} attacked; no figure of this run counts whole texts or words."
+        return f"{count} {'were' if texts != 1 else 'was'} attacked; no metric of this run counts whole texts or words."
     last = f", and {clauses[-1]}" if len(clauses) > 2 else f"; {clauses[-1]}" if len(clauses) == 2 else ""
     first = ", ".join(clauses[:-1]) if len(clauses) > 1 else clauses[0]
     return f"Of {count}, {first}{last}.{_neighbour(baseline, exact, recall)}"
 
 
 def _neighbour(baseline: Mapping[str, object] | None, exact: float | None, recall: float | None) -> str:
-    """The neighbour's figures, for those that the run itself has."""
+    """The neighbour's values of the metrics that the run itself has."""
     parts = []
     their_exact, their_recall = number(baseline, "exact_match"), number(baseline, "token_recall")
     if exact is not None and their_exact is not None:

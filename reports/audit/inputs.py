@@ -1,6 +1,6 @@
 """The true texts that an audit is given, held against the store before anything is read back.
 
-Texts beside the wrong vectors give figures that look like safety. So each is embedded and compared with the vector that
+Texts beside the wrong vectors give metrics that look like safety. So each is embedded and compared with the vector that
 it is said to belong to. vector_space.py does the same for the vectors themselves.
 """
 

@@ -179,9 +179,9 @@ def _settings(results: Sequence[Results], *, seeds: bool) -> list[str]:
             compared = [
                 values | {"seed": other.config.get("seed")} for values, other in zip(compared, alike, strict=True)
             ]
-        told = list(_differing("", compared))
+        differing = list(_differing("", compared))
         place = next(number for number, other in enumerate(alike) if other is one)
-        texts = [f"{name.rpartition('.')[2]}={_short(values[place])}" for name, values in told]
+        texts = [f"{name.rpartition('.')[2]}={_short(values[place])}" for name, values in differing]
         more = f" and {len(texts) - SHOWN_SETTINGS} more" if len(texts) > SHOWN_SETTINGS else ""
         found.append(", ".join(texts[:SHOWN_SETTINGS]) + more)
     return found

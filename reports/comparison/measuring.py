@@ -62,8 +62,8 @@ class Compared:
             texts are others.
         paired: Whether it was tested on the reference's texts.
         common: Number of test texts that both share.
-        drawn: Resampled values by metric and at last the value itself, (resamples + 1,) each; runs on the same texts
-            share their draws.
+        resampled: By metric, values of resampled texts and at last the value itself, (resamples + 1,) each; runs on the
+            same texts share their resamples.
     """
 
     entry: Entry
@@ -71,7 +71,7 @@ class Compared:
     differences: Mapping[str, Difference | None]
     paired: bool
     common: int
-    drawn: Mapping[str, Floats] = field(default_factory=dict)
+    resampled: Mapping[str, Floats] = field(default_factory=dict)
 
 
 def check_metrics(entries: Sequence[Entry], metrics: Sequence[str]) -> None:
@@ -104,13 +104,13 @@ def compare(entries: Sequence[Entry], metrics: Sequence[str], resamples: int, se
     check_metrics(entries, metrics)
     check_predictions(entries)
     sums = [_sums(entry, metrics) for entry in entries]
-    draws = [_draws(one, resamples, seed) for one in sums]
+    all_resampled = [_resampled(one, resamples, seed) for one in sums]
     texts = [entry.texts for entry in entries]
     compared: list[Compared] = []
-    for entry, own, drawn, read in zip(entries, sums, draws, texts, strict=True):
-        values = {key: _value(entry, key, own.get(key), drawn.get(key)) for key in metrics}
+    for entry, own, resampled, read in zip(entries, sums, all_resampled, texts, strict=True):
+        values = {key: _value(entry, key, own.get(key), resampled.get(key)) for key in metrics}
         # The resampled values are of predictions.jsonl, and so is the value of a difference.
-        kept = {key: np.append(drawn[key], own[key].value) for key in own}
+        kept = {key: np.append(resampled[key], own[key].value) for key in own}
         one = Compared(entry, values, {}, read == texts[0], len(read & texts[0]), kept)
         first = compared[0] if compared else one
         differences = {key: text_difference([one], [first], key) for key in metrics} if one.paired else {}
@@ -123,11 +123,11 @@ def text_difference(own: Sequence[Compared], reference: Sequence[Compared], key:
 
     None where a value is missing on either side.
     """
-    if any(key not in one.drawn for one in (*own, *reference)):
+    if any(key not in one.resampled for one in (*own, *reference)):
         return None
-    sides = [np.mean([one.drawn[key] for one in runs], axis=0) for runs in (own, reference)]
-    drawn = sides[0] - sides[1]
-    return _difference(float(drawn[-1]), drawn[:-1])
+    sides = [np.mean([one.resampled[key] for one in runs], axis=0) for runs in (own, reference)]
+    resampled = sides[0] - sides[1]
+    return _difference(float(resampled[-1]), resampled[:-1])
 
 
 def baseline_values(metrics: Mapping[str, Any], keys: Sequence[str]) -> dict[str, MetricValue]:
@@ -168,24 +168,24 @@ def _sums(entry: Entry, metrics: Sequence[str]) -> dict[str, Measured[Scored]]:
     return found
 
 
-def _draws(sums: Mapping[str, Measured[Scored]], resamples: int, seed: int) -> dict[str, Floats]:
-    """Resampled values, (resamples,) each: all metrics of a run share the draws."""
+def _resampled(sums: Mapping[str, Measured[Scored]], resamples: int, seed: int) -> dict[str, Floats]:
+    """Resampled values, (resamples,) each: all metrics of a run share the resamples."""
     if not sums:
         return {}
-    drawn = resampled_sums(np.hstack([one.parts for one in sums.values()]), resamples, seed)
+    resampled = resampled_sums(np.hstack([one.parts for one in sums.values()]), resamples, seed)
     found, start = {}, 0
     for key, one in sums.items():
         columns = one.parts.shape[1]
-        found[key] = one.metric.combine(drawn[:, start : start + columns])
+        found[key] = one.metric.combine(resampled[:, start : start + columns])
         start += columns
     return found
 
 
-def _value(entry: Entry, key: str, sums: Measured[Scored] | None, drawn: Floats | None) -> MetricValue:
+def _value(entry: Entry, key: str, sums: Measured[Scored] | None, resampled: Floats | None) -> MetricValue:
     value = number(entry.results.metrics, key)
-    if value is None or sums is None or drawn is None:
+    if value is None or sums is None or resampled is None:
         return MetricValue(value)
-    return MetricValue(value, sums.interval(drawn))
+    return MetricValue(value, sums.interval(resampled))
 
 
 def _wilson(percent: float, size: int) -> Interval:
@@ -193,8 +193,8 @@ def _wilson(percent: float, size: int) -> Interval:
     return Interval(100 * low, 100 * high)
 
 
-def _difference(value: float, drawn: Floats) -> Difference | None:
-    reach, p = interval(drawn), significance(drawn)
+def _difference(value: float, resampled: Floats) -> Difference | None:
+    reach, p = interval(resampled), significance(resampled)
     return None if reach is None or p is None or math.isnan(value) else Difference(value, reach, p)
 
 

@@ -187,9 +187,9 @@ def _differences(
     notes = []
     if "texts" in tests:
         notes.append(
-            "Both attacks are drawn with the same texts (paired bootstrap), so the interval is narrower than those of "
-            "the values suggest. It is over the test texts alone and does not cover the seed: a training with another "
-            "seed may differ by more. Several seeds on both sides are tested over the seeds instead."
+            "Both attacks are resampled with the same texts (paired bootstrap), so the interval is narrower than those "
+            "of the values suggest. It is over the test texts alone and does not cover the seed: a training with "
+            "another seed may differ by more. Several seeds on both sides are tested over the seeds instead."
         )
     if "seeds" in tests:
         notes.append(

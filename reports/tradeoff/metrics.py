@@ -1,7 +1,7 @@
 """The points of a sweep as metrics with intervals, each beside the undefended one; and one sentence on what they show.
 
 An interval is the 95 % percentile interval of a bootstrap over the attacked texts, or over the queries. All points are
-resampled with the same draws, so a change against the undefended point has an interval of its own, far narrower than
+resampled alike, so a change against the undefended point has an interval of its own, far narrower than
 those of the two values would suggest.
 """
 
@@ -111,11 +111,11 @@ def _value(
 ) -> DefendedValue:
     if measured is None or np.isnan(measured.value):
         return DefendedValue(None)
-    drawn = _resampled(measured, resamples, seed)
-    own = measured.interval(drawn)
+    resampled = _resampled(measured, resamples, seed)
+    own = measured.interval(resampled)
     if undefended is None or undefended is measured or np.isnan(undefended.value):
         return DefendedValue(measured.value, own)
-    change = interval(drawn - _resampled(undefended, resamples, seed))
+    change = interval(resampled - _resampled(undefended, resamples, seed))
     return DefendedValue(measured.value, own, measured.value - undefended.value, change)
 
 

@@ -2,7 +2,7 @@
 
     sweep = TradeOff(collection=BeirCollection("scifact"), points=["defense=none", "defense=noise defense.level=0.01"])
     bench = Bench(sweep, embedder, attack, HeldOut(sweep.collection.read()), training, models)
-    point, rows = bench.measure("noise", ["defense=noise"], build=Noise)        # figures, and texts
+    point, rows = bench.measure("noise", ["defense=noise"], build=Noise)        # metrics, and texts
 
 ``tradeoff.py`` runs the sweep, and keeps each point that is finished (``Finished``).
 """
@@ -32,10 +32,10 @@ from defenses.base import Defense
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from reports.numbers import evenly
-from reports.under_defense import Figures, ZeroFilled, read_texts
+from reports.under_defense import Metrics, ZeroFilled, read_texts
 from scoring.models import ScoringModels
 
-POINTS = "points"  # a folder of the output, for each finished point a .json of figures and a .jsonl of texts
+POINTS = "points"  # a folder of the output, for each finished point a .json of metrics and a .jsonl of texts
 
 
 class TradeOff:
@@ -82,8 +82,8 @@ class Point(BaseModel):
         name: Of the defense.
         overrides: As on the command line.
         width: Of its vectors at the attack's cut.
-        reconstruction: Figures as in metrics.json; empty where the vectors are wider than the attack takes.
-        retrieval: Figures of each query by the name of the search; None where nothing could be compared.
+        reconstruction: Metrics as in metrics.json; empty where the vectors are longer than the attack takes.
+        retrieval: Metrics of each query by the name of the search; None where nothing could be compared.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Finished:
 
     Args:
         folder: Where they are kept.
-        key: Hash of all that can change a figure of any point.
+        key: Hash of all that can change a metric of any point.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
@@ -121,7 +121,7 @@ class Finished:
             return None
 
     def keep(self, point: Point, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write a point; its figures last, so that a point is there with its texts or not at all."""
+        """Write a point; its metrics last, so that a point is there with its texts or not at all."""
         path = self.path(point.overrides)
         write_json_lines(path.with_suffix(".jsonl"), rows)
         write_file(path, point.model_dump_json(indent=1) + "\n")
@@ -188,12 +188,12 @@ class Bench:
         retrieval: dict[str, dict[str, list[float]] | None] = {}
         for cut in self.sweep.cuts:
             for defended in self.sweep.defended:
-                figures = self.indexes[cut].retrieve(defenses[cut], defended, self.sweep.similarity)
-                known = None if figures is None else {key: values.tolist() for key, values in figures.items()}
+                measured = self.indexes[cut].retrieve(defenses[cut], defended, self.sweep.similarity)
+                known = None if measured is None else {key: values.tolist() for key, values in measured.items()}
                 retrieval[search_name(cut, defended)] = known
         naive = ZeroFilled(defenses[self.cut], self.attack.dimension)
         rows: list[dict[str, Any]] = []
-        reconstruction: Figures = {}
+        reconstruction: Metrics = {}
         if naive.fits(self.embedder.dimension):
             rows, reconstruction = read_texts(self.attack, self.texts, naive, self.embedder, self.models, name)
         width = naive.defense.output_dimension(self.embedder.dimension)

@@ -451,7 +451,7 @@ def test_what_an_audit_refuses_is_not_inverted_either(
         (place.vectors * 3, "their median length is 3, but the run's embedder gives vectors of length 1"),
         (place.vectors[:3] * 3, "their median length is 3"),
     ):
-        with pytest.raises(InputError, match=f"{said}.*trust_vectors=true goes on all the same"):
+        with pytest.raises(InputError, match=f"{said}.*trust_vectors=true continues all the same"):
             inverted(place, tmp_path, vectors)
         assert not (tmp_path / "mine.npy.texts.jsonl").exists()
         assert said in place.refuse(f"vectors={tmp_path / 'mine.npy'}")
