@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import limits
 from errors import InputError
+from run_directory.config_file import parse_config
 
 Content = TypeVar("Content")
 Line = TypeVar("Line", bound=BaseModel)
@@ -29,6 +31,24 @@ def read_text(path: Path, most: int = limits.LARGEST_JSON) -> str:
         raise InputError(f"{path}: not UTF-8 (byte {error.start})") from error
     except IsADirectoryError as error:
         raise InputError(f"{path}: a directory, where a run has a file") from error
+
+
+def read_config(path: Path) -> tuple[str, dict[str, Any]]:
+    """The text of a configuration and its values, as they were written.
+
+    Raises:
+        InputError: The file is missing or holds something else.
+    """
+    content = read_text(path, limits.LARGEST_CONFIG)
+    try:
+        config = parse_config(content)
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: expected keys and values, found {type(config).__name__}")
+    return content, config
 
 
 def read_object(path: Path) -> dict[str, Any]:

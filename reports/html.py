@@ -6,6 +6,7 @@ Recovered text is hostile input: it reaches a page only through the autoescaping
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,29 @@ def macro(name: str, template: str = "report.html.jinja", **values: Any) -> Mark
 def charts_of(charts: Sequence[Chart]) -> Markup:
     """The charts beside one another; empty without any."""
     return macro("charts_of", charts=charts) if charts else Markup("")
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A large number of a page, over a gauge from 0 to 100.
+
+    Attributes:
+        title: What it is.
+        value: As it is written; None where it is not known.
+        note: What stands below it.
+        width: How far the gauge is filled; None without a gauge.
+        tick: Where a mark stands on the gauge.
+        reach: Start and length of an interval on the gauge.
+        explanation: For a pointer.
+    """
+
+    title: str
+    value: str | None
+    note: str
+    width: float | None = None
+    tick: float | None = None
+    reach: tuple[float, float] | None = None
+    explanation: str = ""
 
 
 def write_page(path: Path, **values: Any) -> None:

@@ -14,7 +14,7 @@ Keys that are not named here are left alone, apart from those of metrics.json, w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,14 +22,12 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter
 
-import limits
 from errors import InputError
 from metrics.description import Description
 from metrics.text import exact_match, sentence_bleu
 from metrics.tokens import recovered_words, token_overlap, words
-from reports.files import read_lines, read_object, read_text, validated
+from reports.files import read_config, read_lines, read_object, validated
 from run_directory import layout
-from run_directory.config_file import parse_config
 from run_directory.record import training_of
 from run_directory.resumption import changed_values, with_changes
 
@@ -127,9 +125,14 @@ class Results:
 
     def choice(self, group: str) -> str | None:
         """The name that was chosen in a config group, such as ``geia`` for ``attack``; None where it is not known."""
-        choices = self.config.get("choices")
-        name = choices.get(group) if isinstance(choices, dict) else None
+        name = chosen(self.config, group)
         return None if name is None else str(name)
+
+
+def chosen(config: Mapping[str, Any], group: str) -> Any:
+    """What was chosen in a config group; None where it is not known."""
+    choices = config.get("choices")
+    return choices.get(group) if isinstance(choices, dict) else None
 
 
 def read_results(run_dir: Path) -> Results:
@@ -139,15 +142,7 @@ def read_results(run_dir: Path) -> Results:
         InputError: A file is missing (baseline.json, analyses.json and history.jsonl may be) or broken; names it, and
             the line.
     """
-    config_text = read_text(run_dir / layout.CONFIG, limits.LARGEST_CONFIG)
-    try:
-        config = parse_config(config_text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{run_dir / layout.CONFIG}: not YAML: {' '.join(str(error).split())}") from error
-    except ValueError as error:
-        raise InputError(f"{run_dir / layout.CONFIG}: cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise InputError(f"{run_dir / layout.CONFIG}: expected keys and values, found {type(config).__name__}")
+    config_text, config = read_config(run_dir / layout.CONFIG)
     if changed := changed_values(run_dir):
         config = with_changes(config, run_dir)
         config_text += "\n# Resumed with:\n" + yaml.safe_dump(changed, sort_keys=False, allow_unicode=True)

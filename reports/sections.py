@@ -25,7 +25,7 @@ from reports.correction_chart import (
     story_table,
 )
 from reports.frequency_chart import frequency_charts
-from reports.html import charts_of, macro
+from reports.html import Tile, charts_of, macro
 from reports.language_table import is_of_language, language_table
 from reports.numbers import duration, evenly, number, shown
 from reports.results import Moment, Recovered, Results, by_quality, parts
@@ -47,18 +47,24 @@ def headline(results: Results) -> Markup:
         one = measure(key)
         full = 1.0 if one.kind == "cosine" else 100.0
         mine, other = number(results.metrics, key), number(results.baseline, key)
-        tiles.append(
-            {
-                "title": one.title,
-                "value": shown(one.kind, results.metrics.get(key)),
-                "applies": mine is not None,
-                "explanation": one.explanation,
-                "width": None if mine is None else round(100 * min(1.0, max(0.0, mine / full)), 1),
-                "tick": None if other is None else round(100 * min(1.0, max(0.0, other / full)), 1),
-                "other": None if other is None else shown(one.kind, other),
-            }
+        width, tick = (
+            None if value is None else round(100 * min(1.0, max(0.0, value / full)), 1) for value in (mine, other)
         )
-    return macro("headline", tiles=tiles, baseline=results.baseline is not None)
+        if mine is None:
+            note, tick = "does not apply to this run", None
+        elif other is not None:
+            note = Markup("nearest neighbour <strong>{}</strong>").format(shown(one.kind, other))
+        else:
+            note = "" if results.baseline is None else "no nearest neighbour value"
+        value = shown(one.kind, results.metrics.get(key))
+        tiles.append(Tile(one.title, value, note, width, tick, explanation=one.explanation))
+    note = (
+        "This run has no nearest neighbour baseline to compare with."
+        if results.baseline is None
+        else "The nearest neighbour is the training text whose vector lies closest to the attacked one: what a plain "
+        "look-up gives, without any learning."
+    )
+    return macro("tiles", tiles=tiles, note=note)
 
 
 def training(results: Results) -> Markup | None:

@@ -14,7 +14,7 @@ from reports.audit.findings import Audit, Exposed, Kind, Share, Tried
 from reports.audit.inputs import file_name
 from reports.audit.words import lead, limits
 from reports.charts import Chart, Row, Series, histogram, line_chart, row_chart
-from reports.html import charts_of, macro, write_page
+from reports.html import Tile, charts_of, macro, write_page
 from reports.numbers import DASH, counted, shown
 from reports.tables import Cell, Line, Table, print_values
 from reports.terminal import plain
@@ -93,26 +93,20 @@ def _tiles(audit: Audit) -> Markup:
         shares = [(kind.share, kind.total) for kind in audit.kinds if kind.share is not None]
         likely, most = sum(share.value * n for share, n in shares), sum(share.high * n for share, n in shares)
         note = "of those that have a form (cards, mail, ...)"
-        tile = _tile("Entities", None, f"up to {most:,.0f}; estimated to be right, {note}" if shares else note)
-        tiles.append({**tile, "value": f"{likely:,.0f}" if shares else None})
+        if shares:
+            note = f"up to {most:,.0f}; estimated to be right, {note}"
+        tiles.append(Tile("Entities", f"{likely:,.0f}" if shares else None, note))
     median = sorted(audit.cosines)[len(audit.cosines) // 2]
     note = "of recovered texts' vectors with the stored ones; 1 is equal"
-    gauge = {"value": f"{median:.2f}", "width": round(100 * max(0.0, median), 1)}
-    tiles.append(_tile("Median cosine", None, note) | gauge)
-    return macro("tiles", TEMPLATE, tiles=tiles, warnings=audit.warnings)
+    tiles.append(Tile("Median cosine", f"{median:.2f}", note, round(100 * max(0.0, median), 1)))
+    return macro("tiles", tiles=tiles, style="four", warnings=audit.warnings)
 
 
-def _tile(title: str, share: Share | None, note: str) -> dict[str, Any]:
+def _tile(title: str, share: Share | None, note: str) -> Tile:
     if share is None:
-        return {"title": title, "value": None, "width": None, "low": None, "span": None, "note": note}
-    return {
-        "title": title,
-        "value": share.shown,
-        "width": round(100 * share.value, 1),
-        "low": round(100 * share.low, 1),
-        "span": round(100 * (share.high - share.low), 1),
-        "note": f"{share.reach}; {note}",
-    }
+        return Tile(title, None, note)
+    width, low, span = (round(100 * part, 1) for part in (share.value, share.low, share.high - share.low))
+    return Tile(title, share.shown, f"{share.reach}; {note}", width, reach=(low, span))
 
 
 def _kinds(audit: Audit) -> Markup:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-import limits
+from atomic_files import read_json
 from errors import InputError
+from reports.files import read_config
 from reports.numbers import number
-from reports.results import Results, read_results
+from reports.results import Results, chosen, read_results
 from run_directory import layout
-from run_directory.config_file import parse_config
 
 COMPARED = ("attack", "defense", "embedder", "datamodule", "trainer")  # nodes of a config that can tell runs apart
 ALSO_COMPARED = ("scoring", "init_from")  # which make another setting, but are not shown
+KINDS = ("attack", "embedder", "datamodule", "defense")  # config groups in which alike runs agree
 SHOWN_SETTINGS = 3
 
 
@@ -144,14 +143,9 @@ def _labels(directories: Sequence[Path]) -> list[str]:
 
 
 def _record(directory: Path) -> dict[str, Any]:
+    """record.json; empty for a run of before or of another tool, whose parameters are not known."""
     path = directory / layout.RECORD
-    try:
-        record = json.loads(limits.text(path, limits.LARGEST_JSON))
-    except FileNotFoundError:  # a run of before, or of another tool: its parameters are not known
-        return {}
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON: {error}") from error
-    return record if isinstance(record, dict) else {}
+    return read_json(path) if path.is_file() else {}
 
 
 def _training_seconds(results: Results) -> float | None:
@@ -201,16 +195,11 @@ def _setting(results: Results) -> tuple[str, str] | None:
         return None
     parts = [
         {key: without_seeds(config.get(key)) for key in (*COMPARED, *ALSO_COMPARED)}
-        | {"choices": [_chosen(config, group) for group in ("attack", "embedder", "datamodule", "defense")]}
+        | {"choices": [chosen(config, group) for group in KINDS]}
         for config in (origin, results.config)
     ]
     first, second = (json.dumps(part, sort_keys=True, default=str) for part in parts)
     return first, second
-
-
-def _chosen(config: Mapping[str, Any], group: str) -> Any:
-    choices = config.get("choices")
-    return choices.get(group) if isinstance(choices, dict) else None
 
 
 def _seeds(results: Results) -> tuple[Any, Any]:
@@ -232,13 +221,7 @@ def _origin(results: Results) -> dict[str, Any] | None:
 
 
 def _config(directory: Path) -> dict[str, Any] | None:
-    try:
-        found = parse_config(limits.text(directory / layout.CONFIG, limits.LARGEST_CONFIG))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise InputError(f"{directory / layout.CONFIG}: cannot be read: {error}") from error
-    return found if isinstance(found, dict) else None
+    return read_config(directory / layout.CONFIG)[1] if (directory / layout.CONFIG).is_file() else None
 
 
 def _short(value: Any) -> str:
@@ -246,7 +229,7 @@ def _short(value: Any) -> str:
 
 
 def _kind(results: Results) -> list[str | None]:
-    return [results.choice(group) for group in ("attack", "embedder", "datamodule", "defense")]
+    return [results.choice(group) for group in KINDS]
 
 
 def _differing(name: str, values: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:

@@ -33,18 +33,17 @@ def tables(compared: Sequence[Compared], metrics: Sequence[str], resamples: int)
 def _of_settings(
     compared: Sequence[Compared], found: Sequence[Setting], metrics: Sequence[str], resamples: int
 ) -> Table:
-    defended = _is_defended(compared)
-    lines = [
-        _line(setting.runs[0], defended, metrics)
-        if len(setting.runs) == 1
-        else Line(
-            setting.label,
-            "; ".join(part for part in (setting.seeds, setting.runs[0].entry.apart) if part),
-            (*_mean_facts(setting, defended), *(spread_cell(key, setting.values[key]) for key in metrics)),
-        )
-        for setting in found
-    ]
-    baselines = _baselines(compared, metrics, defended)
+    names = _fact_names(compared)
+    lines = []
+    for setting in found:
+        if len(setting.runs) == 1:
+            lines.append(_line(setting.runs[0], names, metrics))
+        else:
+            below = "; ".join(part for part in (setting.seeds, setting.runs[0].entry.apart) if part)
+            facts = _mean_facts(setting)
+            values = (spread_cell(key, setting.values[key]) for key in metrics)
+            lines.append(Line(setting.label, below, (*(Cell(facts[name]) for name in names), *values)))
+    baselines = _baselines(compared, metrics, names)
     notes = [
         f"Below a value, its 95 % interval over {_tested(compared)} test texts: {resamples:,} bootstrap resamples of "
         "the texts, percentiles; of exact matches, Wilson's. It does not tell how another training run would do.",
@@ -59,32 +58,33 @@ def _of_settings(
             "Nearest neighbour: the training text with the closest vector. A run keeps its metrics and not its texts, "
             "so it has no bootstrap; python train.py attack=nearest_neighbor makes a run with intervals of it."
         )
-    facts = _fact_names(defended)
-    columns = ("run", *facts, *(measure(key).title for key in metrics))
+    warnings = tuple(_warnings(compared))
     return Table(
-        "Runs side by side", columns, (*lines, *baselines), len(facts), tuple(_warnings(compared)), tuple(notes)
+        "Runs side by side", _columns(names, metrics), (*lines, *baselines), len(names), warnings, tuple(notes)
     )
 
 
 def _seed_by_seed(compared: Sequence[Compared], several: Sequence[Compared], metrics: Sequence[str]) -> Table:
     """Each run of a setting that has several seeds, with its intervals over the test texts."""
-    defended = _is_defended(compared)
-    facts = _fact_names(defended)
-    lines = tuple(_line(one, defended, metrics) for one in several)
-    return Table("Seed by seed", ("run", *facts, *(measure(key).title for key in metrics)), lines, len(facts))
+    names = _fact_names(compared)
+    lines = tuple(_line(one, names, metrics) for one in several)
+    return Table("Seed by seed", _columns(names, metrics), lines, len(names))
 
 
-def _line(one: Compared, defended: bool, metrics: Sequence[str]) -> Line:
-    cells = (*_facts(one.entry, defended), *(value_cell(key, one.values[key]) for key in metrics))
+def _columns(names: Sequence[str], metrics: Sequence[str]) -> tuple[str, ...]:
+    return ("run", *names, *(measure(key).title for key in metrics))
+
+
+def _line(one: Compared, names: Sequence[str], metrics: Sequence[str]) -> Line:
+    facts = _facts(one.entry)
+    cells = (*(Cell(facts[name]) for name in names), *(value_cell(key, one.values[key]) for key in metrics))
     return Line(one.entry.label, one.entry.settings, cells)
 
 
-def _is_defended(compared: Sequence[Compared]) -> bool:
-    return any(one.entry.defense not in ("none", "unknown") for one in compared)
-
-
-def _fact_names(defended: bool) -> list[str]:
-    return ["attack", "parameters", "embedder", "data", *(["defense"] if defended else []), "training", "queries"]
+def _fact_names(compared: Sequence[Compared]) -> list[str]:
+    """The columns that say what a run is; that of the defense only where there is one."""
+    defended = any(one.entry.defense not in ("none", "unknown") for one in compared)
+    return [name for name in _facts(compared[0].entry) if name != "defense" or defended]
 
 
 def _warnings(compared: Sequence[Compared]) -> list[str]:
@@ -109,31 +109,27 @@ def _tested(compared: Sequence[Compared]) -> str:
     return f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
 
 
-def _facts(entry: Entry, defended: bool) -> tuple[Cell, ...]:
-    return (
-        Cell(entry.attack),
-        Cell(shown("size", entry.parameters)),
-        Cell(entry.embedder),
-        Cell(entry.data),
-        *([Cell(entry.defense)] if defended else []),
-        Cell(shown("seconds", entry.training_seconds)),
-        Cell(shown("count", entry.results.metrics.get("queries"))),
-    )
+def _facts(entry: Entry) -> dict[str, str]:
+    return {
+        "attack": entry.attack,
+        "parameters": shown("size", entry.parameters),
+        "embedder": entry.embedder,
+        "data": entry.data,
+        "defense": entry.defense,
+        "training": shown("seconds", entry.training_seconds),
+        "queries": shown("count", entry.results.metrics.get("queries")),
+    }
 
 
-def _mean_facts(setting: Setting, defended: bool) -> tuple[Cell, ...]:
+def _mean_facts(setting: Setting) -> dict[str, str]:
     """What the runs of a setting share, and the means of their training times and queries."""
     entries = [one.entry for one in setting.runs]
     time = spread([entry.training_seconds for entry in entries]).mean
     asked = spread([number(entry.results.metrics, "queries") for entry in entries]).mean
-    return (
-        *_facts(entries[0], defended)[:-2],
-        Cell(shown("seconds", time)),
-        Cell(shown("count", asked)),
-    )
+    return _facts(entries[0]) | {"training": shown("seconds", time), "queries": shown("count", asked)}
 
 
-def _baselines(compared: Sequence[Compared], metrics: Sequence[str], defended: bool) -> list[Line]:
+def _baselines(compared: Sequence[Compared], metrics: Sequence[str], names: Sequence[str]) -> list[Line]:
     """A line for each different baseline: runs on the same vectors and texts share theirs."""
     lines: dict[tuple[Cell, ...], Line] = {}
     for one in compared:
@@ -141,16 +137,8 @@ def _baselines(compared: Sequence[Compared], metrics: Sequence[str], defended: b
             found = baseline_values(one.entry.results.baseline, metrics)
             if any(_same(other, one, found) for other in compared):
                 continue  # the nearest neighbour is one of the runs, and has intervals there
-            cells = (
-                Cell(DASH),
-                Cell(DASH),
-                Cell(one.entry.embedder),
-                Cell(one.entry.data),
-                *([Cell(one.entry.defense)] if defended else []),
-                Cell(DASH),
-                Cell("0"),
-                *(value_cell(key, found[key]) for key in metrics),
-            )
+            facts = _facts(one.entry) | {"attack": DASH, "parameters": DASH, "training": DASH, "queries": "0"}
+            cells = (*(Cell(facts[name]) for name in names), *(value_cell(key, found[key]) for key in metrics))
             lines.setdefault(cells, Line("nearest neighbour", f"baseline of {one.entry.label}", cells))
     return [*lines.values()]
 
@@ -200,8 +188,7 @@ def _differences(
         "p: two-sided, of no difference, for each metric alone; coloured where it is below .05. Seeds of one setting "
         "are not tested against each other."
     )
-    columns = ("run", *(measure(key).title for key in metrics))
-    return Table(f"Difference to {reference.label}", columns, tuple(lines), notes=tuple(notes))
+    return Table(f"Difference to {reference.label}", _columns((), metrics), tuple(lines), notes=tuple(notes))
 
 
 def _difference_cell(key: str, found: Difference | None, resamples: int, seeds: bool) -> Cell:
