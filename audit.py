@@ -1,4 +1,4 @@
-"""What a vector store gives away: a sample of it and a finished run in, a page for its owner out.
+"""What a vector store discloses: a sample of it and a finished run in, a page for its owner out.
 
     python audit.py run=<dir> vectors=mine.npy                      # <run>/audits/<time>/audit.html and audit.json
     python audit.py run=<dir> vectors=chroma:db texts=truth.jsonl   # measured where true texts are known
@@ -30,7 +30,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     """Open the run and the store -> check -> defend -> read back -> evaluate -> write."""
     from datamodules.vector_stores.sampling import open_store, sample_store
     from defenses.threat import threat_of
-    from reports.audit.defenses import Rows, prepare
+    from reports.audit.defenses import AuditRows, prepare
     from reports.audit.evaluation import evaluate
     from reports.audit.inputs import check_truths, read_truths
     from reports.audit.page import VALUES, print_audit, write_audit
@@ -64,7 +64,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
         truths, more = check_truths(truths, sample, service, config, settings.trust_vectors)
         warnings += more
     known_vectors = service.embed(references, "scoring")
-    own = Rows(known_vectors, [row.index for row in rows], truths_of(rows))
+    own = AuditRows(known_vectors, [row.index for row in rows], truths_of(rows))
     trials = prepare(tried, sample, truths, own, settings.defense_limit)
 
     attack = session.restored_attack(oracle, width, settings.ckpt_path)

@@ -110,7 +110,7 @@ def grouped_bars(title: str, names: Sequence[str], groups: Sequence[Bars], x_lab
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class NamedValue:
     """A named value of ``row_chart``: how it is written, and its interval where it has one."""
 
     name: str
@@ -119,7 +119,7 @@ class Row:
     interval: Point | None = None
 
 
-def row_chart(title: str, rows: Sequence[Row], *, shares: bool = False) -> Markup:
+def row_chart(title: str, rows: Sequence[NamedValue], *, shares: bool = False) -> Markup:
     """A line for each of several named values with their intervals, in the order given.
 
     Args:

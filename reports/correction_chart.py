@@ -41,7 +41,7 @@ _Number = Annotated[float, Field(ge=-1e150, le=1e150, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=-(2**53), le=2**53)]
 
 
-class Row(BaseModel):
+class StepScores(BaseModel):
     """One beam width and step of corrections.json."""
 
     beams: _Count
@@ -59,10 +59,10 @@ class Corrections(BaseModel):
     """corrections.json."""
 
     examples: int
-    table: list[Row] = Field(min_length=1)
+    table: list[StepScores] = Field(min_length=1)
 
 
-class Round(BaseModel):
+class CorrectedRound(BaseModel):
     """What stood for a text after a step."""
 
     step: _Count
@@ -77,10 +77,10 @@ class Corrected(BaseModel):
     index: int
     beams: int
     reference: str
-    rounds: list[Round] = Field(min_length=1)
+    rounds: list[CorrectedRound] = Field(min_length=1)
 
 
-class Hypotheses(BaseModel):
+class HypothesisCosines(BaseModel):
     """Cosines of a set of training hypotheses with their targets, counted between ``edges``."""
 
     exact: _Number
@@ -88,16 +88,16 @@ class Hypotheses(BaseModel):
     edges: list[_Number]
 
     @model_validator(mode="after")
-    def _fit(self) -> Hypotheses:
+    def _fit(self) -> HypothesisCosines:
         if len(self.edges) != len(self.cosines) + 1 or sorted(set(self.edges)) != self.edges:
             raise ValueError(f"{len(self.cosines)} counts need one more edge than that, each above the one before")
         return self
 
 
-_HYPOTHESES = TypeAdapter(Hypotheses)
+_HYPOTHESES = TypeAdapter(HypothesisCosines)
 
 
-def correction_curves(table: Sequence[Row]) -> list[Chart]:
+def correction_curves(table: Sequence[StepScores]) -> list[Chart]:
     """BLEU over the steps, exact match over queries, BLEU over time; a curve a beam width."""
     beam_widths = sorted({row.beams for row in table})[: charts.COLOURS]
     found = []
@@ -122,7 +122,7 @@ def correction_curves(table: Sequence[Row]) -> list[Chart]:
 def correction_table(found: Corrections) -> Table:
     """A line a beam width and step; values are coloured where they differ from the line before."""
     lines = []
-    before: Row | None = None
+    before: StepScores | None = None
     for row in found.table:
         cells = []
         for name, _, kind in COLUMNS:

@@ -16,7 +16,7 @@ from run_directory import layout
 FILE = "threshold.json"
 
 
-class Point(BaseModel):
+class Threshold(BaseModel):
     """One threshold on the validation text; 0 to 1, no precision where nothing is named."""
 
     threshold: float
@@ -29,7 +29,7 @@ class Thresholds(BaseModel):
     """The chosen threshold, and what all of them give."""
 
     threshold: float
-    curve: list[Point]
+    curve: list[Threshold]
 
 
 def threshold_charts(run_dir: Path) -> list[charts.Chart]:

@@ -92,7 +92,7 @@ def find(directory: Path, key: str) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TrialDifference:
     """A metric of two evaluations, and whether their trials differ.
 
     Attributes:
@@ -110,7 +110,7 @@ class Difference:
     p: float | None
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Difference]:
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[TrialDifference]:
     """Two-sided unpaired t-tests between the trials of two evaluations, one a metric, without correction for many.
 
     Zhu et al. (2024) say unpaired and no more. This is Welch's form, which does not take the two variances for equal.
@@ -131,7 +131,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Differ
         if any(error > 0 for _, error in means):
             result = ttest_ind(pair[0]["values"], pair[1]["values"], equal_var=False)
             t, p = (float(value) if math.isfinite(value) else None for value in (result.statistic, result.pvalue))
-        found.append(Difference(key, means[0], means[1], t, p))
+        found.append(TrialDifference(key, means[0], means[1], t, p))
     return found
 
 
@@ -152,7 +152,7 @@ def compare(one: Path, other: Path) -> None:
         out.print(plain("NOTE: THE TWO WERE TESTED ON DIFFERENT TEXTS; a difference may be that of the texts."))
 
 
-def _line(row: Difference) -> Line:
+def _line(row: TrialDifference) -> Line:
     means = (f"{_digits(row.key, mean)} ± {error:.3g}" for mean, error in (row.one, row.other))
     p = "no variance" if row.p is None else f"{row.p:.3g}{' *' if row.p < 0.05 else ''}"
     difference = _digits(row.key, row.one[0] - row.other[0])

@@ -24,7 +24,7 @@ from errors import InputError
 from examples import Example
 from metrics import calibration
 from reports.audit.entity_kinds import leaks
-from reports.audit.findings import Reading, Share, Tried, Truth
+from reports.audit.findings import AuditedShare, Reading, Tried, Truth
 from reports.audit.reading import StoreReader
 from reports.numbers import evenly
 from reports.under_defense import ZeroFilled
@@ -34,7 +34,7 @@ COMPARED_TOGETHER = 512  # rows whose similarities with all others are held at o
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class AuditRows:
     """Vectors (n, d), their positions, and their true texts where they are known."""
 
     vectors: Tensor
@@ -51,7 +51,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Defended:
-    """Rows of the store and the run's own test texts under one defense, as the attacker receives them.
+    """AuditRows of the store and the run's own test texts under one defense, as the attacker receives them.
 
     Attributes:
         dimension: Of the defended vectors, before shorter ones were filled up.
@@ -78,8 +78,8 @@ class Trials:
     """
 
     chosen: list[int]
-    rows: Rows
-    known: Rows
+    rows: AuditRows
+    known: AuditRows
     defended: Mapping[str, Defended]
 
 
@@ -87,7 +87,7 @@ def prepare(
     defenses: Mapping[str, Defense],
     sample: Sample,
     truths: Mapping[int, Truth],
-    known: Rows,
+    known: AuditRows,
     limit: int,
 ) -> Trials:
     """Apply each defense to the same rows: those of known truth where there are any, evenly over them.
@@ -98,8 +98,8 @@ def prepare(
     truth = [truths.get(place) for place in sample.positions]
     chosen = list(evenly([row for row, one in enumerate(truth) if one is not None] or list(range(len(truth))), limit))
     own = list(evenly(range(len(known.truths)), limit))
-    rows = Rows(sample.vectors[chosen], [sample.positions[row] for row in chosen], [truth[row] for row in chosen])
-    others = Rows(known.vectors[own], [known.positions[row] for row in own], [known.truths[row] for row in own])
+    rows = AuditRows(sample.vectors[chosen], [sample.positions[row] for row in chosen], [truth[row] for row in chosen])
+    others = AuditRows(known.vectors[own], [known.positions[row] for row in own], [known.truths[row] for row in own])
     found = {}
     for name, defense in defenses.items():
         try:
@@ -109,7 +109,7 @@ def prepare(
     return Trials(chosen, rows, others, found)
 
 
-def defend(defense: Defense, rows: Rows, known: Rows) -> Defended:
+def defend(defense: Defense, rows: AuditRows, known: AuditRows) -> Defended:
     """Fit a defense to the rows, and apply it to both; before hours of reading.
 
     Raises:
@@ -127,7 +127,7 @@ def defend(defense: Defense, rows: Rows, known: Rows) -> Defended:
 
 
 def try_defense(
-    name: str, vectors: Defended, rows: Rows, known: Rows, reader: StoreReader, readable: float, part: str
+    name: str, vectors: Defended, rows: AuditRows, known: AuditRows, reader: StoreReader, readable: float, part: str
 ) -> Tried:
     """Read both under a defense, and compare.
 
@@ -152,7 +152,7 @@ def try_defense(
 
 def summary(
     name: str,
-    rows: Rows,
+    rows: AuditRows,
     read: Sequence[Reading],
     known: Sequence[Reading],
     reader: StoreReader,
@@ -167,28 +167,28 @@ def summary(
         name=name,
         readable=share(read, known, readable),
         exact=share(read, known, None) if reader.kind == "sequence" else None,
-        entities=Share.of([hit for found in hits.values() for hit in found]),
+        entities=AuditedShare.of([hit for found in hits.values() for hit in found]),
         cosine=statistics.fmean(one.cosine for one in read),
         neighbours=kept,
         dimension=dimension,
     )
 
 
-def share(read: Sequence[Reading], known: Sequence[Reading], readable: float | None) -> Share | None:
+def share(read: Sequence[Reading], known: Sequence[Reading], readable: float | None) -> AuditedShare | None:
     """The share of texts that were read well enough (``readable``: word F1 in percent), or word for word (None).
 
     Measured where the truth of any row is known, else estimated from ``known``; None where neither can be done.
     """
-    measured = Share.of([was_read(one, readable) for one in read if one.f1 is not None])
+    measured = AuditedShare.of([was_read(one, readable) for one in read if one.f1 is not None])
     return measured or estimated(read, known, readable)
 
 
-def estimated(read: Sequence[Reading], known: Sequence[Reading], readable: float | None) -> Share | None:
+def estimated(read: Sequence[Reading], known: Sequence[Reading], readable: float | None) -> AuditedShare | None:
     """The share without truth; None where too few texts are known to learn from."""
     if len(known) < calibration.SMALLEST:
         return None
     learned = calibrate(known, readable)
-    return Share.estimated(learned.share([one.cosine for one in read]), len(read))
+    return AuditedShare.estimated(learned.share([one.cosine for one in read]), len(read))
 
 
 def calibrate(known: Sequence[Reading], readable: float | None) -> calibration.Calibration:
@@ -204,7 +204,7 @@ def was_read(reading: Reading, readable: float | None) -> bool:
 
 
 def neighbours_kept(vectors: Tensor, defended: Tensor) -> float:
-    """Share of each row's nearest rows, by cosine, that are so under a defense too: (n, d), (n, k) -> 0 to 1.
+    """AuditedShare of each row's nearest rows, by cosine, that are so under a defense too: (n, d), (n, k) -> 0 to 1.
 
     A stand-in for search where nobody has queries: rows that were found together still are.
     """

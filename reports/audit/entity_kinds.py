@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from examples import Span
 from metrics.entities import recovered_entities, span_text
-from reports.audit.findings import Kind, Reading, Share, Truth
+from reports.audit.findings import AuditedShare, Kind, Reading, Truth
 from reports.audit.reading import Known
 from scoring.taggers import Tagger
 
@@ -20,7 +20,7 @@ from scoring.taggers import Tagger
 def leaked(truths: Sequence[Truth], readings: Sequence[Reading], *, ordered: bool) -> list[Kind]:
     """Of each kind of entity in the true texts, the share that was read; the most frequent kinds first."""
     hits = leaks(truths, readings, ordered=ordered)
-    kinds = [Kind(label, len(found), Share.of(found)) for label, found in hits.items()]
+    kinds = [Kind(label, len(found), AuditedShare.of(found)) for label, found in hits.items()]
     return sorted(kinds, key=lambda kind: (-kind.total, kind.label))
 
 
@@ -45,7 +45,7 @@ def suspected(readings: Sequence[Reading], known: Known, tagger: Tagger, *, orde
     totals: dict[str, int] = defaultdict(int)
     for _, value in _values(readings, tagger, [None] * len(readings)):
         totals[value[0]] += 1
-    kinds = [Kind(label, total, Share.of(right[label])) for label, total in totals.items()]
+    kinds = [Kind(label, total, AuditedShare.of(right[label])) for label, total in totals.items()]
     return sorted(kinds, key=lambda kind: (-kind.total, kind.label))
 
 

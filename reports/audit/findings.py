@@ -1,6 +1,6 @@
 """What an audit of a vector store finds: plain values, from which audit.json and the page are made.
 
-    audit.readable                  # Share(value=.41, low=.37, high=.45, measured=False, rows=2000)
+    audit.readable                  # AuditedShare(value=.41, low=.37, high=.45, measured=False, rows=2000)
     audit.rows[0]                   # the most exposed row: id, cosine, probability, text
 
 All shares run from 0 to 1, as their intervals (95 %) do.
@@ -18,7 +18,7 @@ from reports.numbers import interval, shown
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class AuditedShare:
     """A share with its interval, and whether it was measured on true texts or estimated without."""
 
     value: float
@@ -38,12 +38,12 @@ class Share:
         return interval("share", (self.low, self.high))
 
     @classmethod
-    def of(cls, hits: Sequence[bool]) -> Share | None:
+    def of(cls, hits: Sequence[bool]) -> AuditedShare | None:
         """Measured: the share of ``hits``, Wilson's interval; None where there are none."""
         return cls.counted(sum(hits), len(hits))
 
     @classmethod
-    def counted(cls, read: int, total: int) -> Share | None:
+    def counted(cls, read: int, total: int) -> AuditedShare | None:
         """Measured: ``read`` of ``total``; None of nothing."""
         if not total:
             return None
@@ -51,7 +51,7 @@ class Share:
         return cls(read / total, found.low, found.high, total, True)
 
     @classmethod
-    def estimated(cls, estimate: Estimate, rows: int) -> Share:
+    def estimated(cls, estimate: Estimate, rows: int) -> AuditedShare:
         """What a calibration gives for so many rows."""
         return cls(estimate.value, estimate.interval.low, estimate.interval.high, rows, False)
 
@@ -114,7 +114,7 @@ class Kind:
 
     label: str
     total: int
-    share: Share | None
+    share: AuditedShare | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +123,18 @@ class Tried:
 
     Attributes:
         name: As the user wrote it, ``none`` for the rows as they are.
-        readable: Share of rows that this attacker still reads; None where it cannot take the vectors at all.
+        readable: AuditedShare of rows that this attacker still reads; None where it cannot take the vectors at all.
         exact: The same, word for word; None too where words have no order.
-        entities: Share of the true texts' entities that it reads; None without any.
+        entities: AuditedShare of the true texts' entities that it reads; None without any.
         cosine: Mean, of the recovered text's vector with the undefended one.
-        neighbours: Share of a row's ten nearest neighbours among these rows that are still among its ten nearest.
+        neighbours: AuditedShare of a row's ten nearest neighbours among these rows that are still among its ten nearest.
         dimension: Of the defended vectors.
     """
 
     name: str
-    readable: Share | None
-    exact: Share | None
-    entities: Share | None
+    readable: AuditedShare | None
+    exact: AuditedShare | None
+    entities: AuditedShare | None
     cosine: float | None
     neighbours: float
     dimension: int
@@ -150,7 +150,7 @@ class Audit:
         sampled: Rows that were read.
         dimension: Of the vectors.
         run: The attacker's directory, and what it is: attack, embedder, data.
-        readable: Share of readable rows; None where it can be neither measured nor estimated.
+        readable: AuditedShare of readable rows; None where it can be neither measured nor estimated.
         exact: The same, word for word.
         estimated: What was estimated without truth, beside what was measured; empty where nothing was measured.
         threshold: Word F1 in percent from which a text counts as readable.
@@ -175,9 +175,9 @@ class Audit:
     threshold: float
     masked: bool
     tagged: str
-    readable: Share | None = None
-    exact: Share | None = None
-    estimated: dict[str, Share] = field(default_factory=dict)
+    readable: AuditedShare | None = None
+    exact: AuditedShare | None = None
+    estimated: dict[str, AuditedShare] = field(default_factory=dict)
     rows: list[Exposed] = field(default_factory=list)
     cosines: list[float] = field(default_factory=list)
     known: list[float] = field(default_factory=list)
@@ -189,11 +189,11 @@ class Audit:
     warnings: list[str] = field(default_factory=list)
 
     @property
-    def entities(self) -> Share | None:
-        """Share of the true texts' entities that were read, of any kind; None where it was not measured."""
+    def entities(self) -> AuditedShare | None:
+        """AuditedShare of the true texts' entities that were read, of any kind; None where it was not measured."""
         known = [kind for kind in self.kinds if kind.share is not None] if self.measured else []
         read = sum(round(kind.share.value * kind.total) for kind in known if kind.share is not None)
-        return Share.counted(read, sum(kind.total for kind in known))
+        return AuditedShare.counted(read, sum(kind.total for kind in known))
 
     @property
     def measured(self) -> bool:

@@ -10,10 +10,10 @@ from markupsafe import Markup
 
 from atomic_files import write_json
 from reports import terminal
-from reports.audit.findings import Audit, Exposed, Kind, Share, Tried
+from reports.audit.findings import Audit, AuditedShare, Exposed, Kind, Tried
 from reports.audit.inputs import file_name
 from reports.audit.words import lead, limits
-from reports.charts import Chart, Row, Series, histogram, line_chart, row_chart
+from reports.charts import Chart, NamedValue, Series, histogram, line_chart, row_chart
 from reports.html import Tile, charts_of, macro, write_page
 from reports.numbers import DASH, counted, shown
 from reports.tables import Cell, Line, Table, print_values
@@ -102,7 +102,7 @@ def _tiles(audit: Audit) -> Markup:
     return macro("tiles", tiles=tiles, style="four", warnings=audit.warnings)
 
 
-def _tile(title: str, share: Share | None, note: str) -> Tile:
+def _tile(title: str, share: AuditedShare | None, note: str) -> Tile:
     if share is None:
         return Tile(title, None, note)
     width, low, span = (round(100 * part, 1) for part in (share.value, share.low, share.high - share.low))
@@ -141,7 +141,7 @@ def _kinds_table(columns: tuple[str, ...], kinds: list[Kind]) -> Table:
     return Table("", columns, tuple(lines))
 
 
-def _cell(share: Share | None, of: str = "") -> Cell:
+def _cell(share: AuditedShare | None, of: str = "") -> Cell:
     return Cell(DASH) if share is None else Cell(share.shown, (share.reach + of,))
 
 
@@ -193,11 +193,13 @@ def _tried_table(audit: Audit, notes: tuple[str, ...] = ()) -> Table:
 
 def _defenses(audit: Audit) -> Markup:
     read = [
-        Row(one.name, f"{100 * one.readable.value:.0f} %", one.readable.value, (one.readable.low, one.readable.high))
+        NamedValue(
+            one.name, f"{100 * one.readable.value:.0f} %", one.readable.value, (one.readable.low, one.readable.high)
+        )
         for one in audit.tried
         if one.readable is not None
     ]
-    kept = [Row(one.name, f"{100 * one.neighbours:.0f} %", one.neighbours) for one in audit.tried]
+    kept = [NamedValue(one.name, f"{100 * one.neighbours:.0f} %", one.neighbours) for one in audit.tried]
     charts = []
     if read:
         chart = row_chart("Readable share by defense", read, shares=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from errors import InputError
-from reports.charts import COLOURS, Chart, Row, Series, line_chart, row_chart, scatter
+from reports.charts import COLOURS, Chart, NamedValue, Series, line_chart, row_chart, scatter
 from reports.comparison.entries import Entry
 from reports.comparison.measuring import Compared
 from reports.comparison.seeds import means, settings
@@ -67,7 +67,7 @@ def side_by_side(compared: Sequence[Compared], metrics: Sequence[str]) -> list[C
             value, interval = run.values[key].value, run.values[key].interval
             if value is not None:
                 name = run.entry.label + ("" if run.paired else " (other texts)")
-                rows.append(Row(name, shown(one.kind, value), value, interval))
+                rows.append(NamedValue(name, shown(one.kind, value), value, interval))
         if len(rows) > 1:
             note = "A dot a run, with its 95 % interval over the test texts where it has one."
             found.append((one.title, row_chart(f"{one.title}, run by run", rows), note))

@@ -9,13 +9,13 @@ from itertools import groupby
 from markupsafe import Markup
 
 from reports.svg import Frame, dot, line, padded, path, text
-from reports.tradeoff.metrics import DefendedValue, Measured, chief
+from reports.tradeoff.metrics import DefendedValue, MeasuredPoint, chief
 
 WIDTH, HEIGHT = 680.0, 400.0
 NEAR = 13.0  # units between dots whose numbers would stand on one another
 
 
-def tradeoff_chart(measured: Sequence[Measured], search: str, y_name: str) -> Markup:
+def tradeoff_chart(measured: Sequence[MeasuredPoint], search: str, y_name: str) -> Markup:
     """SVG of the points that have both metrics; at least the undefended one does.
 
     Dots carry their number in the table; those of one defense are joined in the order of the sweep, and thin lines are

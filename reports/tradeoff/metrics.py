@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics import base
+from metrics.base import Measured
 from metrics.retrieval import Ndcg
 from metrics.scored import Scored
 from metrics.scoring import text_metrics
@@ -62,7 +62,7 @@ class DefendedValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredPoint:
     """A point with its intervals: ``read`` by key of metrics.json, ``found`` NDCG@10 by name of the search."""
 
     point: Point
@@ -72,23 +72,23 @@ class Measured:
 
 def with_intervals(
     points: Sequence[tuple[Point, Sequence[Mapping[str, Any]]]], resamples: int, seed: int = 0
-) -> list[Measured]:
+) -> list[MeasuredPoint]:
     """DefendedValues of each point and its rows of texts; the first point is the undefended one."""
     metrics = [metric for metric in text_metrics() if metric.description.key in READ]
     read = [
-        {m.description.key: base.Measured.of(m, scored) if scored else None for m in metrics}
+        {m.description.key: Measured.of(m, scored) if scored else None for m in metrics}
         for scored in (_scored(rows) for _, rows in points)
     ]
     found = [
         {
-            name: None if one is None else base.Measured(Ndcg(), Ndcg.known(one[RETRIEVED]))
+            name: None if one is None else Measured(Ndcg(), Ndcg.known(one[RETRIEVED]))
             for name, one in point.retrieval.items()
         }
         for point, _ in points
     ]
     first = points[0][0]
     return [
-        Measured(
+        MeasuredPoint(
             point,
             {key: _value(read[place][key], read[0][key], resamples, seed) for key in READ},
             {name: _value(found[place][name], found[0][name], resamples, seed) for name in first.retrieval},
@@ -107,7 +107,7 @@ def _scored(rows: Sequence[Mapping[str, Any]]) -> list[Scored]:
 
 
 def _value(
-    measured: base.Measured[Any] | None, undefended: base.Measured[Any] | None, resamples: int, seed: int
+    measured: Measured[Any] | None, undefended: Measured[Any] | None, resamples: int, seed: int
 ) -> DefendedValue:
     if measured is None or np.isnan(measured.value):
         return DefendedValue(None)
@@ -119,16 +119,16 @@ def _value(
     return DefendedValue(measured.value, own, measured.value - undefended.value, change)
 
 
-def _resampled(measured: base.Measured[Any], resamples: int, seed: int) -> Floats:
+def _resampled(measured: Measured[Any], resamples: int, seed: int) -> Floats:
     return measured.metric.combine(resampled_sums(measured.parts, resamples, seed))
 
 
-def chief(measured: Sequence[Measured]) -> str:
+def chief(measured: Sequence[MeasuredPoint]) -> str:
     """The metric of reconstruction that is drawn: BLEU, or word F1 of an attack that names words in no order."""
     return "bleu" if measured[0].point.reconstruction.get("bleu") is not None else "token_f1"
 
 
-def sentence(measured: Sequence[Measured], search: str, names: Mapping[str, str]) -> str:
+def sentence(measured: Sequence[MeasuredPoint], search: str, names: Mapping[str, str]) -> str:
     """What the plot shows: how many defenses lower what is read, how many of them also what is found.
 
     A defense "lowers" a metric where the whole interval of the change lies below zero.
@@ -139,11 +139,11 @@ def sentence(measured: Sequence[Measured], search: str, names: Mapping[str, str]
         names: Of metrics, by key.
     """
     key = chief(measured)
-    base, others = measured[0], [one for one in measured[1:] if one.read[key].value is not None]
+    undefended, others = measured[0], [one for one in measured[1:] if one.read[key].value is not None]
     name, kind = names[key], "score" if key == "bleu" else "percent"
     opening = (
-        f"Undefended, the attack reads texts at {_with(base.read[key], kind, name)} and the search reaches "
-        f"{_with(base.found[search], 'cosine', 'NDCG@10')}"
+        f"Undefended, the attack reads texts at {_with(undefended.read[key], kind, name)} and the search reaches "
+        f"{_with(undefended.found[search], 'cosine', 'NDCG@10')}"
     )
     compared = [one for one in others if one.found[search].value is not None]
     if not compared:
@@ -191,11 +191,11 @@ def _changed(value: DefendedValue, kind: str) -> str:
     return f"{signed(kind, value.change)}, {low} to {high}"
 
 
-def _s(some: Sequence[Measured]) -> str:
+def _s(some: Sequence[MeasuredPoint]) -> str:
     return "s" if len(some) == 1 else ""
 
 
-def _listed(some: Sequence[Measured]) -> str:
+def _listed(some: Sequence[MeasuredPoint]) -> str:
     names = [one.point.name for one in some]
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return f"{', '.join(names[:LISTED])}{more}"

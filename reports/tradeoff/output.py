@@ -12,14 +12,18 @@ from reports.numbers import DASH, interval, shown, signed
 from reports.tables import Cell, Line, Table, print_values, write_markdown
 from reports.terminal import console
 from reports.tradeoff.chart import tradeoff_chart
-from reports.tradeoff.metrics import READ, DefendedValue, Measured, chief, sentence
+from reports.tradeoff.metrics import READ, DefendedValue, MeasuredPoint, chief, sentence
 from reports.wording import measure
 
 NAME = "tradeoff"
 
 
 def write_results(
-    output: Path, measured: Sequence[Measured], facts: Mapping[str, Any], notes: Sequence[str], searches: Sequence[str]
+    output: Path,
+    measured: Sequence[MeasuredPoint],
+    facts: Mapping[str, Any],
+    notes: Sequence[str],
+    searches: Sequence[str],
 ) -> str:
     """Write the three files and print the table; gives the sentence on what the chart shows.
 
@@ -52,7 +56,7 @@ def write_results(
     return said
 
 
-def _table(measured: Sequence[Measured], notes: Sequence[str], searches: Sequence[str]) -> Table:
+def _table(measured: Sequence[MeasuredPoint], notes: Sequence[str], searches: Sequence[str]) -> Table:
     columns = ["defense", *(measure(key).title for key in READ), *(f"NDCG@10, {name}" for name in searches)]
     lines = []
     for number, one in enumerate(measured):
@@ -76,7 +80,7 @@ def _cell(value: DefendedValue, kind: str, *, more_is_good: bool) -> Cell:
     return Cell(shown(kind, value.value), tuple(below), gain)
 
 
-def _plain(measured: Sequence[Measured], facts: Mapping[str, Any], searches: Sequence[str]) -> dict[str, Any]:
+def _plain(measured: Sequence[MeasuredPoint], facts: Mapping[str, Any], searches: Sequence[str]) -> dict[str, Any]:
     points = []
     for one in measured:
         retrieval = {

@@ -21,7 +21,7 @@ from errors import InputError
 from evaluate import evaluate
 from examples import Example
 from reports.tradeoff.chart import tradeoff_chart
-from reports.tradeoff.metrics import Measured, chief, sentence, with_intervals
+from reports.tradeoff.metrics import MeasuredPoint, chief, sentence, with_intervals
 from reports.tradeoff.sweep import Bench, Point
 from reports.under_defense import ZeroFilled
 from support.files import write_lines
@@ -83,7 +83,7 @@ GOOD = [0.8 + 0.002 * n for n in range(50)]
 BAD = [value - 0.5 for value in GOOD]
 
 
-def measured(*points: tuple[Point, list[dict[str, Any]]]) -> list[Measured]:
+def measured(*points: tuple[Point, list[dict[str, Any]]]) -> list[MeasuredPoint]:
     return with_intervals(points, resamples=1000)
 
 
@@ -140,7 +140,7 @@ def test_an_attack_that_reads_words_in_no_order_is_drawn_by_its_word_f1() -> Non
     found = measured(point("none", READ, GOOD))
     assert chief(found) == "bleu"
     words = found[0].point.model_copy(update={"reconstruction": {"bleu": None, "token_f1": 40.0}})
-    assert chief([Measured(words, found[0].read, found[0].found)]) == "token_f1"
+    assert chief([MeasuredPoint(words, found[0].read, found[0].found)]) == "token_f1"
 
 
 def test_the_chart_has_a_dot_a_point_and_escapes_names() -> None:
