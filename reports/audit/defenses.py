@@ -204,7 +204,7 @@ def was_read(reading: Reading, readable: float | None) -> bool:
 
 
 def neighbours_kept(vectors: Tensor, defended: Tensor) -> float:
-    """AuditedShare of each row's nearest rows, by cosine, that are so under a defense too: (n, d), (n, k) -> 0 to 1.
+    """Share of each row's nearest rows, by cosine, that are so under a defense too: (n, d), (n, k) -> 0 to 1.
 
     A stand-in for search where nobody has queries: rows that were found together still are.
     """

@@ -123,11 +123,11 @@ class Tried:
 
     Attributes:
         name: As the user wrote it, ``none`` for the rows as they are.
-        readable: AuditedShare of rows that this attacker still reads; None where it cannot take the vectors at all.
+        readable: Share of rows that this attacker still reads; None where it cannot take the vectors at all.
         exact: The same, word for word; None too where words have no order.
-        entities: AuditedShare of the true texts' entities that it reads; None without any.
+        entities: Share of the true texts' entities that it reads; None without any.
         cosine: Mean, of the recovered text's vector with the undefended one.
-        neighbours: AuditedShare of a row's ten nearest neighbours among these rows that are still among its ten nearest.
+        neighbours: Share of a row's ten nearest neighbours among these rows that are still among its ten nearest.
         dimension: Of the defended vectors.
     """
 
@@ -150,7 +150,7 @@ class Audit:
         sampled: Rows that were read.
         dimension: Of the vectors.
         run: The attacker's directory, and what it is: attack, embedder, data.
-        readable: AuditedShare of readable rows; None where it can be neither measured nor estimated.
+        readable: Share of readable rows; None where it can be neither measured nor estimated.
         exact: The same, word for word.
         estimated: What was estimated without truth, beside what was measured; empty where nothing was measured.
         threshold: Word F1 in percent from which a text counts as readable.
@@ -190,7 +190,7 @@ class Audit:
 
     @property
     def entities(self) -> AuditedShare | None:
-        """AuditedShare of the true texts' entities that were read, of any kind; None where it was not measured."""
+        """Share of the true texts' entities that were read, of any kind; None where it was not measured."""
         known = [kind for kind in self.kinds if kind.share is not None] if self.measured else []
         read = sum(round(kind.share.value * kind.total) for kind in known if kind.share is not None)
         return AuditedShare.counted(read, sum(kind.total for kind in known))

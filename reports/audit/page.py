@@ -192,12 +192,9 @@ def _tried_table(audit: Audit, notes: tuple[str, ...] = ()) -> Table:
 
 
 def _defenses(audit: Audit) -> Markup:
+    shares = [(one.name, one.readable) for one in audit.tried if one.readable is not None]
     read = [
-        NamedValue(
-            one.name, f"{100 * one.readable.value:.0f} %", one.readable.value, (one.readable.low, one.readable.high)
-        )
-        for one in audit.tried
-        if one.readable is not None
+        NamedValue(name, f"{100 * share.value:.0f} %", share.value, (share.low, share.high)) for name, share in shares
     ]
     kept = [NamedValue(one.name, f"{100 * one.neighbours:.0f} %", one.neighbours) for one in audit.tried]
     charts = []
