@@ -51,7 +51,7 @@ class AuditRows:
 
 @dataclass(frozen=True, slots=True)
 class Defended:
-    """AuditRows of the store and the run's own test texts under one defense, as the attacker receives them.
+    """Rows of the store and the run's own test texts under one defense, as the attacker receives them.
 
     Attributes:
         dimension: Of the defended vectors, before shorter ones were filled up.

@@ -341,7 +341,7 @@ def test_verdict_never_rounds_to_none_or_all() -> None:
             2000,
             "Of 2,000 test texts, less than 1 % of the labelled names, places and other entities were read.",
         ),
-        ({"cosine": 0.5}, 1, "1 test text was attacked; no figure of this run counts whole texts or words."),
+        ({"cosine": 0.5}, 1, "1 test text was attacked; no metric of this run counts whole texts or words."),
     ],
 )
 def test_verdict(metrics: dict[str, Any], texts: int, sentence: str) -> None:
