@@ -130,7 +130,7 @@ class Pace(Callback):
     def __init__(self, every_seconds: PositiveFloat = 60.0, first_seconds: PositiveFloat = 5.0) -> None:
         self.every_seconds, self.first_seconds = every_seconds, first_seconds
         self.wait = 0.0
-        self.began = self.told = 0.0
+        self.began = self.last_line = 0.0
         self.texts = self.steps_before = self.worked = 0
         self.spent = 0.0
 
@@ -181,14 +181,14 @@ class Pace(Callback):
         _say(trainer, "testing", (batch_idx + 1) / total, done, rate, left, pl_module.device)
 
     def _start(self) -> None:
-        self.began = self.told = time.monotonic()
+        self.began = self.last_line = time.monotonic()
         self.wait = min(self.first_seconds, self.every_seconds)
         self.texts = 0
 
     def _is_time(self) -> bool:
-        if time.monotonic() - self.told < self.wait:
+        if time.monotonic() - self.last_line < self.wait:
             return False
-        self.told = time.monotonic()
+        self.last_line = time.monotonic()
         self.wait = min(2 * self.wait, self.every_seconds)
         return True
 
