@@ -16,9 +16,10 @@ from errors import printable
 from reports import terminal
 from reports.caveats import below_baseline, partial, undertrained
 from reports.html import write_page
+from reports.metrics_table import metrics_table
 from reports.numbers import evenly
 from reports.results import Results, by_quality, parts, read_results
-from reports.sections import SECTIONS, metrics_table
+from reports.sections import SECTIONS
 from reports.tables import print_values
 from reports.terminal import plain
 from reports.wording import knowing, verdict

@@ -14,7 +14,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from reports.attribute_table import PREFIX, attribute_table
+from reports.attribute_table import attribute_table
 from reports.charts import Bars, Chart, Series, grouped_bars, histogram, line_chart, scatter, thin
 from reports.correction_chart import (
     correction_curves,
@@ -26,13 +26,13 @@ from reports.correction_chart import (
 )
 from reports.frequency_chart import frequency_charts
 from reports.html import Tile, charts_of, macro
-from reports.language_table import is_of_language, language_table
+from reports.language_table import language_table
+from reports.metrics_table import metrics_table
 from reports.numbers import duration, evenly, number, shown
 from reports.results import Moment, Recovered, Results, by_quality, parts
-from reports.tables import Cell, Line, Table
 from reports.threshold_chart import threshold_charts
 from reports.token_charts import token_charts
-from reports.wording import difference, measure, ordered
+from reports.wording import measure
 
 HEADLINES = ("exact_match", "token_f1", "bleu", "cosine", "entity_recovery")
 SCATTER_LIMIT = 1500
@@ -225,33 +225,6 @@ SECTIONS = (
     Section("All metrics", all_metrics),
     Section("Configuration", configuration),
 )
-
-
-def metrics_table(results: Results, *, secondary: bool, explained: bool = True) -> Table:
-    """The metrics of metrics.json beside the nearest neighbour's, coloured where one is better.
-
-    Args:
-        results: Of the run.
-        secondary: Those that are ``Description.secondary``, else the others.
-        explained: With explanations, and with metrics that have no value on either side.
-    """
-    baseline = results.baseline
-    lines = []
-    apart = {key for key in results.metrics if key.startswith(PREFIX) or is_of_language(key)}
-    for one in ordered({key: value for key, value in results.metrics.items() if key not in apart}):
-        value, other = results.metrics[one.key], (baseline or {}).get(one.key)
-        if one.secondary is not secondary or not (explained or value is not None or other is not None):
-            continue
-        cells = [Cell(shown(one.kind, value), title="" if value is not None else "does not apply")]
-        if baseline is not None:
-            mine, theirs = number(results.metrics, one.key), number(baseline, one.key)
-            gain = None
-            if one.more is not None and mine is not None and theirs is not None and mine != theirs:
-                gain = (mine > theirs) == (one.more == "higher")
-            cells += [Cell(shown(one.kind, other)), Cell(difference(one, mine, theirs), gain=gain)]
-        lines.append(Line(one.title, one.explanation if explained else "", tuple(cells), f"metric-{one.key}"))
-    columns = ("Nearest neighbour", "Difference") if baseline is not None else ()
-    return Table("", ("Metric", "This run", *columns), tuple(lines))
 
 
 def _values(history: Sequence[Moment], name: str) -> list[tuple[float, float]]:
