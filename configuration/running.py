@@ -194,6 +194,8 @@ def _run_as_rank(task: Callable[..., None], configs: Sequence[DictConfig]) -> No
     from run_directory.trust import trusting
 
     held = console.hold()
+    import lightning.pytorch  # noqa: F401  its loggers get their handlers now, and lose them below
+
     console.show_and_log(None)
     console.quieten(held)
     with ending(configs[-1]), trusting(configs[0].trust):
