@@ -23,8 +23,8 @@ from omegaconf.errors import InterpolationKeyError, InterpolationToMissingValueE
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
+from configuration.composing import is_measured
 from configuration.locating import locate
-from configuration.resolving import is_measured
 from configuration.signatures import UNKNOWN, Signature, imported, written
 from configuration.trainer import CHECKED, limit_errors
 from errors import BLOTTED, InputError, did_you_mean, holds_secret, secret_refused
@@ -101,14 +101,12 @@ def check_written(config: DictConfig) -> list[str]:
 
 def secret_errors(config: DictConfig) -> Iterator[str]:
     """Those lines of :func:`check_written` about secrets, for a configuration that is only shown."""
-    values = _resolve(config, "", [], measure=False)
-    yield from _secrets(values, "")
-    yield from map(secret_refused, _secret_values(values, ""))
+    yield from _secrets(_resolve(config, "", [], measure=False))
 
 
 def _check(values: Any, messages: list[str], signature_of: Callable[[str], Signature | None]) -> list[str]:
-    messages += _missing(values, "")
-    messages += _secrets(values, "")
+    messages += [f"{key}: missing, give it as {key}=<value>" for key, _, value in _walk(values) if value == _MISSING]
+    secrets = list(_secrets(values))
     for name, hint in _ROOT.items():
         if name in values:
             messages += _value_errors(name, values[name], hint)
@@ -116,10 +114,11 @@ def _check(values: Any, messages: list[str], signature_of: Callable[[str], Signa
         node = values.get(group)
         for name in hints if _is_node(node) else ():
             messages += _value_errors(f"{group}.{name}", node[name], hints[name]) if name in node else []
-    messages += _nodes(values, "", signature_of)
+    for key, _, value in _walk(values):
+        messages += _node_errors(value, key, signature_of) if _is_node(value) else []
     messages += limit_errors(values.get("trainer"))
     refused = {message.partition("=")[0] for message in messages}
-    messages += [secret_refused(key) for key in _secret_values(values, "") if key not in refused]
+    messages += [message for message in secrets if message.partition(":")[0] not in refused]
     return _said_once(dict.fromkeys(messages), values)
 
 
@@ -157,40 +156,19 @@ def _resolve(node: Any, key: str, messages: list[str], *, measure: bool) -> Any:
     return values if isinstance(node, DictConfig) else list(values.values())
 
 
-def _missing(value: Any, key: str) -> Iterator[str]:
-    if value == _MISSING:
-        yield f"{key}: missing, give it as {key}=<value>"
-    for name, child in _children(value):
-        yield from _missing(child, _join(key, name))
-
-
-def _secrets(value: Any, key: str) -> Iterator[str]:
-    for name, child in _children(value):
-        given = isinstance(child, str | int | float) and not isinstance(child, bool)
+def _secrets(values: Any) -> Iterator[str]:
+    """Settings that would hold a secret, and values that are addresses with a password in them, or name one."""
+    for key, name, value in _walk(values):
+        given = isinstance(value, str | int | float) and not isinstance(value, bool)
         if isinstance(name, str) and given and _SECRET.search(_WORDS.sub("_", name).lower()):
             yield (
-                f"{_join(key, name)}: a secret does not belong into a configuration, which is written down; export it "
+                f"{key}: a secret does not belong into a configuration, which is written down; export it "
                 "(OPENAI_API_KEY, WANDB_API_KEY, HF_TOKEN, UNEMBED_ROTATION_KEY) and leave this out"
             )
-        elif str(name).endswith("key_env") and given and not _VARIABLE.fullmatch(str(child)):
-            yield f"{_join(key, name)}={BLOTTED}: must be the name of an environment variable in capitals, or null"
-        yield from _secrets(child, _join(key, name))
-
-
-def _secret_values(value: Any, key: str) -> Iterator[str]:
-    """Keys of the values that are addresses with a password in them, or name one."""
-    for name, child in _children(value):
-        if isinstance(child, str) and holds_secret(child):
-            yield _join(key, name)
-        yield from _secret_values(child, _join(key, name))
-
-
-def _nodes(value: Any, key: str, signature_of: Callable[[str], Signature | None]) -> Iterator[str]:
-    """Errors of every node with ``_target_`` at or under ``value``."""
-    if _is_node(value):
-        yield from _node_errors(value, key, signature_of)
-    for name, child in _children(value):
-        yield from _nodes(child, _join(key, name), signature_of)
+        elif str(name).endswith("key_env") and given and not _VARIABLE.fullmatch(str(value)):
+            yield f"{key}={BLOTTED}: must be the name of an environment variable in capitals, or null"
+        elif isinstance(value, str) and holds_secret(value):
+            yield secret_refused(key)
 
 
 def _node_errors(node: Mapping[str, Any], key: str, signature_of: Callable[[str], Signature | None]) -> Iterator[str]:
@@ -298,6 +276,13 @@ def _is_node(value: Any) -> bool:
 def _is_open(value: Any) -> bool:
     """Whether a value is not plain data: missing, unresolved, or a container of nodes."""
     return value == _MISSING or value is _UNKNOWN or _is_node(value) or any(_is_open(v) for _, v in _children(value))
+
+
+def _walk(value: Any, key: str = "") -> Iterator[tuple[str, str | int, Any]]:
+    """Whole key, name and value of everything below ``value``."""
+    for name, child in _children(value):
+        yield _join(key, name), name, child
+        yield from _walk(child, _join(key, name))
 
 
 def _children(value: Any) -> Iterator[tuple[str | int, Any]]:

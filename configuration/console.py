@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import traceback
 import warnings
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
@@ -107,56 +108,51 @@ class LogFile(logging.FileHandler):
                 print(printable(f"{self.baseFilename}: {error.strerror}: the log ends here"), file=sys.stderr)
 
 
-class Held(logging.Handler):
+class Held(MemoryHandler):
     """Keeps what is said until there is somewhere to write it; where there never is, the terminal gets its part."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.records: list[logging.LogRecord] = []
+        super().__init__(capacity=0)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record."""
-        self.records.append(record)
+    def shouldFlush(self, record: logging.LogRecord) -> bool:  # noqa: N802
+        """Never."""
+        return False
 
     def pass_on(self, handler: logging.Handler) -> None:
         """Say again what is held."""
-        for record in self.records:
+        for record in self.buffer:
             handler.handle(record)
 
     def close(self) -> None:
         """Show what is left when the script ends, by a message before anything is set up."""
-        if self.records and local_rank() == 0:
+        if self.buffer and local_rank() == 0:
             self.pass_on(Terminal(_plain_stream()))
-        self.records.clear()
+        self.buffer.clear()
         super().close()
 
 
-class LaterFile(Held):
+class LaterFile(MemoryHandler):
     """A log in a directory that the script makes later, if at all: until then its records are held."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__()
+        super().__init__(capacity=0)
         self.path = path
-        self.file: LogFile | None = None
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, or keep it."""
-        super().emit(record)
-        self._write()
+    def shouldFlush(self, record: logging.LogRecord) -> bool:  # noqa: N802
+        """Whether the directory exists by now."""
+        return self._is_there()
 
     def close(self) -> None:
         """Write what is left, where the directory was made after the last record; the terminal has its part."""
-        self._write()
-        self.records.clear()
+        self._is_there()
         super().close()
 
-    def _write(self) -> None:
-        if self.file is None and self.path.parent.is_dir():
-            self.file = LogFile(self.path, encoding="utf-8", delay=True)
-            self.file.setFormatter(Printable(_DATED))
-        if self.file is not None:
-            self.pass_on(self.file)
-            self.records.clear()
+    def _is_there(self) -> bool:
+        if self.target is None and self.path.parent.is_dir():
+            file = LogFile(self.path, encoding="utf-8", delay=True)
+            file.setFormatter(Printable(_DATED))
+            self.setTarget(file)
+        return self.target is not None
 
 
 class Terminal(logging.StreamHandler[TextIO]):
@@ -218,7 +214,7 @@ def quieten(held: Held) -> None:
             root.addHandler(Terminal(handler))
     for handler in root.handlers:
         held.pass_on(handler)
-    held.records.clear()
+    held.buffer.clear()
 
 
 def is_shown(record: logging.LogRecord) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import pkgutil
 import types
 import typing
@@ -38,15 +37,6 @@ def locate(target: str) -> Callable[..., Any]:
     if not callable(found):
         raise InputError("cannot be called")
     return typing.cast(Callable[..., Any], found)
-
-
-def accepted(called: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
-    """The arguments that can be given by name; None where ``called`` is written in C and does not tell."""
-    try:
-        parameters = inspect.signature(called).parameters
-    except ValueError:
-        return None
-    return {name: p for name, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
 
 
 def _import(name: str, parent: types.ModuleType | None, part: str) -> Any:

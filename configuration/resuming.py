@@ -25,7 +25,7 @@ from configuration.changeable import FREE_CHOICES, NOTED, is_free
 from configuration.composing import plain, raise_all, survey, tree
 from configuration.finished_run import stored_config
 from configuration.locations import check_data_known, chooses_data, is_data_file, make_absolute, outside
-from configuration.overrides import Given, key_of, one_line, quoted, root_of
+from configuration.overrides import Given, key_of, one_line, root_of
 from errors import InputError
 from run_directory import layout
 from run_directory.config_file import read_config, write_config
@@ -64,7 +64,7 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
     )
     if not any(map(chooses_data, given.lines)):
         check_data_known(saved, f"run_dir={directory}")
-    amended, different = _amended(saved, config, given)
+    amended, different = _amended(saved, given)
     make_absolute(saved)
     make_absolute(amended)
     amended.run_dir, amended.ckpt_path, amended.trust = str(directory), config.ckpt_path, config.trust
@@ -107,23 +107,21 @@ def note_changes(directory: Path, config: DictConfig) -> None:
         note_resumption(directory, noted)
 
 
-def _amended(saved: DictConfig, config: DictConfig, given: Given) -> tuple[DictConfig, list[str]]:
+_OWN = ("run_dir", "ckpt_path", "trust")
+
+
+def _amended(saved: DictConfig, given: Given) -> tuple[DictConfig, list[str]]:
     """The run's configuration with what was typed, and a line for each group of which another option was."""
     raise_all(given.errors)
     groups = given.groups
     values = [o for o in given.values if root_of(o.key_or_group) not in ("hydra", *_OWN)]
     chosen = {o.key_or_group: o.value() for o in groups if o.key_or_group in saved.choices and o.package is None}
     chosen |= {o.key_or_group[8:]: o.value() for o in values if o.key_or_group.startswith("choices.")}
-    whole = [o for o in groups if o.key_or_group in WHOLE and o.value() is not None]
-    leaves: dict[str, Any] = {}
-    if whole:
-        leaves, found = _set_by_experiment(config, [o for o in given.overrides if o not in whole])
-        chosen = found | chosen
+    leaves, found = _set_by_groups(saved, given, chosen)
+    chosen = found | chosen
     other = {group: name for group, name in chosen.items() if saved.choices.get(group) != name}
     left_out = other.keys() - set(FREE_CHOICES)
     different = [f"{group}: {saved.choices.get(group)} -> {name}" for group, name in other.items() if group in left_out]
-    for free in other.keys() & {"callbacks", "trainer"}:
-        leaves |= _of_option(free, str(saved.choices.get(free)), str(other[free]), saved)
     amended = OmegaConf.create(tree(saved))
     for key, value in leaves.items():
         if root_of(key) not in left_out | {"choices", *_OWN} and not _is_open(value):
@@ -142,34 +140,30 @@ def _amended(saved: DictConfig, config: DictConfig, given: Given) -> tuple[DictC
     return amended, different
 
 
-_OWN = ("run_dir", "ckpt_path", "trust")
-
-
-def _set_by_experiment(config: DictConfig, others: Sequence[Override]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values that an experiment sets over those of the groups, and the options of groups that it chooses.
-
-    ``config`` is composed with it, and ``others`` are the overrides beside it.
-    """
-    lines, typed = [str(o.input_line) for o in others], {o.key_or_group for o in others}
-    chosen = {str(group): option for group, option in config.choices.items() if option is not None}
-    plainly = _composed(lines)
-    grouped = _composed([*(f"{group}={name}" for group, name in chosen.items() if group not in typed), *lines])
-    leaves = {key: now for key, _, now in _differences(grouped, tree(config)) if now != _UNSET}
-    return leaves, {group: name for group, name in chosen.items() if plainly.get("choices", {}).get(group) != name}
+def _set_by_groups(saved: DictConfig, given: Given, chosen: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values that experiments and other callbacks or trainers set, and the options that experiments choose."""
+    whole = {o.key_or_group for o in given.groups if o.key_or_group in WHOLE and o.value() is not None}
+    before = {
+        group: saved.choices.get(group)
+        for group in ("callbacks", "trainer")
+        if group in chosen and chosen[group] != saved.choices.get(group)
+    }
+    if not whole and not before:
+        return {}, {}
+    now = _composed(given.lines)
+    without_experiment = [line for line in given.lines if key_of(line) not in whole]
+    plainly = _composed(without_experiment).get("choices", {})
+    found = {group: name for group, name in now.get("choices", {}).items() if plainly.get(group) != name}
+    before = found | before
+    kept = [line for line in without_experiment if key_of(line) not in before]
+    old = _composed([*(f"{group}={name}" for group, name in before.items()), *kept])
+    return {key: value for key, _, value in _differences(old, now) if value != _UNSET}, found
 
 
 def _composed(lines: Sequence[str]) -> dict[str, Any]:
     """What ``python train.py <lines>`` would train, as far as it can be composed."""
     configs, _ = survey("train", lines)
     return tree(configs[0]) if configs else {}
-
-
-def _of_option(group: str, before: str, now: str, saved: DictConfig) -> dict[str, Any]:
-    """The values in which another option of a group differs from the run's, as both are composed today."""
-    place = f"run_dir={quoted(saved.run_dir)}"
-    old, new = (_composed([place, f"{group}={option}"]) for option in (before, now))
-    found = _differences({group: old.get(group)}, {group: new.get(group)})
-    return {key: value for key, _, value in found if value != _UNSET}
 
 
 def _restated(override: Override, config: DictConfig) -> str:

@@ -190,13 +190,15 @@ def _work_on_run(
 
 
 def _run_as_rank(task: Callable[..., None], configs: Sequence[DictConfig]) -> None:
-    """Run ``task`` as one of the ranks that Lightning started: what it inherits is checked, and another one logs."""
+    """Run ``task`` as one of the ranks that Lightning started; the first one writes the log."""
     from run_directory.trust import trusting
 
     held = console.hold()
     import lightning.pytorch  # noqa: F401  its loggers get their handlers now, and lose them below
 
     console.show_and_log(None)
+    for config in configs:
+        check(config)  # imports the libraries, of which some take hold of the terminal
     console.quieten(held)
     with ending(configs[-1]), trusting(configs[0].trust):
         task(*configs)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from configuration.locating import accepted, locate
+from configuration.locating import locate
 from configuration.source_files import Found, find, imported_module
 
 UNKNOWN: Any = object()  # in the place of a hint that only the import tells
@@ -55,11 +55,13 @@ def imported(target: str) -> Signature | None:
 
 
 def _imported(called: Callable[..., Any]) -> Signature | None:
-    parameters = accepted(called)
-    if parameters is None:
+    try:
+        parameters = inspect.signature(called).parameters
+    except ValueError:
         return None
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(called).parameters.values())
-    required = {name: p.default is p.empty for name, p in parameters.items()}
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    named = (p for p in parameters.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD))
+    required = {p.name: p.default is p.empty for p in named}
     own = Signature(required, open_ended, lambda name: _imported_hint(called, parameters[name]))
     if not open_ended or not isinstance(called, type):
         return own
@@ -185,16 +187,20 @@ def _is_argument(field: ast.AnnAssign) -> bool:
 
 
 def _is_dataclass(of: Found, base: ast.expr) -> bool:
-    name = base.value if isinstance(base, ast.Subscript) else base
-    found = find(of.module, name.id) if isinstance(name, ast.Name) else None
+    found = _found(of, base)
     decorators = found.node.decorator_list if found is not None and isinstance(found.node, ast.ClassDef) else []
     called = [one.func if isinstance(one, ast.Call) else one for one in decorators]
     return any(isinstance(one, ast.Name) and one.id == "dataclass" for one in called)
 
 
-def _of_base(of: Found, base: ast.expr) -> tuple[_Arguments | None, bool]:
+def _found(of: Found, base: ast.expr) -> Found | None:
+    """The statement that defines a base class, ``Generic[T]`` without its brackets."""
     name = base.value if isinstance(base, ast.Subscript) else base
-    found = find(of.module, name.id) if isinstance(name, ast.Name) else None
+    return find(of.module, name.id) if isinstance(name, ast.Name) else None
+
+
+def _of_base(of: Found, base: ast.expr) -> tuple[_Arguments | None, bool]:
+    name, found = base.value if isinstance(base, ast.Subscript) else base, _found(of, base)
     if found is not None and isinstance(found.node, ast.ClassDef):
         return _of_class(found, found.node)
     plain = isinstance(name, ast.Name) and name.id in ("Protocol", "Generic", "ABC")

@@ -332,7 +332,7 @@ def test_training_resumes_in_no_directory_with_links_out_of_it(
     root = logging.getLogger()
     for held in [handler for handler in root.handlers if isinstance(handler, console.Held)]:
         root.removeHandler(held)  # or it would be said again when the tests end
-        held.records.clear()
+        held.buffer.clear()
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith(f"{run / 'log'}: a link that leads out of the run")
     assert (tmp_path / "bashrc").read_text() == "mine\n"
