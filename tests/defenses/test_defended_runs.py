@@ -374,7 +374,7 @@ def test_a_corrector_learns_from_hypotheses_that_the_defended_service_answers(pl
     inverter = place.train("inverter", *INVERTER, *known)
     given = [*CORRECTOR, f"attack.inverter_run={inverter}", *known]
     with pytest.raises(
-        InputError, match=r"the targets have 8 dimensions and the embedder's vectors 16.*hypotheses=def"
+        InputError, match=r"the attacked vectors have dimension 8 and the embedder's 16.*hypotheses=def"
     ):
         place.train("clean", *given)
     corrector = place.train("corrector", *given, "defense.hypotheses=defended")

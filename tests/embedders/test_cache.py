@@ -445,11 +445,11 @@ def test_texts_asked_for_and_texts_sent_are_counted_by_purpose(tmp_path: Path) -
     cached.embed(["a", "c"])
     cached.embed(["c", "d", "c"])
     cached.embed(["d", "e"], "scoring")
-    assert cached.queries.asked == {"training": 2, "attack": 3, "scoring": 2}
-    assert cached.queries.sent == {"training": 2, "attack": 2, "scoring": 1}
+    assert cached.queries.asked == {"training": 2, "attack": 3, "scoring": 2, "lexicon": 0}
+    assert cached.queries.sent == {"training": 2, "attack": 2, "scoring": 1, "lexicon": 0}
     fresh = CachedEmbedder(Counting(), tmp_path)
     fresh.embed(["a", "b", "f"], "scoring")
-    assert fresh.queries.asked == {"training": 0, "attack": 0, "scoring": 3}
+    assert fresh.queries.asked == {"training": 0, "attack": 0, "scoring": 3, "lexicon": 0}
     assert fresh.queries.sent["scoring"] == 3 - 2
 
 
