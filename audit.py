@@ -34,7 +34,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from reports.audit.evaluation import evaluate
     from reports.audit.inputs import check_truths, read_truths
     from reports.audit.page import VALUES, print_audit, write_audit
-    from reports.audit.reading import StoreReader, check_dimensions, check_embedder, held_out, same_attack, truths_of
+    from reports.audit.reading import StoreReader, held_out, same_attack, services, truths_of
     from reports.reading import known_rows
     from reports.vector_space import check_space
     from run_directory import layout
@@ -46,16 +46,13 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     points = configuration.defense_points(config, settings.defenses, "defenses", settings.config_dir)
     tried = {point.name: threat_of(point.config.defense).defense for point in points}
     session = Session.open(run, config)
-    check_embedder(run, session.embedder)
-    service, width = session.service, session.dimension
-    oracle = session.oracle if session.threat.adaptive else session.embedder  # a store of such vectors has no defense
-    check_dimensions(run, service, oracle)
+    service, oracle = services(session)
     for one in tried.values():
-        one.output_dimension(width)
-    store = open_store(settings.vectors, width, settings.collection)
+        one.output_dimension(session.dimension)
+    store = open_store(settings.vectors, session.dimension, settings.collection)
     truths = {} if settings.texts is None else read_truths(settings.texts, store)
     models = session.models
-    sample = sample_store(store, width, settings.limit, config.seed, truths)
+    sample = sample_store(store, session.dimension, settings.limit, config.seed, truths)
     del store  # and with it the process that read it
     rows = known_rows(run)
     references = [row.reference for row in rows]
@@ -67,7 +64,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     own = AuditRows(known_vectors, [row.index for row in rows], truths_of(rows))
     trials = prepare(tried, sample, truths, own, settings.defense_limit)
 
-    attack = session.restored_attack(oracle, width, settings.ckpt_path)
+    attack = session.restored_attack(oracle, session.dimension, settings.ckpt_path)
     attack.batch_cache = cache = session.batch_cache(output)
     layout.start(output, resuming=cache.exists(), key="output_dir")
     cache.create()

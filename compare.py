@@ -27,62 +27,12 @@ if __name__ == "__main__":
 
     stopping.begin()
 
-import re
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Literal
-
-from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
 
 from configuration import console
+from configuration.comparison import Settings, read_settings
 from configuration.ending import check_writable, ending
-from configuration.spacing import joined
-from errors import InputError, did_you_mean, printable
-
-
-class Settings(BaseModel):
-    """What stands on the command line; values are text there, so they are converted."""
-
-    directories: Annotated[list[Path], Field(min_length=1)]
-    output: Path = Path("comparison")
-    metrics: Annotated[list[str], Field(min_length=1)] = ["bleu", "token_f1", "exact_match", "cosine"]
-    reference: Path | None = None
-    x: Literal["training_texts", "parameters", "embedded_words", "corpus_similarity"] | None = None
-    columns: Literal["data"] | None = None
-    resamples: Annotated[int, Field(ge=1000)] = 2000
-    seed: NonNegativeInt = 0
-    trust: list[str] = []
-
-
-def read_settings(words: Sequence[str]) -> Settings:
-    """Directories and ``key=value`` in any order; a directory may have ``=`` in its name.
-
-    Raises:
-        InputError: An unknown key, a value that does not fit, no directory.
-    """
-    known = sorted(set(Settings.model_fields) - {"directories"})
-    words, spaced = joined(words)
-    if spaced:
-        raise InputError("\n".join(spaced))
-    values: dict[str, object] = {}
-    directories = []
-    for word in words:
-        key, equals, value = word.partition("=")
-        if equals and key in known:
-            values[key] = [name for name in value.split(",") if name] if key in ("metrics", "trust") else value
-        elif equals and re.fullmatch(r"\w+", key) and not Path(word).exists():
-            raise InputError(f"{word}: unknown key {key}, {did_you_mean(key, known)}")
-        else:
-            directories.append(word)
-    try:
-        return Settings.model_validate({"directories": directories, **values})
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = str(first["loc"][0])
-        if key == "directories":
-            raise InputError("give the directories to compare: python compare.py <run> <run>") from error
-        raise InputError(f"{key}={first['input']}: {first['msg']}") from error
+from errors import printable
 
 
 def compare(settings: Settings) -> None:

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 import configuration
 from errors import InputError
-from ranks import is_first
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -36,17 +35,13 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     """Open the run -> test, once or in several trials -> report."""
     from lightning import seed_everything
 
-    from callbacks.pace import Pace, TerminalBar
-    from callbacks.predictions import Predictions
-    from callbacks.run_record import RunRecord
-    from callbacks.termination import Termination
-    from callbacks.testing import of_the_test, writing
+    from attack_tests import test_trials
+    from callbacks.testing import of_the_test
     from reports import trials
     from reports.page import print_summary, write_report
     from reports.tradeoff.run import UNDEFENDED, trade_off
     from run_directory import layout
-    from run_directory.config_file import write_config
-    from run_directory.record import data_of, training_of
+    from run_directory.record import data_of
     from run_directory.session import Session
 
     run, output = Path(settings.run), Path(settings.output_dir)
@@ -77,34 +72,11 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     known = session.known_data(files)
     oracle = (known or datamodule).oracle
     attack.connect(run / layout.ARTIFACTS, oracle, from_checkpoint=True, training_texts=session.training_texts)
-    folders = [trials.folder(output, number) for number in range(settings.trials)]
-    caches = [session.batch_cache(folder) for folder in folders]
-    if is_first():
-        layout.start(output, resuming=caches[0].exists(), key="output_dir")
-        caches[0].create()
-        write_config(output, session.values)
-
-    results = [*writing(output, session, known, testing), RunRecord(output, session.embedder, training_of(run))]
-    progress = [TerminalBar()] if config.trainer.get("enable_progress_bar", True) else []
-    trainer = session.trainer(output, [*progress, Pace(), *results, Termination()], enable_checkpointing=False)
-    for logger in trainer.loggers:
-        logger.log_hyperparams(session.values)
-    others = [callback for callback in trainer.callbacks if callback not in results]
-    attack.batch_cache = caches[0]
-    trainer.test(attack, datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True)
-    for number, folder in list(enumerate(folders))[1:]:
-        attack.begin_trial(number)
-        attack.batch_cache = caches[number]
-        trainer.callbacks = [*others, Predictions(folder, session.embedder, known, session.models), *testing]
-        trainer.test(attack, datamodule, verbose=False)
-    if trainer.is_global_zero:
+    if test_trials(session, output, settings.trials, known, testing, checkpoint):
         if settings.trials > 1:
             trials.write_trials(output, settings.trials)
             if other is not None:
                 trials.compare(output, other)
-        if not any(cache.wanted for cache in caches):
-            for cache in caches:
-                cache.clear()
         write_report(output)
         print_summary(output)
 

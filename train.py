@@ -35,9 +35,10 @@ def train(cfg: DictConfig) -> None:
     from hydra.utils import instantiate
     from lightning import seed_everything
 
+    from attack_tests import writing
     from callbacks.run_record import RunRecord
     from callbacks.termination import Termination
-    from callbacks.testing import Testing, writing
+    from callbacks.testing import Testing
     from models.sharding import check_sharding, is_sharded
     from reports.page import print_summary, write_report
     from run_directory import layout

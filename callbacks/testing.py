@@ -1,4 +1,4 @@
-"""Callbacks of a configuration that belong to the test, such as the attribute attack, and what writes its results.
+"""Callbacks of a configuration that belong to the test, such as the attribute attack.
 
 A run's other callbacks are about its training: checkpoints, progress, the training curve. ``evaluate.py`` keeps those
 that are derived from ``Testing``, and both scripts have each of them look at the attack before anything is embedded.
@@ -6,18 +6,10 @@ that are derived from ``Testing``, and both scripts have each of them look at th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 from lightning import Callback
 from omegaconf import DictConfig
 
 from attacks.base import Attack
-from callbacks.analyses import Analyses
-from callbacks.baseline import NearestNeighborBaseline
-from callbacks.predictions import Predictions
-from datamodules.inversion import InversionDataModule
-from run_directory.session import Session
 
 
 class Testing(Callback):
@@ -42,23 +34,3 @@ def of_the_test(config: DictConfig) -> list[Testing]:
             cache = {"cache_dir": config.cache_dir} if "cache_dir" in node else {}
             found.append(instantiate(node, _convert_="all", **cache))
     return found
-
-
-def writing(
-    output: Path, session: Session, training: InversionDataModule | None, configured: Sequence[Callback]
-) -> list[Callback]:
-    """What writes the results of a test, the ``configured`` callbacks in their place.
-
-    Args:
-        output: Where they are written.
-        session: Of the run.
-        training: The data module whose text the attack knew; without it there are no baseline and no analyses.
-        configured: Built from the configuration.
-    """
-    known: list[Callback] = []
-    if training is not None:
-        known = [
-            NearestNeighborBaseline(output, session.embedder, training, session.models),
-            Analyses(output, training),
-        ]
-    return [Predictions(output, session.embedder, training, session.models), *configured, *known]

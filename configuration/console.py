@@ -33,6 +33,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 OURS = frozenset(
     [
         "atomic_files",
+        "attack_tests",
         "attacks",
         "audit",
         "callbacks",

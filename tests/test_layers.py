@@ -32,6 +32,7 @@ ORDER = [
     "reports",
     "callbacks",
     "configuration",
+    "attack_tests",
     "train",
     "evaluate",
     "invert",

@@ -26,6 +26,7 @@ from metrics.vectors import cosine_rows
 from reports.audit.findings import Reading, Truth
 from reports.reading import Reader
 from reports.results import Row
+from run_directory.session import Session
 
 PredictionKind = Literal["sequence", "set"]
 
@@ -106,13 +107,21 @@ def check_embedder(run: Path, embedder: CachedEmbedder) -> None:
         )
 
 
-def check_dimensions(run: Path, service: CachedEmbedder, oracle: CachedEmbedder) -> None:
-    """Raises InputError where the defense changes the dimension of the store's vectors alone: there is no cosine."""
+def services(session: Session) -> tuple[CachedEmbedder, CachedEmbedder]:
+    """What made the store's vectors, and what answers the attacker: both undefended where it was trained on such.
+
+    Raises:
+        InputError: The run's rows are no embeddings of texts; the run keeps no state of the defense; or recovered texts
+            have no cosine with the store's vectors, since the defense changes their dimension alone.
+    """
+    check_embedder(session.run, session.embedder)
+    service, oracle = session.service, session.oracle if session.threat.adaptive else session.embedder
     if oracle.dimension != service.dimension:
         raise InputError(
-            f"run={run}: its attacker reads vectors of dimension {service.dimension}, its embedder makes "
+            f"run={session.run}: its attacker reads vectors of dimension {service.dimension}, its embedder makes "
             f"{oracle.dimension}: for an audit to compare both, add defense.hypotheses=defended"
         )
+    return service, oracle
 
 
 def same_attack(config: DictConfig, original: DictConfig, threat: Threat, ckpt_path: str | None) -> bool:

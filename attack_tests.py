@@ -1,0 +1,98 @@
+"""What train.py and evaluate.py have in common: the callbacks that write the results of a test, and its trials.
+
+trainer = session.trainer(run, [*writing(run, session, datamodule, configured), record])
+test_trials(session, [output], known, of_the_test(config), checkpoint)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lightning import Callback
+
+from callbacks.analyses import Analyses
+from callbacks.baseline import NearestNeighborBaseline
+from callbacks.pace import Pace, TerminalBar
+from callbacks.predictions import Predictions
+from callbacks.run_record import RunRecord
+from callbacks.termination import Termination
+from callbacks.testing import Testing
+from datamodules.inversion import InversionDataModule
+from ranks import is_first
+from reports.trials import folder as trial_folder
+from run_directory import layout
+from run_directory.config_file import write_config
+from run_directory.record import training_of
+from run_directory.session import Session
+
+
+def writing(
+    output: Path, session: Session, training: InversionDataModule | None, configured: Sequence[Callback]
+) -> list[Callback]:
+    """What writes the results of a test, the ``configured`` callbacks in their place.
+
+    Args:
+        output: Where they are written.
+        session: Of the run.
+        training: The data module whose text the attack knew; without it there are no baseline and no analyses.
+        configured: Built from the configuration.
+    """
+    known: list[Callback] = []
+    if training is not None:
+        known = [
+            NearestNeighborBaseline(output, session.embedder, training, session.models),
+            Analyses(output, training),
+        ]
+    return [Predictions(output, session.embedder, training, session.models), *configured, *known]
+
+
+def test_trials(
+    session: Session,
+    output: Path,
+    count: int,
+    training: InversionDataModule | None,
+    testing: Sequence[Testing],
+    checkpoint: Path | None,
+) -> bool:
+    """Test the attack of a finished run, each time with random numbers of its own; whether this is the first rank.
+
+    Args:
+        session: Its attack is connected.
+        output: The directory of the results.
+        count: Of the trials.
+        training: The data module whose text the attack knew.
+        testing: The callbacks of the configuration that belong to the test.
+        checkpoint: The weights; None for an attack without training.
+
+    Raises:
+        InputError: The directory holds other results.
+    """
+    attack, config = session.attack, session.config
+    folders = [trial_folder(output, number) for number in range(count)]
+    caches = [session.batch_cache(folder) for folder in folders]
+    if is_first():
+        layout.start(output, resuming=caches[0].exists(), key="output_dir")
+        caches[0].create()
+        write_config(output, session.values)
+    results = [
+        *writing(output, session, training, testing),
+        RunRecord(output, session.embedder, training_of(session.run)),
+    ]
+    progress = [TerminalBar()] if config.trainer.get("enable_progress_bar", True) else []
+    trainer = session.trainer(output, [*progress, Pace(), *results, Termination()], enable_checkpointing=False)
+    for logger in trainer.loggers:
+        logger.log_hyperparams(session.values)
+    others = [callback for callback in trainer.callbacks if callback not in results]
+    attack.batch_cache = caches[0]
+    trainer.test(attack, session.datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True)
+    for number in range(1, count):
+        attack.begin_trial(number)
+        attack.batch_cache = caches[number]
+        predictions = Predictions(folders[number], session.embedder, training, session.models)
+        trainer.callbacks = [*others, predictions, *testing]
+        trainer.test(attack, session.datamodule, verbose=False)
+    if trainer.is_global_zero and not any(cache.wanted for cache in caches):
+        for cache in caches:
+            cache.clear()
+    return bool(trainer.is_global_zero)
