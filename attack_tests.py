@@ -1,7 +1,7 @@
 """What train.py and evaluate.py have in common: the callbacks that write the results of a test, and its trials.
 
 trainer = session.trainer(run, [*writing(run, session, datamodule, configured), record])
-test_trials(session, [output], known, of_the_test(config), checkpoint)
+test_trials(session, output, 1, known, of_the_test(config), checkpoint)
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def check_embedder(run: Path, key: str, fingerprint: str, dimension: int) -> Non
     theirs = choices.get("embedder") if isinstance(choices, DictConfig) else None
     if record["dimension"] != dimension:
         raise InputError(
-            f"{key}={run}: its embedder gives vectors of width {record['dimension']}, this one (embedder=...) of "
+            f"{key}={run}: its embedder gives vectors of dimension {record['dimension']}, this one (embedder=...) of "
             f"{dimension}; take embedder={theirs}, as that run"
         )
     if record["fingerprint"] != fingerprint:

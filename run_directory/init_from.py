@@ -33,7 +33,7 @@ def check_origin(run: Path, attack: dict[str, Any], fingerprint: str, dimension:
         run: The directory of a finished run.
         attack: The new run's configuration of the attack, plain values.
         fingerprint: That of the new run's embedder.
-        dimension: Width of the vectors that the embedder gives.
+        dimension: Of the vectors that the embedder gives.
 
     Raises:
         InputError: It is no finished run; its embedder is another; its attack differs in more than training and

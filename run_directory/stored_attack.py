@@ -36,7 +36,7 @@ def keep(run: Path, folder: Path) -> None:
 
 
 def attack_of(folder: Path, dimension: int) -> Attack:
-    """The attack of a run, in eval mode, for vectors of width ``dimension``.
+    """The attack of a run, in eval mode, for vectors of ``dimension``.
 
     Raises:
         InputError: It is no run of a trained attack, names classes that are neither ours nor trusted, or its weights do

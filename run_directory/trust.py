@@ -1,4 +1,4 @@
-"""What a run directory may have built. It may come from a stranger, and its config.yaml names classes.
+"""What a run directory may have built. It may be untrusted, and its config.yaml names classes.
 
     with trusting(["word_guesser"]):                  # trust=word_guesser on the command line
         check_trusted(read_config(run), run)     # before anything of it is built
@@ -248,7 +248,7 @@ def _root(key: str) -> str:
 @functools.cache
 def _classes(group: str) -> frozenset[str]:
     """The classes that the files of a group name, those that it borrows from another group included."""
-    # A name that a stranger chose is compared with names of ours, and is itself no part of a path.
+    # A name of an untrusted run is compared with names of ours, and is itself no part of a path.
     known = {path.name for path in _CONFIGS.iterdir() if path.is_dir()}
     paths = _CONFIGS.glob(f"{group}/**/*.yaml") if group in known else ()
     files = [path.read_text(encoding="utf-8") for path in paths]

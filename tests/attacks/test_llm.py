@@ -601,7 +601,7 @@ def test_what_cannot_begin_from_a_run(lora_run: Path, place: Hub, tmp_path: Path
     shutil.copytree(lora_run, copy)
     for key, value, message in (
         ("fingerprint", "00" * 32, "come from another embedder .*take embedder=minilm"),
-        ("dimension", 512, "vectors of width 512, this one .* of 384; take embedder=minilm"),
+        ("dimension", 512, "vectors of dimension 512, this one .* of 384; take embedder=minilm"),
     ):
         write_json(copy / layout.RECORD, {**record, "embedder": {**record["embedder"], key: value}})
         with pytest.raises(InputError, match=message):
