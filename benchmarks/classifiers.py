@@ -50,7 +50,7 @@ def rate(attack: str, options: argparse.Namespace, given: list[str], directory: 
         overrides += ["attack/vocabulary=pieces", f"attack.vocabulary.limit={options.vocabulary}"]
     work = job(options, overrides, directory / attack, directory / "cache")
     epochs = Epochs(clock)
-    work.trainer(callbacks=[epochs], max_epochs=EPOCHS[attack] + 1).fit(work.attack, work.datamodule)
+    work.trainer(work.run, [epochs], max_epochs=EPOCHS[attack] + 1).fit(work.attack, work.datamodule)
     sentences = len(work.datamodule.examples("train")) * EPOCHS[attack]
     return sentences / (epochs.ends[-1] - epochs.ends[0])
 

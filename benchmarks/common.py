@@ -5,33 +5,14 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from measuring import command_line
 
 import configuration
-from attacks.generative import GenerativeAttack
-from datamodules.inversion import InversionDataModule
-from defenses.threat import threat_of
-from embedders.cache.cached import CachedEmbedder
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What train.py makes out of a configuration, but for the callbacks that write a run directory."""
-
-    config: Any
-    attack: GenerativeAttack
-    datamodule: InversionDataModule
-    embedder: CachedEmbedder
-
-    def trainer(self, **arguments: Any) -> Any:
-        from hydra.utils import instantiate
-
-        return instantiate(self.config.trainer, _convert_="all", logger=False, **arguments)
+from run_directory import layout
+from run_directory.session import Session
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
@@ -45,9 +26,8 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def job(options: argparse.Namespace, overrides: Sequence[str], artifacts: Path, cache: Path | None = None) -> Job:
-    """Attack, data and embedder as ``python train.py attack=geia <overrides>`` would make them, connected."""
-    from hydra.utils import instantiate
+def job(options: argparse.Namespace, overrides: Sequence[str], run: Path, cache: Path | None = None) -> Session:
+    """What ``python train.py attack=geia run_dir=<run> <overrides>`` would train, connected."""
     from lightning import seed_everything
 
     config = configuration.compose("train", [
@@ -62,13 +42,12 @@ def job(options: argparse.Namespace, overrides: Sequence[str], artifacts: Path, 
     ])  # fmt: skip
     if mistakes := configuration.check(config):
         raise SystemExit("\n".join(mistakes))
+    if cache is not None:
+        config.cache_dir = str(cache)
     seed_everything(config.seed, workers=True, verbose=False)
-    embedder = CachedEmbedder(instantiate(config.embedder, _convert_="all"), cache or Path(config.cache_dir))
-    datamodule = instantiate(config.datamodule, _convert_="all")
-    datamodule.connect(embedder, threat_of(config.defense).defense)
-    attack = instantiate(config.attack, _convert_="all")
-    attack.connect(artifacts, embedder)
-    return Job(config, attack, datamodule, embedder)
+    session = Session(config, run)
+    session.attack.connect(run / layout.ARTIFACTS, session.datamodule.oracle)
+    return session
 
 
 def texts_of(options: argparse.Namespace, sentences: int, held_out: int) -> list[str]:

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Job, arguments, job, quiet, texts_of
+from common import arguments, job, quiet, texts_of
 from measuring import Clock, ratios, spread
 from torch import Tensor
 
 from attacks.generative import GenerativeAttack
 from models.decoding import BeamSearch
+from run_directory.session import Session
 
 THEIRS, OURS, ALONE = "generate, in batches", "ours, in batches", "generate, one sentence at a time"
 Texts = list[list[int]]
@@ -50,14 +51,14 @@ def generated(attack: GenerativeAttack, search: BeamSearch, prefix: Tensor) -> T
     return [row[: row.index(eos)] if eos in row else row for row in ids]
 
 
-def trained(options: argparse.Namespace, directory: Path) -> Job:
+def trained(options: argparse.Namespace, directory: Path) -> Session:
     """A small GEIA after ``options.steps`` steps of ordinary training."""
     work = job(
         options,
         texts_of(options, options.sentences, options.texts * options.rounds),
-        directory / "artifacts",
+        directory,
     )
-    trainer = work.trainer(max_steps=options.steps)
+    trainer = work.trainer(work.run, [], max_steps=options.steps)
     trainer.fit(work.attack, work.datamodule)
     print(f"trained for {trainer.global_step} steps, {trainer.callback_metrics['train/loss']:.2f} nats a token at last")
     work.datamodule.setup("test")
@@ -83,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 @torch.inference_mode()
-def report(options: argparse.Namespace, work: Job) -> None:
+def report(options: argparse.Namespace, work: Session) -> None:
     clock, attack = Clock(options.device, options.own_time), work.attack
     search, eos = BeamSearch(max_new_tokens=attack.decoding.max_new_tokens), attack.tokenizer.eos_token_id
     count = min(options.one_by_one, options.texts)

@@ -101,14 +101,14 @@ class Ends(Callback):
 
 def measured(options: argparse.Namespace, theirs: bool, clock: Clock, folder: Path) -> dict[str, Any]:
     """Milliseconds of a step and of Muon in it, and its share of the step."""
-    work = job(options, texts_of(options, options.sentences, 100), folder / f"artifacts{theirs}", folder / "cache")
+    work = job(options, texts_of(options, options.sentences, 100), folder / f"run{theirs}", folder / "cache")
     if not isinstance(work.attack.optimizer_settings, MuonAdamW):
         raise SystemExit("attack/optimizer: nothing to measure, only muon has Newton-Schulz iterations")
     timed = Timed(work.attack.optimizer_settings, clock, theirs)
     work.attack.optimizer_settings = timed
     ends = Ends(clock)
     with timed.watching():
-        work.trainer(callbacks=[ends], max_steps=WARM_UP + 1 + options.steps).fit(work.attack, work.datamodule)
+        work.trainer(work.run, [ends], max_steps=WARM_UP + 1 + options.steps).fit(work.attack, work.datamodule)
     steps = [after - before for before, after in zip(ends.times[WARM_UP:], ends.times[WARM_UP + 1 :], strict=False)]
     in_muon, iterations = timed.seconds[WARM_UP + 1 :], timed.iterations[WARM_UP + 1 :]
 

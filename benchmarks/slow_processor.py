@@ -66,9 +66,9 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
     quiet()
     options.device, options.path = "cpu", None
     given = texts_of(options, options.sentences, 10)
-    work = job(options, given, options.child / "artifacts", options.child / "cache")
+    work = job(options, given, options.child, options.child / "cache")
     # A step more than is measured: a time of a step is the one between two ends.
-    work.trainer(callbacks=[Clock()], max_steps=WARM_UP + 1 + options.steps).fit(work.attack, work.datamodule)
+    work.trainer(work.run, [Clock()], max_steps=WARM_UP + 1 + options.steps).fit(work.attack, work.datamodule)
     times = [after - before for before, after in zip(ends[WARM_UP:], ends[WARM_UP + 1 :], strict=False)]
     return {
         "steps_per_second": round(1 / statistics.median(times), 3),

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import Job, arguments, job, quiet, texts_of
+from common import arguments, job, quiet, texts_of
 from lightning import Callback
 from measuring import Clock, ratios, spread
 from torch import Tensor, nn
@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from datamodules.batching import LengthBucketBatchSampler
 from embedders.cache.cached import CachedEmbedder
 from models.tokenizing import load_tokenizer
+from run_directory.session import Session
 
 BATCH, PADDED_TO = 64, 40
 
@@ -132,10 +133,10 @@ class Rounds(Callback):
         self.started = self.clock()
 
 
-def fit(work: Job, rounds: int, loops: dict[str, PlainLoop], steps: int, clock: Clock) -> dict[str, list[float]]:
+def fit(work: Session, rounds: int, loops: dict[str, PlainLoop], steps: int, clock: Clock) -> dict[str, list[float]]:
     """Rates of every round, by name."""
     turns = Rounds(loops, steps, len(work.datamodule.examples("train")), clock)
-    work.trainer(callbacks=[turns], max_epochs=rounds + 1).fit(work.attack, work.datamodule)
+    work.trainer(work.run, [turns], max_epochs=rounds + 1).fit(work.attack, work.datamodule)
     return turns.rates
 
 
@@ -170,7 +171,7 @@ def report(options: argparse.Namespace, clock: Clock, directory: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     given = [*texts_of(options, options.sentences, 100), f"datamodule.batch_size={BATCH}"]
-    ours = job(options, [*given, "attack/optimizer=adamw"], directory / "artifacts", directory / "cache0")
+    ours = job(options, [*given, "attack/optimizer=adamw"], directory, directory / "cache0")
     texts = [example.text for example in ours.datamodule.examples("train")]
     ours.attack.prepare(texts, _made(directory / "artifacts"))
     cold = cold_seconds(ours.embedder, texts, [directory / f"cache{i}" for i in range(3)], clock)

@@ -278,10 +278,11 @@ def test_queries_of_a_block_are_also_those_of_the_whole(tmp_path: Path) -> None:
     with counted(embedder) as queries:
         embedder.embed(["b", "c"])
         embedder.embed(["d"], "scoring")
-    assert queries.asked == {"training": 0, "attack": 2, "scoring": 1}
-    assert queries.sent == {"training": 0, "attack": 1, "scoring": 1}
-    assert embedder.queries.asked == {"training": 0, "attack": 3, "scoring": 1}
-    assert embedder.queries.sent == {"training": 0, "attack": 3, "scoring": 1}
+    none = {"training": 0, "lexicon": 0}
+    assert queries.asked == {**none, "attack": 2, "scoring": 1}
+    assert queries.sent == {**none, "attack": 1, "scoring": 1}
+    assert embedder.queries.asked == {**none, "attack": 3, "scoring": 1}
+    assert embedder.queries.sent == {**none, "attack": 3, "scoring": 1}
 
 
 def again(*lines: str) -> None:

@@ -16,7 +16,7 @@ import torch
 from lightning import Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from atomic_files import write_file, write_json, write_json_lines
+from atomic_files import remove_temporary, replacing, write_file, write_json, write_json_lines
 from configuration.ending import ending
 from configuration.locating import locate
 from embedders.cache.shards import text_keys
@@ -346,3 +346,17 @@ def test_a_former_module_is_one_of_today(old: str, new: str) -> None:
     assert not (Path(layout.__file__).parent.parent / f"{old.replace('.', '/')}.py").exists()
     with pytest.raises(InputError, match=f"no module {old}: it is {new} now"):
         locate(f"{old}.Anything")
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    folder = tmp_path / "artifacts"
+    for content in ("old", "new"):
+        with replacing(folder) as made:
+            (made / "file").write_text(content)
+    assert files(tmp_path) == {"artifacts/file": b"new"}
+    with pytest.raises(KeyError), replacing(folder) as made:
+        raise KeyError((made / "file").write_text("half"))
+    assert files(tmp_path) == {"artifacts/file": b"new"}
+    (tmp_path / ".artifacts.123.part").mkdir()  # of a process that was killed
+    remove_temporary(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["artifacts"]
