@@ -74,7 +74,7 @@ class MappedArray:
     def __init__(self, values: NDArray[Any]) -> None:
         self._values, self._memory = values, TemporaryMap() if values.nbytes > IN_MEMORY else None
         if self._memory is not None:
-            self._memory.write(memoryview(values).cast("B"))
+            self._memory.write(np.ascontiguousarray(values).data.cast("B"))
             self._values = np.frombuffer(self._memory.content(), values.dtype)
 
     def __len__(self) -> int:

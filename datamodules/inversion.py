@@ -41,7 +41,7 @@ from datamodules.token_ids import Encode, TokenIds
 from datamodules.truncation import CHUNK, Truncation
 from defenses.base import Defense
 from defenses.threat import Hypotheses
-from embedders.cache.index import Positions, distinct
+from embedders.cache.index import ABSENT, KeyIndex, Positions, distinct
 from embedders.cache.shards import text_keys
 from errors import InputError, did_you_mean
 from examples import Example, Split
@@ -341,14 +341,15 @@ class InversionDataModule(LightningDataModule):
         found = dict(self.languages.kept(self.source.load()))
         truncation = Truncation(self.max_tokens, self.tokenizer)
         kept: dict[Split, ArrowExamples] = {}
-        held_out: set[str] = set()
+        held_out = KeyIndex()
         for split in reversed(SPLITS):  # test first: what repeats it is dropped from the others
             cut = to_arrow(e for e in truncation.cut(found.pop(split, ())) if e.tokens or (e.text and e.reference))
             examples = cut.select(_new(cut, held_out)) if self.drop_repeated else cut
             if dropped := len(cut) - len(examples):
                 rank_zero_info(f"{split}: {dropped} of {len(cut)} texts dropped, repeats of this or a held-out split")
             if self.drop_repeated and split != "train":
-                held_out.update(folded(text) for example in examples for text in _texts(example))
+                keys = text_keys([folded(text) for example in examples for text in _texts(example)])
+                held_out.add(keys[:, 0].copy(), keys[:, 1].copy(), np.zeros(len(keys), np.int64))
             kept[split] = shared_out(examples, self.limits[split])
         sizes = ", ".join(f"{len(kept[split])} {split}" for split in SPLITS)
         rank_zero_info(f"texts: {sizes}; {truncation.cut_texts} were cut to {self.max_tokens} tokens")
@@ -386,21 +387,26 @@ class InversionDataModule(LightningDataModule):
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
 
 
-def _new(examples: Sequence[Example], held_out: set[str]) -> Positions:
+def _new(examples: ArrowExamples, held_out: KeyIndex) -> Positions:
     """Positions of the examples whose reference did not come before, and none of whose folded texts is held out.
 
     The reference decides, so that texts and their lengthened versions keep the same examples at the same places.
     """
-    keys = np.empty((len(examples), 2), np.uint64)
-    free = np.ones(len(examples), bool)
+    keys, free = np.empty((len(examples), 2), np.uint64), np.ones(len(examples), bool)
     for begin in range(0, len(examples), CHUNK):
         place = slice(begin, begin + CHUNK)
         some = examples[place]
         keys[place] = text_keys([e.reference if e.tokens is None else e.query for e in some])
-        if held_out:
-            free[place] = [not any(folded(text) in held_out for text in _texts(e)) for e in some]
-    shares = (np.flatnonzero(free & (keys[:, 0] % PARTS == part)) for part in range(PARTS))  # sorting needs much memory
-    return np.sort(np.concatenate([share[distinct(keys[share])] for share in shares]))
+        if len(held_out):
+            owners = np.repeat(np.arange(len(some)), [len(_texts(e)) for e in some])
+            found = held_out.find(text_keys([folded(text) for e in some for text in _texts(e)])) != ABSENT
+            free[begin + owners[found]] = False
+    parts = keys.view(np.uint8)[:, 0] % PARTS
+    for part in range(PARTS):  # sorting all keys at once would take several times their memory
+        share = np.flatnonzero(free & (parts == part))
+        free[share] = False
+        free[share[distinct(keys[share])]] = True
+    return np.flatnonzero(free)
 
 
 def _texts(example: Example) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from temporary_map import MappedArray, TemporaryMap
 
 IGNORED = -100  # a label that no loss counts
 ENCODED_TOGETHER = 16_384  # texts: bounds the lists of ids that exist at one time
-READ_BEFORE_RELEASE = 16_384  # rows of ids, which then leave the memory
+READ_BEFORE_RELEASE = 256  # texts, whose ids then leave the memory: each makes 64 KB of the file resident
 
 
 class Encode(Protocol):

@@ -190,10 +190,11 @@ def cut_apart(examples: Sequence[Example], counts: Sequence[int], seed: int) -> 
     digests = (hashlib.blake2b(folded(e.reference).encode(), digest_size=8, salt=salt).digest() for e in found)
     hashes = np.fromiter((int.from_bytes(digest) for digest in digests), np.uint64, len(found))
     ends = list(accumulate(counts))
-    lowest = np.sort(hashes)
-    bounds = lowest[np.array([min(end, len(lowest)) - 1 for end in ends if end], np.intp)]  # the last hash of each part
-    nothing = ends.count(0)  # parts before the first that takes anything
-    return parted(found, (np.searchsorted(bounds, hashes) + nothing + 1) % (len(counts) + 1), len(counts) + 1)
+    last = np.array([min(end, len(found)) - 1 for end in ends if end], np.intp)
+    bounds = np.partition(hashes, last)[last] if len(last) else hashes[:0]
+    parts = np.searchsorted(bounds, hashes).astype(np.int8)
+    parts += ends.count(0) + 1  # parts before the first that takes anything
+    return parted(found, parts % (len(counts) + 1), len(counts) + 1)
 
 
 def parted(examples: ArrowExamples, parts: NDArray[np.integer[Any]], count: int) -> list[ArrowExamples]:

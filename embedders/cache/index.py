@@ -1,7 +1,8 @@
 """A compact map from 128-bit keys to integers that is cheap to extend.
 
-The keys lie in a few sorted arrays, each at least twice as long as the next (24 bytes a key), so that adding n keys one
-small group after another costs O(n log n) in all, and a look-up is one binary search in each array.
+The keys lie in a few sorted arrays, each at least twice as long as the next, so that adding n keys one small group
+after another costs O(n log n) in all, and a look-up is one binary search in each array. A key takes 8 bytes of memory,
+and 16 of a temporary file where they are many.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedders.cache.shards import Keys
+from temporary_map import MappedArray
 
 Values = NDArray[np.int64]
 Positions = NDArray[np.int64]
@@ -22,8 +24,8 @@ _AT_ONCE = 2**17  # keys looked up together: what a look-up needs besides is eig
 
 class _Run(NamedTuple):
     high: NDArray[np.uint64]  # sorted
-    low: NDArray[np.uint64]
-    values: Values
+    low: MappedArray  # read for keys whose first halves are found
+    values: MappedArray
 
 
 class KeyIndex:
@@ -42,7 +44,9 @@ class KeyIndex:
         self._runs.append(_sorted(high, low, values))
         while len(self._runs) > 1 and len(self._runs[-2].high) < 2 * len(self._runs[-1].high):
             newer, older = self._runs.pop(), self._runs.pop()
-            self._runs.append(_sorted(*(np.concatenate(pair) for pair in zip(older, newer, strict=True))))
+            high = np.concatenate([older.high, newer.high])
+            low, values = (np.concatenate([one[:], other[:]]) for one, other in zip(older[1:], newer[1:], strict=True))
+            self._runs.append(_sorted(high, low, values))
 
     def find(self, keys: Keys) -> Values:
         """Values of ``keys`` (n, 2), ABSENT where a key is not known; (n,)."""
@@ -75,9 +79,10 @@ class KeyIndex:
         """Forget all keys whose value lies in ``first`` .. ``last`` (excluded)."""
         kept = []
         for run in self._runs:
-            keep = (run.values < first) | (run.values >= last)
+            values = run.values[:]
+            keep = (values < first) | (values >= last)
             if keep.any():
-                kept.append(_Run(run.high[keep], run.low[keep], run.values[keep]))
+                kept.append(_Run(run.high[keep], MappedArray(run.low[:][keep]), MappedArray(values[keep])))
         self._runs = kept
 
 
@@ -92,7 +97,6 @@ def distinct(keys: Keys) -> Positions:
 
 def _sorted(high: NDArray[np.uint64], low: NDArray[np.uint64], values: Values) -> _Run:
     order = np.argsort(high, kind="stable")  # merges two sorted halves in linear time
-    run = _Run(high, low, values)
-    for array in run:
+    for array in (high, low, values):
         array[:] = array[order]  # one at a time: copies of all three would take as much memory again
-    return run
+    return _Run(high, MappedArray(low), MappedArray(values))
