@@ -15,7 +15,10 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 
+import numpy as np
+
 import limits
+from datamodules.vector_stores.child import Answer, Child, limits_for
 from errors import InputError, did_you_mean
 
 EXTENSIONS = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
@@ -166,8 +169,10 @@ def batches(file: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
     import pyarrow.parquet
 
     unfolding, number = limits.Unfolding(file), 0
-    with pyarrow.parquet.ParquetFile(file) as found:
-        texts, widest = _declared(file, found, columns)
+    # Arrow ends the process on some damaged metadata.
+    child = Child(str(file), declared, [str(file), columns], ["pyarrow.parquet"], limits_for(file.stat().st_size))
+    child.close()
+    texts, widest = child.opened
     with pyarrow.parquet.ParquetFile(file, read_dictionary=texts) as found:
         together = max(1, min(UNFOLDED_TOGETHER // widest, 65_536))
         groups = range(found.num_row_groups)  # each has dictionaries of its own, and pyarrow joins none in lists
@@ -180,22 +185,32 @@ def batches(file: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
             yield part
 
 
-def _declared(file: Path, found: Any, columns: Sequence[str] | None) -> tuple[list[str], int]:
-    """Check what the file says of itself; its columns of text, and the bytes of its widest column of fixed width."""
-    said, texts, widest = limits.Unfolding(file), list[str](), 8
-    said.add(0, rows=found.metadata.num_rows)
-    for number in range(len(found.schema)):
-        column = found.schema.column(number)
-        if columns is not None and not any(f"{column.path}.".startswith(f"{name}.") for name in columns):
-            continue
-        if column.physical_type == "BYTE_ARRAY" and column.logical_type.type in _TEXT:
-            texts.append(column.path)
-        widest = max(widest, column.length)
-        for group in range(found.num_row_groups):
-            part = found.metadata.row_group(group).column(number)
-            # Of a text that a dictionary holds, each value is a number: how long it is, is counted later.
-            said.add(max(part.total_uncompressed_size, part.num_values * max(4, column.length)))
-    return texts, widest
+def declared(name: str, columns: Sequence[str] | None) -> tuple[tuple[list[str], int], Answer]:
+    """What a parquet file says of itself: its columns of text, and the bytes of its widest column of fixed width.
+
+    Raises:
+        InputError: It is damaged, or declares more than data unfolds to.
+    """
+    import pyarrow.parquet
+
+    said, texts, widest = limits.Unfolding(Path(name)), list[str](), 8
+    try:
+        with pyarrow.parquet.ParquetFile(name) as found:
+            said.add(0, rows=found.metadata.num_rows)
+            for number in range(len(found.schema)):
+                column = found.schema.column(number)
+                if columns is not None and not any(f"{column.path}.".startswith(f"{one}.") for one in columns):
+                    continue
+                if column.physical_type == "BYTE_ARRAY" and column.logical_type.type in _TEXT:
+                    texts.append(column.path)
+                widest = max(widest, column.length)
+                for group in range(found.num_row_groups):
+                    part = found.metadata.row_group(group).column(number)
+                    # Of a text that a dictionary holds, each value is a number: how long it is, is counted later.
+                    said.add(max(part.total_uncompressed_size, part.num_values * max(4, column.length)))
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise InputError(f"{name}: damaged or not parquet, after row 0 ({error})") from error
+    return (texts, widest), lambda request: np.empty((len(request), 0), np.float32)
 
 
 def _small(batch: Any) -> Iterator[tuple[Any, int]]:

@@ -313,6 +313,20 @@ def test_a_packed_file_holds_no_more_rows_than_data_of_its_size(
             list(file_rows.rows(path, "text"))
 
 
+@pytest.mark.parametrize("changed", [b"\x15\x0c\x25\x00", b"\x15\x00\x25\x02"])
+def test_parquet_whose_metadata_aborts_arrow_is_refused(tmp_path: Path, changed: bytes):
+    """Of a column that may lack values: said to have all of them, against its size statistics; or of another type."""
+    import pyarrow.parquet
+
+    file = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a text", None]}), file, compression="none")
+    content, column = file.read_bytes(), b"\x15\x0c\x25\x02\x18\x04text"
+    assert content.count(column) == 1
+    file.write_bytes(content.replace(column, changed + column[4:]))
+    with pytest.raises(InputError, match=r"a\.parquet"):
+        TextFiles(test=str(file)).load()
+
+
 def test_gzip_that_unfolds_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FREE_BYTES", 20_000_000)
     content = json.dumps([{"text": "a" * 1000}] * 30_000).encode()
