@@ -5,6 +5,7 @@ It has no name, so nothing is left of it once the process has ended, however it 
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import shutil
@@ -12,6 +13,7 @@ import tempfile
 from typing import Any
 
 import numpy as np
+import pyarrow
 from numpy.typing import NDArray
 
 from errors import InputError
@@ -66,6 +68,14 @@ class TemporaryMap:
         if self._since >= most and self._content is not None:
             self._content.madvise(mmap.MADV_DONTNEED)
             self._since = 0
+
+
+def give_back() -> None:
+    """Return memory to the system that was freed in pieces: glibc and Arrow keep it for later, up to 200 MB here."""
+    pyarrow.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 class MappedArray:

@@ -150,6 +150,10 @@ def _of_function(found: Found, node: ast.FunctionDef, *, bound: bool) -> _Argume
 def _of_class(found: Found, node: ast.ClassDef) -> tuple[_Arguments | None, bool]:
     """What the constructor of a class takes, and whether it takes further names; None where no file tells."""
     methods = {statement.name: statement for statement in node.body if isinstance(statement, ast.FunctionDef)}
+    joined = next((s.value for s in node.body if isinstance(s, ast.Assign) and "__signature__" in ast.unparse(s)), None)
+    if isinstance(joined, ast.Call):  # the arguments of several classes side by side, without the first of them
+        of_each = [_of_base(found, each)[0] for each in joined.args]
+        return {k: v for each in of_each for k, v in (each or {}).items() if k != "source"}, False
     if "__init__" in methods:
         constructor = methods["__init__"]
         own, handed = _of_function(found, constructor, bound=True), _handed_on(constructor)

@@ -45,6 +45,7 @@ from embedders.cache.index import ABSENT, KeyIndex, Positions, distinct
 from embedders.cache.shards import text_keys
 from errors import InputError, did_you_mean
 from examples import Example, Split
+from temporary_map import give_back
 
 if TYPE_CHECKING:
     from embedders.cache.cached import CachedEmbedder
@@ -256,6 +257,7 @@ class InversionDataModule(LightningDataModule):
         self.embedder.fill(everything, "training", rank=rank, world_size=world_size, barrier=_barrier())
         for split in missing:
             self._views[split] = self.embedder.view(texts[split])
+        give_back()
 
     def examples(self, split: Split) -> ArrowExamples:
         """The examples of a split: cut, without repeats, numbered by position. Needs no embedder."""
@@ -359,6 +361,7 @@ class InversionDataModule(LightningDataModule):
                 "to an original may have been cut off again; give more, the same for all evaluations to be compared"
             )
         self._check_attributes(kept)
+        give_back()
         return kept
 
     def _check_attributes(self, kept: Mapping[Split, ArrowExamples]) -> None:

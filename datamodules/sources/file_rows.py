@@ -169,10 +169,7 @@ def batches(file: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
     import pyarrow.parquet
 
     unfolding, number = limits.Unfolding(file), 0
-    # Arrow ends the process on some damaged metadata.
-    child = Child(str(file), declared, [str(file), columns], ["pyarrow.parquet"], limits_for(file.stat().st_size))
-    child.close()
-    texts, widest = child.opened
+    texts, widest = checked(file, columns)
     with pyarrow.parquet.ParquetFile(file, read_dictionary=texts) as found:
         together = max(1, min(UNFOLDED_TOGETHER // widest, 65_536))
         groups = range(found.num_row_groups)  # each has dictionaries of its own, and pyarrow joins none in lists
@@ -183,6 +180,18 @@ def batches(file: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
             unfolding.add(size, rows=len(part))
             number += len(part)
             yield part
+
+
+def checked(file: Path, columns: Sequence[str] | None = None) -> tuple[list[str], int]:
+    """What ``declared`` gives, read in a process of its own: Arrow aborts on some damaged metadata.
+
+    Raises:
+        InputError: As ``declared``, or the process ended.
+    """
+    child = Child(str(file), declared, [str(file), columns], ["pyarrow.parquet"], limits_for(file.stat().st_size))
+    child.close()
+    texts, widest = child.opened
+    return texts, widest
 
 
 def declared(name: str, columns: Sequence[str] | None) -> tuple[tuple[list[str], int], Answer]:

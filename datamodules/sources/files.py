@@ -10,14 +10,15 @@ that names the file and line.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from lightning.pytorch.utilities import rank_zero_warn
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt
 
 from datamodules.arrow_examples import ArrowExamples, ExampleWriter, to_arrow
 from datamodules.inversion import InversionDataModule
@@ -187,70 +188,21 @@ class TextFiles:
         self._unseen = {wanted: None for wanted in self._unseen if wanted not in seen}
 
 
+def joined(*called: Callable[..., Any]) -> inspect.Signature:
+    """The arguments of several classes side by side, all by name; the source, which the first class is, left out."""
+    signatures = (inspect.signature(each, eval_str=True) for each in called)
+    arguments = {one.name: one for signature in signatures for one in signature.parameters.values()}
+    del arguments["source"]
+    return inspect.Signature([one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in arguments.values()])
+
+
 class FilesDataModule(InversionDataModule):
     """InversionDataModule over TextFiles, with the arguments of both side by side, so that keys stay short."""
 
-    def __init__(
-        self,
-        path: Paths | None = None,
-        train: Paths | None = None,
-        valid: Paths | None = None,
-        test: Paths | None = None,
-        text_field: str = "text",
-        split_field: str | None = None,
-        split_values: Mapping[Split, str | None] | None = None,
-        spans_field: str | None = None,
-        language_field: str | None = None,
-        attributes: Sequence[str] = (),
-        group_field: str | None = None,
-        context_field: str | None = None,
-        original_field: str | None = None,
-        valid_fraction: Fraction = 0.05,
-        test_fraction: Fraction = 0.05,
-        split_seed: NonNegativeInt = 0,
-        max_tokens: PositiveInt = 32,
-        tokenizer: str = "minilm",
-        batch_size: PositiveInt = 64,
-        eval_batch_size: PositiveInt = 128,
-        limit_train: PositiveInt | None = None,
-        limit_valid: PositiveInt | None = None,
-        limit_test: PositiveInt | None = None,
-        drop_repeated: bool = True,
-        seed: NonNegativeInt = 0,
-        languages: Sequence[str] | None = None,
-        train_languages: Sequence[str] | None = None,
-        test_languages: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(
-            source=TextFiles(
-                path=path,
-                train=train,
-                valid=valid,
-                test=test,
-                text_field=text_field,
-                split_field=split_field,
-                split_values=split_values,
-                spans_field=spans_field,
-                language_field=language_field,
-                attributes=attributes,
-                group_field=group_field,
-                context_field=context_field,
-                original_field=original_field,
-                valid_fraction=valid_fraction,
-                test_fraction=test_fraction,
-                split_seed=split_seed,
-            ),
-            max_tokens=max_tokens,
-            tokenizer=tokenizer,
-            batch_size=batch_size,
-            eval_batch_size=eval_batch_size,
-            limit_train=limit_train,
-            limit_valid=limit_valid,
-            limit_test=limit_test,
-            drop_repeated=drop_repeated,
-            attributes=attributes,
-            seed=seed,
-            languages=languages,
-            train_languages=train_languages,
-            test_languages=test_languages,
-        )
+    __signature__ = joined(TextFiles, InversionDataModule)
+
+    def __init__(self, path: Paths | None = None, **arguments: Any) -> None:
+        of_files = inspect.signature(TextFiles).parameters
+        source = TextFiles(path, **{name: value for name, value in arguments.items() if name in of_files})
+        both = {name: value for name, value in arguments.items() if name not in of_files or name == "attributes"}
+        super().__init__(source, **both)

@@ -5,8 +5,10 @@ A conversation of PersonaChat, and the texts that the path ``utterances.-1.histo
     {"personality": [...], "utterances": [{"history": ["Hi."], ...}, {"history": ["Hi.", "Hello!"], ...}]}
     "Hi.", "Hello!"
 
-The files of a set are fetched as they are and read here, so no code of a data set is ever run, a set that was fetched
-once works offline, and the folder's name tells the commit that a revision stood for.
+The files of a set are fetched as they are, so a set that was fetched once works offline, and the folder's name tells
+the commit that a revision stood for. Parquet is streamed by ``datasets``, which runs no code of a data set; JSON, which
+is one object or list, and lines of text are read here, since ``datasets`` takes neither lists of mixed types nor gives
+the line of a mistake.
 """
 
 from __future__ import annotations
@@ -28,13 +30,14 @@ from pydantic import NonNegativeInt, PositiveInt
 import limits
 from datamodules.arrow_examples import ArrowExamples, to_arrow
 from datamodules.sources.base import SPLITS, completed
-from datamodules.sources.file_rows import plain_rows, rows
+from datamodules.sources.file_rows import checked, plain_rows, rows
 from errors import InputError, did_you_mean
 from examples import Example, Split
 
 TABLES = ("*.parquet", "*.jsonl", "*.jsonl.gz", "*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz")
 ONE_OBJECT = (".json", ".json.gz")
 BLOCK = 1 << 20  # bytes unpacked at once
+ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,8 @@ class HubSet:
     def _rows(self, file: Path, split: Split) -> Iterator[tuple[int, Any]]:
         if self.plain:
             return plain_rows(file, "text")
+        if file.suffix == ".parquet":
+            return self._table_rows(file)
         if not file.name.endswith(ONE_OBJECT):
             return rows(file, "text")
         try:
@@ -140,6 +145,29 @@ class HubSet:
             raise InputError(f"{file}: not JSON ({error})") from error
         where = f"{self.rows[split]}.*" if split in self.rows else "*"
         return enumerate(found_at(content, where, str(file)), start=1)
+
+    def _table_rows(self, file: Path) -> Iterator[tuple[int, Any]]:
+        """Rows of a parquet file: of the columns that are asked for, where it has them all."""
+        import pyarrow
+        from datasets import load_dataset
+
+        checked(file)
+        paths = (*self.texts, *self.attributes.values(), *self.fill.values())
+        wanted = {path.partition(".")[0].partition("!=")[0] for path in paths}
+        unfolding, number = limits.Unfolding(file), 0
+        try:
+            stream = load_dataset(
+                "parquet", data_files=str(file), split="train", streaming=True, batch_size=ROWS_AT_ONCE
+            ).with_format("arrow")
+            if wanted <= set(stream.column_names):
+                stream = stream.select_columns(sorted(wanted))
+            for table in stream.iter(ROWS_AT_ONCE):
+                unfolding.add(table.nbytes, rows=len(table))
+                for row in table.to_pylist():
+                    number += 1
+                    yield number, row
+        except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+            raise InputError(f"{file}: damaged or not parquet, after row {number} ({error})") from error
 
     def _split_files(self, split: Split) -> Sequence[Path]:
         """Files of a split, in the order of their names."""
@@ -182,6 +210,9 @@ class HubSet:
             folder = snapshot_download(self.path, repo_type="dataset", revision=self.revision, allow_patterns=patterns)
         except (OSError, ValueError, httpx.HTTPError) as error:
             raise InputError(self._not_found(error)) from error
+        commit = Path(folder).name
+        if commit != self.revision:
+            rank_zero_warn(f"{self._name} may change; pin what is read now by datamodule.source.revision={commit}")
         return Path(folder)
 
     def _from_address(self) -> Path:

@@ -1,0 +1,82 @@
+"""Examples in memory-mapped files: the same as in a list, whatever they hold and however they are read."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datamodules.arrow_examples import ROWS, to_arrow
+from errors import InputError
+from examples import Example, Span
+from temporary_map import IN_MEMORY, MappedArray, TemporaryMap
+
+COUNT = 2 * ROWS + 10
+
+
+def example(index: int) -> Example:
+    """Of every kind one: with entities, with labels, with ids, and with nothing but a text."""
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"spans": (Span(0, 4, "word"), Span(5, 6, "number")), "language": "de", "group": "Ada"},
+        {"attributes": {"city": "Paris", "year": "1815"}, "context": "hello\nthere", "original": f"{index}"},
+        {"tokens": (index, 5), "token_labels": (None, "city")},
+    ]
+    return Example(index, f"text {index} é", **kinds[index % 4 if index < ROWS else 0])
+
+
+EXAMPLES = [example(index) for index in range(COUNT)]
+
+
+def test_what_is_read_is_what_was_stored() -> None:
+    stored = to_arrow(iter(EXAMPLES))
+    assert list(stored) == EXAMPLES
+    assert stored == EXAMPLES
+    assert [stored[index] for index in (0, 1, 2, 3, -1, ROWS)] == [EXAMPLES[index] for index in (0, 1, 2, 3, -1, ROWS)]
+    assert stored[ROWS - 5 : ROWS + 5] == EXAMPLES[ROWS - 5 : ROWS + 5]
+    assert stored[10:0:-3] == EXAMPLES[10:0:-3]
+    assert list(stored.column("language"))[:3] == [None, "de", None]
+    assert to_arrow(stored) is stored
+    with pytest.raises(IndexError):
+        stored[COUNT]
+
+
+def test_a_selection_is_numbered_anew_and_may_be_selected_from() -> None:
+    even = to_arrow(EXAMPLES).select(np.arange(0, COUNT, 2))
+    assert [one.index for one in even] == list(range(COUNT // 2))
+    assert [one.text for one in even] == [one.text for one in EXAMPLES[::2]]
+    assert even.select(np.array([1, ROWS]))[1].text == EXAMPLES[2 * ROWS].text
+    assert len(even.select(np.array([], np.int64))) == 0
+
+
+def test_texts_of_several_lists_are_one_list() -> None:
+    first, second = to_arrow(EXAMPLES[:ROWS]), to_arrow(EXAMPLES[ROWS:])
+    texts = first.queries + second.queries
+    expected = [one.query for one in EXAMPLES]
+    assert list(texts) == expected
+    assert texts[ROWS - 3 : ROWS + 3] == expected[ROWS - 3 : ROWS + 3]
+    assert [texts[index] for index in (3, ROWS, -1)] == [expected[index] for index in (3, ROWS, -1)]
+    assert list(first.texts) == [one.text for one in EXAMPLES[:ROWS]]
+    assert not to_arrow(()).texts
+
+
+def test_many_numbers_leave_the_memory_and_stay_readable() -> None:
+    numbers = np.arange(IN_MEMORY)
+    mapped = MappedArray(numbers)
+    places = np.random.default_rng(0).integers(0, len(numbers), 10_000)
+    assert (mapped[places] == numbers[places]).all()
+    assert (mapped[5:9] == numbers[5:9]).all()
+    assert len(mapped) == len(numbers)
+
+
+def test_a_full_disk_says_where_and_what_to_do() -> None:
+    class Full:
+        def write(self, content: bytes) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    memory = TemporaryMap()
+    memory._file = Full()  # type: ignore[assignment]
+    with pytest.raises(InputError, match="TMPDIR names another place"):
+        memory.write(b"text")
