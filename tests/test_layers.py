@@ -16,6 +16,7 @@ ORDER = [
     "atomic_files",
     "commands",
     "examples",
+    "temporary_map",
     "ranks",
     "stopping",
     "temporary_map",
