@@ -21,7 +21,7 @@ import numpy as np
 from metrics.statistics import Floats, Interval
 
 SMALLEST = 10  # texts of a group
-DRAWS = 4000  # from the distributions of the groups, for an interval
+SAMPLES = 4000  # from the distributions of the groups, for an interval
 PRIOR = 0.5  # successes and failures that Jeffreys' prior counts as seen
 
 
@@ -72,7 +72,7 @@ class Calibration:
         """The share of the texts behind ``cosines`` that is read.
 
         The interval is for the store that the texts are a random sample of: it covers both that the groups hold few
-        texts (draws from each group's Beta distribution) and that the sample does (draws of as many rows).
+        texts (samples of each group's Beta distribution) and that the sample does (samples of as many rows).
         It does not cover texts for which a cosine means something else than for those that it was learned from.
 
         Raises:
@@ -83,9 +83,9 @@ class Calibration:
         generator = np.random.default_rng(seed)
         counts = np.bincount(self.places(cosines), minlength=len(self.groups))
         sizes, read = (np.array([getattr(group, name) for group in self.groups]) for name in ("size", "read"))
-        drawn = generator.beta(read + PRIOR, sizes - read + PRIOR, size=(DRAWS, len(self.groups)))
-        rows = generator.multinomial(len(cosines), counts / counts.sum(), size=DRAWS)
-        shares = (drawn * rows).sum(axis=1) / len(cosines)
+        probabilities = generator.beta(read + PRIOR, sizes - read + PRIOR, size=(SAMPLES, len(self.groups)))
+        rows = generator.multinomial(len(cosines), counts / counts.sum(), size=SAMPLES)
+        shares = (probabilities * rows).sum(axis=1) / len(cosines)
         low, high = np.quantile(shares, [0.025, 0.975])
         value = float(self.probabilities(cosines).mean())
         return Estimate(value, Interval(min(float(low), value), max(float(high), value)))

@@ -1,4 +1,4 @@
-"""How many of a reference's entities a prediction gives away.
+"""How many of a reference's entities a prediction discloses.
 
     reference   "Ada moved to Paris; Ada likes it."   spans: Ada (first_name), Paris (city), Ada (first_name)
     prediction  "ada, do you like PARIS?"             -> 2 of 3: one of the two Adas, and Paris

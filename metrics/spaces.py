@@ -1,6 +1,6 @@
 """Whether two sets of vectors may come from one embedder: their lengths, and the directions that they prefer.
 
-    compared = compare(known, store)       # (n, d) of texts that we embedded, (m, d) of somebody else's
+    compared = compare(known, store)       # (n, d) of texts that we embedded, (m, d) of a store's
     compared.likeness                      # near 1: one space; near 0: the directions of one say nothing of the other
 
 An embedder's vectors do not fill their space evenly. The directions that hold most of ``known`` hold most of other text
@@ -41,7 +41,7 @@ def compare(known: Tensor, other: Tensor) -> Comparison:
     """Compare (n, d) vectors with (m, d) others.
 
     Raises:
-        ValueError: Different widths, fewer than four known vectors, or no others.
+        ValueError: Different dimensions, fewer than four known vectors, or no others.
     """
     if known.shape[1] != other.shape[1] or len(known) < 4 or len(other) == 0:
         raise ValueError(f"cannot compare vectors of shapes {tuple(known.shape)} and {tuple(other.shape)}")
@@ -53,5 +53,5 @@ def compare(known: Tensor, other: Tensor) -> Comparison:
     directions = torch.linalg.svd(made, full_matrices=False).Vh[:count]
     chance = count / units.shape[1]
     own, theirs = ((part @ directions.T).square().sum(dim=1).mean().item() - chance for part in (held_out, others))
-    likeness = theirs / own if own > 1e-9 else 1.0  # directions that say nothing of their own kind judge nobody
+    likeness = theirs / own if own > 1e-9 else 1.0  # the directions do not even hold for the known vectors
     return Comparison(norms[0].median().item(), norms[1].median().item(), likeness)

@@ -4,7 +4,7 @@
 
 The list is our own: the closed classes of English words (articles, pronouns, prepositions, conjunctions, auxiliaries,
 a few adverbs of degree, place and time, yes and oh), lower-cased, as ``metrics.tokens.words`` cuts them, so "don't"
-is one word. The pieces that tokenised chat leaves ("don t", "i ' m") are in it as well. GEIA (section 4.2) took
+is one word. What tokenized chat leaves of words ("don t", "i ' m") are in it as well. GEIA (section 4.2) took
 NLTK's list, which differs in some words and has to be downloaded; what is compared here is always compared with the
 same list.
 """

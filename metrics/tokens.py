@@ -8,7 +8,7 @@ Where a text has neither letter nor digit ("?!", ":)"), its characters other tha
 every text that is not blank has at least one and a perfect prediction of it scores 100.
 
 How this differs from the papers: Vec2Text (section 4, "token F1") compares the *sets* of NLTK's tokens, case kept and
-punctuation counted as tokens, which every full stop helps; GEIA (section 4.2) compares sets of sub-word pieces over all
+punctuation counted as tokens, which every full stop helps; GEIA (section 4.2) compares sets of subword tokens over all
 examples together. Here words are counted as often as they occur, and the mean is over examples.
 """
 
@@ -124,7 +124,7 @@ def token_overlap(reference: str, prediction: str) -> Overlap:
 def recovered_words(reference: str, prediction: str) -> list[tuple[str, bool]]:
     """The reference cut for display: its words, and what stands between them, each with whether it was recovered.
 
-    The pieces put together are the reference, character for character. A word is recovered if the prediction has it,
+    The parts put together are the reference, character for character. A word is recovered if the prediction has it,
     each of the prediction's words being used once, by the first word of the reference that equals it; so the share of
     recovered words is ``token_overlap(...).recall``. What stands between words is never marked.
 
@@ -137,15 +137,15 @@ def recovered_words(reference: str, prediction: str) -> list[tuple[str, bool]]:
     normalise: Callable[[str], str] = _normalise
     if not matches:
         matches, normalise = list(_VISIBLE.finditer(reference)), str
-    pieces: list[tuple[str, bool]] = []
+    parts: list[tuple[str, bool]] = []
     position = 0
     for match in matches:
         if match.start() > position:
-            pieces.append((reference[position : match.start()], False))
+            parts.append((reference[position : match.start()], False))
         word = normalise(match.group())
-        pieces.append((match.group(), available[word] > 0))
+        parts.append((match.group(), available[word] > 0))
         available[word] -= 1
         position = match.end()
     if position < len(reference):
-        pieces.append((reference[position:], False))
-    return pieces
+        parts.append((reference[position:], False))
+    return parts

@@ -21,11 +21,11 @@ def cosine_rows(a: Tensor, b: Tensor) -> Tensor:
         )
     units = []
     for name, vectors in (("first", a), ("second", b)):
-        wide = vectors.detach().to(torch.float64)
-        norms = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
+        exact = vectors.detach().to(torch.float64)
+        norms = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
         for wrong, what in ((~norms.isfinite(), "not finite"), (norms == 0, "a zero vector")):
             if wrong.any():
                 raise ValueError(f"row {int(wrong.flatten().nonzero()[0])} of the {name} vectors is {what}")
-        units.append(wide / norms)
+        units.append(exact / norms)
     cosines: Tensor = (units[0] * units[1]).sum(dim=1).clamp(-1, 1)
     return cosines
