@@ -24,7 +24,7 @@ _WRITTEN = re.compile(rf"{_IDS}((?: \d+)+)")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A labelled piece of a text: characters ``start`` (included) to ``end`` (excluded)."""
+    """A labelled part of a text: characters ``start`` (included) to ``end`` (excluded)."""
 
     start: int
     end: int
@@ -66,7 +66,7 @@ class Example:
 
     @property
     def reference(self) -> str:
-        """What figures compare a recovered text with."""
+        """What metrics compare a recovered text with."""
         return self.text if self.original is None else self.original
 
 

@@ -1,4 +1,4 @@
-"""Which examples go into which batch, on one rank or many, and how a killed epoch goes on.
+"""Which examples go into which batch, on one rank or many, and how a killed epoch is resumed.
 
     sampler = LengthBucketBatchSampler(lengths, batch_size=64, seed=0)   # yields index arrays, each (<= 64,)
     loader = ResumableLoader(sampler, read)                              # read: indices -> batch
@@ -102,9 +102,9 @@ class LengthBucketBatchSampler:
         return {"epoch": self.epoch, "batches": self._handed_out, "identity": self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at the next batch of the saved epoch; with other data or batches, at the start of that epoch."""
+        """Resume at the next batch of the saved epoch; with other data or batches, at the start of that epoch."""
         epoch, batches, identity = state.get("epoch"), state.get("batches"), state.get("identity")
-        # The file may be somebody else's: its numbers are seeds and places here.
+        # The checkpoint may be untrusted: its numbers are seeds and places here.
         counts = isinstance(epoch, int) and isinstance(batches, int) and epoch >= 0 and batches >= 0
         if not (counts and isinstance(identity, dict)):
             raise InputError(
@@ -119,7 +119,7 @@ class LengthBucketBatchSampler:
             changed = [key for key, value in self._identity().items() if identity.get(key) != value]
             rank_zero_warn(
                 f"the training batches differ from those of the checkpoint ({', '.join(changed)}): the order of the "
-                "interrupted epoch is drawn anew, and some of its examples may be seen twice"
+                "interrupted epoch is sampled anew, and some of its examples may be seen twice"
             )
 
 

@@ -158,7 +158,7 @@ class DefendedEmbedder(CachedEmbedder):
 
     @property
     def dimension(self) -> int:
-        """Width of a defended vector."""
+        """Dimension of a defended vector."""
         return self._defense.output_dimension(self._behind.dimension)
 
     @property

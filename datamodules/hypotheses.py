@@ -6,7 +6,7 @@
 
 A finished part is never written again.
 
-A part is one file, written to a temporary name and renamed, so a killed job goes on with the parts that are missing.
+A part is one file, written to a temporary name and renamed, so a killed job resumes with the parts that are missing.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Hypotheses:
 
 
 class HypothesisMixture:
-    """Several hypotheses an example; each batch draws one of them for each of its examples."""
+    """Several hypotheses an example; each batch samples one of them for each of its examples."""
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension

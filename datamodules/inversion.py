@@ -151,13 +151,13 @@ class InversionDataModule(LightningDataModule):
             kept: Where the state of a fitted defense is read from, or written to.
 
         Raises:
-            InputError: The defense does not go with the width of the vectors, or changes it for a naive attacker.
+            InputError: The defense does not fit the dimension of the vectors, or changes it for a naive attacker.
         """
         given, seen = embedder.dimension, defense.output_dimension(embedder.dimension)
         if given != seen and not adaptive:
             raise InputError(
-                f"defense.adaptive=false: the defense makes vectors of width {seen} out of {given}, and an attack that "
-                "was trained on undefended vectors cannot read them; train one with defense.adaptive=true"
+                f"defense.adaptive=false: the defense makes vectors of dimension {seen} out of {given}, and an attack "
+                "that was trained on undefended vectors cannot read them; train one with defense.adaptive=true"
             )
         self._embedder, self._defense, self._kept = embedder, defense, kept
         self.adaptive, self.hypotheses = adaptive, hypotheses
@@ -192,7 +192,7 @@ class InversionDataModule(LightningDataModule):
 
     @property
     def dimension(self) -> int:
-        """Width of the vectors that the attacker sees."""
+        """Dimension of the vectors that the attacker sees."""
         return self.defense.output_dimension(self.embedder.dimension)
 
     @property

@@ -1,7 +1,7 @@
 """A collection's vectors, searched under a defense: what a defense costs those who use the store.
 
     index = Searchable(collection, embedder, max_tokens=32)
-    figures = index.retrieve(defense)            # {"ndcg_at_10": (queries,), "recall_at_10": ..., "mrr_at_10": ...}
+    metrics = index.retrieve(defense)            # {"ndcg_at_10": (queries,), "recall_at_10": ..., "mrr_at_10": ...}
 
 Vectors come from the cache, so each text is embedded once whatever the number of defenses; defended ones are made block
 by block and never stored.
@@ -98,7 +98,7 @@ class Searchable:
             k: Documents wanted.
 
         Returns:
-            None where defended documents are of another width than the queries, so that nothing can be compared.
+            None where defended documents are of another dimension than the queries, so that nothing can be compared.
         """
         queries, documents = self._vectors()
         defense = defense or Identity()
@@ -117,7 +117,7 @@ class Searchable:
     def retrieve(
         self, defense: Defense | None = None, defended: Defended = "both", similarity: Similarity = "cosine"
     ) -> dict[str, Floats] | None:
-        """Figures of each query (see metrics.retrieval.score_rankings); arguments and None as in ``rankings``."""
+        """Metrics of each query (see metrics.retrieval.score_rankings); arguments and None as in ``rankings``."""
         rankings = self.rankings(defense, defended, similarity, max(RECALL))
         return None if rankings is None else score_rankings(rankings, self.collection.judgements, RECALL)
 

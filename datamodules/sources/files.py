@@ -55,7 +55,7 @@ class TextFiles:
         group_field: Field of what a text is about, such as a person: no group will stand in two splits. Texts without
             one stay in training.
         context_field: Field of what was said before a text: a text, or a list of them.
-        original_field: Field of what a text was made from, where it was lengthened or otherwise rewritten: figures
+        original_field: Field of what a text was made from, where it was lengthened or otherwise rewritten: metrics
             compare with that, and spans are places in it.
         valid_fraction: Share of the training texts to cut off for validation.
         test_fraction: Share of the training texts to cut off for testing.

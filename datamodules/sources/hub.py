@@ -58,7 +58,7 @@ class HubSet:
         language: ISO 639-1 code of all texts.
         split_seed: Chooses which training texts are cut off.
         attributes: Labels of a row's texts by name, and where in the row their values are.
-        fill: Pieces of the texts that stand for a value, such as ``<mask>``, and where in the row that is.
+        fill: Placeholders in the texts that stand for a value, such as ``<mask>``, and where in the row that is.
         plain: Whether the files hold a text a line, whatever they are called; ``texts`` is then ``[text]``.
     """
 
@@ -221,7 +221,7 @@ class HubSet:
         base = self.path.replace("{revision}", self.revision)
         folder = Path(torch.hub.get_dir()) / "texts" / base.removeprefix("https://")
         names = list(dict.fromkeys(name for names in self.files.values() for name in names))
-        for name in (base.removeprefix("https://"), *names):  # a run's configuration may be a stranger's
+        for name in (base.removeprefix("https://"), *names):  # a run's configuration may be untrusted
             if Path(name).is_absolute() or ".." in Path(name).parts:
                 raise InputError(f"{self._name}: {name} leads out of the folder that the files are kept in")
         for name in names:

@@ -30,7 +30,7 @@ TOKENIZER_KEY = "datamodule.source.tokenizer"
 
 
 class RandomTokens:
-    """Ids drawn evenly from the tokenizer's, for each length and split so many different inputs (section 5.1).
+    """Ids sampled uniformly from the tokenizer's, for each length and split so many different inputs (section 5.1).
 
     No input stands in two splits. Where there are too few different ones of a length, the test gets them first.
 
@@ -41,7 +41,7 @@ class RandomTokens:
         test_per_length: Test inputs of each length.
         valid_per_length: The same for validation; 0: none.
         train_per_length: The same for training; 0: none, which attacks that only search do not need.
-        seed: Decides what is drawn.
+        seed: Decides what is sampled.
     """
 
     def __init__(
@@ -69,19 +69,19 @@ class RandomTokens:
         vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
         found: dict[Split, list[Example]] = {split: [] for split in SPLITS}
         for length in self.lengths:
-            drawn = self._draw(vocabulary, length)
+            sampled = self._sample(vocabulary, length)
             for split, count in self.counts.items():
-                ids = [next(drawn, None) for _ in range(count)]
+                ids = [next(sampled, None) for _ in range(count)]
                 known = [row for row in ids if row is not None]
                 texts = tokenizer.decode_batch(known, skip_special_tokens=False)
                 found[split] += [Example(0, text, tokens=row) for text, row in zip(texts, known, strict=True)]
         return found
 
-    def _draw(self, vocabulary: int, length: int) -> Iterator[tuple[int, ...]]:
+    def _sample(self, vocabulary: int, length: int) -> Iterator[tuple[int, ...]]:
         """Different inputs of a length, as many as asked for or as there are."""
         generator = np.random.default_rng([self.seed, length])
         wanted, space = sum(self.counts.values()), vocabulary**length
-        if space <= 4 * wanted:  # drawing until none is new would take long
+        if space <= 4 * wanted:  # sampling until none is new would take long
             for number in generator.permutation(space).tolist():
                 yield tuple(number // vocabulary**place % vocabulary for place in range(length))
             return
