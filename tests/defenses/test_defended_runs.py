@@ -210,7 +210,7 @@ def test_ranks_and_batches_see_the_same_noise(data: Path, tmp_path: Path, monkey
 
 
 def test_a_defense_that_changes_the_dimension_needs_an_attacker_who_knows(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"defense\.adaptive=false: .* width 4 out of 16, .* defense\.adaptive=true"):
+    with pytest.raises(InputError, match=r"defense\.adaptive=false: .* dimension 4 out of 16, .* defense\.adaptive=true"):
         module(data, tmp_path, Truncation(dimensions=4))
     assert module(data, tmp_path, Truncation(dimensions=4), adaptive=True).dimension == 4
     assert not (tmp_path / "cache").exists()
@@ -352,7 +352,7 @@ def test_narrower_vectors_are_compared_with_hypotheses_where_these_are_defended(
     assert metrics["queries"] > 0
     assert metrics["cosine"] is not None
     assert metrics["cosine"] != metrics["cosine_clean"]
-    with pytest.raises(InputError, match="width 8 out of 16"):
+    with pytest.raises(InputError, match="dimension 8 out of 16"):
         place.evaluate(run, "not told", "defense=truncation", "defense.dimensions=8")
     with pytest.raises(InputError, match="the weights of the checkpoint do not fit"):
         place.evaluate(run, "none", "defense=none")
