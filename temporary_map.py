@@ -20,7 +20,7 @@ from errors import InputError
 
 Places = slice | list[int] | NDArray[np.integer[Any]]
 IN_MEMORY = 1_000_000  # bytes of an array that is worth no file
-READ_BEFORE_RELEASE = 4096  # values, each of which makes up to 64 KB of the file resident
+READ_BEFORE_RELEASE = 256  # values, each of which makes up to 64 KB of the file resident
 
 
 class TemporaryMap:
