@@ -105,7 +105,7 @@ def test_a_training_is_saved_and_resumed(scripts: Scripts) -> None:
     code, errors = scripts.end(training)
     saved = int(load_checkpoint(run / layout.CHECKPOINT)["global_step"])
     assert 3 <= saved < 12
-    start = f"stopped by SIGTERM: step {saved} is saved in {name}/checkpoints; resume with: python train.py "
+    start = f"stopped by SIGTERM: step {saved} is saved in {name}/checkpoints; resume with: python {ROOT / 'train.py'} "
     assert code == 143
     assert errors.splitlines()[-1].startswith(start)
     assert f"run_dir={name} ckpt_path=last" in errors
@@ -125,7 +125,7 @@ def test_a_signal_before_the_first_step(scripts: Scripts) -> None:
     code, errors = scripts.end(training)
     assert code == 143
     said = "stopped by SIGTERM: vectors that were embedded are kept and there is no checkpoint yet; start again with: "
-    assert errors.splitlines()[-1].startswith(f"{said}python train.py ")
+    assert errors.splitlines()[-1].startswith(f"{said}python {ROOT / 'train.py'} ")
     assert not (run / layout.CHECKPOINT).exists()
     assert (run / layout.CONFIG).exists()
 
