@@ -17,7 +17,7 @@ def is_first() -> bool:
 
 
 def started_outside() -> bool:
-    """Whether torchrun or srun started this process and others, which share no command line that we could change."""
+    """Whether torchrun or srun started this process and others: they inherit nothing from one another."""
     torchrun = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE") or 1) > 1
     return torchrun or ("SLURM_PROCID" in os.environ and int(os.environ.get("SLURM_NTASKS") or 1) > 1)
 

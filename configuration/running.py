@@ -194,8 +194,6 @@ def _run_as_rank(task: Callable[..., None], configs: Sequence[DictConfig]) -> No
     from run_directory.trust import trusting
 
     held = console.hold()
-    import lightning.pytorch  # noqa: F401  its loggers get their handlers now, and lose them below
-
     console.show_and_log(None)
     for config in configs:
         check(config)  # imports the libraries, of which some take hold of the terminal
