@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
+from errors import InputError
 from examples import Example, Span, written_ids
 from temporary_map import MappedArray, TemporaryMap
 
@@ -97,7 +98,10 @@ class ExampleWriter:
             values = [getattr(example, name) for example in self._waiting]
             if (stored := _STORED.get(name)) is not None:
                 values = [stored(value) for value in values]
-            arrays.append(pyarrow.array(values, _TYPES[name]))
+            try:
+                arrays.append(pyarrow.array(values, _TYPES[name]))
+            except UnicodeEncodeError as error:  # a lone surrogate, as JSON may carry
+                raise InputError(f"the {name} of a text is not valid Unicode: {error.object!r:.80}") from error
         self._sink.write_batch(pyarrow.record_batch(arrays, schema=_SCHEMA))
         self._waiting.clear()
 
