@@ -6,7 +6,7 @@ Prediction(candidates=("my name is ada", "i am ada"))    # of one target, best f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
@@ -80,3 +80,9 @@ class Prediction:
     def __post_init__(self) -> None:
         if not self.candidates:
             raise InputError("the attack writes no text: its weights give scores that are not finite; train it again")
+
+    def refined(self, candidates: tuple[str, ...], partial: bool = False) -> Prediction:
+        """This prediction with other candidates; ids and search record belong to a best candidate that is the same."""
+        same = candidates[:1] == self.candidates[:1]
+        tokens, search = (self.tokens, self.search) if same else (None, None)
+        return replace(self, candidates=candidates, tokens=tokens, search=search, partial=self.partial or partial)

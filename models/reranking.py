@@ -10,7 +10,6 @@ attacks can be compared at equal budgets: a corrector (Morris et al. 2023) spend
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 
 import torch
@@ -52,7 +51,7 @@ class Rerank(Refiner):
         for prediction, texts, near in zip(predictions, distinct, known, strict=True):
             ordered = [near[place] for place in closest_first([next(cosines) for _ in near])]
             far = [text for text in texts if text not in vectors]
-            found.append(replace(prediction, candidates=(*ordered, *far), partial=prediction.partial or bool(far)))
+            found.append(prediction.refined((*ordered, *far), partial=bool(far)))
         return found
 
 

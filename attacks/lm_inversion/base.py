@@ -9,7 +9,7 @@ model gives exactly what was observed for them. Nothing is trained.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -28,6 +28,7 @@ from embedders.white_box import WhiteBox
 from errors import InputError
 from examples import written_ids
 from models.predictions import Prediction, SearchRecord, Targets
+from models.refining import Refiner
 
 Length = Literal["known", "search"] | PositiveInt
 
@@ -40,6 +41,7 @@ class LanguageModelAttack(Attack):
         length: Tokens of the inputs: ``known`` of every target (from the data), ``search``: 1, 2, ... until one is
             found, or a number for all of them.
         max_length: The last that ``search`` tries.
+        refine: See Attack; of texts.
         search: See SearchSettings.
     """
 
@@ -51,9 +53,10 @@ class LanguageModelAttack(Attack):
         loss: Loss,
         length: Length = "known",
         max_length: PositiveInt = 10,
+        refine: Mapping[str, Refiner] | None = None,
         **search: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(refine)
         self.objective = loss
         self.length, self.max_length = length, max_length
         self.settings = SearchSettings(**search)

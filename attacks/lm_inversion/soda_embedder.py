@@ -19,13 +19,12 @@ from torch import Tensor
 
 from attacks.base import Attack
 from attacks.lm_inversion.coordinates import Coordinates
+from attacks.lm_inversion.discrete_steps import relaxed_encoder
 from attacks.lm_inversion.losses import Loss
 from attacks.lm_inversion.method import Rows, State
 from attacks.lm_inversion.soda import SODA
 from embedders.cache.cached import CachedEmbedder
-from embedders.transformer import TransformerEmbedder
-from embedders.white_box import RelaxedEncoder, WhiteBox
-from errors import InputError
+from embedders.white_box import WhiteBox
 from models.predictions import Prediction, Targets
 from run_directory.embedder_check import check_embedder
 from run_directory.stored_attack import attack_of, keep
@@ -72,19 +71,8 @@ class SodaEmbedder(SODA):
         self._starts: dict[int, list[int]] = {}
 
     def white_box(self, oracle: CachedEmbedder | None) -> WhiteBox:
-        """The encoder behind a cache.
-
-        Raises:
-            InputError: It is none whose gradients can be taken.
-        """
-        embedder = None if oracle is None else oracle.embedder
-        if not isinstance(embedder, TransformerEmbedder):
-            kind = "none" if embedder is None else type(embedder).__name__
-            raise InputError(
-                f"embedder: this attack takes gradients through the embedder, and {kind} gives none; take "
-                "embedder=minilm, or embedder=transformer embedder.model=<folder or hub name>"
-            )
-        return RelaxedEncoder(embedder)
+        """See relaxed_encoder."""
+        return relaxed_encoder(oracle)
 
     def prepare_data(self) -> None:
         """Before anything is embedded: does the start go with the embedder?"""

@@ -9,7 +9,6 @@ An attack's run keeps a copy of the corrector's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -78,7 +77,7 @@ class Correction(Refiner):
         start = corrector.rewriter.read([prediction.candidates[0] for prediction in predictions])
         last = [rounds[-1] for rounds in corrector.correct(targets, oracle, start=start)]
         return [
-            replace(before, candidates=(one.text, *before.candidates), partial=before.partial or one.partial)
+            before.refined((one.text, *before.candidates), partial=one.partial)
             for before, one in zip(predictions, last, strict=True)
         ]
 
