@@ -172,6 +172,8 @@ def quoted(value: object) -> str:
 def one_line(error: Exception) -> str:
     """The first line of one of Hydra's messages, and that of OmegaConf's behind it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if found := re.match(r"Could not override '(\w+)/(\w+)'", str(error)):
+        return f"{found[1]}/{found[2]}: the chosen {found[1]} takes no {found[2]} (its YAML lists none under defaults)"
     cause = str(error.__cause__).splitlines()[:1] if isinstance(error.__cause__, OmegaConfBaseException) else []
     return "; ".join([*lines[:1], *cause])
 

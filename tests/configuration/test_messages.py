@@ -72,6 +72,11 @@ def test_other_mistakes_are_still_found_beside_spaces() -> None:
     ]
 
 
+def test_a_part_that_the_chosen_option_does_not_take_is_named() -> None:
+    (message,) = said("attack=soda", "attack/refine=[rerank]")
+    assert message.startswith("attack/refine: the chosen attack takes no refine")
+
+
 def test_a_value_that_others_take_over_is_wrong_once() -> None:
     assert said("seed=abc", "defense=noise", "trainer.precision=32-true") == ["seed=abc: must be an integer"]
     assert said("datamodule.seed=abc", "trainer.precision=32-true") == ["datamodule.seed=abc: must be an integer"]
