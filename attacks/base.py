@@ -23,6 +23,7 @@ from torch import Tensor
 
 from attacks.checkpointed import Checkpointed
 from datamodules.inversion import InversionDataModule
+from datamodules.token_ids import IGNORED
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from models.memory import footprint
@@ -250,7 +251,7 @@ class Attack(Checkpointed):
 
     def validation_weight(self, batch: dict[str, Tensor]) -> int:
         """Number of label ids in a batch: the weight of its mean loss."""
-        return int((batch["labels"] != -100).sum())
+        return int((batch["labels"] != IGNORED).sum())
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         """Loss on validation texts, a mean that does not depend on how batches were cut and dealt to ranks."""

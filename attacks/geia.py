@@ -23,8 +23,12 @@ class GEIA(GenerativeAttack):
 
 
 class GEIAEncoderDecoder(GenerativeAttack):
-    """GEIA on an encoder-decoder model: the embedding goes to the encoder, the text comes from the decoder."""
+    """GEIA on an encoder-decoder model: the embedding goes to the encoder, the text comes from the decoder.
+
+    With 16 prefix vectors, the inverter of Vec2Text ("base model", Morris et al. 2023, section 3.1), which gives a
+    corrector its first hypotheses.
+    """
 
     def make_decoder(self, model: Any) -> EncoderDecoder:
-        """The prefix is the encoder's input."""
+        """The prefix is the encoder's input, without a mask: all vectors count."""
         return EncoderDecoder(model)

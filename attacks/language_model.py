@@ -18,10 +18,10 @@ from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
 from attacks.generative import GenerativeAttack
+from datamodules.token_ids import IGNORED
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Split
-from models.cross_entropy import IGNORED
 from models.decoders import CausalDecoder
 from models.predictions import Hint, Prediction, Targets
 from models.prefix import Prefix

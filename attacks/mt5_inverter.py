@@ -2,7 +2,7 @@
 
 vector (d,) --MLP--> 16 vectors --mT5 encoder, decoder--> "zwei männer kochen ."
 
-As the inverter of Vec2Text (``attacks/vec2text/inverter.py``), whose place it takes before a corrector. Two things are
+As the inverter of Vec2Text (``GEIAEncoderDecoder``), whose place it takes before a corrector. Two things are
 mT5's own. Its vocabulary has 250,112 entries, so the logits of one batch of 128 texts take 4 GB and their gradient as
 much again: the loss is computed over pieces of the labels, padding left out. And its input and output embeddings are
 two matrices: transformers 5 makes one of them wherever a model is built from its configuration, as for evaluation,
@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attacks.generative import GenerativeAttack
+from datamodules.token_ids import IGNORED
 from models.backbones import RandomT5, untied
-from models.cross_entropy import IGNORED, cross_entropy
+from models.cross_entropy import cross_entropy
 from models.decoders import EncoderDecoder
 
 LOGITS_AT_ONCE = 2**28  # in one piece of the loss: 1 GB in float32

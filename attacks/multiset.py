@@ -16,6 +16,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from attacks.word_sets import WordSetAttack
+from datamodules.token_ids import IGNORED
 from embedders.cache.cached import CachedEmbedder
 from models.backbones import Dropout
 from models.optimizers import OptimizerSettings
@@ -146,7 +147,7 @@ def remaining_words(labels: Tensor, named: Tensor) -> Tensor:
 
     A named entry crosses out one of its labels.
     """
-    remaining, steps = labels != -100, []
+    remaining, steps = labels != IGNORED, []
     for entry in named.unbind(1):
         steps.append(remaining)
         found = remaining & (labels == entry[:, None])

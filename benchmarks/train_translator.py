@@ -27,9 +27,10 @@ from small_models import Budget, add_budget, fit_muon, save
 from torch import Tensor
 
 from datamodules.batching import LengthBucketBatchSampler
+from datamodules.token_ids import IGNORED
 from metrics.bleu import bleu
 from metrics.scored import Scored
-from models.cross_entropy import IGNORED, cross_entropy
+from models.cross_entropy import cross_entropy
 from models.optimizers import MuonAdamW
 from models.tokenizing import train_tokenizer
 from scoring.translation import Translator

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-IGNORED = -100  # label of a position that is not trained on
+from datamodules.token_ids import IGNORED
 
 _BLOCK_BYTES = {"cpu": 2**21}  # float32 logits at a time: about a core's share of the cache
 _BLOCK_BYTES_ELSEWHERE = 2**28

@@ -23,6 +23,7 @@ _MODULES = {
     "datamodules.collection_texts": "datamodules.collections.texts",
 }  # fmt: skip
 _CLASSES = {
+    "attacks.vec2text.inverter.Inverter": "attacks.geia.GEIAEncoderDecoder",
     "embedders.language_model.LanguageModel": "embedders.language_model.LanguageModelEmbedder",
     "scoring.language_model.LanguageModel": "scoring.language_model.PerplexityModel",
 }

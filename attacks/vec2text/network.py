@@ -18,7 +18,8 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from attacks.vec2text.search import Proposal
-from models.cross_entropy import IGNORED, cross_entropy
+from datamodules.token_ids import IGNORED
+from models.cross_entropy import cross_entropy
 from models.decoders import start_decoder, step_decoder
 from models.decoding import BeamSearch
 from models.prefix import Prefix

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from datamodules.token_ids import IGNORED
 from models import cross_entropy as module
-from models.cross_entropy import IGNORED, cross_entropy
+from models.cross_entropy import cross_entropy
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
