@@ -1,7 +1,7 @@
-"""Files and folders that are written whole: a reader sees the old content or the new one, never half of it.
+"""Atomic writes: a reader sees a file's old content or its new content, never a part of it.
 
     write_json(run / "metrics.json", {"bleu": 31.2})
-    with replacing(artifacts / "decoder") as folder:      # renamed to its place when the block has ended
+    with replacing(artifacts / "decoder") as folder:      # renamed to artifacts/decoder when the block ends
         tokenizer.save_pretrained(folder)
 
 Everything is written under a temporary name in the same directory, ``.<name>.<process>.part``, and renamed.
@@ -23,15 +23,16 @@ from errors import InputError
 
 
 def write_file(path: Path, content: str | Callable[[BinaryIO], object], previous: Path | None = None) -> None:
-    """Write a file; its directory is made where it is missing.
+    """Write a file atomically, creating its directory if needed.
 
     Args:
         path: Final name.
         content: Text, or a function that writes to the open binary file.
-        previous: Where to keep what stood at ``path``, beside it; a kill may leave that alone, and nothing at ``path``.
+        previous: Where to keep the old content of ``path``, in the same directory. If the process is killed in between,
+            this file may exist and ``path`` may not.
 
     Raises:
-        OSError: The disk is full, or the file cannot be made; it names the file.
+        OSError: The disk is full, or the file cannot be created; the error names the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
@@ -47,7 +48,7 @@ def write_file(path: Path, content: str | Callable[[BinaryIO], object], previous
             path.replace(previous)
         temporary.replace(path)
     except OSError as error:
-        if error.errno is not None and error.filename in (None, str(temporary)):  # a full disk does not say which
+        if error.errno is not None and error.filename in (None, str(temporary)):  # a full disk does not name the file
             error.filename = str(path)
         raise
     finally:
@@ -70,11 +71,11 @@ def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read what write_json wrote.
+    """Read a file written by write_json.
 
     Raises:
-        InputError: It holds no JSON object, a number that is not finite, or more than is read of one.
-        FileNotFoundError: There is no such file.
+        InputError: It is not a JSON object, holds a number that is not finite, or is too large.
+        FileNotFoundError: The file does not exist.
     """
     try:
         content = json.loads(limits.text(path, limits.LARGEST_JSON), parse_float=_finite, parse_constant=_finite)
@@ -87,7 +88,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """A new, empty folder, which takes the place of ``folder`` at the end of the block; removed where that fails."""
+    """Yield a new empty folder that replaces ``folder`` when the block ends; it is removed if the block fails."""
     temporary = _temporary(folder)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -100,7 +101,7 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 
 def remove_temporary(directory: Path) -> None:
-    """Remove the temporary files and folders that killed processes left in ``directory`` and below."""
+    """Remove the temporary files and folders left by killed processes in ``directory`` and below."""
     for path in list(directory.rglob(".*.part")):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What train.py and evaluate.py have in common: the callbacks that write the results of a test, and its trials.
+"""Shared by train.py and evaluate.py: the callbacks that write test results, and repeated test trials.
 
 trainer = session.trainer(run, [*writing(run, session, datamodule, configured), record])
 test_trials(session, output, 1, known, of_the_test(config), checkpoint)
@@ -30,13 +30,13 @@ from run_directory.session import Session
 def writing(
     output: Path, session: Session, training: InversionDataModule | None, configured: Sequence[Callback]
 ) -> list[Callback]:
-    """What writes the results of a test, the ``configured`` callbacks in their place.
+    """The callbacks that write the results of a test, together with the ``configured`` ones, in the right order.
 
     Args:
-        output: Where they are written.
-        session: Of the run.
-        training: The data module whose text the attack knew; without it there are no baseline and no analyses.
-        configured: Built from the configuration.
+        output: Directory that they write to.
+        session: The run's session.
+        training: Data module of the attack's training text; without it, no baseline and no analyses are computed.
+        configured: Callbacks built from the configuration.
     """
     known: list[Callback] = []
     if training is not None:
@@ -55,18 +55,18 @@ def test_trials(
     testing: Sequence[Testing],
     checkpoint: Path | None,
 ) -> bool:
-    """Test the attack of a finished run, each time with random numbers of its own; whether this is the first rank.
+    """Test the attack of a finished run ``count`` times with different random numbers; return whether this is rank 0.
 
     Args:
-        session: Its attack is connected.
+        session: The session of the run, with its attack connected.
         output: The directory of the results.
-        count: Of the trials.
-        training: The data module whose text the attack knew.
+        count: Number of trials.
+        training: Data module of the attack's training text.
         testing: The callbacks of the configuration that belong to the test.
-        checkpoint: The weights; None for an attack without training.
+        checkpoint: The weights; None for an attack that is not trained.
 
     Raises:
-        InputError: The directory holds other results.
+        InputError: The directory already holds other results.
     """
     attack, config = session.attack, session.config
     folders = [trial_folder(output, number) for number in range(count)]

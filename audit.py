@@ -1,4 +1,4 @@
-"""What a vector store discloses: a sample of it and a finished run in, a page for its owner out.
+"""Audit a vector store with a finished run: how much of its text can be recovered, as a page for the store's owner.
 
     python audit.py run=<dir> vectors=mine.npy                      # <run>/audits/<time>/audit.html and audit.json
     python audit.py run=<dir> vectors=chroma:db texts=truth.jsonl   # measured where true texts are known
@@ -53,7 +53,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     truths = {} if settings.texts is None else read_truths(settings.texts, store)
     models = session.models
     sample = sample_store(store, session.dimension, settings.limit, config.seed, truths)
-    del store  # and with it the process that read it
+    del store  # also ends the process that read it
     rows = known_rows(run)
     references = [row.reference for row in rows]
     warnings = check_space(sample.name, sample.vectors, references, service, settings.trust_vectors)
@@ -75,7 +75,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     found = evaluate(settings, config, sample, truths, known, reader, models.tagger, trials)
     found.warnings = warnings + found.warnings
     write_audit(output, found)
-    cache.clear()  # holds recovered text in the clear
+    cache.clear()  # it holds unmasked recovered text
     print_audit(output, found)
 
 

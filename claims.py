@@ -1,11 +1,11 @@
-"""Directories that belong to one process: claimed by making them, locked while it writes, and not left behind empty.
+"""Directories owned by one process: created exclusively, locked while in use, and removed if left empty.
 
-    directory = claim(Path("runs/x/2026-11-22_14-05-09"))     # or ..._14-05-09-2, where that one stands already
+    directory = claim(Path("runs/x/2026-11-22_14-05-09"))     # or ..._14-05-09-2 if the first name is taken
     with held(directory, "run_dir"):                          # refused while another process holds it
         ...
 
-The lock is the operating system's on the file ``.lock``: it goes with the process, however that ends. It is a record
-lock (``fcntl.lockf``), as child processes that outlive a killed one do not inherit those, and NFS knows them.
+The lock is an operating system lock on the file ``.lock``, released whenever the process ends. It is a record lock
+(``fcntl.lockf``): child processes that survive a killed parent do not inherit it, and NFS supports it.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from run_directory import layout
 log = logging.getLogger("claims")
 
 LOCK, LOG = ".lock", "log"
-_OF_LOGGERS = ("hparams.yaml", "events.out.tfevents.*")  # written before there is a curve
+_OF_LOGGERS = ("hparams.yaml", "events.out.tfevents.*")  # written before any curve
 _TRIES = 100
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def claim(directory: Path) -> Path:
-    """Make ``directory``, or the first of ``<directory>-2``, ``-3``, ... that nobody has made yet.
+    """Create ``directory``, or the first of ``<directory>-2``, ``-3``, ... that does not exist yet.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
     number, path, tries = 1, directory, 0
     while True:
         try:
             path.mkdir(parents=True)
         except FileExistsError:
-            if not path.parent.is_dir():  # it is not the name that is taken: a link above it leads nowhere
+            if not path.parent.is_dir():  # the name is not taken: a parent is a broken link
                 raise
             number += 1
             path = directory.with_name(f"{directory.name}-{number}")
-        except FileNotFoundError:  # another process has tidied up an empty parent just now
+        except FileNotFoundError:  # another process has just removed an empty parent
             tries += 1
-            if tries == _TRIES:  # no: nothing can be made there, as in /proc
+            if tries == _TRIES:  # nothing can be created there, as in /proc
                 raise
         else:
             return path
@@ -60,16 +60,16 @@ def claim(directory: Path) -> Path:
 
 @contextlib.contextmanager
 def held(directory: Path, key: str) -> Iterator[None]:
-    """Keep other processes from writing into ``directory``, which is made where it is missing.
+    """Lock ``directory`` against other writing processes; it is created if missing.
 
-    A file system without locks is warned about and written to all the same.
+    On a file system without locks, a warning is logged and no lock is taken.
 
     Args:
-        directory: Of a run or an evaluation.
-        key: What names it, for the message.
+        directory: The directory of a run or an evaluation.
+        key: The config key that names it, for messages.
 
     Raises:
-        InputError: Another process holds it; says which, where, and since when.
+        InputError: Another process holds the lock; the message says which process, on which host, and since when.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / LOCK
@@ -78,13 +78,13 @@ def held(directory: Path, key: str) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            path.unlink()  # while it is held: nobody else's is removed
+            path.unlink()  # while locked, so that no other process's file is removed
         os.close(file)
 
 
 def _locked(path: Path, named: str) -> int:
     while True:
-        if path.is_symlink() or (path.exists() and not _is_own(path.stat())):  # it will be written
+        if path.is_symlink() or (path.exists() and not _is_own(path.stat())):  # the file will be written to
             raise InputError(f"{path}: a link or no file, where a process leaves a note that it writes; remove it")
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
@@ -103,7 +103,7 @@ def _locked(path: Path, named: str) -> int:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file), path.stat(follow_symlinks=False)):
                 break
-        os.close(file)  # its holder has ended and removed it between the two calls
+        os.close(file)  # its owner has ended and removed it between the two calls
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     os.ftruncate(file, 0)
     os.write(file, f"process {os.getpid()} on {socket.gethostname()}, started {since},\n".encode())
@@ -111,23 +111,23 @@ def _locked(path: Path, named: str) -> int:
 
 
 def _is_own(status: os.stat_result) -> bool:
-    """Whether a file has one name only: another one may stand outside of somebody else's run."""
+    """Whether a file has a single name; with a second hard link, writing could change a file outside the run."""
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
 class Tidied:
-    """Removes what this process made for nothing: directories of a start that failed.
+    """Removes the directories that this process created when its start fails.
 
         with Tidied() as made:
-            made.expect(directory)      # before it is made
+            made.expect(directory)      # before it is created
             ...
 
-    After a mistake of the user a directory goes that holds no more than every start writes, its configuration and its
-    log; after a signal only where nothing had begun, since the configuration is what a run is resumed with; after
-    anything else only one that holds nothing.
+    After a user error, a directory is removed if it holds only what every start writes: its configuration and log.
+    After a signal, it is removed only if no work had begun, since the configuration is needed to resume. After any
+    other error, only an empty directory is removed.
 
     Args:
-        keeps_log: Whether a log by itself is kept where all went well.
+        keeps_log: Whether a directory that holds only a log is kept after success.
     """
 
     def __init__(self, *, keeps_log: bool = True) -> None:
@@ -138,20 +138,20 @@ class Tidied:
         return self
 
     def expect(self, directory: Path) -> None:
-        """Take note of a directory that is made later, and of missing ones above it; one that stands stays."""
+        """Register a directory that will be created, and its missing parents; an existing one is never removed."""
         missing = _missing(directory)
         if missing and missing[0] == directory.absolute():
             self._places.append((directory.absolute(), missing))
 
     def claim(self, directory: Path) -> Path:
-        """:func:`claim`, taken note of."""
+        """Call :func:`claim` and register the directory."""
         above = _missing(directory.parent)
         path = claim(directory).absolute()
         self._places.append((path, [path, *above]))
         return path if directory.is_absolute() else path.relative_to(Path.cwd())
 
     def adopt(self, directory: Path) -> None:
-        """Take note of a directory that has been made for this process, unless a run stands in it."""
+        """Register a directory that was created for this process, unless it holds a run."""
         if not (directory / layout.CONFIG).exists():
             self._places.append((directory.absolute(), [directory.absolute()]))
 
@@ -173,14 +173,14 @@ def _missing(directory: Path) -> list[Path]:
 
 
 def _remove(directory: Path, missing: list[Path], disposable: tuple[str, ...], *, failed: bool) -> None:
-    """Remove a directory whose files all have ``disposable`` names, and parents that are empty then."""
+    """Remove a directory if all its files have ``disposable`` names, then its parents that have become empty."""
 
     def is_disposable(path: Path) -> bool:
         if path.name == LOG and failed and path.stat().st_size == 0:
             return True
         return any(path.match(name) for name in (*disposable, LOCK))
 
-    # Another process that writes there keeps it, and so does one that puts something there just now.
+    # rmdir fails, and the directory stays, if another process has just written a file into it.
     with contextlib.suppress(OSError, InputError):
         files = [path for path in directory.rglob("*") if not path.is_dir() or path.is_symlink()]
         if directory.is_dir() and all(map(is_disposable, files)):

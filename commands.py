@@ -1,4 +1,4 @@
-"""Commands that messages propose, as they can be typed where the user is.
+"""Commands suggested in messages, quoted so that the user can copy them into the shell.
 
 command("train", "run_dir=my runs/x", "ckpt_path=last")     # python train.py 'run_dir=my runs/x' ckpt_path=last
 """
@@ -13,9 +13,9 @@ SCRIPTS = ("train", "evaluate", "invert", "audit", "compare")
 
 
 def command(script: str | None, *words: str) -> str:
-    """``python <script>.py <words>``, with the directory of the scripts where that is not the working directory.
+    """``python <script>.py <words>``, with the scripts' directory if it is not the working directory.
 
-    ``script`` is None for the one that is running.
+    ``script=None`` stands for the running script.
     """
     running = Path(sys.argv[0])
     name = running.name if script is None else f"{script}.py"

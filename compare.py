@@ -1,23 +1,23 @@
 """Compare runs: one table of metrics with 95 % intervals, and paired differences where the test texts are the same.
 
-Runs that differ in nothing but their seeds stand there as their mean and standard deviation, and below one by one.
+Runs that differ only in their seeds are shown as mean and standard deviation, and in a second table one by one.
 
     python compare.py runs/a runs/b runs/b/evaluations/beam1       # writes measuring.md and measuring.html
     python compare.py runs/* metrics=token_f1,entity_recovery output=tables/words reference=runs/a
     python compare.py runs/* x=parameters                          # charts over the number of parameters alone
     python compare.py runs/*/evaluations/* columns=data            # a table a metric: runs down, data sets across
 
-Any directories that hold metrics.json and predictions.jsonl: a run, or one of its evaluations.
+Each directory is a run or one of its evaluations, with metrics.json and predictions.jsonl.
 
-    output      comparison                          what the files are called, without their ending
+    output      comparison                          name of the files, without extension
     metrics     bleu,token_f1,exact_match,cosine    keys of metrics.json
-    reference   the first directory                 what the others are compared with
-    x           all that the runs differ in         training_texts, parameters, embedded_words or corpus_similarity: the
+    reference   the first directory                 the run that the others are compared with
+    x           everything that differs             training_texts, parameters, embedded_words or corpus_similarity: the
                                                     charts' axis
     columns     metrics of one table                data: a table a metric, with a column for each data set
     resamples   2000                                bootstrap resamples, at least 1,000
-    seed        0                                   of the resampling
-    trust       nothing                             modules of metrics of your own that the runs name
+    seed        0                                   seed of the resampling
+    trust       nothing                             modules with your own metrics that the runs name
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def compare(settings: Settings) -> None:
         reference = settings.reference.resolve()
         directories = [settings.reference, *(path for path in directories if path.resolve() != reference)]
     entries = read_entries(directories)
-    # Metrics import torch: a directory that is not there is told before.
+    # Importing the metrics imports torch; report a missing directory first.
     from reports.comparison import measuring
     from reports.comparison.charts import charts, check_axis, side_by_side
     from reports.comparison.grid import check_grid, grids
@@ -72,7 +72,7 @@ def compare(settings: Settings) -> None:
     lead = f"{len(entries)} runs and evaluations, each metric with its 95 % interval over the choice of the test texts."
     write_markdown(text, found)
     write_page(page, found, drawn, lead)
-    print_tables(found)  # a reader such as head may close the pipe
+    print_tables(found)  # the reader of a pipe, such as head, may close it
     print(printable(f"Written: {text} {page}"))
 
 

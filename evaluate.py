@@ -3,9 +3,9 @@
     python evaluate.py run=<dir>                                               # the metrics of the training run again
     python evaluate.py run=<dir> datamodule=files datamodule.test=mine.jsonl   # other text
     python evaluate.py run=<dir> attack.decoding.beams=1 datamodule.limit_test=100
-    python evaluate.py run=<dir> defense=noise defense.level=0.01              # of an attacker who knows of none
+    python evaluate.py run=<dir> defense=noise defense.level=0.01              # a naive attacker, unaware of it
     python evaluate.py run=<dir> attack/decoding=sampling trials=10 compare=<dir> # means of ten trials, and a t-test
-    python evaluate.py run=<dir> experiment=tradeoff collection=<dir>  # what defenses keep and what they cost a search
+    python evaluate.py run=<dir> experiment=tradeoff collection=<dir>  # privacy against search quality, by defense
     python evaluate.py run=<dir> callbacks=iterative_correction logger=wandb   # metrics and curve in a logger, too
 
 Everything else is rebuilt from the run directory. Results go to <run>/evaluations/<time>, or to output_dir=<dir>: the
@@ -53,7 +53,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     if settings.collection is not None:
         raise InputError(f"collection={settings.collection}: it is searched by experiment=tradeoff; add that")
     other = None if settings.compare is None else trials.find(Path(settings.compare), "compare")
-    if other is not None and settings.trials == 1:  # both have been tested
+    if other is not None and settings.trials == 1:  # both directories have been tested
         trials.compare(trials.find(run, "run"), other)
         return
     configuration.check_devices(config)
@@ -67,7 +67,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     for callback in testing:
         callback.check(attack)
     if settings.trials > 1:
-        attack.begin_trial(0)  # an attack without random numbers says so before anything is tested
+        attack.begin_trial(0)  # raises before any test if the attack is deterministic
     checkpoint = session.checkpoint(settings.ckpt_path)
     known = session.known_data(files)
     oracle = (known or datamodule).oracle

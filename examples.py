@@ -1,11 +1,11 @@
-"""One text of a data set, and what is known about it.
+"""One text of a data set with its labels.
 
 Example:
 
     Example(index=7, text="My name is Ada and I was born in Paris.",
             spans=(Span(11, 14, "first_name"), Span(33, 38, "city")))
 
-This module stands at the bottom of the import order: data modules make examples, defenses and metrics read them.
+This module is at the bottom of the import order: data modules create examples, defenses and metrics read them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Literal
 
 Split = Literal["train", "valid", "test"]
 
-# A control character that no text begins with: ids and a text of digits are two things.
+# A control character that starts no text, so that written ids cannot be confused with a text of digits.
 _IDS = "\x02ids"
 _WRITTEN = re.compile(rf"{_IDS}((?: \d+)+)")
 
@@ -37,15 +37,15 @@ class Example:
 
     Attributes:
         index: Position in the split, 0-based; identifies the example in predictions, noise and sampling.
-        text: The characters that the embedder sees; the reference too, unless there is an ``original``.
+        text: The text that is embedded; also the reference, unless ``original`` is set.
         spans: Entities in the reference, in order of their start.
-        language: ISO 639-1 code, where it is known.
+        language: ISO 639-1 code, if known.
         attributes: Labels of the whole text, such as ``{"birthPlace": "Paris"}``.
-        group: What the text is about or comes from, such as a person's name; no group stands in two splits.
-        context: What was said before the text in its conversation; an attacker may know it, the embedder never sees it.
-        original: What ``text`` was made from, by lengthening it for one; None where it stands as it was written.
-        tokens: Ids of a language model's input, where they are what was put in: ``text`` only shows them.
-        token_labels: The label of the entity that each of ``tokens`` lies in, None outside; empty where unknown.
+        group: The subject or source of the text, such as a person's name; a group never spans two splits.
+        context: The preceding turns of the conversation; an attacker may know it, the embedder never receives it.
+        original: The reference if ``text`` is a modified version of it, such as a lengthened one; else None.
+        tokens: Token ids, if the example is the input of a language model; ``text`` is then only their decoding.
+        token_labels: The entity label of each of ``tokens``, None outside entities; empty if unknown.
     """
 
     index: int
@@ -61,21 +61,21 @@ class Example:
 
     @property
     def query(self) -> str:
-        """What an embedder is asked, and what tells the example from others: the text, or its token ids written out."""
+        """The embedder's input, which also identifies the example: the text, or its ids as written by written_ids."""
         return self.text if self.tokens is None else written_ids(self.tokens)
 
     @property
     def reference(self) -> str:
-        """What metrics compare a recovered text with."""
+        """The text that a recovered text is scored against."""
         return self.text if self.original is None else self.original
 
 
 def written_ids(ids: Sequence[int]) -> str:
-    """Token ids in place of a text, for the embedder and its cache: most ids do not survive decoding and encoding."""
+    """Token ids encoded as a text for the embedder and its cache; decoding and re-encoding would change most ids."""
     return " ".join([_IDS, *map(str, ids)])
 
 
 def read_ids(text: str) -> list[int] | None:
-    """The ids that ``written_ids`` wrote, at least one; None where it is a text."""
+    """The ids in a text written by ``written_ids``, at least one; None for any other text."""
     found = _WRITTEN.fullmatch(text)
     return None if found is None else [int(number) for number in found[1].split()]

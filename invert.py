@@ -1,10 +1,10 @@
-"""Read vectors back: a run and a file of vectors in, texts out.
+"""Invert a file of vectors with a finished run and write the recovered texts.
 
     python invert.py run=<dir> vectors=mine.npy            # writes mine.npy.texts.jsonl: index, text, cosine
 
-The cosine is that of the text, embedded again, with the vector: close to 1 says that the text is probably right.
-Vectors that the run's embedder cannot have made, by their lengths and directions, are refused: they would be read as
-fluent nonsense.
+The cosine compares the re-embedded text with the given vector: close to 1, the text is probably right.
+Vectors whose lengths or directions do not match the run's embedder are refused, since the attack would turn them into
+fluent but meaningless text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger("invert")
 
 
 def invert(settings: DictConfig, config: DictConfig) -> None:
-    """Open the run -> read vectors back -> embed the texts again -> write."""
+    """Open the run -> invert the vectors -> embed the texts again -> write."""
     from atomic_files import write_json_lines
     from datamodules.vector_stores.vector_files import read_vectors
     from embedders.base import QueryLimitError
@@ -41,7 +41,7 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     session = Session.open(run, config)
     oracle = session.oracle
     vectors = read_vectors(Path(settings.vectors), session.dimension, limit=settings.limit)
-    # Rows of a language model's output are no embeddings of texts, and a defense without its state makes no vectors.
+    # Outputs of a language model are not text embeddings, and a defense without its fitted state cannot be applied.
     of_texts = not isinstance(session.embedder.embedder, LanguageModelEmbedder)
     if of_texts and (session.is_fitted or not session.threat.adaptive):
         known = [row.reference for row in known_rows(run)]

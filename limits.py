@@ -1,10 +1,10 @@
-"""How much is read of a file that may be somebody else's, so that none fills the memory or takes the day.
+"""Limits on the size of files from untrusted sources, so that none exhausts memory or time.
 
-    limits.text(run / "metrics.json", limits.LARGEST_JSON)     # the size is looked at before a byte is read
+    limits.text(run / "metrics.json", limits.LARGEST_JSON)     # checks the size before reading
     for number, line in limits.lines(run / "predictions.jsonl"): ...
 
-A file that lies unpacked on the disk may have any size where it is read line by line: a corpus of 50 GB is. What is
-packed (gzip, the dictionaries of parquet) may unfold as far as data does, and not further.
+An uncompressed file that is read line by line may have any size, such as a corpus of 50 GB. Compressed data (gzip,
+parquet dictionaries) may expand only by the factors that real data reaches.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from pathlib import Path
 
 from errors import InputError
 
-LARGEST_CONFIG = 1_000_000  # bytes of a YAML file; those of runs have some thousand
-LARGEST_LEXICON = 64_000_000  # bytes of a list of words: some million of them
-LARGEST_JSON = 32_000_000  # bytes of one object; mT5's vocabulary takes 10 MB, and each byte may become 32 of objects
+LARGEST_CONFIG = 1_000_000  # bytes of a YAML file; a run's config has a few thousand
+LARGEST_LEXICON = 64_000_000  # bytes of a word list of some million words
+LARGEST_JSON = 32_000_000  # bytes of one object; mT5's vocabulary takes 10 MB; a byte may become 32 bytes of objects
 LARGEST_LIST = 1_000_000_000  # bytes of a data set that is one JSON list; PersonaChat has 200 MB
-LARGEST_TABLE = 4_000_000_000  # bytes of a run's own lines of JSON, all of which are held: two million long texts
-LARGEST_TOKENIZER = 250_000_000  # bytes of a tokenizer.json; that of Gemma 3 has 33 MB
+LARGEST_TABLE = 4_000_000_000  # bytes of a run's own JSON lines, all held in memory: two million long texts
+LARGEST_TOKENIZER = 250_000_000  # bytes of a tokenizer.json; Gemma 3's has 33 MB
 LONGEST_LINE = 10_000_000  # bytes of a line or row: a book of 1,500 pages has 4 MB
-MOST_TIMES = 100  # bytes that a packed one unfolds to: text takes 3 to 20, templates 60, a bomb 1,000 and more
-FREE_BYTES = 128_000_000  # that any packed file may unfold to
-FREE_ROWS = 100_000  # that any packed file may hold; beyond, distinct texts take more than a byte each
+MOST_TIMES = 100  # compression ratio: text reaches 3 to 20, templates 60, a decompression bomb 1,000 or more
+FREE_BYTES = 128_000_000  # any compressed file may expand to this size
+FREE_ROWS = 100_000  # rows in any compressed file; beyond, distinct texts take more than a byte each
 
 
 def content(path: Path, most: int) -> bytes:
-    """The bytes of a file of at most ``most``.
+    """The bytes of a file of at most ``most`` bytes.
 
     Raises:
-        InputError: It has more, or is no regular file, such as a pipe or a device, which might never end.
+        InputError: It is larger, or is not a regular file: reading a pipe or device might never end.
         OSError: It cannot be read.
     """
     _check_regular(path)
     check_size(path, most)
     with path.open("rb") as file:
         found = file.read(most + 1)
-    if len(found) > most:  # it grew, or its size is not known, as in /proc
+    if len(found) > most:  # it has grown, or its size is unknown, as in /proc
         raise _too_large(path, len(found), most)
     return found
 
@@ -55,11 +55,11 @@ def text(path: Path, most: int) -> str:
 
 
 def lines(path: Path, most: int | None = LARGEST_TABLE, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file with their numbers, 1-based, and their ends; they end at line feeds only.
+    """The lines of a file, split at line feeds only, with their 1-based numbers.
 
     Raises:
-        InputError: The file has more than ``most`` bytes (None: any number may be read), a line has more than
-            ``longest``, or it is no regular file.
+        InputError: The file is larger than ``most`` bytes (None: no limit), a line is longer than ``longest`` bytes, or
+            it is not a regular file.
         OSError: It cannot be read.
     """
     _check_regular(path)
@@ -74,21 +74,21 @@ def lines(path: Path, most: int | None = LARGEST_TABLE, longest: int = LONGEST_L
 
 
 def check_size(path: Path, most: int) -> None:
-    """Whether a file has at most ``most`` bytes.
+    """Check that a file has at most ``most`` bytes.
 
     Raises:
-        InputError: It has more.
-        OSError: There is none.
+        InputError: It is larger.
+        OSError: It does not exist.
     """
     if (size := path.stat().st_size) > most:
         raise _too_large(path, size, most)
 
 
 def check_line(path: Path, number: int, size: int, longest: int = LONGEST_LINE) -> None:
-    """Whether a line or row, of which ``size`` bytes were read, is short enough.
+    """Check the length of a line or row of which ``size`` bytes were read.
 
     Raises:
-        InputError: It is not; names file and line.
+        InputError: It is too long; names file and line.
     """
     if size > longest:
         raise InputError(
@@ -98,10 +98,10 @@ def check_line(path: Path, number: int, size: int, longest: int = LONGEST_LINE) 
 
 
 class Unfolding:
-    """What a packed file has unfolded to so far.
+    """Counts the decompressed size of a file.
 
     Args:
-        path: The file; its size says how much it may become.
+        path: The file; its compressed size determines the limit.
     """
 
     def __init__(self, path: Path) -> None:
@@ -111,10 +111,10 @@ class Unfolding:
         self.size, self.bytes, self.rows = size, 0, 0
 
     def add(self, size: int, rows: int = 0) -> None:
-        """Count bytes and rows that were unpacked, or that are about to be.
+        """Count decompressed bytes and rows, before or after decompression.
 
         Raises:
-            InputError: They are more than data of the file's size becomes.
+            InputError: The total exceeds the limit for the file's size.
         """
         self.bytes += size
         self.rows += rows
@@ -127,10 +127,10 @@ class Unfolding:
 
 
 def check_data(path: Path) -> None:
-    """Whether a file lies elsewhere than in /proc, where ``environ`` holds keys and passwords as text.
+    """Refuse a file in /proc, where ``environ`` holds keys and passwords.
 
     Raises:
-        InputError: It does not; a link may lead there.
+        InputError: The file, or the target of its link, is there.
     """
     if path.resolve().is_relative_to("/proc"):
         raise InputError(f"{path}: leads to {path.resolve()}, which tells of processes and is no file of data")

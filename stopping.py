@@ -1,15 +1,15 @@
-"""What Ctrl-C and SIGTERM do to a script, from its first line to its last.
+"""Handling of Ctrl-C and SIGTERM during the whole life of a script.
 
     if __name__ == "__main__":
         import stopping
 
-        stopping.begin()        # one line and exit code 130 or 143 from here on, while the libraries are imported too
+        stopping.begin()        # from here on: one line and exit code 130 or 143, even during imports
     ...
-    with stopping.raising():    # in here they are exceptions, KeyboardInterrupt and Terminated: files are tidied up
+    with stopping.raising():    # inside, they raise KeyboardInterrupt and Terminated, so that files are cleaned up
         ...
 
-SIGTERM is what a scheduler sends when a job's time is up, and SIGKILL some seconds later. While an attack is trained,
-callbacks/termination.py answers it: a checkpoint first. Nothing heavy is imported here.
+A scheduler sends SIGTERM when a job's time is up, and SIGKILL some seconds later. During training,
+callbacks/termination.py handles SIGTERM and saves a checkpoint first. This module imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from types import FrameType
 
 FAILED, INTERRUPTED, TERMINATED = 2, 130, 143
 WORDS = {INTERRUPTED: "interrupted", TERMINATED: "stopped by SIGTERM"}
-_STARTER = "UNEMBED_STARTER"  # environment variable: the script that started this one, as Lightning does with ranks
+_STARTER = "UNEMBED_STARTER"  # environment variable: process id of the script that started this rank
 
 
 class Terminated(SystemExit):
-    """SIGTERM has come and the process is to end.
+    """Raised on SIGTERM to end the process.
 
     Args:
-        saved: Step that a checkpoint was made of for this; None where none was made.
+        saved: Step of the checkpoint saved because of it; None if none was saved.
     """
 
     def __init__(self, saved: int | None = None) -> None:
@@ -40,58 +40,58 @@ class Terminated(SystemExit):
 
 
 class _State:
-    """Of this process."""
+    """Signal state of this process."""
 
-    said = "nothing had begun"  # by a process that a signal ends at once
+    said = "nothing had begun"  # printed when a signal ends the process at once
     received = False
     starter = 0  # process id
 
 
 def begin() -> None:
-    """From here on SIGTERM and Ctrl-C end this process with one line; one that is ignored (nohup) stays ignored."""
+    """Let SIGTERM and Ctrl-C end this process with one line; a signal that is ignored (nohup) stays ignored."""
     if os.environ.get(_STARTER) == str(os.getppid()):
         _State.starter = os.getppid()
     os.environ[_STARTER] = str(os.getpid())
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
         if signal.getsignal(number) is usual:
             signal.signal(number, _leave)
-            # At last Python takes its handlers away, and a signal would end it without a line: all is done by then.
+            # At interpreter exit Python removes its handlers; ignore signals then, since all work is done.
             atexit.register(signal.signal, number, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
 def raising() -> Iterator[None]:
-    """Within it the signals are exceptions, once :func:`begin` was called; else nothing changes."""
+    """Inside, the signals raise exceptions if :func:`begin` was called; otherwise nothing changes."""
     handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: _raise}
     taken = [number for number in handlers if signal.getsignal(number) is _leave]
     for number in taken:
         signal.signal(number, handlers[number])
-    said = ""  # an exception says why
+    said = ""  # the exception carries the message
     try:
         yield
         said = "everything was written"
     finally:
-        for number in taken:  # what remains is the interpreter's own end
+        for number in taken:  # only the interpreter's shutdown remains
             _State.said = said
             signal.signal(number, _leave)
 
 
 def receive() -> bool:
-    """Take note of a SIGTERM; whether it is the first: a scheduler, torchrun and the first rank may each send one."""
+    """Record a SIGTERM; return whether it is the first, since scheduler, torchrun and rank 0 may each send one."""
     first, _State.received = not _State.received, True
-    # A signal to one rank is one to all: the process that started this one tells the others.
+    # A signal to one rank is for all: the process that started this one forwards it to the others.
     if first and _State.starter and os.getppid() == _State.starter:
         os.kill(_State.starter, signal.SIGTERM)
     return first
 
 
 def received() -> bool:
-    """Whether a SIGTERM has come."""
+    """Whether SIGTERM was received."""
     return _State.received
 
 
 def is_spawned() -> bool:
-    """Whether one of our scripts started this one, with its own command line: a rank."""
+    """Whether this process is a rank that one of our scripts started with its own command line."""
     return bool(_State.starter)
 
 
@@ -101,8 +101,8 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """End at once: an exception in the midst of an import may come out as another one, or be lost."""
-    with contextlib.suppress(RuntimeError, OSError, ValueError):  # the signal came while this very stream was written
+    """End at once: an exception raised during an import may be swallowed or converted."""
+    with contextlib.suppress(RuntimeError, OSError, ValueError):  # the signal came during a write to this stream
         sys.stdout.flush()
     code = INTERRUPTED if number == signal.SIGINT else TERMINATED
     if _State.said:

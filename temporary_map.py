@@ -1,6 +1,6 @@
-"""A temporary file that is written once and then read as memory, which the system takes back where it needs it.
+"""A temporary file that is written once and then memory-mapped, so that the system can evict its pages.
 
-It has no name, so nothing is left of it once the process has ended, however it ends. ``TMPDIR`` says where it lies.
+The file has no name, so nothing remains when the process ends. ``TMPDIR`` sets its directory.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from errors import InputError
 
 Places = slice | list[int] | NDArray[np.integer[Any]]
-IN_MEMORY = 1_000_000  # bytes of an array that is worth no file
-READ_BEFORE_RELEASE = 256  # values, each of which makes up to 64 KB of the file resident
+IN_MEMORY = 1_000_000  # bytes; smaller arrays stay in memory
+READ_BEFORE_RELEASE = 256  # values; each read makes up to 64 KB of the file resident
 
 
 class TemporaryMap:
-    """Takes bytes like a file; ``content`` gives them back, mapped."""
+    """Accepts bytes like a file; ``content`` returns them memory-mapped."""
 
     closed = False
 
@@ -52,18 +52,18 @@ class TemporaryMap:
             ) from error
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write buffered bytes."""
         self._file.flush()
 
     def content(self) -> mmap.mmap:
-        """All bytes that were written, at least one; no more are taken."""
+        """All written bytes, at least one; nothing can be written afterwards."""
         self._file.flush()
         self._content = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         self._file.close()
         return self._content
 
     def read(self, rows: int, most: int) -> None:
-        """Note that ``rows`` were read; after ``most`` of them the pages that they lie in are given back."""
+        """Record that ``rows`` were read; after ``most`` rows the resident pages are released."""
         self._since += rows
         if self._since >= most and self._content is not None:
             self._content.madvise(mmap.MADV_DONTNEED)
@@ -71,7 +71,7 @@ class TemporaryMap:
 
 
 def give_back() -> None:
-    """Return memory to the system that was freed in pieces: glibc and Arrow keep it for later, up to 200 MB here."""
+    """Return freed memory to the system: glibc and Arrow would keep up to 200 MB for later use."""
     pyarrow.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -79,7 +79,7 @@ def give_back() -> None:
 
 
 class MappedArray:
-    """Numbers (n,) that are kept in a temporary file where they are many, and copied out when they are indexed."""
+    """An array (n,) that is kept in a temporary file if it is large; indexing copies the values out."""
 
     def __init__(self, values: NDArray[Any]) -> None:
         self._values, self._memory = values, TemporaryMap() if values.nbytes > IN_MEMORY else None
@@ -91,7 +91,7 @@ class MappedArray:
         return len(self._values)
 
     def __getitem__(self, places: Places) -> NDArray[Any]:
-        """The numbers at ``places``."""
+        """The values at ``places``."""
         found: NDArray[Any] = self._values[places]
         if self._memory is not None:
             found = found.copy()

@@ -1,10 +1,10 @@
-"""Files that torch.save wrote, read as data: tensors and plain values, no larger than the file itself.
+"""Safe reading of files written by torch.save: only tensors and plain values, no larger in memory than on disk.
 
     content = load(Path("runs/x/checkpoints/last.ckpt"), "a checkpoint")    # {"state_dict": {...}, ...}
 
-torch.load(weights_only=True) makes no object of any class, but what it does make may be far larger than the file: a
-bytearray of a given length, a view of one number as six billion. So the pickle is looked through before it is read,
-and the shape of every tensor is compared with its storage before anything computes.
+torch.load(weights_only=True) creates no object of an arbitrary class, but it may create objects far larger than the
+file, such as a bytearray of a given length or a view of one number as six billion. So the pickle is inspected before
+it is loaded, and the shape of every tensor is compared with its storage before any computation.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LARGEST_PICKLE = 8_000_000  # bytes that name and describe the tensors; those of a model with a thousand take 200,000
-_REPEATED = 4  # a weight may stand under several names: T5 has four for its embeddings
-# What a pickle may name besides storages and data types. Sparse tensors and those without data are refused by name.
+_LARGEST_PICKLE = 8_000_000  # bytes of the pickle; that of a model with a thousand tensors has 200,000
+_REPEATED = 4  # a weight may have several names: T5 has four for its embeddings
+# Names allowed in a pickle besides storages and dtypes. Sparse and meta tensors are refused by name.
 _NAMED = {
     "collections OrderedDict",
     "torch Size",
@@ -35,29 +35,29 @@ _NAMED = {
     "torch.serialization _get_layout",
     "torch.storage UntypedStorage",
 }
-# Other ways to name a class or to call one; torch writes none of them, and its own reader takes none. That of
-# Lightning's FSDP strategy is Python's, and would.
-# Nor does it write sets, of which a byte each would take 216.
+# Other opcodes that name or call a class. torch writes none of them, and its own unpickler rejects them; that of
+# Lightning's FSDP strategy is Python's, which would run them. torch writes no sets either, of which a byte each
+# would take 216 bytes of memory.
 _OTHER_WAYS = {"STACK_GLOBAL", "INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "PERSID", "EMPTY_SET", "FROZENSET"}
 _END, _END_64, _PLACE_64 = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL")
 
 
 def check(path: Path, what: str) -> None:
-    """Whether a file holds what torch.save writes of tensors and plain values; nothing of it is made.
+    """Check that a file holds only tensors and plain values as torch.save writes them, without creating any object.
 
     Args:
         path: The file.
-        what: What it should be, for messages.
+        what: The expected content, for messages.
 
     Raises:
-        InputError: It is damaged, packed (which could unfold to any size), or names anything else.
+        InputError: It is damaged, compressed (it could expand to any size), or names anything else.
     """
     import torch
 
     _check_parts(path, what)
     damaged = f"{path}: not {what}, or one that is damaged or not of plain tensors"
     try:
-        # torch's own reader, so that what is looked through is what will be read.
+        # torch's own reader, so that the inspected pickle is the one that is loaded.
         pickled: bytes = torch._C.PyTorchFileReader(str(path)).get_record("data.pkl")
         asked = _asked_for(pickled) if len(pickled) <= _LARGEST_PICKLE else f"a pickle of {len(pickled):,} bytes"
     except (RuntimeError, ValueError, LookupError, OverflowError, MemoryError, struct.error) as error:
@@ -71,7 +71,7 @@ def load(path: Path, what: str) -> Any:
 
     Args:
         path: The file.
-        what: What it should be, for messages.
+        what: The expected content, for messages.
 
     Raises:
         InputError: See ``check`` and ``check_sizes``.
@@ -82,7 +82,7 @@ def load(path: Path, what: str) -> Any:
 
 
 def read(path: Path, what: str) -> Any:
-    """As ``load``, but nothing may be computed of it before ``check_sizes``.
+    """Like ``load``, but the caller must call ``check_sizes`` before computing with the content.
 
     Raises:
         InputError: See ``check``.
@@ -92,7 +92,7 @@ def read(path: Path, what: str) -> Any:
     import torch
 
     check(path, what)
-    # torch's own unpickler trips over damaged bytes in all these ways.
+    # torch's unpickler raises all of these on damaged files.
     tripped = (UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
@@ -103,7 +103,7 @@ def read(path: Path, what: str) -> Any:
 
 
 def is_dense(value: Any) -> bool:
-    """Whether ``value`` is a tensor of real numbers, all there: not sparse, nested, quantized or without data."""
+    """Whether ``value`` is a dense tensor of real numbers: not sparse, nested, quantized or on the meta device."""
     import torch
 
     return (
@@ -114,13 +114,13 @@ def is_dense(value: Any) -> bool:
 
 
 def _check_parts(path: Path, what: str) -> None:
-    """Whether the parts of the archive are stored as they are, each once, and no larger than the file together.
+    """Check that the parts of the archive are uncompressed, unique, and together no larger than the file.
 
     Raises:
         InputError: They are not; names the part.
     """
     try:
-        if not zipfile.is_zipfile(path):  # the directory of a zip archive stands at its end: a cut file has none
+        if not zipfile.is_zipfile(path):  # the directory of a zip archive is at its end, so a truncated file has none
             raise InputError(f"{path}: not {what}, or a damaged one")
         if not _is_one_archive(path):
             raise InputError(
@@ -143,10 +143,10 @@ def _check_parts(path: Path, what: str) -> None:
 
 
 def _is_one_archive(path: Path) -> bool:
-    """Whether every reader finds the same parts: nothing before the archive, nothing after it, one directory.
+    """Whether every reader finds the same parts: one directory, and no bytes before or after the archive.
 
-    torch takes a file that does not begin as an archive for one of its format of before 2020. It looks for the
-    directory where the end of the file says that it is, and Python's reader right before that end.
+    torch reads a file that does not start as a zip archive in its format of before 2020. It finds the directory at the
+    offset given at the end of the file, Python's reader finds it immediately before that end.
     """
     with path.open("rb") as file:
         begins = file.read(4) == b"PK\3\4"
@@ -173,16 +173,16 @@ def _is_one_archive(path: Path) -> bool:
 
 
 def check_sizes(path: Path, content: Any) -> None:
-    """Compare the shape of every tensor with what is stored of it.
+    """Compare the shape of every tensor with its stored size.
 
     Raises:
-        InputError: One is larger than its storage, all are larger together than the file, or one is not dense.
+        InputError: A tensor is larger than its storage, all are larger together than the file, or one is not dense.
     """
     import torch
 
     most, total = _REPEATED * path.stat().st_size, 0
     for name, tensor in _tensors(content):
-        if tensor.layout != torch.strided or tensor.is_meta:  # has no storage whose size could be asked for
+        if tensor.layout != torch.strided or tensor.is_meta:  # it has no storage to measure
             raise InputError(f"{path}: {name} is no plain tensor: sparse, or without data")
         size, stored = tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()
         total += size
@@ -194,10 +194,10 @@ def check_sizes(path: Path, content: Any) -> None:
 
 
 def _tensors(content: Any) -> Iterator[tuple[str, Tensor]]:
-    """All tensors in nested dictionaries, lists, tuples and sets, each once, with the keys that lead to it."""
+    """All tensors in nested dictionaries, lists, tuples and sets, each once, with their keys."""
     import torch
 
-    seen = set[int]()  # a pickle may repeat a list in a list in a list, or put one into itself
+    seen = set[int]()  # a pickle may repeat a nested list, or contain a list in itself
     waiting: list[tuple[str, Any]] = [("", content)]
     while waiting:
         name, value = waiting.pop()
@@ -215,7 +215,7 @@ def _tensors(content: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _asked_for(pickled: bytes) -> str | None:
-    """What a pickle names that is no part of tensors and plain values; None where there is nothing."""
+    """The first name in a pickle that tensors and plain values do not need; None if there is none."""
     keys = _Keys()
     for operation, argument, _ in pickletools.genops(pickled):
         if operation.name == "GLOBAL" and not _is_plain(str(argument)):
@@ -229,19 +229,19 @@ def _asked_for(pickled: bytes) -> str | None:
 
 
 class _Keys:
-    """Follows a pickle's stack by sizes alone: a tuple of one tuple twice, forty times over, takes a day as a key.
+    """Follows a pickle's stack by sizes alone, to find keys of nested tuples, which take exponential time to hash.
 
     Attributes:
-        unfolded: Values in all keys and values of dictionaries so far, each as often as it would be looked at.
+        unfolded: Values in all dictionary keys and values so far, counted as often as they would be visited.
     """
 
     def __init__(self) -> None:
         self.unfolded = 0
-        self._stack: list[int | None] = []  # values in each item, 1 for what is no tuple; None is a mark
+        self._stack: list[int | None] = []  # number of values in each item, 1 if it is no tuple; None is a mark
         self._kept: dict[int, int | None] = {}
 
     def step(self, operation: pickletools.OpcodeInfo, argument: Any) -> None:
-        """Do to the sizes what ``operation`` does to the values."""
+        """Apply ``operation`` to the sizes as it would be applied to the values."""
         name, stack = operation.name, self._stack
         if name in ("BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"):
             self._kept[len(self._kept) if name == "MEMOIZE" else argument] = stack[-1]
@@ -257,7 +257,7 @@ class _Keys:
             if kind is not pickletools.stackslice and kind is not pickletools.markobject:
                 taken += size or 0
             elif kind is pickletools.stackslice:
-                stack.append(size)  # the mark, which is taken next
+                stack.append(size)  # the mark, popped next
         is_tuple = name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
         for kind in operation.stack_after:
             stack.append(None if kind is pickletools.markobject else min(taken + 1, 2**40) if is_tuple else 1)
@@ -266,7 +266,7 @@ class _Keys:
 
 
 def _is_plain(named: str) -> bool:
-    """Whether what a pickle names, "module name", is a tensor's part or a plain value's type."""
+    """Whether a name in a pickle ("module name") belongs to a tensor or a plain value."""
     import torch
 
     module, _, name = named.partition(" ")

@@ -1,12 +1,12 @@
-"""Train an attack on real embeddings, test it, and write what it read.
+"""Train an attack on real embeddings, test it, and write a report.
 
     python train.py                              # a small GEIA on all-MiniLM-L6-v2 vectors of the built-in corpus
     python train.py attack=geia embedder=simcse datamodule=files datamodule.path=my.jsonl
-    python train.py run_dir=<dir> ckpt_path=last # resume it after a kill, with the settings that it has
+    python train.py run_dir=<dir> ckpt_path=last # resume a killed run with its own settings
     python train.py init_from=<dir> datamodule=files datamodule.path=my.jsonl   # train a finished run further
 
-Everything the run leaves is in its directory (run_directory/layout.py lists it); `python train.py --help` lists groups
-and keys.
+All results are in the run directory (run_directory/layout.py lists them); `python train.py --help` lists groups and
+keys.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def train(cfg: DictConfig) -> None:
     checkpoint = resume_from(run_dir, cfg.ckpt_path)
     session = Session(cfg, run_dir)
     session.check()
-    # The other ranks of a DDP run start this script again once the directory stands.
+    # The other ranks of a DDP run start this script again once the directory exists.
     if is_first():
         layout.start(run_dir, resuming=cfg.ckpt_path is not None)
         if cfg.ckpt_path == "last" and not (run_dir / layout.CONFIG).exists():
