@@ -1,1 +1,1 @@
-"""Black boxes from texts to vectors, and the cache that stands before them."""
+"""Text embedders and the embedding cache."""

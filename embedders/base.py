@@ -1,4 +1,4 @@
-"""What an embedder is: a black box from texts to vectors.
+"""The embedder interface: texts in, vectors out.
 
 vectors = embedder.embed(["my name is ada", "see you on friday"])   # (2, dimension) float32
 """
@@ -16,20 +16,20 @@ from torch import Tensor
 from errors import InputError
 from ranks import local_rank
 
-# Is given the positions of texts in the call (m of them) and their vectors (m, d)
+# Callback: receives the positions of m texts of the call and their vectors (m, d)
 Keep = Callable[[Sequence[int], Tensor], None]
 DType = Literal["float32", "bfloat16", "float16"]
 
 
 @runtime_checkable
 class Embedder(Protocol):
-    """A black box from texts to vectors; never trained, never part of an attack's state.
+    """Maps texts to vectors; never trained, never part of an attack's state.
 
     Attributes:
         dimension: Dimension d of a vector.
-        max_tokens: Texts are cut by the embedder after this many of its own tokens.
-        fingerprint: Hex hash of all that can change a vector: model, revision or hash of the weights, pooling, prefix,
-            normalisation, dtype, max_tokens. Two embedders with one fingerprint give the same vectors.
+        max_tokens: The embedder truncates texts to this many of its own tokens.
+        fingerprint: Hex hash of everything that can change a vector: model, revision or hash of the weights, pooling,
+            prefix, normalisation, dtype, max_tokens. Embedders with the same fingerprint give the same vectors.
     """
 
     @property
@@ -48,45 +48,46 @@ class Embedder(Protocol):
 
 @runtime_checkable
 class Remote(Protocol):
-    """An embedder that is asked over a network, and may cost money; what it has beside what every embedder has.
+    """Additional methods of an embedder that is reached over a network and may cost money.
 
-    Its dimension may be unknown before the first answer: it is asked for once a cache, not once a run.
+    Its dimension may be unknown before the first answer. The cache stores it, so it is requested once per cache.
 
     Attributes:
-        texts_at_once: Texts of one call of ``embed`` that make good use of it.
+        texts_at_once: Number of texts per call of ``embed`` that keeps the embedder busy.
     """
 
     @property
     def texts_at_once(self) -> int: ...
 
     def announce(self, texts: Iterable[str]) -> None:
-        """Hears of all texts of a job before the first of them is sent."""
+        """Report the size of a job, given all its texts, before the first one is sent."""
         ...
 
     def deliver(self, texts: Sequence[str], keep: Keep, dimension: int | None = None) -> None:
-        """Ask for the vectors of ``texts`` and hand them to ``keep`` as they arrive, unchecked.
+        """Request the vectors of ``texts`` and pass them to ``keep`` as they arrive, unchecked.
 
-        ``keep`` runs in a thread of this embedder, so that nothing which arrived is lost to Ctrl-C: what it raises as
-        an InputError ends the call, after what is under way has arrived too. ``dimension`` is that of the vectors,
-        where it is known.
+        ``keep`` runs in a thread of this embedder, so that Ctrl-C does not lose vectors that have arrived. If ``keep``
+        raises an InputError, the call ends after the pending requests. ``dimension`` is the expected dimension of the
+        vectors, if known.
 
         Raises:
             QueryLimitError: A limit is reached.
-            UnfinishedError: The embedder fails, or ``keep`` does. Both hold no vectors: ``keep`` has had them.
+            UnfinishedError: The embedder or ``keep`` fails. Both errors hold no vectors, because ``keep`` received
+                them.
         """
         ...
 
 
 @runtime_checkable
 class Observed(Protocol):
-    """An embedder that gives no directions but what is seen of a language model's output: zeros may be token 0."""
+    """An embedder whose rows hold a language model's output; a row of zeros is valid, since token id 0 is."""
 
     @property
     def observation(self) -> object: ...
 
 
 class UnfinishedError(InputError):
-    """A call of ``embed`` failed half-way. The cache stores what had arrived, and raises the error again.
+    """A call of ``embed`` failed half-way. The cache stores the vectors that arrived and re-raises the error.
 
     Attributes:
         done: Positions of the texts whose vectors arrived, m of them.
@@ -99,9 +100,10 @@ class UnfinishedError(InputError):
 
 
 class QueryLimitError(UnfinishedError):
-    """As many texts were sent to an embedder as the user allows.
+    """The user's limit on the number of texts sent to an embedder is reached.
 
-    Raised by the cache, ``done`` and ``vectors`` are of its own call: all its texts that have a vector, older ones too.
+    If the cache raises it, ``done`` and ``vectors`` cover all texts of the call that have a vector, including texts
+    cached earlier.
     """
 
 
@@ -111,7 +113,7 @@ def fingerprint_of(**parts: str | int | bool | None) -> str:
 
 
 def resolve_device(device: str) -> torch.device:
-    """The device of that name; "auto" is this process's GPU where there is one, else the CPU."""
+    """The device called ``device``; "auto" is this process's GPU if there is one, else the CPU."""
     if device != "auto":
         return torch.device(device)
     if not torch.cuda.is_available():

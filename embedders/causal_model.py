@@ -1,4 +1,4 @@
-"""A causal language model and its tokenizer, read from files and looked at: is it one, and do the two belong together?
+"""Load a causal language model and its tokenizer, and check that they fit together.
 
 loaded = load("gpt2", locate("gpt2", None), device="auto")
 loaded.model(input_ids=torch.tensor([loaded.tokenizer("My name is")["input_ids"]])).logits
@@ -19,7 +19,7 @@ _PROBES = 4  # ids that show whether a model reads to the right
 
 
 class CausalModel(NamedTuple):
-    """What transformers makes of the files."""
+    """A loaded model with its tokenizer."""
 
     tokenizer: Any
     model: Any
@@ -30,13 +30,13 @@ def load(name: str, files: ModelFiles, device: str, trust_remote_code: bool = Fa
 
     Args:
         name: ``embedder.model``, for messages.
-        files: Where its files lie.
-        device: "auto" is a GPU where there is one.
-        trust_remote_code: Whether it may run code that comes with it.
+        files: The model's files.
+        device: "auto" is a GPU if there is one.
+        trust_remote_code: Whether the model may run code from its repository.
 
     Raises:
-        InputError: It is no causal language model, weights are missing, it has no tokenizer, or one with more ids than
-            the model.
+        InputError: The model is not a causal language model, weights or the tokenizer are missing, or the tokenizer
+            has more ids than the model.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -58,7 +58,7 @@ def load(name: str, files: ModelFiles, device: str, trust_remote_code: bool = Fa
     _check_causal(name, model)
     with loading(f"embedder.model={name}: {folder} holds no tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of no files at all
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers builds such a tokenizer if no file exists
         raise InputError(f"embedder.model={name}: {folder} holds no tokenizer that could cut a text")
     known = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > known:
@@ -75,6 +75,6 @@ def _check_causal(name: str, model: Any) -> None:
     whole, begun = model(input_ids=probe).logits, model(input_ids=probe[:, :1]).logits
     if not torch.allclose(whole[:, :1], begun, atol=1e-3, rtol=1e-3):
         raise InputError(
-            f"embedder.model={name} is no causal language model: what it says after the first token depends "
+            f"embedder.model={name} is no causal language model: its logits after the first token depend "
             "on the tokens to the right"
         )

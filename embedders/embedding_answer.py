@@ -1,10 +1,10 @@
-"""What an answer of the OpenAI embeddings protocol must be, and what a refusal says.
+"""Parse and check responses of the OpenAI embeddings protocol, including error responses.
 
 body = b'{"data": [{"index": 1, "embedding": [0, 1]}, {"index": 0, "embedding": [1, 0]}]}'
 vectors_of(body, texts=2, most_dimensions=16)   # [[1, 0], [0, 1]]
 
-An answer is untrusted: it is counted before it is parsed, read as UTF-8 whatever its headers say, and quoted by its
-beginning.
+An answer is untrusted: its values are counted before it is parsed, it is read as UTF-8 whatever its headers say, and
+messages quote only its beginning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from embedders.cache.shards import Vectors
 
 _QUOTED_BYTES = 2**13
-_OTHER_VALUES, _SPARE_VALUES = 64, 4096  # beside the numbers: of each text, of the whole answer
+_OTHER_VALUES, _SPARE_VALUES = 64, 4096  # allowed besides the vectors: per text, and per answer
 _NUMBERS = {int, float, type(None)}
 
 
@@ -29,16 +29,18 @@ class NoJSONError(ValueError):
 
 
 def vectors_of(body: bytes | bytearray, texts: int, most_dimensions: int) -> Vectors:
-    """The vectors of an answer in the order of its index fields, (texts, d) float32; null and what overflows as such.
+    """The vectors of an answer in the order of its index fields, (texts, d) float32.
+
+    null becomes NaN, and numbers that overflow float32 become infinity.
 
     Args:
-        most_dimensions: Of a vector. An answer of far more values than that makes is not parsed: a list of small ones
-            takes thirty times as much memory as it has bytes.
+        most_dimensions: Largest accepted dimension. An answer with far more values is not parsed, since parsed JSON
+            can take thirty times its size in memory.
 
     Raises:
-        NoJSONError: It cannot be parsed.
-        ValueError: The answer is no list of as many lists of numbers, all of one length, each with an index
-            of its own. The message quotes at most the beginning of the answer.
+        NoJSONError: The answer cannot be parsed.
+        ValueError: The answer is not a list of ``texts`` vectors of one dimension with the indices 0 to ``texts`` - 1.
+            The message quotes at most the beginning of the answer.
     """
     values = body.count(b",") + body.count(b"[") + body.count(b"{")
     if values > texts * (most_dimensions + _OTHER_VALUES) + _SPARE_VALUES:
@@ -49,7 +51,7 @@ def vectors_of(body: bytes | bytearray, texts: int, most_dimensions: int) -> Vec
         raise ValueError(f"the answer holds no list of vectors: {beginning(body)}")
     if len(rows) != texts:
         raise ValueError(f"gave {len(rows)} vectors for {texts} texts")
-    # The field decides, not the order of the list: the protocol promises nothing about that.
+    # Sort by the index field: the protocol does not guarantee the order of the list.
     indices = [row.get("index") for row in rows]
     if {index for index in indices if type(index) is int} != set(range(texts)):
         shown = [index if isinstance(index, str | int | float | None) else "..." for index in indices]
@@ -58,7 +60,7 @@ def vectors_of(body: bytes | bytearray, texts: int, most_dimensions: int) -> Vec
             f"{json.dumps(shown)}"
         )
     ordered = [row["embedding"] for row in sorted(rows, key=lambda row: row["index"])]
-    # NumPy would also take texts such as "0.5", and true.
+    # NumPy would also convert strings such as "0.5" and booleans.
     if not all(isinstance(vector, list) and set(map(type, vector)) <= _NUMBERS for vector in ordered):
         raise ValueError("gave an embedding that is no list of numbers")
     found = sorted({len(vector) for vector in ordered})
@@ -72,7 +74,7 @@ def vectors_of(body: bytes | bytearray, texts: int, most_dimensions: int) -> Vec
 
 
 def words_of(body: bytes | bytearray) -> str:
-    """The message in a refusal's body, in one of the forms in use, or the body."""
+    """The error message in the body of an error response, or the beginning of the body."""
     try:
         found = _parsed(body)
     except NoJSONError as error:
@@ -96,7 +98,7 @@ def _parsed(body: bytes | bytearray) -> object:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the Retry-After header asks to wait, in numbers or as a date; None without a sensible one."""
+    """Seconds until the time given by the Retry-After header (a number or a date); None without a valid header."""
     value = headers.get("retry-after", "")
     try:
         seconds = float(value)

@@ -1,9 +1,9 @@
-"""One server that speaks the OpenAI embeddings protocol: a request, and which failures are worth another attempt.
+"""Client of one server with the OpenAI embeddings protocol: sends a request and retries transient failures.
 
     POST {base_url}/embeddings   {"model": "m", "input": ["hello"], "encoding_format": "float"}
     -> {"data": [{"index": 0, "embedding": [0.1, ...]}]}
 
-The key is read from the environment when requests are sent, and held in the headers of their client alone.
+The key is read from the environment when requests are sent, and stored only in the headers of the HTTP client.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_READ_CHARACTERS, _SHOWN_CHARACTERS = 2000, 200  # of what a server says
+_READ_CHARACTERS, _SHOWN_CHARACTERS = 2000, 200  # of a server's message
 _LONGEST_BACKOFF = 60.0  # seconds
-_LONGEST_WAIT = 600.0  # seconds: a server that asks for more will not be ready in this run
-_SILENT_WAIT = 5.0  # seconds: shorter waits are not worth a line
-# Dimensions of the largest answer that is read: where nobody knows how many there are, and else at least, so that a
-# model with more than before is named as such
+_LONGEST_WAIT = 600.0  # seconds: if a server asks for more, the run fails
+_SILENT_WAIT = 5.0  # seconds: shorter waits are not logged
+# Largest dimension that is read: if the dimension is unknown; and at least, if it is known, so that a vector with more
+# dimensions than expected gets its own message
 _MOST_DIMENSIONS, _LEAST_DIMENSIONS = 2**14, 2**12
-# Of JSON: a number with all its digits, deep indentation included; the other fields of a text; the rest of an answer
+# Size of the JSON: a number with all digits and deep indentation; the other fields of a text; the rest of an answer
 _BYTES_OF_A_NUMBER, _BYTES_OF_A_TEXT, _SPARE_BYTES = 48, 4096, 2**20
 _TRIED_AGAIN = {408, 409, 425, 429}  # and everything from 500 on
 _EXHAUSTED = b"insufficient_quota"  # OpenAI's code for an empty account: it comes as 429, and no waiting helps
 
 
 def _address(value: str) -> str:
-    # What stands here is written into config.yaml, so no secret may be part of it.
+    # The address is written into config.yaml, so it must not contain a secret.
     try:
         parts = urlsplit(value)
         plain = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
         plain = plain and value.isprintable() and not any(letter in value for letter in "@?# ")
-    except ValueError:  # a port that is no number
+    except ValueError:  # the port is not a number
         plain = False
     if not plain:
         raise PydanticCustomError("address", "an http or https address without user name, query or fragment")
@@ -63,11 +63,11 @@ Address = Annotated[str, AfterValidator(_address)]
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why an attempt gave nothing.
+    """Why an attempt failed.
 
     Attributes:
         again: Whether another attempt may succeed.
-        billed: Whether the server may have done, and counted, the work all the same.
+        billed: Whether the server may have billed the attempt although it failed.
         asked_wait: Seconds that the server asks to wait.
     """
 
@@ -78,11 +78,11 @@ class _Failure:
 
 
 class EmbeddingServer:
-    """Asks for the vectors of a few texts at a time.
+    """Requests the vectors of a few texts at a time.
 
     Attributes:
-        name: Model and address, as messages name them.
-        dimension: Of a vector; None until the first answer, where no ``dimensions`` were asked for.
+        name: Model and address, for messages.
+        dimension: Dimension of a vector; without the argument ``dimensions``, None until the first answer.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class EmbeddingServer:
         self._timeout, self._retries, self._backoff = timeout, retries, backoff
         self._reached = False
         self._parsing = threading.Lock()
-        self._jitter = random.Random()  # the global generator is seeded, and the run's own
+        self._jitter = random.Random()  # separate from the run's seeded global generator
 
     def client(self, connections: int) -> httpx.AsyncClient:
-        """What sends requests, so many at a time.
+        """An HTTP client with at most ``connections`` concurrent requests.
 
         Raises:
-            InputError: The environment variable of the key is not set, or holds something else; a proxy or a file of
-                certificates that the environment names cannot be used.
+            InputError: The environment variable of the key is not set or holds no valid key; or a proxy or certificate
+                file that the environment names cannot be used.
         """
         import httpx
 
@@ -132,21 +132,21 @@ class EmbeddingServer:
         spend: Callable[[int], int],
         dimension: int | None = None,
     ) -> Vectors:
-        """Vectors of ``texts`` by one request, repeated where that may help; (n, d) float32, in their order.
+        """Vectors of ``texts``, (n, d) float32, from one request, which is retried after transient failures.
 
         Args:
-            client: Of :meth:`client`.
-            texts: At least one. An empty one is sent as a space, since OpenAI's server refuses empty texts.
-            stop: Ends a wait before the next attempt.
-            spend: Asked for leave to send n texts once more, after an attempt that the server may have billed; gives
-                how many of them may be sent.
-            dimension: That the vectors will have, where it is known: it limits the size of the answer.
+            client: From :meth:`client`.
+            texts: At least one. An empty text is sent as a space, since OpenAI's server refuses empty texts.
+            stop: Interrupts the wait before the next attempt.
+            spend: Called with n before n texts are sent again after an attempt that the server may have billed;
+                returns how many of them may be sent.
+            dimension: Dimension of the vectors, if known; limits the size of the answer.
 
         Returns:
-            NaN and infinity stand where the server gave null, or numbers that float32 does not hold.
+            The vectors; null becomes NaN, and numbers that overflow float32 become infinity.
 
         Raises:
-            InputError: The server refuses, stays silent, or answers with something that is no list of vectors.
+            InputError: The server refuses the request, does not answer, or answers with anything but a list of vectors.
         """
         wanted = {} if self._dimensions is None else {"dimensions": self._dimensions}
         inputs = [text or " " for text in texts]
@@ -188,7 +188,7 @@ class EmbeddingServer:
         return key
 
     async def _attempt(self, client: httpx.AsyncClient, content: bytes, most_bytes: int) -> Answer | _Failure:
-        """A good answer, or why there is none."""
+        """The answer of one attempt, or the reason why it failed."""
         import httpx
 
         try:
@@ -200,7 +200,7 @@ class EmbeddingServer:
         except AnswerError as error:
             return _Failure(self._quoted(str(error)), again=False)
         except httpx.ConnectError as error:
-            # Before anything was ever answered, a wrong address is likelier than a server that restarts.
+            # Before the first answer, a wrong address is likelier than a restarting server.
             return _Failure(f"no connection: {self._quoted(_cause(error))}", again=self._reached)
         except (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtocolError) as error:
             return _Failure(f"the connection broke: {self._quoted(_cause(error))}", again=True, billed=True)
@@ -211,13 +211,13 @@ class EmbeddingServer:
 
     def _refusal(self, answer: Answer) -> _Failure:
         status, said = answer.status, self._quoted(words_of(answer.body))
-        if status == 401:  # the server's words may hold a part of the key
+        if status == 401:  # the server's message may contain a part of the key
             given = f"the key in {self._api_key_env}" if self._api_key_env else "a request without a key"
             return _Failure(f"refuses {given} (HTTP 401)", again=False)
         reason = f"HTTP {status}" + (f": {said}" if said else "")
         if status == 404:
             reason += "; check embedder.base_url (it mostly ends in /v1) and embedder.model"
-        elif 300 <= status < 400:  # to follow would send the texts and the key somewhere else
+        elif 300 <= status < 400:  # following a redirect would send the texts and the key to another server
             reason += "; redirects are not followed: give embedder.base_url the address that the server names"
             if answer.headers.get("location"):
                 reason += f" ({self._quoted(answer.headers['location'])})"
@@ -226,7 +226,7 @@ class EmbeddingServer:
         return _Failure(reason, again=again, asked_wait=retry_after(answer.headers))
 
     def _wait(self, attempt: int, asked: float | None) -> float:
-        """Seconds until the next attempt: what the server asks for, or twice as long each time; never all at once."""
+        """Seconds until the next attempt: the server's request or exponential backoff, with jitter."""
         jitter = self._jitter.random()
         if asked is not None:
             return asked + jitter * self._backoff
@@ -253,18 +253,18 @@ class EmbeddingServer:
             return vectors
 
     def _quoted(self, said: str) -> str:
-        """What a server says, on one line, without control characters and without the key that it may repeat."""
+        """A server's message on one line, without control characters and without the key."""
         key = self._key()
         said, whole = said[:_READ_CHARACTERS], len(said) <= _READ_CHARACTERS
         if key:
             said = said.replace(key, "***")
-            said = said if whole else said[: -len(key)]  # the cut may have left a part of it
+            said = said if whole else said[: -len(key)]  # truncation may have left a part of the key
         said = " ".join("".join(letter if letter.isprintable() else " " for letter in said).split())
         return said if len(said) <= _SHOWN_CHARACTERS else f"{said[: _SHOWN_CHARACTERS - 1]}…"
 
 
 async def stopped_within(seconds: float, stop: asyncio.Event) -> bool:
-    """Wait for ``stop``; False where it does not come within ``seconds``."""
+    """Wait for ``stop``; False if it is not set within ``seconds``."""
     try:
         async with asyncio.timeout(seconds):
             return await stop.wait()
@@ -273,7 +273,7 @@ async def stopped_within(seconds: float, stop: asyncio.Event) -> bool:
 
 
 def _cause(error: BaseException) -> str:
-    """What went wrong at first: the layers above say that "all connection attempts failed"."""
+    """The original error, below wrappers such as "all connection attempts failed"."""
     while isinstance(error, BaseExceptionGroup) or error.__cause__ is not None:
         error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__ or error
     return str(error) or type(error).__name__

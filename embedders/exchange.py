@@ -1,12 +1,12 @@
-"""One request over HTTP that ends: within a time and with an answer of a limited size, whatever the server does.
+"""One HTTP request with a limit on its total time and on the size of the answer.
 
     async with client_for({"Authorization": "Bearer ..."}, connections=4) as client:
         await post(client, "https://api.openai.com/v1/embeddings", b'{"model": ...}', most_bytes=2**20, seconds=60.0)
         # Answer(status=200, headers=..., body=b'{"data": ...}')
 
-A time limit of a socket starts anew with each byte, so a server that sends one now and then would never meet it: a
-request that takes too long is cancelled as a whole. Redirects are not followed, cookies are not stored, and no key is
-looked for in a .netrc. Proxies are those of the environment.
+A socket's timeout restarts with each byte, so a server that sends slowly would never exceed it: a request that takes
+too long is cancelled as a whole. Redirects are not followed, cookies are not stored, and .netrc is not read. Proxies
+are taken from the environment.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TERMINATION_SECONDS = 5.0
-_REFUSAL_BYTES = 2**16  # read of an answer with another status than 200
+_REFUSAL_BYTES = 2**16  # read at most of an answer with a status other than 200
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server sent; ``body`` is unpacked, and that of a refusal may be cut."""
+    """A server's answer; ``body`` is decompressed, and truncated for an error status."""
 
     status: int
     headers: Mapping[str, str]
@@ -42,7 +42,7 @@ class Answer:
 
 
 class DeadlineError(Exception):
-    """The time was over.
+    """The request took longer than its time limit.
 
     Attributes:
         sent: Whether the server may have read the request.
@@ -54,26 +54,26 @@ class DeadlineError(Exception):
 
 
 class AnswerError(Exception):
-    """An answer that is not read to its end; the message says why."""
+    """An answer that was not read completely; the message says why."""
 
 
 def client_for(headers: Mapping[str, str], connections: int) -> httpx.AsyncClient:
-    """What sends requests, as many at a time as ``connections``, each over one of its own.
+    """An HTTP client with at most ``connections`` concurrent requests.
 
     Raises:
-        OSError, ValueError, ImportError, httpx.InvalidURL: The environment names a proxy or a file of certificates
-            that cannot be used.
+        OSError, ValueError, ImportError, httpx.InvalidURL: The environment names a proxy or certificate file that
+            cannot be used.
     """
     import httpx
 
-    for name in ("httpx", "httpcore"):  # a line for each request; all headers of an answer where Hydra is verbose
+    for name in ("httpx", "httpcore"):  # they log each request, and with a verbose Hydra all headers
         if logging.getLogger(name).level == logging.NOTSET:
             logging.getLogger(name).setLevel(logging.WARNING)
     return httpx.AsyncClient(
         verify=_certificates(),
         headers={**headers, "Accept-Encoding": "gzip"},
         timeout=None,
-        # Bytes behind an answer would be read as the answer to the connection's next request: other texts' vectors.
+        # No connection is reused: surplus bytes after an answer would be read as the answer to the next request.
         limits=httpx.Limits(max_connections=connections, max_keepalive_connections=0),
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         follow_redirects=False,
@@ -82,7 +82,7 @@ def client_for(headers: Mapping[str, str], connections: int) -> httpx.AsyncClien
 
 @functools.cache
 def _certificates() -> ssl.SSLContext:
-    """Those of the environment; reading them takes 20 ms."""
+    """The certificates of the environment; cached, since reading them takes 20 ms."""
     import httpx
 
     return httpx.create_ssl_context()
@@ -92,16 +92,16 @@ async def post(client: httpx.AsyncClient, url: str, content: bytes, most_bytes: 
     """Send ``content`` and wait for the answer.
 
     Args:
-        client: Of :func:`client_for`.
-        url: Where to.
+        client: From :func:`client_for`.
+        url: Address to post to.
         content: The request's body.
-        most_bytes: Of an answer with status 200, after unpacking.
-        seconds: From the look-up of the server's name to the last byte of its answer.
+        most_bytes: Largest accepted answer with status 200, after decompression.
+        seconds: Time limit, from the look-up of the server's name to the last byte of its answer.
 
     Raises:
-        DeadlineError: It took longer than ``seconds``.
-        AnswerError: The answer is larger, or packed in another way than asked for.
-        httpx.RequestError, httpx.InvalidURL, UnicodeError: There is no connection, or it broke, or no such address.
+        DeadlineError: The request took longer than ``seconds``.
+        AnswerError: The answer is larger than ``most_bytes``, or compressed in a way that was not asked for.
+        httpx.RequestError, httpx.InvalidURL, UnicodeError: The address is invalid, or the connection failed.
     """
     sent = False
 
@@ -127,7 +127,7 @@ async def post(client: httpx.AsyncClient, url: str, content: bytes, most_bytes: 
 
 
 async def _read(response: httpx.Response, body: bytearray, most_bytes: int) -> None:
-    """Append to ``body`` what arrives, unpacked here: the HTTP library would unpack a bomb first and count later."""
+    """Append the answer to ``body``; decompressed here, since httpx decompresses before a size can be checked."""
     coding = response.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("", "identity", "gzip", "x-gzip"):
         raise AnswerError(f"the answer is packed as {coding}, which was not asked for")
@@ -139,22 +139,22 @@ async def _read(response: httpx.Response, body: bytearray, most_bytes: int) -> N
             raise AnswerError("the answer is said to be packed as gzip, and is not") from error
         if len(body) > most_bytes:
             raise AnswerError(f"the answer is larger than {most_bytes:,} bytes")
-        if unpacking is not None and unpacking.unused_data:  # it would be held, however much it is
+        if unpacking is not None and unpacking.unused_data:  # zlib would keep all of it in memory
             raise AnswerError("the answer is packed as gzip, and continues behind its end")
     if unpacking is not None and not unpacking.eof:
         raise AnswerError("the answer is said to be packed as gzip, and ends too early")
 
 
 def run_beside(job: Coroutine[Any, Any, None], stop: asyncio.Event, name: str) -> None:
-    """Run a job of requests in an event loop on a thread of its own, since Ctrl-C only ever strikes the main one.
+    """Run a job of requests in an event loop on a separate thread, since Ctrl-C only interrupts the main thread.
 
-    After Ctrl-C the requests under way are awaited, until it comes again; after SIGTERM for a few seconds, as SIGKILL
+    After Ctrl-C, pending requests are awaited until a second Ctrl-C; after SIGTERM, for a few seconds, since SIGKILL
     follows soon.
 
     Args:
-        job: What to run; what it raises is raised here.
-        stop: Set when the job is to start no further request.
-        name: Of the server, for the log.
+        job: Coroutine to run; its exceptions are raised here.
+        stop: Set to tell the job to start no further request.
+        name: Name of the server, for the log.
     """
     with asyncio.Runner() as runner, ThreadPoolExecutor(1) as pool:
         loop = runner.get_loop()

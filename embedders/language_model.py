@@ -1,11 +1,11 @@
-"""A causal language model as a black box: from a text, or the ids of its tokens, to what is seen of its output.
+"""A causal language model as an embedder: maps a text, or token ids, to an observation of the model's output.
 
     model = LanguageModelEmbedder("gpt2", output_tokens=1)
     model.embed(["My name is", written_ids([3666, 1438, 318])])     # (2, 50257): the logits of the next token
     model.relaxed(vectors, continuation, keep=1)                    # (B, 1, 50257), differentiable: white box
 
-Nothing is put before or after an input's tokens. Everything is computed in float32: an exact check of a candidate
-needs it. Attacks that hold the model itself reach it by ``CachedEmbedder.embedder``.
+No special tokens are added to an input. Everything is computed in float32, as the exact check of a candidate requires.
+White-box attacks access the model through ``CachedEmbedder.embedder``.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ class LanguageModelEmbedder:
         device: str = "auto",
         trust_remote_code: bool = False,
     ) -> None:
-        """Nothing is looked for or loaded before it is needed.
+        """The model is loaded on first use.
 
         Args:
             model: Path of a folder, or name on the Hugging Face hub.
-            output_tokens: Tokens that the model writes, m.
-            top_k: Logits seen of each of them; null: all, 0: none, but the text alone.
-            max_tokens: Texts are cut after so many tokens; null: as many as the model has positions for.
-            revision, device, trust_remote_code: As of ``TransformerEmbedder``.
+            output_tokens: Number of generated tokens, m.
+            top_k: Observed logits per generated token; null: all, 0: none, only the text.
+            max_tokens: Inputs are truncated to this many tokens; null: as many as the model has positions for.
+            revision, device, trust_remote_code: See ``TransformerEmbedder``.
         """
         self.name, self._revision, self._device, self._trust_remote_code = model, revision, device, trust_remote_code
         self._output_tokens, self._top_k, self._max_tokens = output_tokens, top_k, max_tokens
 
     @cached_property
     def observation(self) -> Observation:
-        """What a row holds.
+        """The layout of a row.
 
         Raises:
-            InputError: More logits are asked for than there are.
+            InputError: ``top_k`` exceeds the vocabulary.
         """
         vocabulary = self._files.read_json("config.json").get("vocab_size")
         if not isinstance(vocabulary, int):
@@ -74,10 +74,10 @@ class LanguageModelEmbedder:
 
     @cached_property
     def max_tokens(self) -> int:
-        """Tokens of the longest input: the output needs positions too.
+        """Tokens of the longest input; the output takes positions too.
 
         Raises:
-            InputError: The output alone takes all positions.
+            InputError: The output leaves no position for the input.
         """
         config = self._files.read_json("config.json")
         positions = next(
@@ -103,28 +103,28 @@ class LanguageModelEmbedder:
 
     @cached_property
     def inputs(self) -> int:
-        """Ids that an input may have: those of the tokenizer; a model's matrices are often padded beyond."""
+        """Number of possible token ids: the tokenizer's, since embedding matrices may be padded."""
         return len(self._loaded.tokenizer)
 
     @cached_property
     def input_vectors(self) -> Tensor:
-        """The vector that each input id stands for, (inputs, hidden)."""
+        """The input embedding of each token id, (inputs, hidden)."""
         weight: Tensor = self._loaded.model.get_input_embeddings().weight
         return weight.detach()[: self.inputs]
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
+        """The model's device."""
         device: torch.device = self._loaded.model.device
         return device
 
     def ids(self, text: str) -> list[int]:
-        """The input of a text: its tokens, cut to ``max_tokens``, or the ids that it writes out.
+        """The token ids of a text, truncated to ``max_tokens``, or the ids given by ``written_ids``.
 
-        An empty text is the token that begins a text, or ends one.
+        An empty text becomes the start token, or the end token.
 
         Raises:
-            InputError: Written ids that the model does not have, or more of them than it has positions for.
+            InputError: Written ids are unknown to the model, or exceed ``max_tokens``.
         """
         written = read_ids(text)
         if written is None:
@@ -145,18 +145,18 @@ class LanguageModelEmbedder:
         return written
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special tokens shown."""
+        """The text of ids, including special tokens."""
         decoded: str = self._loaded.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return decoded
 
     def embed(self, texts: Sequence[str]) -> Tensor:
-        """Observations of ``texts``, (n, d) float32 on the CPU; inputs of one length run together.
+        """Observations of ``texts``, (n, d) float32 on the CPU; inputs of equal length are batched.
 
         Raises:
             InputError: The model cannot be found or loaded; see ``ids``.
         """
         rows = torch.empty(len(texts), self.dimension)
-        _ = self._loaded  # that its tokenizer is another's is said before what is wrong with that one's ids
+        _ = self._loaded  # report a tokenizer that does not fit the model before wrong ids
         by_length: dict[int, list[int]] = {}
         inputs = [self.ids(text) for text in texts]
         for place, ids in enumerate(inputs):
@@ -170,7 +170,7 @@ class LanguageModelEmbedder:
 
     @torch.no_grad()
     def observe(self, ids: Tensor) -> Tensor:
-        """Observations of inputs of one length, (B, n) int64 -> (B, d)."""
+        """Observations of inputs of equal length, (B, n) int64 -> (B, d)."""
         model, logits, past = self._loaded.model, [], None
         step = ids.to(self.device)
         for _ in range(self._output_tokens):
@@ -181,17 +181,17 @@ class LanguageModelEmbedder:
 
     @torch.no_grad()
     def logits(self, ids: Tensor, continuation: Tensor) -> Tensor:
-        """Logits (B, m, V) with which candidates (B, n) and then ``continuation`` (B, m - 1) are followed."""
+        """Logits (B, m, V) of the m tokens after candidates (B, n), given the output ``continuation`` (B, m - 1)."""
         whole = torch.cat([ids, continuation], dim=1)
         return self._forward(self._loaded.model.get_input_embeddings()(whole), continuation.shape[1] + 1)
 
     def relaxed(self, vectors: Tensor, continuation: Tensor, keep: int) -> Tensor:
-        """Logits of the last ``keep`` places after relaxed inputs; gradients reach ``vectors``.
+        """Logits of the last ``keep`` positions for relaxed inputs; differentiable with respect to ``vectors``.
 
         Args:
             vectors: (B, n, hidden): ``P @ input_vectors`` for distributions P (B, n, inputs) over tokens.
-            continuation: (B, m - 1) output ids that follow; m = 1: none.
-            keep: Places, at most n + m - 1; the last m say the output.
+            continuation: (B, m - 1) output ids that follow the inputs.
+            keep: Positions, at most n + m - 1; the last m predict the output.
 
         Returns:
             (B, keep, V).
@@ -211,6 +211,6 @@ class LanguageModelEmbedder:
 
     @cached_property
     def _loaded(self) -> CausalModel:
-        # Not as inference tensors, wherever the first use is: attacks take gradients through the model.
+        # Attacks backpropagate through the model, so it must not consist of inference tensors.
         with torch.inference_mode(False):
             return load(self.name, self._files, self._device, self._trust_remote_code)

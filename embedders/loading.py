@@ -1,4 +1,4 @@
-"""Loading models with transformers, without its progress bars and with one message, and cutting texts into batches.
+"""Load models with transformers, without progress bars and with one error message; batch texts by length.
 
 with loading(f"embedder.model={name} cannot be loaded from {folder}"):
     model = AutoModel.from_pretrained(folder)
@@ -15,18 +15,18 @@ import torch
 
 from errors import InputError
 
-# What transformers and sentence-transformers raise for files that are not what they should be: one may ask for a
-# library that is not there (a quantizer, a kernel), or hold more than tensors.
+# Errors that transformers and sentence-transformers raise for unusable files, which may need a missing library (a
+# quantizer, a kernel) or contain pickled objects.
 _UNUSABLE = (OSError, ValueError, ImportError, UnpicklingError)
-_TOKENS_ON_CPU = 1024  # in one forward pass, padding included: more gains nothing there
+_TOKENS_ON_CPU = 1024  # in one forward pass, padding included: larger batches are no faster there
 
 
 @contextmanager
 def loading(problem: str) -> Iterator[None]:
-    """Within it, transformers shows no bars, and what it raises for unusable files is one message.
+    """Hide the progress bars of transformers, and turn its errors about unusable files into one message.
 
     Raises:
-        InputError: ``problem``, and the first line of what is wrong.
+        InputError: ``problem``, and the first line of the error.
     """
     from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
@@ -41,12 +41,12 @@ def loading(problem: str) -> Iterator[None]:
 
 
 def batches_of(lengths: Sequence[int], device: torch.device, elsewhere: int) -> list[list[int]]:
-    """Positions of texts of ``lengths`` tokens, shortest first, in batches of a bounded number of tokens with padding.
+    """Positions of texts, shortest first, in batches of a bounded number of tokens, padding included.
 
     Args:
         lengths: Tokens of each text.
-        device: Where a batch is computed.
-        elsewhere: Tokens of a batch where that is no CPU.
+        device: Device of the model.
+        elsewhere: Tokens per batch on devices other than the CPU.
     """
     budget = _TOKENS_ON_CPU if device.type == "cpu" else elsewhere
     batches: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 from the weights that an installed package carries: the default, and the one that works offline.
+"""all-MiniLM-L6-v2 with weights from an installed package: the default embedder, which works offline.
 
 MiniLM().embed(["hello"])   # (1, 384), L2 norm 1
 """

@@ -1,7 +1,6 @@
-"""Where the files of a model are: a local folder, the hub's cache on this machine, or the hub.
+"""Locate the files of a model: in a local folder, in the hub's cache on this machine, or on the hub.
 
-Nothing is downloaded before it is needed: the configuration files for dimension and fingerprint, the weights for the
-first text.
+Files are downloaded when needed: configuration files for dimension and fingerprint, weights for the first text.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ class ModelFiles:
     """A model on this machine.
 
     Attributes:
-        folder: Holds the configuration and tokenizer files, and the weights unless ``commit`` is to be downloaded.
-        commit: Commit on the hub, where the model comes from there.
+        folder: Holds the configuration and tokenizer files, and the weights unless they are still to be downloaded.
+        commit: Commit on the hub, if the model comes from there.
         name: As the user gave it.
     """
 
@@ -39,14 +38,14 @@ class ModelFiles:
 
     @property
     def identity(self) -> str:
-        """The commit, or a hash of the files: where it is the same, so are the vectors."""
+        """The commit, or a hash of the files; equal identities give equal vectors."""
         return f"{self.name}@{self.commit}" if self.commit else folder_hash(self.folder)
 
     def with_weights(self) -> Path:
         """The folder, with the weights in it.
 
         Raises:
-            InputError: They are not there, and cannot be downloaded.
+            InputError: The weights are missing and cannot be downloaded.
         """
         if _has_weights(self.folder):
             return self.folder
@@ -55,7 +54,7 @@ class ModelFiles:
         return _download(self.name, self.commit, weights=True)
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """A JSON object among the model's files, empty where there is no such file.
+        """A JSON object from the model's files, empty if there is no such file.
 
         Raises:
             InputError: The file is not JSON.
@@ -63,7 +62,7 @@ class ModelFiles:
         return dict(read_json(self.folder / name) or {})
 
     def token_limit(self, subfolder: str = "") -> int:
-        """The longest input in tokens that the files of the tokenizer and of the encoder allow; 512 where none says."""
+        """The longest input in tokens according to the tokenizer's and the encoder's files; 512 if they do not tell."""
         limits = [
             read.get(name)
             for file, name in (
@@ -73,15 +72,15 @@ class ModelFiles:
             )
             if (read := self.read_json(f"{subfolder}/{file}" if subfolder else file))
         ]
-        # tokenizers without a limit say 1e30; models with relative positions name no limit at all
+        # a tokenizer without a limit gives 1e30; a model with relative positions gives none
         return int(min((limit for limit in limits if limit and limit < 1e6), default=512))
 
 
 def locate(model: str, revision: str | None = None) -> ModelFiles:
-    """Find a model by the path of its folder or by its name on the hub; its weights may still be missing.
+    """Find a model by the path of its folder or by its name on the hub; its weights may still have to be downloaded.
 
     Raises:
-        InputError: It is neither here nor in the hub's cache, and the hub cannot be reached or does not have it.
+        InputError: The model is not on this machine, and the hub cannot be reached or does not have it.
     """
     folder = Path(model).expanduser()
     if folder.is_dir():
@@ -96,7 +95,7 @@ def locate(model: str, revision: str | None = None) -> ModelFiles:
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file, None where there is none.
+    """The content of a JSON file, None if the file does not exist.
 
     Raises:
         InputError: The file is not JSON.
@@ -110,10 +109,10 @@ def read_json(path: Path) -> Any:
 
 
 def parts_of(index: Path) -> list[str]:
-    """The files that hold the weights by an index beside them; none where there is no index.
+    """The weight files that ``index`` lists, in its folder; empty if there is no index.
 
     Raises:
-        InputError: It is no such index, or names a file elsewhere.
+        InputError: The file is not an index of weights, or names a file outside the folder.
     """
     content = read_json(index)
     if content is None:
@@ -135,7 +134,7 @@ def folder_hash(folder: Path) -> str:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file; remembered for this process as long as its size and time stay."""
+    """SHA-256 of a file; cached in this process while its size and modification time are unchanged."""
     status = path.stat()
     return _file_hash(path, status.st_size, status.st_mtime_ns)
 
@@ -150,7 +149,7 @@ def _in_hub_cache(model: str, revision: str | None) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    describing = ["config.json", "modules.json"]  # the weights may have to be downloaded still
+    describing = ["config.json", "modules.json"]  # the weights may still have to be downloaded
     try:
         folder = Path(snapshot_download(model, revision=revision, allow_patterns=describing, local_files_only=True))
     except LocalEntryNotFoundError:
@@ -218,7 +217,7 @@ def _download(model: str, commit: str, weights: bool) -> Path:
 
 
 def _network_errors() -> tuple[type[Exception], ...]:
-    """What the hub library lets through when the network fails: its HTTP client differs between its versions."""
+    """The errors that the hub library raises when the network fails; its HTTP client differs between versions."""
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     return (HTTPError, OSError)

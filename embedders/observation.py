@@ -1,4 +1,4 @@
-"""What is seen of a language model's output, and how it lies in a row of numbers, as the cache keeps vectors.
+"""The observed part of a language model's output, packed into a row of numbers that the cache can store.
 
     observation = Observation(vocabulary=50257, output_tokens=3, top_k=10)
     rows = observation.pack(logits)              # (B, 3, 50257) -> (B, 60) float32
@@ -11,8 +11,8 @@ A row, for m output tokens of a vocabulary of V:
     top k logits    m x k logits, highest first, then m x k token ids
     the text alone  m token ids
 
-Ids are written as float32, which is exact below 2**24. The output is greedy: its ids are the places of the highest
-logits, and has m tokens even where the model says that the text has ended.
+Ids are stored as float32, which is exact below 2**24. The output is greedy: its ids are the argmax of the logits. It
+always has m tokens, even after an end-of-text token.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Seen:
 
     Attributes:
         ids: The greedy output, (B, m) int64.
-        logits: (B, m, V), or (B, m, k) of the ids in ``places``; None where the text alone is seen.
-        places: Token ids that ``logits`` are of, (B, m, k) int64; None where they are of all.
+        logits: (B, m, V), or (B, m, k) of the ids in ``places``; None if only the text is observed.
+        places: Token ids of ``logits``, (B, m, k) int64; None if all logits are observed.
     """
 
     ids: Tensor
@@ -40,24 +40,24 @@ class Seen:
     places: Tensor | None
 
     def __getitem__(self, rows: Tensor) -> Seen:
-        """Some of the outputs, by their rows (n,)."""
+        """The outputs at rows (n,)."""
         logits = None if self.logits is None else self.logits[rows]
         return Seen(self.ids[rows], logits, None if self.places is None else self.places[rows])
 
     @property
     def continuation(self) -> Tensor:
-        """The output tokens that the model reads after its input to say the next: all but the last, (B, m - 1)."""
+        """The output tokens that the model reads to predict the next ones: all but the last, (B, m - 1)."""
         return self.ids[:, :-1]
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What is seen of an output.
+    """Which part of an output is observed.
 
     Attributes:
-        vocabulary: Logits of a token, V.
-        output_tokens: Tokens that the model wrote, m.
-        top_k: Logits seen of each token; None sees all, 0 none.
+        vocabulary: Size of the vocabulary, V.
+        output_tokens: Number of generated tokens, m.
+        top_k: Observed logits per generated token; None: all, 0: none.
     """
 
     vocabulary: int
@@ -73,11 +73,11 @@ class Observation:
 
     @property
     def sees_logits(self) -> bool:
-        """Whether anything but the text is seen."""
+        """Whether logits are observed, and not only the text."""
         return self.top_k != 0
 
     def pack(self, logits: Tensor) -> Tensor:
-        """Rows (B, d) of the logits (B, m, V) that the model gave while it wrote its greedy output."""
+        """Rows (B, d) from the logits (B, m, V) of the greedy output."""
         if self.top_k is None:
             return logits.flatten(1)
         if self.top_k == 0:
@@ -86,7 +86,7 @@ class Observation:
         return torch.cat([values.flatten(1), places.float().flatten(1)], dim=1)
 
     def parse(self, rows: Tensor) -> Seen:
-        """What rows (B, d) say."""
+        """The outputs in rows (B, d)."""
         size, m = len(rows), self.output_tokens
         if self.top_k is None:
             logits = rows.view(size, m, self.vocabulary)
@@ -98,11 +98,11 @@ class Observation:
         return Seen(places[..., 0], values, places)
 
     def of_seen(self, seen: Seen, logits: Tensor) -> Tensor:
-        """Of a candidate's logits (B, m, V) those that are seen of the target, (B, m, V or k)."""
+        """A candidate's logits (B, m, V), restricted to those observed of the target: (B, m, V or k)."""
         return logits if seen.places is None else logits.gather(-1, seen.places)
 
     def agrees(self, seen: Seen, logits: Tensor, atol: float = ATOL, rtol: float = RTOL) -> Tensor:
-        """Whether all that is seen of each target is what a candidate gives; (B,) bool.
+        """Whether each candidate reproduces everything observed of its target; (B,) bool.
 
         Args:
             seen: The targets.

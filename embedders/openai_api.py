@@ -22,8 +22,8 @@ from errors import InputError
 
 log = logging.getLogger(__name__)
 
-_LARGE_JOB = 1000  # texts: what is smaller costs next to nothing, and is not announced
-_BYTES_PER_TOKEN = 4  # of UTF-8; about right for English, and nearer than characters for other scripts
+_LARGE_JOB = 1000  # texts: smaller jobs are cheap and not announced
+_BYTES_PER_TOKEN = 4  # of UTF-8: about right for English, and closer than a count of characters for other scripts
 _PROBE = "dimension"
 
 
@@ -45,23 +45,23 @@ class OpenAIEmbedder:
         price_per_million_tokens: NonNegativeFloat | None = None,
         max_queries: PositiveInt | None = None,
     ) -> None:
-        """No request is sent and no key is looked for before that is needed.
+        """The key is read and requests are sent on first use.
 
         Args:
-            model: Its name on the server. Whoever puts other weights behind the same name needs another cache.
-            base_url: What stands before ``/embeddings``.
-            dimensions: Of a vector, asked of the server; None takes the model's own, which costs a text to find.
-            api_key_env: Environment variable of the key; None for a server that wants none.
-            max_tokens: What the model reads of a text. Nothing is cut here: a longer one is the server's to refuse.
-            batch_size: Texts in a request.
-            concurrency: Requests at a time.
+            model: Its name on the server. If the weights behind a name change, use another cache.
+            base_url: The address without ``/embeddings``.
+            dimensions: Dimension to request from the server; None uses the model's own, found by sending one text.
+            api_key_env: Environment variable of the key; None for a server that needs no key.
+            max_tokens: Context length of the model. Texts are not truncated here; the server may refuse longer ones.
+            batch_size: Texts per request.
+            concurrency: Concurrent requests.
             timeout: Seconds for a request, from the look-up of the server's name to the last byte of its answer.
             retries: Further attempts after 429, 5xx, a time-out or a broken connection.
-            backoff: Seconds before the second attempt; doubled each time, to at most a minute. A server's Retry-After
-                goes before.
+            backoff: Seconds before the second attempt, doubled each time to at most a minute. The server's Retry-After
+                takes precedence.
             price_per_million_tokens: For the estimate before a large job, in any currency.
-            max_queries: Texts that this process may send in all; None for no limit. One that is sent again after a
-                time-out or a broken connection counts twice, since the server may have billed it.
+            max_queries: Most texts that this process may send; None for no limit. A text that is sent again after a
+                time-out or a broken connection counts twice, since the server may have billed it twice.
         """
         self.max_tokens = max_tokens
         self.fingerprint = fingerprint_of(
@@ -76,7 +76,7 @@ class OpenAIEmbedder:
 
     @property
     def dimension(self) -> int:
-        """Dimension of a vector; where it is unknown, one request is sent, with one text.
+        """Dimension of a vector; if it is unknown, a request with one text is sent.
 
         Raises:
             InputError: As ``embed``.
@@ -88,11 +88,11 @@ class OpenAIEmbedder:
 
     @property
     def texts_at_once(self) -> int:
-        """Texts that keep all requests busy."""
+        """Number of texts that keeps all concurrent requests busy."""
         return self._batch_size * self._concurrency
 
     def announce(self, texts: Iterable[str]) -> None:
-        """Say in the log what embedding ``texts`` will take; nothing where they are few."""
+        """Log the size and cost of embedding ``texts``; small jobs are not logged."""
         sizes = [len(text.encode(errors="replace")) for text in texts]
         if len(sizes) < _LARGE_JOB:
             return
@@ -110,8 +110,9 @@ class OpenAIEmbedder:
 
         Raises:
             InputError: The key is missing.
-            QueryLimitError: ``max_queries`` is reached; it holds the vectors that arrived.
-            UnfinishedError: The server refuses, stays silent or answers nonsense; it holds the vectors that arrived.
+            QueryLimitError: ``max_queries`` is reached; the error holds the vectors that arrived.
+            UnfinishedError: The server refuses a request, does not answer or sends an invalid answer; the error holds
+                the vectors that arrived.
         """
         if not texts:
             return torch.empty(0, self.dimension)
@@ -139,7 +140,7 @@ class OpenAIEmbedder:
         Raises:
             InputError: The key is missing.
             QueryLimitError: ``max_queries`` is reached.
-            UnfinishedError: The server refuses, stays silent or answers nonsense.
+            UnfinishedError: The server refuses a request, does not answer or sends an invalid answer.
         """
         client = self._server.client(self._concurrency)
         stop, free = asyncio.Event(), asyncio.Semaphore(self._concurrency)
@@ -154,7 +155,7 @@ class OpenAIEmbedder:
                         vectors = await self._server.vectors(client, batch[:allowed], stop, self._take, dimension)
                         await asyncio.to_thread(keep, range(start, start + allowed), torch.from_numpy(vectors))
                         self._arrived += allowed
-                except BaseException as error:  # no further request; those under way are paid for
+                except BaseException as error:  # start no further request, but await the pending ones: they are billed
                     stop.set()
                     if not isinstance(error, InputError):
                         raise
@@ -181,7 +182,7 @@ class OpenAIEmbedder:
             )
 
     def _take(self, texts: int) -> int:
-        """Ask for leave to send ``texts``; gives how many of them ``max_queries`` allows."""
+        """Count ``texts`` against ``max_queries``; returns how many of them may be sent."""
         if self._left is None:
             return texts
         granted = min(texts, self._left)
@@ -190,6 +191,6 @@ class OpenAIEmbedder:
 
 
 def _place(base_url: str) -> str:
-    """Host, port and path of an address: what names a server, however it is written."""
+    """Host, port and path of an address, normalised: identifies a server."""
     parts = urlsplit(base_url)
     return f"{parts.netloc.lower()}{parts.path.rstrip('/')}"

@@ -25,7 +25,7 @@ _HARMLESS = {"torch_dtype", "dtype", "add_pooling_layer", "padding_side", "trunc
 
 
 class SentenceTransformerEmbedder:
-    """Texts to what ``SentenceTransformer.encode`` gives; always in eval mode and without gradients."""
+    """The vectors of ``SentenceTransformer.encode``; always in eval mode and without gradients."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class SentenceTransformerEmbedder:
         device: str = "auto",
         trust_remote_code: bool = False,
     ) -> None:
-        """Nothing is looked for or loaded before it is needed; the arguments are those of ``TransformerEmbedder``.
+        """The model is loaded on first use. For the other arguments see ``TransformerEmbedder``.
 
         Args:
-            normalize: None does as the pipeline does.
-            max_tokens: None takes the pipeline's own limit.
+            normalize: Whether to divide vectors by their L2 norm; None follows the pipeline.
+            max_tokens: None uses the pipeline's limit.
         """
         self._model, self._revision, self._prefix, self._normalize = model, revision, prefix, normalize
         self._dtype, self._max_tokens, self._device = dtype, max_tokens, device
@@ -50,7 +50,7 @@ class SentenceTransformerEmbedder:
 
     @cached_property
     def dimension(self) -> int:
-        """Dimension of a vector: of the pooling's output, or of the last dense layer's."""
+        """Dimension of a vector: output dimension of the pooling, or of the last dense layer."""
         found = self._files.read_json(f"{self._folders[0]}/config.json".lstrip("/")).get("hidden_size")
         for folder in self._folders[1:]:
             described = self._files.read_json(f"{folder}/config.json")
@@ -98,7 +98,7 @@ class SentenceTransformerEmbedder:
 
     @cached_property
     def _folders(self) -> list[str]:
-        """The modules' folders within the model's; the first is the encoder's, often "" for the model's own."""
+        """Sub-folders of the modules; the first is the encoder's, often "" (the model's folder)."""
         modules = read_json(self._files.folder / "modules.json")
         return [str(module["path"]) for module in modules] if modules else [""]
 
@@ -127,13 +127,13 @@ class SentenceTransformerEmbedder:
 
 
 def _check_arguments(folder: Path) -> None:
-    """Whether the files of a pipeline give the loaders of its parts nothing but what cannot run code.
+    """Check that the pipeline's files set only loader arguments that cannot run code.
 
-    sentence-transformers hands such arguments on to transformers, all but ``trust_remote_code``: ``weights_only=false``
-    and ``allow_all_kernels=true`` are among those that there are.
+    sentence-transformers passes all arguments in these files except ``trust_remote_code`` to transformers, including
+    unsafe ones such as ``weights_only=false`` and ``allow_all_kernels=true``.
 
     Raises:
-        InputError: They give another one.
+        InputError: A file sets another argument.
     """
     for file in sorted(folder.rglob("sentence_*_config.json")):
         described = read_json(file)
@@ -148,8 +148,8 @@ def _check_arguments(folder: Path) -> None:
 
 
 def _pooling_modes(described: dict[str, Any]) -> int:
-    """How many poolings a pooling module puts side by side."""
+    """Number of poolings that a pooling module concatenates."""
     modes = described.get("pooling_mode")
-    if modes is None:  # files of versions before 6 have a switch for each mode
+    if modes is None:  # before version 6, files have a switch for each mode
         return sum(value is True for name, value in described.items() if name.startswith("pooling_mode_"))
     return 1 if isinstance(modes, str) else len(modes)

@@ -1,4 +1,4 @@
-"""A plain transformers encoder with a pooling of one's choice over its last hidden states.
+"""A transformers encoder with a configurable pooling of its last hidden states.
 
     TransformerEmbedder("BAAI/bge-large-en", pooling="cls", normalize=True).embed(["hello"])   # (1, 1024)
 
@@ -23,7 +23,7 @@ from errors import InputError
 
 Pooling = Literal["mean", "cls", "pooler", "last"]
 
-_TOKENS_AT_ONCE = 32768  # of a GPU, which wants to be busy
+_TOKENS_AT_ONCE = 32768  # per batch on a GPU
 
 
 class _Loaded(NamedTuple):
@@ -32,7 +32,7 @@ class _Loaded(NamedTuple):
 
 
 class TransformerEmbedder:
-    """Texts to pooled hidden states; always in eval mode and without gradients."""
+    """Pooled hidden states of texts; always in eval mode and without gradients."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class TransformerEmbedder:
         device: str = "auto",
         trust_remote_code: bool = False,
     ) -> None:
-        """Nothing is looked for or loaded before it is needed.
+        """The model is loaded on first use.
 
         Args:
             model: Path of a folder, or name on the Hugging Face hub.
@@ -54,11 +54,11 @@ class TransformerEmbedder:
                 layer over the first token; ``last``, the last token that is not padding.
             normalize: Whether vectors are divided by their L2 norm.
             revision: Branch, tag or commit on the hub.
-            prefix: Put before each text, such as "query: ".
-            dtype: Of the weights and the computation; vectors are float32 all the same.
-            max_tokens: Longer texts are cut, special tokens included; None takes what the model allows.
-            device: "auto" is a GPU where there is one.
-            trust_remote_code: Whether the model may run code that comes with it.
+            prefix: Prepended to each text, such as "query: ".
+            dtype: Data type of weights and computation; vectors are always float32.
+            max_tokens: Texts are truncated to this many tokens, special tokens included; None uses the model's limit.
+            device: "auto" is a GPU if there is one.
+            trust_remote_code: Whether the model may run code from its repository.
         """
         self.name, self.prefix = model, prefix
         self._revision, self._pooling, self._normalize = revision, pooling, normalize
@@ -67,7 +67,7 @@ class TransformerEmbedder:
 
     @cached_property
     def dimension(self) -> int:
-        # most models say it in so many words, and importing transformers takes seconds
+        # most configurations contain hidden_size, and importing transformers takes seconds
         hidden_size = self._files.read_json("config.json").get("hidden_size")
         return int(hidden_size or self._config.hidden_size)
 
@@ -113,25 +113,25 @@ class TransformerEmbedder:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The model's own."""
+        """The model's tokenizer."""
         return self._loaded.tokenizer
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
+        """The model's device."""
         device: torch.device = self._loaded.model.device
         return device
 
     @property
     def input_vectors(self) -> Tensor:
-        """The vector that each token id stands for, (V, hidden)."""
+        """The input embedding of each token id, (V, hidden)."""
         weight: Tensor = self._loaded.model.get_input_embeddings().weight
         return weight.detach()[: len(self.tokenizer)]
 
     def relaxed(self, vectors: Tensor) -> Tensor:
-        """Vectors (B, d) of inputs whose tokens are vectors (B, T, hidden), special tokens included, none of padding.
+        """Vectors (B, d) for input embeddings (B, T, hidden), with special tokens and without padding.
 
-        Gradients reach the inputs.
+        Differentiable with respect to the input embeddings.
         """
         mask = torch.ones(vectors.shape[:2], dtype=torch.long, device=vectors.device)
         pooled = self._pool(self._loaded.model(inputs_embeds=vectors, attention_mask=mask), mask).float()
@@ -173,7 +173,7 @@ class TransformerEmbedder:
 
     @cached_property
     def _loaded(self) -> _Loaded:
-        # Not as inference tensors, wherever the first use is: attacks may take gradients through the model.
+        # Attacks may backpropagate through the model, so it must not consist of inference tensors.
         with torch.inference_mode(False):
             return self._load()
 
@@ -191,5 +191,5 @@ class TransformerEmbedder:
         return _Loaded(tokenizer, model.eval().requires_grad_(False).to(resolve_device(self._device)))
 
     def _checked(self, folder: Path) -> Path:
-        """A place for a subclass to look at the files before they are loaded."""
+        """Hook for subclasses to check the files before they are loaded."""
         return folder

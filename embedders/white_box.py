@@ -1,10 +1,10 @@
-"""A model whose gradients an attack may take: from weights of tokens to what is observed, differentiably.
+"""White-box access to a model: a differentiable map from token weights to the observed output.
 
-    box = RelaxedEncoder(MiniLM())                                # or a LanguageModelEmbedder, which is one itself
+    box = RelaxedEncoder(MiniLM())                                # or a LanguageModelEmbedder, itself a WhiteBox
     box.relaxed(weights @ box.input_vectors, continuation, keep=1)  # (B, 1, d)
 
-A sentence embedder is treated as a language model that gives one "token" of d "logits": its vector. So the same search
-inverts both.
+A sentence embedder is treated as a language model with one output token whose d "logits" are the vector, so that the
+same search inverts both.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from embedders.transformer import TransformerEmbedder
 
 
 class WhiteBox(Protocol):
-    """A model and what is observed of it.
+    """A model with access to its weights.
 
     Attributes:
         name: For messages.
-        observation: What a row of it holds.
+        observation: Which part of the output is observed.
         max_tokens: Tokens of the longest input.
-        device: Where it computes.
-        inputs: Ids that an input may have.
-        input_vectors: The vector that each of them stands for, (inputs, hidden).
+        device: The model's device.
+        inputs: Number of token ids that an input may have.
+        input_vectors: Their input embeddings, (inputs, hidden).
     """
 
     @property
@@ -51,27 +51,27 @@ class WhiteBox(Protocol):
     def input_vectors(self) -> Tensor: ...
 
     def ids(self, text: str) -> list[int]:
-        """The input that a text is."""
+        """The token ids of a text."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of an input."""
+        """The text of token ids."""
         ...
 
     def logits(self, ids: Tensor, continuation: Tensor) -> Tensor:
-        """What candidates (B, n) give, with ``continuation`` (B, m - 1) after them; (B, m, V)."""
+        """Output logits of candidates (B, n) followed by ``continuation`` (B, m - 1); (B, m, V)."""
         ...
 
     def relaxed(self, vectors: Tensor, continuation: Tensor, keep: int) -> Tensor:
-        """What relaxed inputs (B, n, hidden) give at the last ``keep`` places, (B, keep, V); gradients reach them."""
+        """Logits (B, keep, V) at the last ``keep`` positions for relaxed inputs (B, n, hidden); differentiable."""
         ...
 
 
 class RelaxedEncoder:
-    """A transformer encoder as a white box; inputs are wordpieces, without the special tokens that go around them.
+    """A transformer encoder as a white box; inputs are token ids without special tokens.
 
     Args:
-        embedder: Its prefix and special tokens are put around an input as around a text.
+        embedder: The encoder; its prefix and special tokens are added to each input.
     """
 
     def __init__(self, embedder: TransformerEmbedder) -> None:
@@ -103,7 +103,7 @@ class RelaxedEncoder:
         return self.embedder.input_vectors.float()
 
     def ids(self, text: str) -> list[int]:
-        """The wordpieces of a text, cut to ``max_tokens``; an empty text is one unknown token."""
+        """The tokens of a text, truncated to ``max_tokens``; an empty text becomes one unknown token."""
         tokenizer = self.embedder.tokenizer
         found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"][: self.max_tokens]
         return found or [tokenizer.unk_token_id or 0]

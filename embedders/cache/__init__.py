@@ -1,1 +1,1 @@
-"""The embedding cache: shards, index, the cached embedder."""
+"""The embedding cache: shards, index, cached embedder."""

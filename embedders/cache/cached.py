@@ -1,9 +1,9 @@
-"""The cache that stands between everything and an embedder: no stored text is ever sent again.
+"""The cached embedder: no stored text is ever sent to the embedder again.
 
     cached = CachedEmbedder(MiniLM(), Path("~/.cache/unembed/embeddings").expanduser())
     cached.fill(training_texts, "training")      # once, with a progress bar; resumable
     vectors = cached.view(training_texts)        # vectors[[5, 7]] -> (2, d), read from the disk
-    cached.embed(["a hypothesis"])               # (1, d), asking the embedder only if the text is new
+    cached.embed(["a hypothesis"])               # (1, d); calls the embedder only if the text is new
 
 The key of a vector is the embedder's fingerprint and the exact characters of the text, so all data sets, splits, runs
 and processes share one cache. ``kill -9`` loses at most the shard that is being written.
@@ -38,9 +38,9 @@ _APPEARANCE_SECONDS = (0.1, 0.4, 1.5, 6.0, 20.0)  # waits for other ranks' shard
 
 
 class CachedEmbedder:
-    """An embedder that remembers, and counts what it was asked.
+    """An embedder with a cache on disk that counts queries.
 
-    Small calls are pooled: their vectors reach the disk when ``shard_size`` of them wait, at the first call later than
+    Vectors of small calls are buffered. They are written when ``shard_size`` of them wait, at the first call more than
     ``shard_seconds`` after the oldest, on ``flush`` and when the program ends.
     """
 
@@ -53,14 +53,14 @@ class CachedEmbedder:
         shard_size: PositiveInt = 4096,
         shard_seconds: PositiveFloat = 60.0,
     ) -> None:
-        """Nothing is read or written before the first call.
+        """The cache is opened on first use.
 
         Args:
-            directory: Where all embedders' vectors lie, each in a folder of its own; made (0700) where missing.
-            batch_size: Texts sent to the embedder at a time; None takes 256, fewer where their rows are very wide, or
-                what a ``Remote`` one asks for.
-            shard_size: Rows of a file; fewer where they are very wide.
-            shard_seconds: Longest wait of a vector in memory while calls arrive.
+            directory: Cache with one folder for each embedder; created (0700) if missing.
+            batch_size: Texts sent to the embedder at a time; None uses 256, fewer for a very large dimension, or
+                ``Remote.texts_at_once``.
+            shard_size: Rows of a file; fewer for a very large dimension.
+            shard_seconds: Longest time that a vector stays in memory only while calls arrive.
         """
         self._embedder = embedder
         self._directory = directory
@@ -71,17 +71,17 @@ class CachedEmbedder:
 
     @property
     def embedder(self) -> Embedder:
-        """The embedder itself, for an attack that is given more than a black box; what it is asked is not counted."""
+        """The embedder itself, for white-box attacks; direct calls to it are not counted as queries."""
         return self._embedder
 
     @property
     def source(self) -> CachedEmbedder:
-        """The cache that gives the embedder's own vectors: this one, unless it stands behind a defense."""
+        """The cache of undefended vectors: this object, unless a defense wraps it."""
         return self
 
     @property
     def dimension(self) -> int:
-        """Dimension of a vector; a server is asked for it where the cache does not know it."""
+        """Dimension of a vector; requested from a server if the cache does not have it."""
         return self._dimension
 
     @property
@@ -96,10 +96,10 @@ class CachedEmbedder:
         """Vectors of ``texts``, (n, d) float32; the embedder is asked for each unseen text once.
 
         Raises:
-            QueryLimitError: A limit of the embedder is reached; it holds the texts that have a vector, and only these
-                count as asked for.
-            InputError: The embedder gave a wrong number of vectors, another dimension, or a vector that is not sound
-                (``embedders.cache.soundness``): the others that arrived are stored. Or the disk is full.
+            QueryLimitError: A limit of the embedder is reached; the error holds the texts that have a vector, and only
+                these count as asked for.
+            InputError: The disk is full; or the embedder returned a wrong number of vectors, another dimension, or an
+                unsound vector (``embedders.cache.soundness``): the other vectors are stored.
         """
         keys = text_keys(texts)
         while True:
@@ -126,27 +126,27 @@ class CachedEmbedder:
         world_size: int = 1,
         barrier: Callable[[], None] = lambda: None,
     ) -> None:
-        """Make sure that all ``texts`` are stored and sound; every rank calls this with the same texts.
+        """Store the vectors of all ``texts``; every rank calls this with the same texts.
 
-        Unseen texts are cut into batches by length first, and the batches are dealt to the ranks, so that their
-        composition, and with it the last bit of a vector, does not depend on ``world_size``; nor does it on a call that
-        was killed half-way, because shards hold whole batches.
+        Unseen texts are batched by length before the batches are distributed over the ranks. So the composition of a
+        batch, and with it the last bits of a vector, does not depend on ``world_size``. It does not depend on an
+        interrupted earlier call either, because shards hold whole batches.
 
         Raises:
-            InputError: As ``embed``; what was embedded before is kept.
+            InputError: As ``embed``; vectors embedded before the error are stored.
         """
         keys = text_keys(texts)
         self.queries.count_asked(purpose, keys)
         rows, store, sender, count = self._rows, self._rows.store, self._sender, self._count(purpose)
         rows.flush()
-        barrier()  # what the other ranks had in memory is stored
+        barrier()  # the buffers of all ranks are stored
         store.refresh(force=True)
         store.check(store.find(keys), lambda name: crc32(os.fsencode(name)) % world_size == rank)
         barrier()  # all shards are verified, each by one rank
         store.refresh(force=True)
         store.trust(store.find(keys))
         unseen = rows.unseen(texts, keys)
-        barrier()  # all ranks have seen the same; from here on there are new shards
+        barrier()  # all ranks have the same unseen texts; new shards are written from here on
         if rank == 0 and isinstance(self._embedder, Remote):
             self._embedder.announce(texts[position] for position in unseen.tolist())
         if world_size == 1 and isinstance(self._embedder, Remote):
@@ -160,14 +160,14 @@ class CachedEmbedder:
             if not len(rows.unseen(texts, keys)):
                 break
             time.sleep(seconds)
-        # Nothing is left, unless a rank has died or has its shards on a disk of its own.
+        # Nothing is left, unless a rank has died or writes its shards to a local disk.
         sender.send(texts, keys, rows.unseen(texts, keys), count)
         rows.flush()
 
     def view(self, texts: Sequence[str]) -> CachedVectors:
-        """The vectors of ``texts`` as an array on the disk.
+        """The vectors of ``texts`` as an array on disk.
 
-        A damaged shard that ``fill`` has not met is found here, and its texts are embedded again.
+        If a shard is damaged since ``fill``, its texts are embedded again.
 
         Raises:
             ValueError: A text is not stored: call ``fill`` first.
@@ -178,7 +178,7 @@ class CachedEmbedder:
         return vectors
 
     def flush(self) -> None:
-        """Write what waits in memory.
+        """Write buffered vectors to disk.
 
         Raises:
             InputError: The disk is full.

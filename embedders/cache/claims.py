@@ -1,11 +1,11 @@
-"""Which process sends a text: of several that fill one cache at a time, one pays for it and the others wait.
+"""Claims on texts: if several processes fill one cache, only one of them sends a text and the others wait.
 
-    with claiming(folder, keys) as mine:      # (n,) bool; False: a living process has claimed that text before
-        ...                                   # send and store the texts that are mine
+    with claiming(folder, keys) as mine:      # (n,) bool; False: a running process has claimed that text before
+        ...                                   # send and store the claimed texts
 
-A claim is a file of keys that its process keeps locked for so long; what a dead process has claimed is free. Nobody
-waits for others' texts within ``claiming``, so no two processes can wait for each other. On a disk without locks every
-claim looks like that of a dead process: each process sends all its texts.
+A claim is a file of keys that its process locks while it is in ``claiming``; claims of dead processes are void. No
+process waits for other texts within ``claiming``, so there are no deadlocks. On a disk without file locks all claims
+are void, and each process sends all its texts.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from numpy.typing import NDArray
 from embedders.cache.shards import Keys, lock
 
 _SUFFIX = ".claim"
-_DOOR = "claims.lock"
-_DOOR_SECONDS = 5.0  # a process looks and claims within milliseconds, unless it is stopped just then
+_MUTEX = "claims.lock"
+_MUTEX_SECONDS = 5.0  # a process claims within milliseconds, unless it is suspended just then
 
 
 @contextlib.contextmanager
 def claiming(folder: Path, keys: Keys) -> Iterator[NDArray[np.bool_]]:
-    """Claim those of ``keys`` (n, 2) that no other process has claimed; within it, they are this process's to send.
+    """Context manager: claim those of ``keys`` (n, 2) that no other process has claimed.
 
     Raises:
         OSError: The folder is not writable, or the disk is full.
     """
     path = folder / f"{os.getpid()}-{secrets.token_hex(8)}{_SUFFIX}"
     try:
-        with contextlib.ExitStack() as door:
-            # One at a time looks and claims.
-            descriptor = os.open(folder / _DOOR, os.O_RDWR | os.O_CREAT, 0o600)
-            door.callback(os.close, descriptor)
-            end = time.monotonic() + _DOOR_SECONDS
+        with contextlib.ExitStack() as mutex:
+            # One process at a time reads the claims and adds its own.
+            descriptor = os.open(folder / _MUTEX, os.O_RDWR | os.O_CREAT, 0o600)
+            mutex.callback(os.close, descriptor)
+            end = time.monotonic() + _MUTEX_SECONDS
             while not lock(descriptor) and time.monotonic() < end:
                 time.sleep(0.01)
             mine = ~_claimed(folder, keys)
@@ -55,7 +55,7 @@ def claiming(folder: Path, keys: Keys) -> Iterator[NDArray[np.bool_]]:
 
 
 def _claimed(folder: Path, keys: Keys) -> NDArray[np.bool_]:
-    """Which of ``keys`` a living process has claimed, by their first 64 bits, (n,)."""
+    """Which of ``keys`` a running process has claimed, by their first 64 bits, (n,)."""
     claimed = np.zeros(len(keys), dtype=np.bool_)
     for path in folder.glob(f"*{_SUFFIX}"):
         with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:

@@ -1,4 +1,4 @@
-"""What a folder of the cache says about the embedder that it belongs to.
+"""embedder.json: describes the embedder of a cache folder.
 
 describe(folder, embedder, 384)        # embedder.json: {"fingerprint": "a1b2...", "dimension": 384, "max_tokens": 256}
 dimension_known(folder, embedder)      # 384
@@ -20,7 +20,7 @@ _MOST_BYTES = 2**16
 
 
 def describe(folder: Path, embedder: Embedder, dimension: int) -> None:
-    """Write what ``folder`` belongs to, making it (0700) where it is missing, or check it.
+    """Write the description of ``folder``, creating the folder (0700) if missing, or check an existing one.
 
     Raises:
         InputError: The folder cannot be made, the disk is full, or the folder belongs to another embedder.
@@ -39,7 +39,7 @@ def describe(folder: Path, embedder: Embedder, dimension: int) -> None:
 
 
 def dimension_known(folder: Path, embedder: Embedder) -> int | None:
-    """The dimension that ``folder`` was made with; None where it does not say so, or belongs to another embedder."""
+    """The dimension stored in ``folder``; None if there is none or the folder belongs to another embedder."""
     found = _read(folder / _FILE)
     return found["dimension"] if found is not None and found == _description(embedder, found["dimension"]) else None
 
@@ -49,7 +49,7 @@ def _description(embedder: Embedder, dimension: int) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """What the file says; None where it is missing or damaged: then it says nothing that is not known otherwise."""
+    """The content of the file; None if it is missing or damaged, since it can be written again."""
     try:
         with path.open("rb") as file:
             found = json.loads(file.read(_MOST_BYTES))

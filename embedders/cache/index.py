@@ -1,8 +1,8 @@
 """A compact map from 128-bit keys to integers that is cheap to extend.
 
-The keys lie in a few sorted arrays, each at least twice as long as the next, so that adding n keys one small group
-after another costs O(n log n) in all, and a look-up is one binary search in each array. A key takes 8 bytes of memory,
-and 16 of a temporary file where they are many.
+The keys are stored in a few sorted arrays, each at least twice as long as the next. Adding n keys in small groups costs
+O(n log n) in all, and a look-up is one binary search in each array. A key takes 8 bytes of memory, and in a large map
+16 bytes of a temporary file.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Values = NDArray[np.int64]
 Positions = NDArray[np.int64]
 
 ABSENT = -1
-_AT_ONCE = 2**17  # keys looked up together: what a look-up needs besides is eight times as large as they are
+_AT_ONCE = 2**17  # keys looked up together: a look-up needs eight times their memory
 
 
 class _Run(NamedTuple):
     high: NDArray[np.uint64]  # sorted
-    low: MappedArray  # read for keys whose first halves are found
+    low: MappedArray  # only read for keys whose first half is found
     values: MappedArray
 
 
 class KeyIndex:
-    """Maps keys to integers >= 0. Of a key that was added twice, either value is found."""
+    """Maps keys to integers >= 0. For a key that was added twice, either value may be returned."""
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
@@ -62,7 +62,7 @@ class KeyIndex:
             high, low = keys[open_, 0], keys[open_, 1]
             places = np.searchsorted(run.high, high)
             looking = np.arange(len(open_))
-            while len(looking):  # once, but for keys that share their first 64 bits
+            while len(looking):  # more than once only for keys that share their first 64 bits
                 inside = places[looking] < len(run.high)
                 looking = looking[inside]
                 looking = looking[run.high[places[looking]] == high[looking]]
@@ -76,7 +76,7 @@ class KeyIndex:
         return found
 
     def drop(self, first: int, last: int) -> None:
-        """Forget all keys whose value lies in ``first`` .. ``last`` (excluded)."""
+        """Remove all keys with values in ``first`` .. ``last`` (excluded)."""
         kept = []
         for run in self._runs:
             values = run.values[:]
@@ -98,5 +98,5 @@ def distinct(keys: Keys) -> Positions:
 def _sorted(high: NDArray[np.uint64], low: NDArray[np.uint64], values: Values) -> _Run:
     order = np.argsort(high, kind="stable")  # merges two sorted halves in linear time
     for array in (high, low, values):
-        array[:] = array[order]  # one at a time: copies of all three would take as much memory again
+        array[:] = array[order]  # one at a time: copies of all three would double the memory
     return _Run(high, MappedArray(low), MappedArray(values))

@@ -1,4 +1,4 @@
-"""How far a long embedding has come: a bar on a terminal, a line now and then where there is none."""
+"""Progress of a long job: a bar on a terminal, otherwise an occasional line."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from types import TracebackType
 from typing import Self
 
-_SILENT_SECONDS = 3.0  # work that is over by then is not worth a word
+_SILENT_SECONDS = 3.0  # shorter jobs print nothing
 _LINE_SECONDS = 60.0
 
 
 class Progress:
     """Counts ``total`` texts on stderr.
 
-    The time left is an extrapolation of the rate so far, honest as long as the work comes in no order of size.
+    The time left is extrapolated from the rate so far, so the work should not be sorted by size.
     """
 
     def __init__(self, total: int, what: str = "embedding", shown: bool = True) -> None:
@@ -65,7 +65,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: ``2 h 05 min``, ``3 min 20 s``, ``41 s``."""
+    """Seconds as ``2 h 05 min``, ``3 min 20 s`` or ``41 s``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

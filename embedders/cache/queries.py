@@ -1,4 +1,4 @@
-"""What was asked of the cache, and what of the embedder behind it: counted by purpose, in this process."""
+"""Counts of the texts requested from the cache and sent to the embedder, by purpose, in this process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Queries:
         return dict(self._sent)
 
     def keys(self, purpose: Purpose) -> NDArray[np.uint64]:
-        """A 64-bit key of each distinct text asked for, (n,): the union over ranks counts a text once."""
+        """A 64-bit key of each distinct text asked for, (n,), to count a text once over all ranks."""
         return self._asked[purpose].array()
 
     def count_asked(self, purpose: Purpose, keys: Keys) -> None:
@@ -55,11 +55,11 @@ class KeySet:
         return sum(len(run) for run in self._runs)
 
     def array(self) -> NDArray[np.uint64]:
-        """The keys' first halves, (n,), in no order."""
+        """The first halves of the keys, (n,), unordered."""
         return np.concatenate([np.empty(0, np.uint64), *self._runs])
 
     def add(self, keys: Keys) -> None:
-        """Add ``keys`` (n, 2), those that are known already included."""
+        """Add ``keys`` (n, 2), which may contain known keys."""
         new = np.unique(keys[:, 0])
         for run in self._runs:
             places = np.minimum(np.searchsorted(run, new), len(run) - 1)

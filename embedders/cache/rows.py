@@ -1,7 +1,7 @@
-"""The rows of one embedder that need not be embedded again: those in shards, and those that wait to be written.
+"""The stored vectors of one embedder: rows in shards, and buffered rows that are not written yet.
 
 rows.unseen(texts, keys)         # positions of the texts that have no row, shortest first
-rows.add(keys[:2], vectors)      # in memory, and found from now on
+rows.add(keys[:2], vectors)      # buffered in memory
 rows.flush()                     # on the disk
 rows.view(texts)[[5, 7]]         # (2, d), read from the disk
 """
@@ -27,7 +27,7 @@ _KEYS_AT_ONCE = 2**17
 
 
 class CachedVectors:
-    """The vectors of a fixed list of texts, read from the disk when they are indexed, as their places are."""
+    """The vectors of a fixed list of texts; vectors and their locations are read from disk when indexed."""
 
     def __init__(self, store: ShardStore, locations: Values) -> None:
         self._store = store
@@ -40,7 +40,7 @@ class CachedVectors:
         """Vectors at ``indices``, (m, d) float32.
 
         Raises:
-            InputError: A file of the cache went away or was damaged while it was in use.
+            InputError: A file of the cache was removed or damaged while in use.
         """
         chosen = indices.numpy() if isinstance(indices, Tensor) else indices
         try:
@@ -53,12 +53,12 @@ class CachedVectors:
 
 
 class Rows:
-    """A store of shards, and the rows that wait for a shard to be worth writing.
+    """A store of shards with a buffer of rows.
 
     Args:
-        store: Where rows are written.
+        store: The shards.
         shard_size: Rows of a shard.
-        shard_seconds: Longest wait of a row while ``flush_if_due`` is called.
+        shard_seconds: Longest time that a row stays in the buffer while ``flush_if_due`` is called.
     """
 
     def __init__(self, store: ShardStore, shard_size: int, shard_seconds: float) -> None:
@@ -70,7 +70,7 @@ class Rows:
         self._vectors: list[Vectors] = []
 
     def find(self, keys: Keys) -> Values:
-        """Anything but ABSENT for each of ``keys`` that is stored or waits, (n,)."""
+        """For each of ``keys``, ABSENT unless it is stored or buffered, (n,)."""
         found = self.store.find(keys)
         absent = np.flatnonzero(found == ABSENT)
         found[absent] = self._waiting(keys[absent])
@@ -79,7 +79,7 @@ class Rows:
     def unseen(self, texts: Sequence[str], keys: Keys) -> Positions:
         """Positions of the distinct texts without a row, shortest first."""
         missing = np.flatnonzero(self.find(keys) == ABSENT)
-        if len(missing):  # perhaps another process has stored them meanwhile, or removed others
+        if len(missing):  # another process may have stored some of them, or removed others
             self.store.refresh()
             missing = np.flatnonzero(self.find(keys) == ABSENT)
         missing = missing[distinct(keys[missing])]
@@ -90,7 +90,7 @@ class Rows:
         """The vectors of ``keys``, (n, d).
 
         Raises:
-            DamagedShardError: One of them has no row any more; or see ``ShardStore.read``.
+            DamagedShardError: A key has no row any more; see also ``ShardStore.read``.
         """
         locations = self.store.find(keys)
         stored = locations != ABSENT
@@ -106,14 +106,14 @@ class Rows:
         return vectors
 
     def view(self, texts: Sequence[str]) -> CachedVectors | None:
-        """The vectors of ``texts`` on the disk; None where a shard of theirs was damaged and has been set aside.
+        """The vectors of ``texts`` on disk; None if one of their shards was damaged and has been set aside.
 
         Raises:
             ValueError: A text is not stored.
         """
         self.flush()
         locations = np.empty(len(texts), dtype=np.int64)
-        for begin in range(0, len(texts), _KEYS_AT_ONCE):  # in blocks, since keys take twice the memory of locations
+        for begin in range(0, len(texts), _KEYS_AT_ONCE):  # in blocks: keys take twice the memory of locations
             block = slice(begin, begin + _KEYS_AT_ONCE)
             locations[block] = self.store.find(text_keys(texts[block]))
         if (locations == ABSENT).any():
@@ -121,7 +121,7 @@ class Rows:
         return CachedVectors(self.store, locations) if self.store.check(locations) else None
 
     def add(self, keys: Keys, vectors: Vectors) -> None:
-        """Have rows wait in memory."""
+        """Buffer rows in memory."""
         with self._lock:
             if not self._places:
                 self._since = time.monotonic()
@@ -131,7 +131,7 @@ class Rows:
             self._vectors.append(vectors)
 
     def flush(self, rows_to_come: int = 0) -> None:
-        """Write what waits; ``rows_to_come`` are counted in the message about a full disk.
+        """Write the buffered rows; ``rows_to_come`` is used in the message about a full disk.
 
         Raises:
             InputError: The disk is full.
@@ -142,19 +142,19 @@ class Rows:
                 self._places, self._keys, self._vectors = {}, [], []
 
     def flush_if_due(self, rows_to_come: int) -> None:
-        """Write what waits where it fills a shard, or waits too long."""
+        """Write the buffered rows if they fill a shard or have waited too long."""
         if len(self._places) >= self._shard_size or time.monotonic() - self._since > self._shard_seconds:
             self.flush(rows_to_come)
 
     def flush_at_exit(self) -> None:
-        """Write what waits; a full disk is printed, since nobody is left to catch it."""
+        """Write the buffered rows; the error of a full disk is printed, since nothing can catch it at exit."""
         try:
             self.flush()
         except InputError as error:
             print(f"embedding cache: {len(self._places)} vectors are lost: {error}", file=sys.stderr)
 
     def _waiting(self, keys: Keys) -> Values:
-        """The place of each key among those that wait, ABSENT where it does not; (n,)."""
+        """The position of each key in the buffer, ABSENT if it is not there; (n,)."""
         if not self._places:
             return np.full(len(keys), ABSENT, dtype=np.int64)
         return np.array([self._places.get(key.tobytes(), ABSENT) for key in keys], dtype=np.int64)

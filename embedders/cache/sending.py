@@ -1,4 +1,4 @@
-"""Sends texts to an embedder and stores what arrives: in batches, dealt to ranks, no text paid for twice."""
+"""Send texts to an embedder in batches distributed over ranks, and store the vectors; no text is sent twice."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from errors import InputError
 log = logging.getLogger(__name__)
 
 _TEXTS_AT_ONCE = 256
-_NUMBERS_AT_ONCE = 2**24  # 64 MB of rows: those of a language model's logits are long
+_NUMBERS_AT_ONCE = 2**24  # 64 MB of rows: rows of logits are long
 _SHOWN_CHARACTERS = 40  # of a text in an error message
-# Waits for texts that another process sends: for the next look, and in all without a new vector (a server may ask for
-# ten minutes, and a shard be written a minute later)
+# Waiting for texts that another process sends: seconds between checks, and in all without a new vector (a server may
+# ask to wait ten minutes, and the shard is written up to a minute later)
 _LOOK_SECONDS, _CLAIM_SECONDS = 1.0, 900.0
 
 
@@ -35,9 +35,9 @@ class Sender:
     """Embeds texts that have no row.
 
     Args:
-        embedder: What is asked.
-        rows: Where its vectors go.
-        batch_size: Texts sent at a time; None takes 256, fewer where rows are long, or what a ``Remote`` one asks for.
+        embedder: The embedder to call.
+        rows: Stores its vectors.
+        batch_size: Texts sent at a time; None uses 256, fewer for long rows, or ``Remote.texts_at_once``.
     """
 
     def __init__(self, embedder: Embedder, rows: Rows, batch_size: int | None) -> None:
@@ -54,11 +54,11 @@ class Sender:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        """Embed this rank's batches of the texts at ``unseen``; ``count`` is given how many were sent."""
+        """Embed this rank's batches of the texts at ``unseen``; ``count`` is called with the number of texts sent."""
         if not len(unseen):
             return
         batches = [unseen[start : start + self._batch_size] for start in range(0, len(unseen), self._batch_size)]
-        # In no order of length: every rank gets as much work, and the time left follows from the time past.
+        # In random order, so that all ranks get equal work and progress can be extrapolated.
         order = np.random.default_rng(0).permutation(len(batches))[rank::world_size]
         rows_to_come = sum(len(batches[number]) for number in order)
         with Progress(rows_to_come, shown=rank == 0) as progress:
@@ -66,7 +66,7 @@ class Sender:
                 batch = batches[number]
                 try:
                     self._ask([texts[position] for position in batch.tolist()], keys[batch], batch, count)
-                except BaseException:  # Ctrl-C too: what has arrived is stored before anything else
+                except BaseException:  # Ctrl-C too: first store the vectors that have arrived
                     self._rows.flush()
                     raise
                 rows_to_come -= len(batch)
@@ -74,16 +74,16 @@ class Sender:
                 progress.advance(len(batch))
 
     def send_unclaimed(self, texts: Sequence[str], keys: Keys, unseen: Positions, count: Callable[[int], None]) -> None:
-        """Embed those of the texts at ``unseen`` that no other process is about to pay for, and wait for the rest.
+        """Embed the texts at ``unseen`` that no other process has claimed, and wait for the rest.
 
-        What a process leaves that died, or met its limit, is embedded here. One that brings nothing for a long time is
-        no longer waited for.
+        Texts of a process that died or reached its query limit are embedded here, and so are those of a process that
+        stores nothing for a long time.
         """
         waiting_since = None
         folder = self._rows.store.folder
         while len(unseen):
             with full_disk_explained(folder, 8 * len(unseen)), claiming(folder, keys[unseen]) as mine:
-                self._rows.store.refresh(force=True)  # others may have stored some before they let them go
+                self._rows.store.refresh(force=True)  # others may have stored some before they released their claims
                 free = unseen[mine]
                 self.send(texts, keys, free[self._rows.find(keys[free]) == ABSENT], count)
                 self._rows.flush()
@@ -121,7 +121,7 @@ class Sender:
         keep(range(len(texts)), vectors)
 
     def _add(self, texts: list[str], keys: Keys, positions: Positions, given: Tensor) -> None:
-        """Add vectors to the rows, all but those that are not sound."""
+        """Add the sound vectors to the rows; an unsound one is an error."""
         store = self._rows.store
         vectors = given.detach().to("cpu", torch.float32).numpy()
         first = f"the first of them for {_named(texts[0], positions[0])}"

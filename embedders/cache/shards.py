@@ -1,12 +1,12 @@
-"""One shard: an immutable file of vectors, found by the hash of their texts.
+"""One shard: an immutable file of vectors, keyed by the hash of their texts.
 
     header   64 bytes: magic, version, dimension d, rows n, checksums of the keys, of the vectors and of the header
     keys     n x 8 bytes (first half of each key), then n x 8 bytes (second half), little-endian uint64
     vectors  n x d float32, little-endian, row i belonging to key i
 
-The texts themselves are not in the file. It is written under a temporary name, flushed to the disk and then renamed, so
-a reader on any machine sees a whole shard or none; its name is the hash of its content, so two writers of one shard
-write the same file.
+The texts themselves are not stored. A shard is written under a temporary name, synced to disk and then renamed, so
+readers on any machine see a complete shard or none. Its name is the hash of its content, so two writers of the same
+shard write the same file.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ SUFFIX = ".shard"
 TEMPORARY_SUFFIX = ".tmp"
 DAMAGED_SUFFIX = ".damaged"
 
-_ABANDONED_SECONDS = 3600  # a writer without a lock, on a disk that has none, is slower than that by no means
+_ABANDONED_SECONDS = 3600  # no writer takes this long; matters on disks without file locks
 _MAGIC = b"unembed\x00"
 _VERSION = 1
-_FIELDS = struct.Struct("<8sIIQ16s16s")  # all of the header but its own checksum
+_FIELDS = struct.Struct("<8sIIQ16s16s")  # the header without its own checksum
 _HEADER_SIZE = 64
-_CHUNK = 1 << 22  # bytes read at a time for a checksum: a shard is never copied into memory whole
+_CHUNK = 1 << 22  # bytes read at a time for a checksum, so that a shard is never copied into memory whole
 
 
 class DamagedShardError(Exception):
-    """A shard file that is truncated, altered or of another kind; the message says which."""
+    """A shard file is truncated, altered or of another kind; the message says which."""
 
 
 def text_keys(texts: Sequence[str]) -> Keys:
@@ -73,7 +73,7 @@ def write_shard(folder: Path, keys: Keys, vectors: Vectors) -> Path:
 
 
 def write_privately(path: Path, *parts: bytes) -> None:
-    """Write a file (0600) that is there whole or not at all, and on the disk when this returns.
+    """Write a file (0600) atomically and sync it to disk.
 
     Raises:
         OSError: The disk is full or not writable; nothing is left behind then.
@@ -90,7 +90,7 @@ def write_privately(path: Path, *parts: bytes) -> None:
                 os.fsync(file.fileno())
                 temporary.replace(path)
             break
-        except FileNotFoundError:  # somebody has removed it all the same: an older version of this program, by hand
+        except FileNotFoundError:  # removed by a user or by an older version of this program
             if not (again and path.parent.is_dir()):
                 raise
         except BaseException:
@@ -140,10 +140,10 @@ class Shard:
         return np.frombuffer(content, dtype="<u8").reshape(2, self.rows)
 
     def verify(self) -> bool:
-        """Compare the vectors with their checksum, once a process; True, unless that raises.
+        """Compare the vectors with their checksum, once per process; returns True.
 
         Raises:
-            DamagedShardError: They differ.
+            DamagedShardError: The vectors do not match their checksum.
             FileNotFoundError: Another process has set the file aside.
         """
         if not self.verified:
@@ -160,7 +160,7 @@ class Shard:
     def read(self, rows: NDArray[np.int64]) -> Vectors:
         """The vectors of ``rows`` (m,), (m, d).
 
-        The file is not mapped: a kernel with large pages counts up to 2 MB as this process's memory for each row.
+        The file is not memory-mapped: with large pages, each row could make up to 2 MB of it resident.
 
         Raises:
             DamagedShardError: The file has become shorter.
@@ -194,9 +194,9 @@ def lock(descriptor: int) -> bool:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove the temporary files of processes that were killed: those that are an hour old and that nobody has locked.
+    """Remove the temporary files of killed processes: those that are an hour old and not locked.
 
-    Their age is counted by the clock of the disk, which may be another machine's, since it has dated them.
+    Their age is measured by the clock of the file system, which may be another machine's.
     """
     found = [path for path in folder.glob(f"*{TEMPORARY_SUFFIX}") if path.is_file()]
     if not found:
@@ -208,12 +208,12 @@ def remove_abandoned(folder: Path) -> None:
             with path.open("rb+") as file:
                 if now - os.fstat(file.fileno()).st_mtime > _ABANDONED_SECONDS and lock(file.fileno()):
                     path.unlink()
-    except OSError:  # another process was quicker, or this one may not write here: then others tidy up
+    except OSError:  # another process removed them, or this one has no write permission here
         return
 
 
 def set_aside(path: Path) -> None:
-    """Rename a damaged shard so that nobody opens it again; another process may have done so already."""
+    """Rename a damaged shard so that it is not opened again; another process may have done so already."""
     with contextlib.suppress(FileNotFoundError):
         path.replace(path.with_suffix(DAMAGED_SUFFIX))
 

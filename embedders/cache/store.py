@@ -1,7 +1,7 @@
 """A folder of shards: finds stored vectors by key, reads them, adds new ones.
 
-Any number of processes, on any number of machines, may use one folder at a time without locks: shards are written whole
-and never changed, and two of them may hold the same text.
+Any number of processes on any number of machines may use a folder at the same time without locks: shards are written
+atomically and never changed, and two of them may hold the same text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 _ROW_BITS = 32  # a location is (number of the shard << 32) | row
 _ROW_MASK = (1 << _ROW_BITS) - 1
-_KEY_BYTES = 40  # of memory for each key, while it is read and indexed
+_KEY_BYTES = 40  # memory per key while it is read and indexed
 
 
 Result = TypeVar("Result")
@@ -55,7 +55,7 @@ class ShardStore:
     """
 
     def __init__(self, folder: Path, dimension: int, zeros: bool = False) -> None:
-        """Open ``folder``, making it (0700) where it does not exist, and index the shards in it.
+        """Open ``folder``, creating it (0700) if missing, and index its shards.
 
         Args:
             zeros: Whether a row of zeros may be stored.
@@ -75,19 +75,19 @@ class ShardStore:
         self.refresh()
 
     def __len__(self) -> int:
-        """Stored keys; one that two shards hold counts twice."""
+        """Number of stored keys; a key in two shards counts twice."""
         return len(self._index)
 
     def find(self, keys: Keys) -> Values:
-        """Locations of ``keys`` (n, 2), ABSENT where a text is not stored; (n,)."""
+        """Locations of ``keys`` (n, 2), ABSENT if a text is not stored; (n,)."""
         return self._index.find(keys)
 
     def refresh(self, force: bool = False) -> None:
-        """Index the shards that appeared since, forget those that went; cheap while the folder has not changed."""
+        """Index new shards and drop removed ones; cheap if the folder has not changed."""
         changed_at = self.folder.stat().st_mtime_ns
         if changed_at == self._listed_at and not force:
             return
-        # Whoever shares the folder may have put anything there: a pipe would never end, a link may lead to itself.
+        # A shared folder may contain anything: reading a pipe would never end, and a link may be circular.
         found = (entry for entry in os.scandir(self.folder) if entry.name.endswith(SUFFIX))
         names = {entry.name for entry in found if Path(entry.path).is_file()}
         for name in [name for name in self._numbers if name not in names]:
@@ -96,10 +96,10 @@ class ShardStore:
         self._listed_at = changed_at
 
     def add(self, keys: Keys, vectors: Vectors, rows_to_come: int = 0) -> None:
-        """Store vectors (n, d) under keys (n, 2); they are on the disk when this returns.
+        """Store vectors (n, d) under keys (n, 2), synced to disk.
 
         Args:
-            rows_to_come: Rows that will follow, for the message about a full disk.
+            rows_to_come: Number of rows that will follow, for the message about a full disk.
 
         Raises:
             InputError: The disk is full.
@@ -108,16 +108,16 @@ class ShardStore:
             path = write_shard(self.folder, keys, vectors)
         if path.name not in self._numbers:
             self._open([path.name])
-        self.trust(self.find(keys[:1]))  # it was in memory a moment ago
+        self.trust(self.find(keys[:1]))  # just written from memory
 
     def check(self, locations: Values, mine: Callable[[str], bool] = lambda name: True) -> bool:
-        """Verify the vectors of the shards that ``locations`` lie in; set damaged ones aside.
+        """Verify the vectors of the shards of ``locations``; set damaged ones aside.
 
         Args:
-            mine: Whether this process verifies the shard of a file name; another one verifies the rest.
+            mine: Whether this process verifies the shard with a given file name; other processes verify the rest.
 
         Returns:
-            Whether all were sound. Where not, look the keys up again.
+            Whether all shards are intact. If not, look the keys up again.
         """
         sound_ones = True
         with self._damaged() as intact:
@@ -129,7 +129,7 @@ class ShardStore:
         return sound_ones
 
     def trust(self, locations: Values) -> None:
-        """Take the shards of ``locations`` as verified, because other processes have done it."""
+        """Mark the shards of ``locations`` as verified, because other processes verified them."""
         for number in np.unique(locations[locations != ABSENT] >> _ROW_BITS).tolist():
             shard = self._shards[number]
             if shard is not None:
@@ -139,8 +139,8 @@ class ShardStore:
         """Vectors at ``locations`` (n,), none of them ABSENT; (n, d).
 
         Raises:
-            DamagedShardError: A shard is damaged, or has been removed.
-            InputError: A vector is not sound: versions before the check stored what an embedder gave.
+            DamagedShardError: A shard is damaged or has been removed.
+            InputError: A vector is not sound; older versions stored vectors unchecked.
         """
         vectors = np.empty((len(locations), self.dimension), dtype=np.float32)
         for number, places in _by_shard(locations):
@@ -168,7 +168,7 @@ class ShardStore:
             self._add_to_index(found, intact)
 
     def _add_to_index(self, shards: Sequence[Shard], intact: _Intact) -> None:
-        # Of five million keys these three arrays take 120 MB; a list of small ones would leave holes as large behind.
+        # For five million keys these three arrays take 120 MB; many small arrays would fragment as much memory.
         room, filled = sum(shard.rows for shard in shards), 0
         if room * _KEY_BYTES > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
             largest = max(shards, key=lambda shard: shard.rows)
@@ -190,7 +190,7 @@ class ShardStore:
 
     @contextlib.contextmanager
     def _damaged(self) -> Iterator[_Intact]:
-        """What reads a shard and gives None where it is damaged; such ones are set aside, and a warning lists them."""
+        """Give a function that reads a shard, or sets it aside and returns None if it is damaged; then warn."""
         damaged: list[str] = []
 
         def intact(path: Path, read: Callable[[], Result]) -> Result | None:
@@ -223,7 +223,7 @@ class ShardStore:
 
 @contextlib.contextmanager
 def full_disk_explained(folder: Path, needed_bytes: int) -> Iterator[None]:
-    """Turn the error of a full disk into one that says where, and how much is needed.
+    """Turn the error of a full disk into one that names the folder and the space needed.
 
     Raises:
         InputError: The disk is full, or the quota is used up.
@@ -246,10 +246,10 @@ def full_disk_explained(folder: Path, needed_bytes: int) -> Iterator[None]:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make ``folder`` and its missing parents, readable by their owner only (0700).
+    """Create ``folder`` and its missing parents with mode 0700.
 
     Raises:
-        InputError: It cannot be made.
+        InputError: A folder cannot be created.
     """
     try:
         for path in [*reversed(folder.parents), folder]:
@@ -265,7 +265,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def _by_shard(locations: Values) -> Iterable[tuple[int, Positions | slice]]:
-    """The shards of ``locations`` with the positions that lie in each."""
+    """The shards of ``locations``, each with the positions of its locations."""
     numbers = locations >> _ROW_BITS
     if not len(numbers):
         return
