@@ -506,7 +506,7 @@ def test_bad_input_to_inversion(
     assert "row 2 holds NaN" in scripts.refuse("invert", run, "vectors=holes.npy", cwd=tmp_path)
     monkeypatch.chdir(tmp_path)  # the others in this process, which has the libraries loaded
     for given, said in {
-        (run, "vectors=wide.npy"): "width 12",
+        (run, "vectors=wide.npy"): "dimension 12",
         (run, "vectors=goof.npy"): r"did you mean good\.npy\?",
         (f"run={bare}", "vectors=good.npy"): "no finished checkpoint",
         ("run=barn", "vectors=good.npy"): r"did you mean bare\?",
