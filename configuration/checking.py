@@ -23,9 +23,9 @@ from omegaconf.errors import InterpolationKeyError, InterpolationToMissingValueE
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-from configuration.composing import is_measured
 from configuration.locating import locate
 from configuration.signatures import UNKNOWN, Signature, imported, written
+from configuration.sources import is_measured
 from configuration.trainer import CHECKED, limit_errors
 from errors import BLOTTED, InputError, did_you_mean, holds_secret, secret_refused
 

@@ -20,10 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from configuration.locations import make_absolute
 from configuration.overrides import Given, elements, key_error, key_of, one_line
-from configuration.sources import SEARCH_PATH, loading, root_keys
+from configuration.sources import SEARCH_PATH, is_measured, loading, root_keys
 from errors import InputError, did_you_mean
-
-_MEASURED = "${precision:"  # imports torch, and times two products
 
 
 def _job_suffix() -> str:
@@ -181,13 +179,6 @@ def _load(
         for key in (*(present - known), "hydra"):
             del config[key]
     return config, errors
-
-
-def is_measured(node: DictConfig | ListConfig, name: str | int) -> bool:
-    """Whether what stands at ``name`` takes a measurement of this machine, which waits until the rest is right."""
-    if not OmegaConf.is_interpolation(node, name):
-        return False
-    return _MEASURED in str(OmegaConf.to_container(node, resolve=False)[name])  # type: ignore[index]
 
 
 def _settle(node: DictConfig | ListConfig, *, measure: bool) -> None:

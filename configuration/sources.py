@@ -14,10 +14,11 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 SEARCH_PATH = "hydra.searchpath"
+_MEASURED = "${precision:"  # imports torch, and times two products
 
 
 @contextmanager
@@ -75,3 +76,10 @@ def parts() -> dict[str, tuple[str, ...]]:
     folders = (folder for name in groups() for folder in sorted((CONFIGS / name).iterdir()) if folder.is_dir())
     names = [folder.relative_to(CONFIGS).as_posix() for folder in folders]
     return {name: options(name) for name in names}
+
+
+def is_measured(node: DictConfig | ListConfig, name: str | int) -> bool:
+    """Whether what stands at ``name`` takes a measurement of this machine, which waits until the rest is right."""
+    if not OmegaConf.is_interpolation(node, name):
+        return False
+    return _MEASURED in str(OmegaConf.to_container(node, resolve=False)[name])  # type: ignore[index]
