@@ -1,1 +1,1 @@
-"""What is done with a run directory (runs.py): trusted, begun from, checked, and its attack built again."""
+"""Run directories: their layout, trust checks, checkpoints, and rebuilding a stored attack."""

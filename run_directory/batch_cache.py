@@ -1,13 +1,14 @@
-"""The test batch cache: test batches that are done, kept until the metrics are written, so that a killed test resumes.
+"""The test batch cache: results of finished test batches, stored until the metrics are written, so that a killed test
+can be resumed.
 
     attack.batch_cache = BatchCache(run / layout.TEST_BATCHES, settings_key(config, embedder.fingerprint))
-    done = attack.batch_cache.once("predictions", batch, oracle, work)   # work() is called only where no file has it
+    done = attack.batch_cache.once("predictions", batch, oracle, work)   # calls work() only if no file has the result
 
 One small file for each batch and kind of work:
 
     {"key": "5f2c...", "value": [...], "queries": "<64-bit keys of the texts asked for, base64>", "seconds": 4.1}
 
-The key is a hash of the settings, the weights and the batch's vectors: where one of them has changed, the work is done
+The key is a hash of the settings, the weights and the batch's vectors: if any of them changes, the batch is computed
 again.
 """
 
@@ -40,13 +41,13 @@ from run_directory.search_state import SearchState
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What came of a batch.
+    """The stored result of one batch.
 
     Attributes:
-        value: What ``work`` gave, as JSON gives it back.
-        queries: A 64-bit key of each distinct text that it asked for as the attack, (n,).
-        seconds: That it took, when it was done.
-        limit: The embedder's message where a limit of queries cut it short; such a batch is not written.
+        value: The return value of ``work`` after a round trip through JSON.
+        queries: 64-bit keys of the distinct texts that the attack embedded for this batch, (n,).
+        seconds: Time that the batch took when it was computed.
+        limit: The embedder's message if a query limit cut the batch short; such a batch is not stored.
     """
 
     value: Any
@@ -56,14 +57,14 @@ class BatchResult:
 
 
 class BatchCache:
-    """The batches of one test.
+    """The stored batches of one test.
 
     Args:
-        folder: Where their files lie; None keeps nothing.
+        folder: Directory of the files; None stores nothing.
         settings: Hash of all settings that may change a result.
 
     Attributes:
-        wanted: Whether ``keep`` was called.
+        wanted: Whether ``keep`` was called, so that ``clear`` leaves the files.
     """
 
     def __init__(self, folder: Path | None = None, settings: str = "") -> None:
@@ -77,12 +78,12 @@ class BatchCache:
         return self.folder is not None and self.folder.is_dir()
 
     def create(self) -> None:
-        """Make the folder: from here on a killed test can be resumed."""
+        """Create the folder: from here on a killed test can be resumed."""
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def open(self, weights: Mapping[str, Tensor]) -> None:
-        """Take note of the weights that are about to be tested; before ``once``."""
+        """Set the weights under test; call it before ``once``."""
         if self.folder is not None:
             self._weights = weights_key(weights)
 
@@ -95,17 +96,17 @@ class BatchCache:
         settings: str = "",
         fits: Callable[[Any], bool] = lambda value: True,
     ) -> BatchResult:
-        """What ``work`` gives for a batch: read where it was done before, else done and written.
+        """The result of ``work`` for a batch, read from its file or else computed and stored.
 
-        The queries count for ``oracle`` in either case. What a limit of the embedder cut short is not written.
+        The queries are counted for ``oracle`` in both cases. A result that a query limit cut short is not stored.
 
         Args:
-            part: Name of the work; a batch may have several.
-            batch: ``index`` (n,) and ``vectors`` (n, d); for an empty one there is no work.
-            oracle: Counts its queries.
-            work: Gives a JSON list with an entry for each row of the batch.
-            settings: What else the result depends on.
-            fits: Whether such a list, read from a file that may be somebody else's, is what ``work`` gives.
+            part: Name of the work; a batch may have several results.
+            batch: ``index`` (n,) and ``vectors`` (n, d); ``work`` is not called for an empty batch.
+            oracle: The embedder that counts the queries.
+            work: Returns a JSON list with one entry per row of the batch.
+            settings: Anything else that the result depends on.
+            fits: Checks a list read from a file, which may be untrusted, for the form that ``work`` returns.
         """
         if len(batch["index"]) == 0:
             return BatchResult([], np.empty(0, np.uint64), 0.0)
@@ -129,15 +130,15 @@ class BatchCache:
         return BatchResult(json.loads(json.dumps(value)), asked, seconds, queries.limit)
 
     def search_state(self, part: str, batch: Mapping[str, Tensor], settings: str = "") -> SearchState:
-        """A place for what a long search has so far; arguments as for ``once``."""
+        """The file for the intermediate state of a long search; arguments as for ``once``."""
         return SearchState(self._path(part, batch, "pt"), self._key(part, batch, settings))
 
     def keep(self) -> None:
-        """The metrics will be those of a test that was cut short: the files stay, so that it can be resumed."""
+        """Keep the files at ``clear``: the test was cut short and can be resumed."""
         self.wanted = True
 
     def clear(self) -> None:
-        """Remove the files, unless they are to be kept: the metrics are written."""
+        """Remove the files once the metrics are written, unless ``keep`` was called."""
         if self.folder is not None and not self.wanted:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -154,7 +155,7 @@ class BatchCache:
 
 @contextmanager
 def counted(oracle: CachedEmbedder | None) -> Iterator[Queries]:
-    """The queries of a block, by themselves; afterwards they are among the oracle's own as well."""
+    """Yield the queries counted within the block; at its end they are also added to the oracle's own count."""
     own = Queries()
     if oracle is None:
         yield own
@@ -171,11 +172,11 @@ def counted(oracle: CachedEmbedder | None) -> Iterator[Queries]:
 
 
 def _count(queries: Queries, asked: NDArray[np.uint64], purpose: Any = "attack") -> None:
-    queries.count_asked(purpose, np.column_stack([asked, asked]))  # only the first halves are counted by
+    queries.count_asked(purpose, np.column_stack([asked, asked]))  # only the first column is used as the key of a text
 
 
 def _read(path: Path, key: str) -> BatchResult | None:
-    """The content of a file; None where there is none, it is damaged, or it belongs to something else."""
+    """The content of a file; None if it is missing, damaged, or has another key."""
     try:
         found = json.loads(limits.content(path, limits.LARGEST_JSON))
         if not isinstance(found, dict) or found.get("key") != key:
@@ -184,7 +185,7 @@ def _read(path: Path, key: str) -> BatchResult | None:
         if not (isinstance(value, list) and isinstance(queries, str) and isinstance(seconds, float)):
             return None
         keys = np.frombuffer(base64.b64decode(queries, validate=True), "<u8").astype(np.uint64)
-    # InputError: larger than is read; ValueError: no JSON, no base64, or not a whole number of keys
+    # InputError: too large; ValueError: invalid JSON or base64, or not a whole number of keys
     except (InputError, OSError, ValueError, RecursionError):
         return None
     return BatchResult(value, keys, seconds) if 0 <= seconds < float("inf") else None

@@ -1,9 +1,9 @@
-"""Checkpoints that are whole or not there: written beside their final name, then renamed.
+"""Atomic checkpoints: written under a temporary name in the same directory, then renamed.
 
 Trainer(plugins=[WholeCheckpoints()])
 
-Lightning's own writer makes its temporary file in the system's temporary directory. Where that is another disk, the
-last step is a copy over the final name: a kill or a full disk during it costs the old checkpoint too.
+Lightning's own writer puts its temporary file into the system's temporary directory. If that is on another disk, the
+last step is a copy over the final name, and a kill or a full disk during the copy destroys the old checkpoint too.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from run_directory.checkpoints import LIGHTNING_VERSION, load_checkpoint
 
 
 class WholeCheckpoints(TorchCheckpointIO):
-    """Writes a checkpoint as every other file of a run is written, unpickles none, and removes what it wrote only."""
+    """Writes checkpoints atomically, loads them without unpickling objects, and removes only files that it wrote."""
 
     def __init__(self) -> None:
         super().__init__()
         self._written = set[Path]()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
-        """Write ``checkpoint`` to ``path``; what stood there is kept beside it until the training ends.
+        """Write ``checkpoint`` to ``path``; a checkpoint that is there already is kept beside it until training ends.
 
         Raises:
-            OSError: The disk is full; what stood at ``path`` before still stands there.
+            OSError: The disk is full; the old checkpoint at ``path`` is unchanged.
         """
-        content = io.BytesIO()  # torch would hide the error of a full disk behind one of its own
+        content = io.BytesIO()  # torch replaces the error of a full disk by its own
         torch.save(checkpoint, content)
         previous = Path(path).with_name(Path(layout.PREVIOUS).name)
         write_file(Path(path), lambda file: file.write(content.getbuffer()), previous)
@@ -43,7 +43,7 @@ class WholeCheckpoints(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = True
     ) -> dict[str, Any]:
-        """The content of ``path``, on the CPU; never an object of any class, nor a path.
+        """Load a checkpoint on the CPU, restricted to tensors and plain values.
 
         Raises:
             InputError: It is damaged, or holds more than tensors and plain values.
@@ -54,9 +54,9 @@ class WholeCheckpoints(TorchCheckpointIO):
         return content
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Remove a checkpoint that was written before and is a file still; anything else is left alone.
+        """Remove a checkpoint that this object wrote, if it is still a regular file.
 
-        Lightning's own removes whatever stands there, folders with all that is in them.
+        Lightning's own method removes anything at ``path``, directories included.
         """
         file = Path(path).absolute()
         if file in self._written and file.is_file() and not file.is_symlink():

@@ -1,7 +1,7 @@
-"""The checkpoints of a run: which one is resumed from, whether it is whole, and what it holds.
+"""Find, check and load the checkpoints of a run.
 
-path = resume_from(run, "last")            # checkpoints/last.ckpt; where it is damaged, the one before it
-load_checkpoint(path)["state_dict"]        # tensors and plain values alone
+path = resume_from(run, "last")            # checkpoints/last.ckpt, or the previous one if that is damaged
+load_checkpoint(path)["state_dict"]        # tensors and plain values only
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ LIGHTNING_VERSION = "pytorch-lightning_version"  # in a checkpoint
 
 
 def resume_from(directory: Path, ckpt_path: str | None) -> Path | None:
-    """The checkpoint that ``ckpt_path`` (null, ``last`` or a path) names; None where training starts afresh.
+    """The checkpoint that ``ckpt_path`` (null, ``last`` or a path) names; None to train from the start.
 
-    ``last`` in a directory without a checkpoint starts afresh: the run was killed before its first one. Where the last
-    one is damaged, the one before it is taken, with a warning.
+    ``last`` in a directory without checkpoint trains from the start: the run was killed before its first one. If the
+    last checkpoint is damaged, the previous one is returned with a warning.
 
     Raises:
-        InputError: A path that does not exist, or a damaged file.
+        InputError: The path does not exist, or the file is damaged.
     """
     if ckpt_path is None:
         return None
@@ -44,9 +44,9 @@ def resume_from(directory: Path, ckpt_path: str | None) -> Path | None:
 
 
 def finished_checkpoint(directory: Path, ckpt_path: str | None = None, key: str = "run") -> Path:
-    """The checkpoint of a trained run: ``checkpoints/last.ckpt``, or another file that ``ckpt_path`` names.
+    """The checkpoint of a trained run: ``checkpoints/last.ckpt``, or the file that ``ckpt_path`` names.
 
-    ``key`` is what the run is called in messages.
+    ``key`` is the config key that names the run, for messages.
 
     Raises:
         InputError: There is none, or it is damaged.
@@ -75,13 +75,13 @@ def resuming(directory: Path) -> str:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint, on the CPU: tensors and plain values, no object of any class, and no path.
+    """Load a checkpoint on the CPU: tensors and plain values only.
 
-    Of what callbacks have saved only numbers are left: ModelCheckpoint would remove the files that it names.
+    Callback states are reduced to numbers, since ModelCheckpoint would delete the files that its state names.
 
     Raises:
-        InputError: It is none, a damaged one, larger in memory than in the file, or holds something else, which is not
-            made.
+        InputError: It is not a checkpoint, is damaged, is larger in memory than on disk, or holds other objects, which
+            are never created.
     """
     content = tensor_files.read(path, "a checkpoint")
     if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
@@ -93,12 +93,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     for name, tensor in content["state_dict"].items():
         if bool(tensor.isnan().any()):
             raise InputError(
-                f"{path}: {name} holds NaN: the training went astray; train again with a lower learning rate, or with "
+                f"{path}: {name} holds NaN: the training diverged; train again with a lower learning rate, or with "
                 "trainer.precision=32-true"
             )
     version = content.get(LIGHTNING_VERSION)
     if version is not None and not (isinstance(version, str) and re.fullmatch(r"[2-9]\.\d{1,4}[.\w+]{,40}", version)):
-        raise InputError(  # Lightning would rewrite those of before, and paths with them
+        raise InputError(  # Lightning would migrate an older checkpoint and write to paths stored in it
             f"{path}: {LIGHTNING_VERSION}={version!r:.50}: not a checkpoint of Lightning 2 or later; train again"
         )
     content["callbacks"] = numbers_of_callbacks(content.get("callbacks"))
@@ -106,10 +106,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def numbers_of_callbacks(states: Any) -> dict[str, dict[str, Any]]:
-    """Of the states that callbacks have saved in a checkpoint, those of numbers alone.
+    """The callback states of a checkpoint that hold only numbers.
 
-    The rest is left out whole, since a callback takes its state as a whole: ModelCheckpoint's holds paths, whose files
-    it would remove at the next save, and so begins anew.
+    Any other state is dropped as a whole. ModelCheckpoint thus starts anew: its state holds paths of files, which it
+    would delete at the next save.
     """
     found = states.items() if isinstance(states, dict) else ()
     return {
@@ -124,7 +124,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _checked(checkpoint: Path) -> Path:
-    # Whoever reads it: the strategies of Lightning that cut a model into shards have readers of their own.
+    # Always checked here: Lightning's strategies for sharded models read checkpoints with their own code.
     tensor_files.check(checkpoint, "a checkpoint")
     return checkpoint
 
@@ -140,14 +140,14 @@ def _last_sound(directory: Path) -> Path | None:
                 wrong = "damaged" if last.is_file() else "missing"
                 log.warning("%s is %s: training resumes from %s", last, wrong, path)
                 with contextlib.suppress(FileNotFoundError):
-                    # Or the next one to be written would push it over this one.
+                    # Otherwise the next save would rename the damaged file over this one.
                     last.replace(last.with_name(f"{last.name}.damaged"))
             return path
     raise InputError(f"{found[0]}: not a checkpoint, or a damaged one; delete it to train again from the start")
 
 
 def _is_sound(checkpoint: Path) -> bool:
-    """Whether a checkpoint is whole, every byte of it."""
+    """Whether all bytes of a checkpoint can be read."""
     damaged = (EOFError, OSError, ValueError, RuntimeError, LookupError, zipfile.BadZipFile, zlib.error, struct.error)
     try:
         with zipfile.ZipFile(_checked(checkpoint)) as archive:

@@ -1,7 +1,7 @@
-"""The ``config.yaml`` of a run: plain values, read without trusting who wrote them.
+"""Reading and writing a run's ``config.yaml``: plain values, safe to read from an untrusted run directory.
 
 write_config(run, {"seed": 0, "attack": {"_target_": "attacks.geia.GEIA"}})
-read_config(run).attack        # with the class names of today, and the budget that the run was resumed with
+read_config(run).attack        # with current class names, and the training budget of the last resumption
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 _DEEPEST = 50
-_MOST_EVENTS = 20_000  # of YAML; a run's own has some hundred, and a megabyte of small ones takes 20 seconds
+_MOST_EVENTS = 20_000  # YAML events; a run's config has some hundred, a megabyte of small values takes 20 s to parse
 
 
 def write_config(directory: Path, config: Mapping[str, Any]) -> None:
@@ -32,10 +32,10 @@ def write_config(directory: Path, config: Mapping[str, Any]) -> None:
 
 
 def read_config(directory: Path) -> DictConfig:
-    """The config of a run, plain values.
+    """The configuration of a run as plain values.
 
     Raises:
-        InputError: There is none, or it is no YAML mapping of plain values.
+        InputError: The file is missing, or is not a YAML mapping of plain values.
     """
     from omegaconf import DictConfig, OmegaConf
 
@@ -56,11 +56,11 @@ def read_config(directory: Path) -> DictConfig:
 
 
 def parse_config(text: str) -> Any:
-    """What stands in a configuration, unless that could take for ever: references unfold, nesting is quadratic.
+    """Parse a configuration, refusing YAML that takes very long: references expand, and nesting is quadratic.
 
     Raises:
-        yaml.YAMLError: It is no YAML.
-        ValueError: It is deeper or of more parts than any run's, or has references.
+        yaml.YAMLError: It is not YAML.
+        ValueError: It has references, or is deeper or larger than any run's configuration.
     """
     depth = 0
     for number, event in enumerate(yaml.parse(text, yaml.SafeLoader)):
@@ -75,10 +75,10 @@ def parse_config(text: str) -> Any:
 
 
 def _check_plain(value: Any, key: str, path: Path) -> None:
-    """Whether ``value`` is what write_config writes: no interpolation, which could read the environment.
+    """Check that ``value`` is plain, without interpolations, which could read environment variables.
 
     Raises:
-        InputError: It is something else; names the key and the value.
+        InputError: It is not; names the key and the value.
     """
     if isinstance(value, dict):
         for name, child in value.items():

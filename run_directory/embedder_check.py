@@ -1,4 +1,4 @@
-"""Whether a finished run can be built on: it has ended, and was trained on vectors of the embedder in use."""
+"""Check that a finished run can be reused: it has ended, and was trained on vectors of the embedder in use."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from run_directory.config_file import read_config
 
 
 def check_embedder(run: Path, key: str, fingerprint: str, dimension: int) -> None:
-    """Whether a finished run was trained on the vectors of this embedder.
+    """Check that a finished run was trained on vectors of this embedder.
 
     Raises:
-        InputError: It is no finished run, or its embedder is another; ``key`` is the configuration's.
+        InputError: The run has not finished, or used another embedder; ``key`` is the config key that names the run.
     """
     if not (run / layout.CONFIG).is_file():
         reason = f"{layout.CONFIG} is missing" if run.is_dir() else layout.missing_directory(run)

@@ -1,7 +1,7 @@
-"""Training that begins from a finished run, on other text: ``python train.py init_from=<run> ...``.
+"""Training that starts from the weights of a finished run, on other text: ``python train.py init_from=<run> ...``.
 
-Zhu et al. (2024, figure 3) fine-tune an attacker further on a small part of the target's own text. The new run has the
-old one's artifacts and weights to begin with; optimizer, schedule and random numbers start anew.
+Zhu et al. (2024, figure 3) fine-tune an attacker on a small part of the target's own text. The new run starts with the
+artifacts and weights of the old one; optimizer, schedule and random state are new.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from run_directory import layout
 from run_directory.config_file import read_config
 from run_directory.embedder_check import check_embedder
 
-# What may differ: how the attack is trained and decoded. All else makes its modules, or its artifacts.
+# Settings that may differ: training and decoding. All others determine the modules or the artifacts.
 FREE = {
     "optimizer", "decoding", "gradient_checkpointing", "lr", "noise", "seed", "label_smoothing",
     "hypotheses", "search", "initial", "constant", "refine",
@@ -27,16 +27,16 @@ FREE = {
 
 
 def check_origin(run: Path, attack: dict[str, Any], fingerprint: str, dimension: int) -> None:
-    """Whether a new run can begin from ``run``.
+    """Check that a new run can start from ``run``.
 
     Args:
-        run: The directory of a finished run.
-        attack: The new run's configuration of the attack, plain values.
-        fingerprint: That of the new run's embedder.
-        dimension: Of the vectors that the embedder gives.
+        run: Directory of a finished run.
+        attack: The new run's attack configuration as plain values.
+        fingerprint: Fingerprint of the new run's embedder.
+        dimension: Dimension of that embedder's vectors.
 
     Raises:
-        InputError: It is no finished run; its embedder is another; its attack differs in more than training and
+        InputError: The run has not finished, used another embedder, or its attack differs in more than training and
             decoding.
     """
     check_embedder(run, "init_from", fingerprint, dimension)
@@ -57,7 +57,7 @@ def check_origin(run: Path, attack: dict[str, Any], fingerprint: str, dimension:
 def copy_artifacts(run: Path, artifacts: Path) -> None:
     """Copy the artifacts of ``run``.
 
-    A defense is fitted to the new run's text: what that run keeps of its own stays behind.
+    The fitted state of a defense is not copied: the defense is fitted anew to the new run's text.
     """
     with replacing(artifacts) as copy:
         shutil.copytree(run / layout.ARTIFACTS, copy, dirs_exist_ok=True)
@@ -67,7 +67,7 @@ def copy_artifacts(run: Path, artifacts: Path) -> None:
 
 
 def _values(node: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """All plain values under ``node`` by their keys, without those that may differ."""
+    """All plain values under ``node`` by key, except settings that may differ."""
     if isinstance(node, dict):
         for name, child in node.items():
             if name not in FREE:

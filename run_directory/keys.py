@@ -1,4 +1,4 @@
-"""Hashes that tell whether work was done with the same settings, weights and vectors."""
+"""Hashes of settings, weights and vectors, to recognise stored results that are still valid."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Say where and with how many processes something is done, or what is done beside inverting; the embedder is named by
-# its fingerprint instead.
+# Left out of the hash: where and on how many processes the run works, and what it does beside inverting. The embedder
+# is represented by its fingerprint instead.
 _FREE = {
     "choices", "run_dir", "cache_dir", "ckpt_path", "init_from", "embedder", "scoring", "callbacks", "logger",
     "trust",
@@ -20,7 +20,7 @@ _FREE_OF_TRAINER = {"devices", "num_nodes", "strategy"}
 
 
 def settings_key(config: Mapping[str, Any], fingerprint: str) -> str:
-    """Hash of what may change a result in a configuration (plain values); ``fingerprint`` is the embedder's."""
+    """Hash of the settings (plain values) that may change a result; ``fingerprint`` is the embedder's."""
     kept = {name: value for name, value in config.items() if name not in _FREE}
     kept["trainer"] = {name: value for name, value in config["trainer"].items() if name not in _FREE_OF_TRAINER}
     return blake2b(json.dumps([kept, fingerprint], sort_keys=True).encode(), digest_size=16).hexdigest()

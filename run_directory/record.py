@@ -1,4 +1,4 @@
-"""What a run noted of itself: how it was trained (``record.json``) and on which files (``data.json``)."""
+"""Reading a run's record of its training (``record.json``) and of its data files (``data.json``)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _FILES = TypeAdapter(list[DataFile])
 
 
 def training_of(directory: Path) -> dict[str, Any] | None:
-    """How a run was trained: steps, planned steps; None where it has no record of that."""
+    """The ``training`` entry of record.json, such as steps and planned steps; None if there is none."""
     record = directory / RECORD
     found = read_json(record).get("training") if record.is_file() else None
     return found if isinstance(found, dict) else None
 
 
 def data_of(directory: Path) -> list[DataFile] | None:
-    """The files that a run was trained on, or an evaluation tested on; None where they were not noted.
+    """The files that a run was trained on or an evaluation tested on; None if they were not recorded.
 
     Raises:
-        InputError: data.json is not what a run writes.
+        InputError: data.json has another form.
     """
     path = directory / DATA
     if not path.is_file():

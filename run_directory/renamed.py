@@ -1,8 +1,8 @@
-"""Classes and settings that configurations named otherwise in earlier versions.
+"""Current names of classes and settings that were renamed since earlier versions.
 
     current("attacks.optimizers.AdamW")        # "models.optimizers.AdamW"
 
-A run directory keeps the names of its time; it is opened all the same.
+A run directory keeps the old names in its config.yaml, and can still be opened.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _KEYS = {  # by class
 
 
 def current(target: str) -> str:
-    """The name of a class today."""
+    """The current name of a class."""
     module, _, name = target.rpartition(".")
     moved = f"{_MODULES.get(module, module)}.{name}" if module else target
     return _CLASSES.get(moved, moved)
 
 
 def current_key(target: str, key: str) -> str:
-    """The name of a class's setting today."""
+    """The current name of a class's setting."""
     return _KEYS.get(target, {}).get(key, key)
 
 
 def with_current_names(node: Any) -> Any:
-    """A configuration, plain values, with the classes and settings of today in every node with a ``_target_``."""
+    """A configuration of plain values with current class and setting names in every node with a ``_target_``."""
     if isinstance(node, dict):
         named = {
             key: current(value) if key == "_target_" and isinstance(value, str) else with_current_names(value)

@@ -1,4 +1,4 @@
-"""Values with which a run was resumed, where they are not those of its config.yaml: ``resumed.json``.
+"""Values that were changed when a run was resumed, recorded in ``resumed.json``.
 
 {"sessions": [{"time": "2026-11-22T05:54:45+00:00", "changed": {"trainer.max_steps": {"before": 300, "now": 600}}}]}
 """
@@ -16,17 +16,17 @@ from run_directory.layout import CONFIG, RESUMED
 
 
 def note_resumption(directory: Path, changed: Mapping[str, tuple[Any, Any]]) -> None:
-    """Note that training resumes with other values: of each key, the value before and the new one."""
+    """Record that training resumes with changed values: for each key, the old and the new value."""
     values = {key: {"before": before, "now": now} for key, (before, now) in changed.items()}
     session = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "changed": values}
     write_json(directory / RESUMED, {"sessions": [*_sessions(directory), session]})
 
 
 def changed_values(directory: Path) -> dict[str, Any]:
-    """The values with which a run was resumed last, by their keys; none where it never was.
+    """The values of the last resumption by key; empty if the run was never resumed with changes.
 
     Raises:
-        InputError: ``resumed.json`` is not what ``note_resumption`` writes.
+        InputError: ``resumed.json`` has another form.
     """
     values: dict[str, Any] = {}
     for session in _sessions(directory):
@@ -39,7 +39,7 @@ def changed_values(directory: Path) -> dict[str, Any]:
 
 
 def with_changes(config: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """A run's configuration, given as its config.yaml has it, with the values with which the run was resumed."""
+    """The configuration of config.yaml with the values of the last resumption."""
     for key, value in changed_values(directory).items():
         *parents, name = key.split(".")
         node: Any = config

@@ -1,4 +1,4 @@
-"""Where a long search on one batch stands, in one file that is replaced whole: a killed search resumes from it."""
+"""The intermediate state of a long search on one batch, in one file, so that a killed search can be resumed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from errors import InputError
 
 
 class SearchState:
-    """The file of one batch.
+    """The state file of one batch.
 
     Args:
-        path: The file; None keeps nothing.
-        key: Of the batch and all settings: a file with another belongs to other work.
+        path: The file; None stores nothing.
+        key: Hash of the batch and all settings; a file with another key is ignored.
     """
 
     def __init__(self, path: Path | None, key: str) -> None:
         self.path, self.key = path, key
 
     def read(self) -> dict[str, Any] | None:
-        """What was written last, tensors on the CPU; None where there is nothing of this work."""
+        """The last written state, tensors on the CPU; None if there is none with this key."""
         if self.path is None or not self.path.is_file():
             return None
         try:
@@ -41,11 +41,11 @@ class SearchState:
         return value if isinstance(value, dict) else None
 
     def write(self, value: Mapping[str, Any]) -> None:
-        """Keep tensors and plain values."""
+        """Replace the file by ``value``, which holds tensors and plain values."""
         if self.path is not None:
             write_file(self.path, lambda file: torch.save({"key": self.key, "value": dict(value)}, file))
 
     def remove(self) -> None:
-        """The work is done."""
+        """Remove the file when the search is done."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)

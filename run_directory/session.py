@@ -1,7 +1,7 @@
-"""A configuration as objects: embedder, defense, data, attack and trainer, built in one place for all scripts.
+"""Build the objects of a configuration: embedder, defense, data, attack and trainer, in one place for all scripts.
 
-    session = Session(config, run_dir)          # of a training: nothing is in the directory yet
-    session = Session.open(run, config)         # of a finished run; config is the run's, amended by the command line
+    session = Session(config, run_dir)          # for training; the directory is still empty
+    session = Session.open(run, config)         # of a finished run; config is the run's, with command line overrides
     attack = session.restored_attack(session.oracle, session.dimension)
     attack.invert(targets, session.oracle)
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """The objects that a configuration names, for one run directory.
+    """The objects of a configuration, for one run directory.
 
     Args:
-        config: What is built; checked and resolved, as ``configuration.compose`` and ``configuration.on_run`` give it.
-        run: The run directory, which holds the artifacts of the attack.
-        trained: The configuration that the run was trained with; None for a training.
+        config: Checked and resolved, as returned by ``configuration.compose`` and ``configuration.on_run``.
+        run: The run directory with the artifacts of the attack.
+        trained: The configuration that the run was trained with; None when training.
     """
 
     def __init__(self, config: DictConfig, run: Path, trained: DictConfig | None = None) -> None:
@@ -52,7 +52,7 @@ class Session:
 
     @classmethod
     def open(cls, run: Path, config: DictConfig) -> Session:
-        """The session of a finished run, with its configuration as ``configuration.on_run`` has amended it."""
+        """Open a finished run with its configuration as returned by ``configuration.on_run``."""
         return cls(config, run, read_config(run))
 
     @cached_property
@@ -66,30 +66,30 @@ class Session:
 
     @cached_property
     def embedder(self) -> CachedEmbedder:
-        """The black box behind its cache."""
+        """The embedder with its cache."""
         return CachedEmbedder(_build(self.config.embedder), Path(self.config.cache_dir))
 
     @cached_property
     def threat(self) -> Threat:
-        """The defense, and what the attacker knows of it."""
+        """The defense, and how much the attacker knows of it."""
         return threat_of(self.config.defense)
 
     @cached_property
     def models(self) -> ScoringModels:
-        """What scoring asks besides the embedder; each model has been tried."""
+        """Additional models for scoring, each tested by one call."""
         return scoring_models(self.config)
 
     def check(self) -> None:
-        """Find out before anything else is made whether scoring's models load and the defense has its secrets.
+        """Check early that the scoring models load and the defense has its secrets.
 
         Raises:
-            InputError: One does not, or one is missing.
+            InputError: A model does not load, or a secret is missing.
         """
         _ = self.models, self.threat
 
     @cached_property
     def attack(self) -> Attack:
-        """The attack, neither connected nor restored."""
+        """The attack, not yet connected or restored."""
         attack: Attack = _build(self.config.attack)
         return attack
 
@@ -101,10 +101,10 @@ class Session:
         return datamodule
 
     def training_data(self, files: Sequence[DataFile] | None) -> InversionDataModule:
-        """The data module of the texts that the run was trained on, not connected.
+        """The data module of the run's training texts, not connected.
 
         Args:
-            files: What they were read from then; None where that was not noted.
+            files: The files that the texts were read from in training; None if that was not recorded.
 
         Raises:
             InputError: The files have changed.
@@ -114,12 +114,12 @@ class Session:
         return datamodule
 
     def known_data(self, files: Sequence[DataFile] | None) -> InversionDataModule | None:
-        """What the attack of a finished run knew, connected, and the defense fitted; arguments as ``training_data``.
+        """The training data of a finished run, connected, with the defense fitted; arguments as for ``training_data``.
 
-        None, with a warning, where the texts cannot be read any more.
+        Returns None with a warning if the texts can no longer be read.
 
         Raises:
-            InputError: The defense is to be fitted to them.
+            InputError: The texts can no longer be read, and the defense must be fitted to them.
         """
         from lightning.pytorch.utilities import rank_zero_warn
 
@@ -141,7 +141,7 @@ class Session:
         return training
 
     def training_texts(self) -> Sequence[str]:
-        """What the attack of a finished run knew; none, with a warning, where the texts cannot be read any more."""
+        """The training texts of a finished run; empty, with a warning, if they can no longer be read."""
         from lightning.pytorch.utilities import rank_zero_warn
 
         try:
@@ -161,34 +161,34 @@ class Session:
 
     @cached_property
     def is_fitted(self) -> bool:
-        """Whether the defense can be applied: it estimates nothing, or the run keeps what it has estimated."""
+        """Whether the defense can be applied: it needs no fitting, or its fitted state is stored in the run."""
         return not isinstance(self.threat.defense, Fitted) or self._kept.restore(self.threat.defense)
 
     @property
     def dimension(self) -> int:
-        """Of the vectors that the attack reads."""
+        """Dimension of the vectors that the attack receives."""
         return self.threat.dimension(self.embedder.dimension)
 
     @property
     def service(self) -> CachedEmbedder:
-        """What made the vectors that the attack reads: the embedder, behind the defense of an adaptive attacker."""
+        """The embedder behind the attacked vectors; for an adaptive attacker, with the defense applied."""
         return self._defended if self.threat.adaptive else self.embedder
 
     @property
     def oracle(self) -> CachedEmbedder:
-        """What answers the attacker's own texts: the embedder, or the defended service (``defense.hypotheses``)."""
+        """The embedder that the attacker queries: undefended or defended (``defense.hypotheses``)."""
         return self._defended if self.threat.hypotheses == "defended" else self.embedder
 
     def restored_attack(self, oracle: CachedEmbedder, dimension: int, ckpt_path: str | None = None) -> Attack:
-        """The trained attack in eval mode on its device, with random numbers from the seed of the configuration.
+        """The trained attack in eval mode on its device, seeded from the configuration.
 
         Args:
-            oracle: Answers the attack.
-            dimension: Of the vectors that it reads.
-            ckpt_path: Another checkpoint than the run's last.
+            oracle: The embedder that the attack queries.
+            dimension: Dimension of the attacked vectors.
+            ckpt_path: A checkpoint to load instead of the run's last one.
 
         Raises:
-            InputError: There is no such checkpoint, or its weights do not fit.
+            InputError: The checkpoint does not exist, or its weights do not fit.
         """
         import torch
         from lightning import seed_everything
@@ -201,22 +201,22 @@ class Session:
         return self.attack.to(torch.device("cuda" if on_gpu else "cpu"))
 
     def checkpoint(self, ckpt_path: str | None) -> Path | None:
-        """The finished checkpoint of the attack; None where it has nothing to train.
+        """The finished checkpoint of the attack; None for an attack that is not trained.
 
         Raises:
-            InputError: There is none, or it is damaged.
+            InputError: It is missing or damaged.
         """
         return finished_checkpoint(self.run, ckpt_path) if self.attack.trainable else None
 
     def batch_cache(self, output: Path) -> BatchCache:
-        """Keeps the test batches of these settings that are done, in the directory of the results."""
-        folder, former = output / TEST_BATCHES, output / "finished_batches"  # as it was called before version 0.2
+        """The test batch cache for these settings, in the directory of the results."""
+        folder, former = output / TEST_BATCHES, output / "finished_batches"  # its name before version 0.2
         if former.is_dir() and not folder.exists():
             former.rename(folder)
         return BatchCache(folder, settings_key(self.values, self.embedder.fingerprint))
 
     def trainer(self, output: Path, callbacks: Sequence[Callback], **arguments: Any) -> Any:
-        """Lightning's trainer with the configuration's loggers; on a finished run, these write into ``output``."""
+        """Lightning's trainer with the configuration's loggers; for a finished run, they write to ``output``."""
         from hydra.utils import instantiate
 
         from run_directory.checkpoint_io import WholeCheckpoints

@@ -1,4 +1,4 @@
-"""An attack inside another: rebuilt from a run directory, or from a copy that an attack keeps among its artifacts.
+"""An attack used inside another: rebuilt from a run directory, or from a copy among the outer attack's artifacts.
 
 keep(Path("runs/inverter"), artifacts / "inverter")           # config, artifacts and weights, without the optimizer
 inverter = attack_of(artifacts / "inverter", dimension=384)
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def keep(run: Path, folder: Path) -> None:
-    """Copy of a run what is needed to invert with it."""
+    """Copy the parts of a run that are needed for inversion."""
     content = load_checkpoint(finished_checkpoint(run))
     wanted = {name: content[name] for name in ("state_dict", "base") if name in content}
     with replacing(folder) as copy:
@@ -36,11 +36,10 @@ def keep(run: Path, folder: Path) -> None:
 
 
 def attack_of(folder: Path, dimension: int) -> Attack:
-    """The attack of a run, in eval mode, for vectors of ``dimension``.
+    """The attack of a run in eval mode, for vectors of ``dimension``.
 
-    Raises:
-        InputError: It is no run of a trained attack, names classes that are neither ours nor trusted, or its weights do
-            not fit.
+    InputError: It is not a run of a trained attack, names classes that are neither ours nor trusted, or its weights
+        do not fit.
     """
     from hydra.utils import instantiate
 
@@ -56,7 +55,7 @@ def class_of(folder: Path) -> type:
     """The class of a run's attack, without building it.
 
     Raises:
-        InputError: It is no run, or names classes that are neither ours nor trusted.
+        InputError: It is not a run, or names classes that are neither ours nor trusted.
     """
     from hydra.utils import get_class
 
@@ -66,7 +65,7 @@ def class_of(folder: Path) -> type:
 
 
 def identity(folder: Path) -> str:
-    """A hash of an attack's weights and of its configuration, but for decoding and refining."""
+    """A hash of an attack's weights and configuration, without decoding and refining."""
     from omegaconf import OmegaConf
 
     attack = OmegaConf.to_container(read_config(folder).attack)

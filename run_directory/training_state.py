@@ -1,9 +1,9 @@
-"""Whether what a checkpoint says of its training is what a trainer can take up: counters, optimizer, random numbers.
+"""Validation of the training state in a checkpoint: counters, optimizer state and random state.
 
-    check_state(checkpoint, trainer)          # in on_load_checkpoint, before Lightning takes it over
+    check_state(checkpoint, trainer)          # in on_load_checkpoint, before Lightning restores it
 
-Lightning writes what it finds over its own attributes. A checkpoint may come from somebody else, so here each counter
-is held against the one that it replaces.
+Lightning assigns the stored values to its own attributes. Since a checkpoint may be untrusted, each counter is compared
+with the one that it replaces.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tensor_files import is_dense
 
 _LARGEST_COUNT = 2**53
 _LOADER_STATES = "combined_loader"
-_LIKE_WEIGHTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # of AdamW and Muon
-_OF_ADAMW = {"step", "exp_avg", "exp_avg_sq"}  # of which it reads all once there is any
-_PARAMETERS = "params"  # of a group of the optimizer: numbers, or names where the model is sharded
+_LIKE_WEIGHTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # state tensors shaped like the weights, of AdamW and Muon
+_OF_ADAMW = {"step", "exp_avg", "exp_avg_sq"}  # AdamW reads all of them if one is present
+_PARAMETERS = "params"  # key of an optimizer's parameter group: indices, or names if the model is sharded
 
 
 def check_state(checkpoint: dict[str, Any], trainer: Trainer) -> None:
-    """Whether a trainer can take up the state of a training; where it only tests, it does not look at it.
+    """Check that a trainer can restore the training state of a checkpoint; nothing is checked when it only tests.
 
     Raises:
-        InputError: Something is missing or of another kind; names it.
+        InputError: A value is missing or of another kind; names it.
     """
     checkpoint["callbacks"] = numbers_of_callbacks(checkpoint.get("callbacks"))
     if trainer.state.fn != TrainerFn.FITTING:
@@ -43,10 +43,10 @@ def check_state(checkpoint: dict[str, Any], trainer: Trainer) -> None:
 
 
 def check_moments(trainer: Trainer) -> None:
-    """Whether what the optimizers took up of a checkpoint fits the weights; in on_train_start.
+    """Check that the restored optimizer state fits the weights; called in on_train_start.
 
     Raises:
-        InputError: Something is missing, or has another shape than the weights that it belongs to.
+        InputError: A value is missing, or its shape differs from that of its weights.
     """
     for optimizer in trainer.optimizers:
         for weights, state in optimizer.state.items():
@@ -54,7 +54,7 @@ def check_moments(trainer: Trainer) -> None:
                 missing, shape = ", ".join(sorted(_OF_ADAMW - state.keys())), tuple(weights.shape)
                 raise _refused(trainer, f"{missing} of the optimizer is missing for weights of shape {shape}")
             for name, value in state.items():
-                # Others, such as those of an optimizer in eight bits, have shapes of their own.
+                # Other state, such as that of 8-bit optimizers, has its own shapes.
                 if name in _LIKE_WEIGHTS and getattr(value, "shape", None) != weights.shape:
                     shapes = f"the shape {tuple(getattr(value, 'shape', ()))}, and the weights {tuple(weights.shape)}"
                     raise _refused(trainer, f"{name!r} of the optimizer has {shapes}")
@@ -69,15 +69,15 @@ def _refused(trainer: Trainer, why: str) -> InputError:
 
 @contextmanager
 def taking_up(trainer: Trainer, checkpoint: Path | None) -> Iterator[None]:
-    """Within it, whatever torch trips over while it takes up the state of a checkpoint is one message.
+    """Turn any error raised while a checkpoint's training state is restored into one message.
 
     Raises:
-        InputError: It cannot be taken up: another optimizer, or a file that somebody changed.
+        InputError: It cannot be restored: the optimizer is another, or the file was modified.
     """
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, AssertionError) as error:
-        # Lightning holds the content until all of it is taken up; what goes wrong later is no fault of the file.
+        # Lightning holds the checkpoint until it is restored; later errors are not the file's fault.
         if checkpoint is None or not trainer._checkpoint_connector._loaded_checkpoint:
             raise
         reason = (str(error).strip().splitlines() or [""])[0]
@@ -111,7 +111,7 @@ def _wrong(checkpoint: dict[str, Any], trainer: Trainer) -> Iterator[str]:
 
 
 def _unlike(found: Any, own: Any, name: str) -> Iterator[str]:
-    """The names of counters that are not of the kind of ``own``."""
+    """The names of counters whose kind differs from those in ``own``."""
     if isinstance(own, dict):
         if not isinstance(found, dict) or not own.keys() <= found.keys():
             yield name
@@ -133,7 +133,7 @@ def _are_loader_states(found: Any) -> bool:
 
 
 def _groups(states: Any) -> Iterator[dict[Any, Any]]:
-    """The groups of parameters of an optimizer's state, and of those that it has inside (models/optimizers.py)."""
+    """The parameter groups of an optimizer's state, nested optimizers (models/optimizers.py) included."""
     for state in states if isinstance(states, list) else ():
         if isinstance(state, dict):
             groups = state.get("param_groups")
@@ -142,7 +142,7 @@ def _groups(states: Any) -> Iterator[dict[Any, Any]]:
 
 
 def _is_setting(value: Any) -> bool:
-    """Whether a value is one that an optimizer keeps of its settings: a number, a switch, or several of these."""
+    """Whether a value is an optimizer setting: a number, a switch, or several of these."""
     return (
         value is None
         or type(value) in (bool, int, float)

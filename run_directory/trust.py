@@ -1,14 +1,14 @@
-"""What a run directory may have built. It may be untrusted, and its config.yaml names classes.
+"""Check what an untrusted run directory may have built: its config.yaml names classes, servers and variables.
 
     with trusting(["word_guesser"]):                  # trust=word_guesser on the command line
-        check_trusted(read_config(run), run)     # before anything of it is built
+        check_trusted(read_config(run), run)     # before anything in it is built
 
     runs/x/config.yaml: attack._target_=os.system: none of the classes that configs/attack names; ...
 
-A class may be built in the place of the configuration where one of our own files under configs/ names it (a logger
-where a logger stands, and not where an embedder does), or where the user trusts its module. Code that comes with a
-model needs the user's word too, and so does every address that configs/ does not name, this machine's included, and
-every environment variable that it does not name for that very address (docs/security.md).
+A class may be built where a file of that config group under configs/ names it (a logger only as a logger, never as an
+embedder), or where the user trusts its module. Trust must also be given for code that comes with a model, for every
+address that configs/ does not name (localhost included), and for every environment variable that configs/ does not
+pair with that address (docs/security.md).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from run_directory import layout
 
 _CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 _NAMED = re.compile(r"^[ ]*(?:- )?(\w+):[ ]*([^\s#]+)", re.MULTILINE)
-_ADDRESS = re.compile(r"\s*[\w+.-]+(::[^:]+)*://")  # of the web, and of file systems that libraries know by such names
-_HOW = ("_partial_", "_args_", "_recursive_", "_convert_")  # what Hydra lets a configuration say of how it is built
+_ADDRESS = re.compile(r"\s*[\w+.-]+(::[^:]+)*://")  # URLs, including the names that file system libraries use for them
+_HOW = ("_partial_", "_args_", "_recursive_", "_convert_")  # how Hydra builds a node
 _OF_SERVERS = {"base_url", "api_key_env"}
 _ACCOUNT = "logger.entity"  # of Weights & Biases
-_NAME = re.compile(r"[\w.:-]+")  # what may be written behind trust= as it is
+_NAME = re.compile(r"[\w.:-]+")  # names that need no quotes after trust=
 _BORROWED = re.compile(r"^\s*- /(\w+)@", re.MULTILINE)  # options of another group: a second embedder, in scoring
-# Lightning's own callbacks that people add on the command line; evaluation looks at their class, and builds none.
+# Lightning's callbacks that people add on the command line; evaluation only compares their class and builds none.
 _CALLBACKS = "callbacks"
 _ADDED = {
     "lightning.pytorch.callbacks.EarlyStopping",
@@ -45,14 +45,14 @@ _ADDED = {
     "lightning.pytorch.callbacks.TQDMProgressBar",
     "lightning.pytorch.callbacks.DeviceStatsMonitor",
 }
-_CHOICE = re.compile(r"\w[\w.+-]*(/\w[\w.-]*)*")  # of a group: names under configs/ (a+b), never a way out of it
+_CHOICE = re.compile(r"\w[\w.+-]*(/\w[\w.-]*)*")  # option of a group: names under configs/ (a+b), no path out of it
 
 _trusted: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("trusted", default=())
 
 
 @contextmanager
 def trusting(names: str | Sequence[str]) -> Iterator[None]:
-    """Within it, ``names`` are trusted: modules, models whose own code may run, servers, variables that hold keys."""
+    """Inside, ``names`` are trusted: modules, models with their own code, servers, environment variables with keys."""
     token = _trusted.set((names,) if isinstance(names, str) else tuple(names))
     try:
         yield
@@ -61,16 +61,16 @@ def trusting(names: str | Sequence[str]) -> Iterator[None]:
 
 
 def check_trusted(config: DictConfig, run: Path, given: Collection[str] = (), built: str = "") -> None:
-    """Whether all that the configuration of a run would have built is ours, or trusted.
+    """Check that everything a run's configuration would build is ours or trusted.
 
     Args:
-        config: The run's.
+        config: The configuration of the run.
         run: Its directory, for messages.
-        given: Keys and groups that the command line gives in place of the run's: their addresses are the user's own.
-        built: The one part of the configuration that is built; without it, all of it is.
+        given: Keys and groups set on the command line; their addresses are the user's own.
+        built: The only part of the configuration that is built; by default all of it.
 
     Raises:
-        InputError: A line for each thing that is not: the key, the value, and what to add if it is trusted.
+        InputError: One line per untrusted item: the key, the value, and the ``trust=`` to add.
     """
     place = run / layout.CONFIG
     values = OmegaConf.to_container(config, resolve=False)
@@ -86,7 +86,7 @@ def check_trusted(config: DictConfig, run: Path, given: Collection[str] = (), bu
 
 
 def foreign(config: DictConfig) -> list[str]:
-    """What ``check_trusted`` would ask for in a configuration: modules, models with code, hosts, variables."""
+    """The names that ``check_trusted`` would ask for: modules, models with code, hosts, variables."""
     return list(dict.fromkeys(_foreign(OmegaConf.to_container(config, resolve=False), "")))
 
 
@@ -114,7 +114,7 @@ def _foreign(value: Any, key: str) -> Iterator[str]:
 
 
 def _nodes(value: Any, key: str) -> Iterator[str]:
-    """What is not trusted at or under ``value``."""
+    """Messages about untrusted nodes at or under ``value``."""
     if isinstance(value, dict):
         yield from _errors(value, key)
         for name, child in value.items():
@@ -148,7 +148,7 @@ def _errors(node: dict[Any, Any], key: str) -> Iterator[str]:
 
 
 def _places(value: Any, built: str, given: frozenset[str], key: str = "") -> Iterator[str]:
-    """The addresses at or under ``value``, and the variables that hold keys, that are neither ours nor trusted."""
+    """Messages about untrusted addresses, and variables that hold keys, at or under ``value``."""
     if _is_given(key, given) or (built and key and _root(key) != built):
         return
     if isinstance(value, dict):
@@ -164,17 +164,17 @@ def _places(value: Any, built: str, given: frozenset[str], key: str = "") -> Ite
 
 
 def _server(node: dict[Any, Any], key: str, given: frozenset[str]) -> Iterator[str]:
-    """What is wrong with the server of an embedder: its address, the variable whose key it would be sent."""
+    """Messages about an embedder's server: its address, and the variable whose key would be sent to it."""
     if not _OF_SERVERS & node.keys():
         return
     at = f"{key}." if key else ""
     known = _known()
-    # What is left out is the constructor's default.
+    # A key that is left out has the constructor's default.
     address, variable = str(node.get("base_url", known.address)), node.get("api_key_env", known.variable)
     own_address = f"{at}base_url" in given
     bad_address = not own_address and address not in known.addresses and not _is_trusted_host(address)
     if f"{at}api_key_env" in given:
-        variable = None  # the user's own choice
+        variable = None  # set by the user
     bad_variable = (
         variable is not None
         and (own_address or (address, str(variable)) not in known.pairs)
@@ -194,7 +194,7 @@ def _server(node: dict[Any, Any], key: str, given: frozenset[str]) -> Iterator[s
 
 
 def _place(key: str, value: str) -> Iterator[str]:
-    """What is wrong with a value that may be an address, or name the variable of a key that is sent nowhere."""
+    """Messages about a value that may be an address, or name the variable of a key."""
     if key.endswith("_env"):
         if value not in _known().variables and value not in _trusted.get():
             yield f"{key}={value}: the run asks for what is in that environment variable; {_to_add([value])}"
@@ -205,7 +205,7 @@ def _place(key: str, value: str) -> Iterator[str]:
 
 
 def _is_given(key: str, given: frozenset[str]) -> bool:
-    """Whether the command line gives ``key``, or chooses a group anew that it lies in."""
+    """Whether the command line sets ``key``, or chooses the group that contains it."""
     parts = key.split(".")
     return any(".".join(parts[:count]) in given for count in range(1, len(parts) + 1))
 
@@ -225,7 +225,7 @@ def _is_choice(choice: Any) -> bool:
 
 
 def _host(address: Any) -> str:
-    """Host and port, where there is one, of an address; all of it where it is none."""
+    """Host and port of an address; the whole value if it is not an address."""
     try:
         parts = urlsplit(str(address))
         port = "" if parts.port is None else f":{parts.port}"
@@ -235,20 +235,20 @@ def _host(address: Any) -> str:
 
 
 def _is_trusted_host(address: Any) -> bool:
-    """Whether the host of an address is trusted, on all ports or on this one."""
+    """Whether the host of an address is trusted, on all ports or on its port."""
     host = _host(address)
     return bool({host, re.sub(r":\d+$", "", host)} & set(_trusted.get()))
 
 
 def _root(key: str) -> str:
-    """The group that a key lies in."""
+    """The group of a key."""
     return re.split(r"[.\[]", key, maxsplit=1)[0]
 
 
 @functools.cache
 def _classes(group: str) -> frozenset[str]:
-    """The classes that the files of a group name, those that it borrows from another group included."""
-    # A name of an untrusted run is compared with names of ours, and is itself no part of a path.
+    """The classes named in the files of a group and of the groups that it takes options from."""
+    # A name from an untrusted run is compared with our names, and never becomes part of a path.
     known = {path.name for path in _CONFIGS.iterdir() if path.is_dir()}
     paths = _CONFIGS.glob(f"{group}/**/*.yaml") if group in known else ()
     files = [path.read_text(encoding="utf-8") for path in paths]
@@ -260,14 +260,14 @@ def _classes(group: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the files under configs/ name.
+    """The addresses and variables that files under configs/ name.
 
     Attributes:
-        addresses: Of servers and data sets.
-        variables: Of the environment, that hold keys.
-        pairs: Address of a server, and the variable that it is sent the key of.
+        addresses: Addresses of servers and data sets.
+        variables: Environment variables that hold keys.
+        pairs: Address of a server with the variable whose key is sent to it.
         address: The first of these servers.
-        variable: Its variable.
+        variable: The variable of that server.
     """
 
     addresses: frozenset[str]

@@ -573,7 +573,7 @@ def test_only_files_that_were_written_are_removed(tmp_path: Path, monkeypatch: p
         ({"a": torch.ones(2).to_sparse()}, "its weights 'a' are no tensor"),
         ({"a": torch.ones(2, device="meta")}, "its weights 'a' are no tensor"),
         ({"a": torch.ones(2, dtype=torch.complex64)}, "its weights 'a' are no tensor"),
-        ({"a": torch.tensor([1.0, float("nan")])}, "a holds NaN: the training went astray"),
+        ({"a": torch.tensor([1.0, float("nan")])}, "a holds NaN: the training diverged"),
     ],
 )
 def test_a_checkpoint_holds_plain_weights(run: Path, state: Any, said: str) -> None:
