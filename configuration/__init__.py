@@ -1,10 +1,10 @@
-"""What stands between a command line and the scripts: composing, checking, help, and how a script ends.
+"""Command line handling of the scripts: composing and checking configurations, help, and exit codes.
 
     python train.py attack=geia embedder=simcse         # a configuration from configs/, checked before it is built
-    python evaluate.py run=runs/x datamodule=files      # a run's own configuration, amended
+    python evaluate.py run=runs/x datamodule=files      # a run's own configuration with overrides
 
-Exit codes: 0, 2 for something that the user gave (a line for each mistake), 130 for Ctrl-C, 143 for SIGTERM, 1 and a
-traceback for the rest. Nothing here imports torch before the configuration is checked, so that --help answers at once.
+Exit codes: 0, 2 for a user error (one line per mistake), 130 for Ctrl-C, 143 for SIGTERM, and 1 with a
+traceback for anything else. torch is imported only after the configuration is checked, so that --help is fast.
 """
 
 from configuration.amending import amend

@@ -1,4 +1,4 @@
-"""Changes a finished run's configuration: other data, other decoding, other devices.
+"""Apply overrides to a finished run's configuration: other data, decoding or devices.
 
 amend(config, ["datamodule=files", "datamodule.path=mine.jsonl", "attack.decoding.beams=1"])
 """
@@ -20,10 +20,10 @@ from configuration.sources import loading
 
 
 def amend(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """A copy of a run's configuration with some values changed, or whole groups chosen anew.
+    """A copy of a run's configuration with overridden values and groups.
 
     ``datamodule=files`` replaces the node ``datamodule`` by that option's file, ``datamodule.path=x.jsonl`` then sets a
-    key in it, whatever their order. ``+key=value`` adds and ``~key`` removes, as in Hydra.
+    key in it, in whatever order they are given. ``+key=value`` adds and ``~key`` removes, as in Hydra.
 
     Raises:
         InputError: Misspelt groups, options or keys; one line each.
@@ -36,9 +36,9 @@ def amend(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
 def survey_amended(
     config: DictConfig, overrides: Sequence[str], settings: Sequence[str] = ()
 ) -> tuple[DictConfig, list[str]]:
-    """Amend as far as possible: the configuration without what is misspelt, and a message for each mistake.
+    """Apply the valid overrides; return the configuration and a message for each mistake.
 
-    ``settings`` are keys of the script itself: not to be amended, but an unknown key may have been meant as one.
+    ``settings`` are the script's own keys. They cannot be overridden in the run, but are suggested for unknown keys.
     """
     amended = OmegaConf.create(tree(config))
     choices = [str(name) for name in amended.get("choices", {})]
@@ -57,9 +57,9 @@ def survey_amended(
 
 
 def _choose(config: DictConfig, groups: Sequence[Override], search: Sequence[str]) -> list[str]:
-    """Replace the nodes of ``groups`` by freshly composed ones.
+    """Replace the nodes of ``groups`` by newly composed ones.
 
-    A part such as ``attack/decoding`` is composed inside the run's own attack, or the one chosen beside it.
+    A part such as ``attack/decoding`` is composed inside the run's attack, or the one chosen beside it.
     """
     whole = {o.key_or_group for o in groups}
     parents = {o.key_or_group.partition("/")[0] for o in groups} - whole
@@ -82,7 +82,7 @@ def _choose(config: DictConfig, groups: Sequence[Override], search: Sequence[str
 
 
 def _apply(config: DictConfig, override: Override) -> str | None:
-    """Change one value; a message where OmegaConf does not let us."""
+    """Change one value; return a message if OmegaConf refuses it."""
     key = override.key_or_group
     try:
         if override.is_delete():

@@ -1,8 +1,8 @@
-"""Several options of one group, in order: ``'defense=[masking,noise]'`` written as Hydra composes it.
+"""Lists of options of one group, in order: ``'defense=[masking,noise]'`` is rewritten to what Hydra can compose.
 
     defense=chain +defense@defense.masking=masking +defense@defense.noise=noise choices.defense=masking+noise
 
-Hydra itself would merge the options of a list into one node. A group takes a list where it has an option ``chain``.
+Hydra would merge the listed options into one node. A group accepts a list if it has an option ``chain``.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ CHAIN = "chain"
 
 @functools.cache
 def parsed(line: str) -> Override:
-    """An override, read by Hydra's parser.
+    """Parse an override with Hydra's parser.
 
     Raises:
-        HydraException: It is none.
+        HydraException: It cannot be parsed.
     """
     return OverridesParser.create().parse_override(line)
 
 
 def unrolled(override: Override, search: tuple[str, ...]) -> list[Override]:
-    """The override itself, or those that stand for its list of options; ``search`` as for :func:`options`.
+    """The override itself, or those that replace its list of options; ``search`` as for :func:`options`.
 
     Raises:
-        HydraException: It sweeps over lists, which would be merged.
+        HydraException: It sweeps over lists, which Hydra would merge.
     """
     group, chosen = override.key_or_group, override.value()
     valid = options(group, search)

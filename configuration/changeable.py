@@ -1,4 +1,4 @@
-"""Which settings may change when a run is resumed: its budget, and what changes neither a weight nor a metric.
+"""Settings that may change when a run is resumed: its budget, and whatever changes neither weights nor metrics.
 
 is_free("trainer.max_steps", saved, amended, trained=True)         # True
 is_free("attack.backbone.layers", saved, amended, trained=True)    # False
@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 _BUDGETS = {"trainer.max_steps", "trainer.max_epochs", "trainer.min_steps", "trainer.min_epochs", "trainer.max_time",
             "embedder.max_queries"}  # fmt: skip
 _PROCESSES = ("trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches")
-# What neither changes a weight nor a metric: where things are, how fast they go, what is shown.
+# Settings that change neither weights nor metrics: paths, speed, display.
 _FREE = {"run_dir", "ckpt_path", "cache_dir", "trust", "attack.gradient_checkpointing"} | _BUDGETS
 _FREE |= {f"trainer.{name}" for name in (
     "accelerator", "enable_checkpointing", "enable_progress_bar", "enable_model_summary", "log_every_n_steps",
@@ -22,18 +22,18 @@ _FREE |= {f"embedder.{name}" for name in (
     "device", "batch_size", "concurrency", "timeout", "retries", "backoff", "price_per_million_tokens", "api_key_env",
 )}  # fmt: skip
 _FREE_NODES = ("logger", "trainer.strategy")
-FREE_CHOICES = ("logger", "callbacks", "trainer")  # their values decide
+FREE_CHOICES = ("logger", "callbacks", "trainer")  # compared by their values instead of their names
 _WATCHING = {
     "callbacks.pace.TerminalBar", "callbacks.pace.Pace", "callbacks.history.History",
     "callbacks.iterative_correction.IterativeCorrection", "lightning.pytorch.callbacks.ModelCheckpoint",
     "lightning.pytorch.callbacks.LearningRateMonitor", "lightning.pytorch.callbacks.RichProgressBar",
     "lightning.pytorch.callbacks.TQDMProgressBar", "lightning.pytorch.callbacks.DeviceStatsMonitor",
 }  # fmt: skip
-NOTED = {*_BUDGETS, *_PROCESSES}  # kept beside config.yaml, since they tell what was trained
+NOTED = {*_BUDGETS, *_PROCESSES}  # recorded in resumed.json, since they describe the training
 
 
 def is_free(key: str, saved: DictConfig, amended: DictConfig, *, trained: bool) -> bool:
-    """Whether a value may change when a run is resumed, of which there is a checkpoint if it is ``trained``."""
+    """Whether a value may change when a run is resumed; ``trained`` says whether it has a checkpoint."""
     if key in _FREE or key.startswith(tuple(f"{node}." for node in _FREE_NODES)) or key in _FREE_NODES:
         return True
     root, _, rest = key.partition(".")
@@ -47,7 +47,7 @@ def is_free(key: str, saved: DictConfig, amended: DictConfig, *, trained: bool) 
 
 
 def _batches_a_step(config: DictConfig) -> int | None:
-    """Batches that make a step of the optimizer, over all processes; None where the machine decides."""
+    """Batches per optimizer step over all processes; None if the number of processes depends on the machine."""
     product = 1
     for key in _PROCESSES:
         value = OmegaConf.select(config, key, default=1)

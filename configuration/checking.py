@@ -1,12 +1,13 @@
-"""Holds every value of a composed configuration against the constructor that it goes to, before anything is built.
+"""Check every value of a composed configuration against the constructor that receives it, before building anything.
 
     attack.decoding.beams=0: must be at least 1
     attack.decodng: unknown key, did you mean decoding?
     datamodule.path: missing, give it as datamodule.path=<value>
 
-A constructor's bounds are its type hints: ``pydantic.PositiveInt``, ``Literal[...]``, ``Annotated[int, Field(ge=2)]``.
-A node with ``_partial_: true`` may leave out arguments, since the code that calls it gives the rest. ``check_written``
-imports no constructor, and finds what the source files tell: nearly all mistakes, in a tenth of the time.
+The valid range of an argument is its type hint: ``pydantic.PositiveInt``, ``Literal[...]``,
+``Annotated[int, Field(ge=2)]``. A node with ``_partial_: true`` may omit arguments, which the calling code adds.
+``check_written`` reads source files instead of importing constructors: it finds nearly all mistakes in a tenth of the
+time.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from configuration.trainer import CHECKED, limit_errors
 from errors import BLOTTED, InputError, did_you_mean, holds_secret, secret_refused
 
 _MISSING = "???"
-# Names of settings that would hold a secret, in snake case: a configuration is written down, and sent to loggers.
+# Setting names that suggest a secret, in snake case: configurations are written to disk and sent to loggers.
 _SECRET = re.compile(
     r"^(key|token|auth|bearer)$|(^|_)((api|access|private|secret)_?key|(api|access|auth|bearer|hf)_?token|passwd|pwd"
     r"|passphrase|secret|credentials?|authorization)$|password$"
 )
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")  # a key that somebody wrote in the place of the name is none
-_WORDS = re.compile(r"-|(?<=[a-z0-9])(?=[A-Z])")  # what parts the words of x-api-key and secretAccessKey
-_UNKNOWN = object()  # in the place of an interpolation that leads nowhere, which is reported once
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")  # anything else is probably the key itself, not the name of a variable
+_WORDS = re.compile(r"-|(?<=[a-z0-9])(?=[A-Z])")  # word boundaries in x-api-key and secretAccessKey
+_UNKNOWN = object()  # replaces an interpolation that cannot be resolved, which is reported once
 _RESERVED = {"_target_", "_partial_", "_convert_", "_recursive_", "_args_"}
 _WORDING = {
     "greater_than_equal": "at least {ge}",
@@ -56,7 +57,7 @@ _WORDING = {
     "needs_python_object": "a node with _target_",
 }
 
-# The keys at the root of train.yaml, evaluate.yaml, invert.yaml and audit.yaml that go to no constructor.
+# Root keys of train.yaml, evaluate.yaml, invert.yaml and audit.yaml that no constructor receives.
 _ROOT: dict[str, Any] = {
     "seed": NonNegativeInt,
     "run_dir": str,
@@ -83,24 +84,24 @@ _ROOT: dict[str, Any] = {
     "config_dir": str | None,
 }
 
-# The keys of a group's node that go to what uses the object, and not to the constructor.
+# Keys of a group's node that the user of the object reads, not its constructor.
 _BESIDE: dict[str, dict[str, Any]] = {"defense": {"adaptive": bool, "hypotheses": Literal["clean", "defended"]}}
 
 
 def check(config: DictConfig) -> list[str]:
-    """One line for each thing that is wrong with ``config``; the list is empty where everything fits."""
+    """One line for each mistake in ``config``; empty if there are none."""
     messages: list[str] = []
     return _check(_resolve(config, "", messages, measure=True), messages, imported)
 
 
 def check_written(config: DictConfig) -> list[str]:
-    """Those lines of :func:`check` that take no import of a constructor and no measurement of the machine."""
+    """The part of :func:`check` that imports no constructor and measures nothing on this machine."""
     messages: list[str] = []
     return _check(_resolve(config, "", messages, measure=False), messages, written)
 
 
 def secret_errors(config: DictConfig) -> Iterator[str]:
-    """Those lines of :func:`check_written` about secrets, for a configuration that is only shown."""
+    """The part of :func:`check_written` that concerns secrets, for a configuration that is only printed."""
     yield from _secrets(_resolve(config, "", [], measure=False))
 
 
@@ -123,14 +124,14 @@ def _check(values: Any, messages: list[str], signature_of: Callable[[str], Signa
 
 
 def _said_once(messages: Iterable[str], values: Mapping[str, Any]) -> list[str]:
-    """``messages`` without those on keys that merely take over a wrong value at the root, such as datamodule.seed."""
+    """``messages`` without those on keys that copy a wrong value from the root, such as datamodule.seed."""
     every = list(messages)
     wrong = {message for message in every if re.split(r"[=:]", message, maxsplit=1)[0] in values}
     return [m for m in every if not any(m.endswith(f".{root}") and m.split("=")[0].count(".") for root in wrong)]
 
 
 def _resolve(node: Any, key: str, messages: list[str], *, measure: bool) -> Any:
-    """Plain containers with all interpolations resolved; what cannot be resolved is reported."""
+    """Plain containers with all interpolations resolved; failures are added to ``messages``."""
     if not isinstance(node, DictConfig | ListConfig):
         return node
     values: dict[Any, Any] = {}
@@ -157,7 +158,7 @@ def _resolve(node: Any, key: str, messages: list[str], *, measure: bool) -> Any:
 
 
 def _secrets(values: Any) -> Iterator[str]:
-    """Settings that would hold a secret, and values that are addresses with a password in them, or name one."""
+    """Settings that would hold a secret, and values that contain a password."""
     for key, name, value in _walk(values):
         given = isinstance(value, str | int | float) and not isinstance(value, bool)
         if isinstance(name, str) and given and _SECRET.search(_WORDS.sub("_", name).lower()):
@@ -204,11 +205,11 @@ def _value_errors(key: str, value: Any, hint: Any) -> list[str]:
         adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
     except PydanticSchemaGenerationError:
         return []
-    except PydanticUserError:  # models and typed dictionaries carry a config of their own
+    except PydanticUserError:  # models and typed dictionaries have their own pydantic configuration
         adapter = TypeAdapter(hint)
     try:
-        # Strict JSON: no text passes for a number and no number for a text, but a list passes for a tuple and a whole
-        # number for a float, which is what the constructor will be handed.
+        # Strict JSON validation: no conversion between texts and numbers, but a list is accepted for a tuple and an
+        # integer for a float, since constructors receive them so.
         adapter.validate_json(json.dumps(value, default=str), strict=True)
     except ValidationError as error:
         return [f"{key}={BLOTTED if _is_secret(key, value) else _written(value)}: {_reason(error, value, hint)}"]
@@ -216,7 +217,7 @@ def _value_errors(key: str, value: Any, hint: Any) -> list[str]:
 
 
 def _reason(error: ValidationError, value: Any, hint: Any) -> str:
-    """What the value must be; the members of a union fail one by one and are named together."""
+    """What the value must be; the messages for the members of a union are joined."""
     wanted: list[str] = []
     for detail in error.errors(include_url=False):
         kind, bounds = detail["type"], detail.get("ctx", {})
@@ -244,7 +245,7 @@ def _reason(error: ValidationError, value: Any, hint: Any) -> str:
 
 
 def _instance_errors(key: str, node: Mapping[str, Any], hint: Any) -> list[str]:
-    """A node where a hint asks for an object: its class must be one of the hint's classes."""
+    """Check a node for a hint that asks for an object: its class must be one of the hint's classes."""
     try:
         made = locate(node["_target_"])
     except InputError:
@@ -252,14 +253,14 @@ def _instance_errors(key: str, node: Mapping[str, Any], hint: Any) -> list[str]:
     wanted = [member for member in _members(hint) if member is not type(None)]
     classes = [w for w in wanted if isinstance(w, type) and not getattr(w, "_is_protocol", False)]
     if node.get("_partial_") or not isinstance(made, type) or len(classes) < len(wanted):
-        return []  # a function's result, a protocol or a generic type is not known from the class alone
+        return []  # the class alone does not tell the result of a function, a protocol or a generic type
     if issubclass(made, tuple(classes)):
         return []
     return [f"{key}: {node['_target_']} makes no {' or '.join(w.__name__ for w in classes)}"]
 
 
 def _members(hint: Any) -> Iterator[Any]:
-    """The members of a union, or the hint itself; bounds are left aside."""
+    """The members of a union, or the hint itself, without bounds."""
     if typing.get_origin(hint) is Annotated:
         yield from _members(typing.get_args(hint)[0])
     elif typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -279,7 +280,7 @@ def _is_open(value: Any) -> bool:
 
 
 def _walk(value: Any, key: str = "") -> Iterator[tuple[str, str | int, Any]]:
-    """Whole key, name and value of everything below ``value``."""
+    """Full key, name and value of everything below ``value``."""
     for name, child in _children(value):
         yield _join(key, name), name, child
         yield from _walk(child, _join(key, name))

@@ -1,4 +1,4 @@
-"""The command line of compare.py, whose words are directories and ``key=value`` in any order."""
+"""The command line of compare.py: directories and ``key=value`` in any order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from errors import InputError, did_you_mean
 
 
 class Settings(BaseModel):
-    """What stands on the command line; values are text there, so they are converted."""
+    """Settings from the command line; values arrive as text and are converted."""
 
     directories: Annotated[list[Path], Field(min_length=1)]
     output: Path = Path("comparison")
@@ -32,7 +32,7 @@ def read_settings(words: Sequence[str]) -> Settings:
     """Directories and ``key=value`` in any order; a directory may have ``=`` in its name.
 
     Raises:
-        InputError: An unknown key, a value that does not fit, no directory.
+        InputError: An unknown key, an invalid value, or no directory.
     """
     known = sorted(set(Settings.model_fields) - {"directories"})
     words, spaced = joined(words)

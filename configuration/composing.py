@@ -1,4 +1,4 @@
-"""From a command line to one plain configuration, with all that is misspelt reported at once.
+"""Compose a command line into one plain configuration, reporting all misspelt names at once.
 
 compose("train", ["attack=geia", "embedder=simcse", "attack.decoding.beams=1"])
 """
@@ -25,15 +25,15 @@ from errors import InputError, did_you_mean
 
 
 def _job_suffix() -> str:
-    """``-<number>`` in a multirun, whose runs would else share one directory."""
+    """``-<number>`` in a multirun, so that each job has its own directory."""
     if not HydraConfig.initialized() or OmegaConf.is_missing(HydraConfig.get().job, "num"):
         return ""
     return f"-{HydraConfig.get().job.num}"
 
 
 def _precision(accelerator: str) -> str:
-    """Precision of training on an accelerator, by measurement; decoding is always in the weights' own precision."""
-    from models.precision import training_precision  # and behind it torch
+    """Training precision on an accelerator, by measurement; decoding always uses the precision of the weights."""
+    from models.precision import training_precision  # imports torch
 
     return training_precision(accelerator)
 
@@ -44,7 +44,7 @@ OmegaConf.register_new_resolver("absolute", lambda path: str(Path(path).expandus
 
 
 def compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
-    """The configuration that ``python <config_name>.py <overrides>`` would run with, interpolations resolved.
+    """The configuration of ``python <config_name>.py <overrides>`` with interpolations resolved.
 
     Values are not checked; see :func:`configuration.check`.
 
@@ -59,28 +59,28 @@ def compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
 
 
 def survey(config_name: str, overrides: Sequence[str], *, multirun: bool = False) -> tuple[list[DictConfig], list[str]]:
-    """Compose as far as possible: the configurations without what is misspelt, and a message for each mistake.
+    """Compose the valid overrides; return the configurations and a message for each mistake.
 
-    Nothing heavy is imported: values that are measured are left as interpolations. A multirun gives each choice of
-    groups in full, and in each the values of other sweeps one at a time.
+    Nothing heavy is imported, so values that need a measurement stay interpolations. A multirun returns one
+    configuration for each combination of groups, and within it the values of other sweeps one at a time.
     """
     configs: list[DictConfig] = []
     given = Given(overrides)
     if not multirun:
         given.refuse("several values need --multirun (-m)", Override.is_sweep_override)
     with loading() as loader:
-        # Hydra leaves out an unknown option of an optional group (experiment, debug) without a word.
+        # Hydra silently ignores an unknown option of an optional group (experiment, debug).
         if not given.errors and not multirun and not given.wrong_options():
             config, errors = _load(loader, config_name, given.lines, None)
             if config is not None and not errors:
-                return [config], []  # else Hydra's message names the first mistake only
+                return [config], []  # otherwise report Hydra's message, which names the first mistake only
         kept, wrong, errors = _spelling(loader, config_name, given)
         for number, lines in enumerate(_jobs(kept, given.groups)):
             config, found = _load(loader, config_name, lines, number if multirun else None)
             errors += found
             if config is not None:
                 with open_dict(config):
-                    for group in wrong:  # what stands there is not what was asked for
+                    for group in wrong:  # the composed node is not the requested one
                         config.pop(group, None)
                 configs.append(config)
     directories = {config.get("run_dir") for config in configs}
@@ -90,7 +90,7 @@ def survey(config_name: str, overrides: Sequence[str], *, multirun: bool = False
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
-    """``config`` as plain containers with all interpolations resolved, as a run's config.yaml keeps it.
+    """``config`` as plain containers with all interpolations resolved, the form of a run's config.yaml.
 
     Raises:
         InputError: A value is missing or refers to nothing.
@@ -102,7 +102,7 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 
 def tree(config: DictConfig) -> dict[str, Any]:
-    """``config`` as plain containers, interpolations as they are written."""
+    """``config`` as plain containers with interpolations unresolved."""
     return cast(dict[str, Any], OmegaConf.to_container(config, resolve=False))
 
 
@@ -113,21 +113,21 @@ def raise_all(errors: Sequence[str]) -> None:
 
 
 def check(config: DictConfig) -> list[str]:
-    """One line for each value that the constructor it goes to would not take; empty where everything fits."""
-    from configuration import checking  # pydantic, and behind the constructors torch
+    """One line for each value that its constructor would refuse; empty if there are none."""
+    from configuration import checking  # imports pydantic and, with the constructors, torch
 
     return checking.check(config)
 
 
 def raise_written(errors: Sequence[str], configs: Sequence[DictConfig]) -> None:
-    """Raise ``errors`` with what the source files tell about ``configs``, before anything heavy is imported."""
+    """Raise ``errors`` together with those found by ``check_written``, before anything heavy is imported."""
     from configuration.checking import check_written  # pydantic
 
     raise_all([*errors, *(message for config in configs for message in check_written(config))])
 
 
 def _spelling(loader: ConfigLoader, config_name: str, given: Given) -> tuple[list[Override], list[str], list[str]]:
-    """The overrides that name something that exists, the groups with an unknown option, and all messages."""
+    """The overrides that name existing keys, the groups with an unknown option, and all messages."""
     wrong = given.wrong_options()
     errors = list(itertools.chain.from_iterable(wrong.values()))
     valid = [elements(o)[0] for o in given.groups if o.key_or_group not in wrong]
@@ -148,7 +148,7 @@ def _spelling(loader: ConfigLoader, config_name: str, given: Given) -> tuple[lis
 
 
 def _jobs(kept: Sequence[Override], groups: Sequence[Override]) -> list[tuple[str, ...]]:
-    """Overrides without sweeps: the product over groups, and for each the elements of other sweeps one at a time."""
+    """Overrides without sweeps: all combinations of groups, and for each the values of other sweeps one at a time."""
     every = [elements(o) for o in kept]
     values = [place for place, o in enumerate(kept) if o not in groups]
     jobs: dict[tuple[str, ...], None] = {}
@@ -162,7 +162,7 @@ def _jobs(kept: Sequence[Override], groups: Sequence[Override]) -> list[tuple[st
 def _load(
     loader: ConfigLoader, config_name: str, lines: Sequence[str], job: int | None
 ) -> tuple[DictConfig | None, list[str]]:
-    """Compose with Hydra, resolve, and compare the keys at the root with those that the scripts know."""
+    """Compose with Hydra, resolve, and compare the root keys with those that the scripts know."""
     try:
         known = root_keys(config_name, tuple(line for line in lines if key_of(line) == SEARCH_PATH))
         config = loader.load_configuration(config_name, list(lines), RunMode.RUN, from_shell=False)
@@ -182,7 +182,7 @@ def _load(
 
 
 def _settle(node: DictConfig | ListConfig, *, measure: bool) -> None:
-    """Put values in the place of interpolations, except of those that lead nowhere: checking reports them."""
+    """Replace interpolations by their values; those that cannot be resolved stay, to be reported by the checks."""
     names: Any = list(node) if isinstance(node, DictConfig) else range(len(node))
     for name in (name for name in names if name != "hydra" and not OmegaConf.is_missing(node, name)):
         if not measure and is_measured(node, name):

@@ -1,12 +1,12 @@
-"""What a script says on the terminal, and what its run's ``log`` keeps.
+"""Terminal output and log file of a script.
 
     held = hold()                  # before anything heavy is imported
     ...                            # the terminal and the log are set up
     quieten(held)                  # from here on: our own lines on the terminal, everything in the log
 
-The terminal shows what our files and the user's own modules say, and errors, whoever reports them. The notices,
-advertisements and deprecation warnings of installed packages are in the log alone. Names of files and texts in these
-lines may be somebody else's: what a terminal would obey is shown as U+FFFD, in tracebacks too.
+The terminal shows records of our files and of the user's own modules, and all errors. Notices, advertisements and
+deprecation warnings of installed packages go to the log only. File names and texts in records may be untrusted:
+terminal control characters are replaced by U+FFFD, in tracebacks too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ranks import local_rank
 _ROOT = Path(__file__).resolve().parent.parent
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 _INSTALLED = {"site-packages", "dist-packages"}
-# What lies beside this package and is ours: after an installation, other packages lie there too.
+# Our files beside this package; after an installation, other packages are in the same directory.
 OURS = frozenset(
     [
         "atomic_files",
@@ -61,31 +61,31 @@ OURS = frozenset(
         "train",
     ]
 )
-# Packages that print by themselves once they are imported, past the root logger.
+# Packages that print to the terminal at import, bypassing the root logger.
 _PRINTING = ("lightning", "lightning.pytorch", "lightning.fabric", "transformers", "huggingface_hub", "datasets")
-_OF_DEVELOPERS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)  # not of who runs the script
-_DATED = "%(asctime)s %(levelname)s %(name)s: %(message)s"  # as configs/hydra/default.yaml has it
+_OF_DEVELOPERS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)  # warnings for developers of a package
+_DATED = "%(asctime)s %(levelname)s %(name)s: %(message)s"  # the format of configs/hydra/default.yaml
 
 
 class Printable(logging.Formatter):
-    """The formatter of every handler: nothing in a record is obeyed by a terminal, that of a log's reader included.
+    """The formatter of all handlers: it removes terminal control characters, in the log file too.
 
-    Lines of a record after its first are indented where records are dated, so that none looks like another record.
+    In dated formats, continuation lines of a record are indented, so that none can imitate another record.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The lines of a record, a traceback included."""
+        """Format a record, its traceback included."""
         said = printable(redacted(super().format(record)))
         return said.replace("\n", "\n    ") if self.usesTime() else said
 
 
 class LogFile(logging.FileHandler):
-    """A log that says once that it cannot be written, as on a full disk, and not a traceback for each record."""
+    """A log file that reports a write error, such as a full disk, once and without a traceback for each record."""
 
     failed = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, unless an earlier one failed."""
+        """Write a record, unless an earlier write failed."""
         if self.failed:
             return
         try:
@@ -94,12 +94,12 @@ class LogFile(logging.FileHandler):
             self.handleError(record)
 
     def close(self) -> None:
-        """Close the file, whose last lines may not be written."""
+        """Close the file; buffered lines may be lost."""
         with contextlib.suppress(OSError):
             super().close()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Say what is wrong with the file; what is wrong with the record is ours, and logging's to say."""
+        """Report a failed file; errors in a record itself are left to logging."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)
@@ -110,7 +110,7 @@ class LogFile(logging.FileHandler):
 
 
 class Held(MemoryHandler):
-    """Keeps what is said until there is somewhere to write it; where there never is, the terminal gets its part."""
+    """Buffers records until the handlers are set up; if they never are, terminal records are shown at the end."""
 
     def __init__(self) -> None:
         super().__init__(capacity=0)
@@ -120,12 +120,12 @@ class Held(MemoryHandler):
         return False
 
     def pass_on(self, handler: logging.Handler) -> None:
-        """Say again what is held."""
+        """Emit the buffered records through ``handler``."""
         for record in self.buffer:
             handler.handle(record)
 
     def close(self) -> None:
-        """Show what is left when the script ends, by a message before anything is set up."""
+        """Show the remaining records if the script ends before the handlers are set up."""
         if self.buffer and local_rank() == 0:
             self.pass_on(Terminal(_plain_stream()))
         self.buffer.clear()
@@ -133,7 +133,7 @@ class Held(MemoryHandler):
 
 
 class LaterFile(MemoryHandler):
-    """A log in a directory that the script makes later, if at all: until then its records are held."""
+    """A log file in a directory that the script may create later; until then its records are buffered."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(capacity=0)
@@ -144,7 +144,7 @@ class LaterFile(MemoryHandler):
         return self._is_there()
 
     def close(self) -> None:
-        """Write what is left, where the directory was made after the last record; the terminal has its part."""
+        """Write the remaining records if the directory was created after the last record."""
         self._is_there()
         super().close()
 
@@ -157,10 +157,10 @@ class LaterFile(MemoryHandler):
 
 
 class Terminal(logging.StreamHandler[TextIO]):
-    """Shows what belongs on the terminal (:func:`is_shown`), above a progress bar that is shown there.
+    """Shows the records that belong on the terminal (:func:`is_shown`), above a progress bar if there is one.
 
     Args:
-        other: Whose stream and format it takes over.
+        other: Handler whose stream and formatter are reused.
     """
 
     def __init__(self, other: logging.StreamHandler[TextIO]) -> None:
@@ -169,20 +169,20 @@ class Terminal(logging.StreamHandler[TextIO]):
         self.addFilter(is_shown)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record where a bar stood, and the bar below it."""
-        shown = sys.modules.get("tqdm")  # what has a bar has imported it
+        """Write a record in place of the progress bar, and redraw the bar below it."""
+        shown = sys.modules.get("tqdm")  # anything that shows a bar has imported it
         with shown.tqdm.external_write_mode(self.stream) if shown is not None else contextlib.nullcontext():
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Leave out what cannot be written: stderr may lead to a full disk, or to a reader that has ended."""
+        """Ignore write errors: stderr may lead to a full disk, or to a process that has ended."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
 
 def hold() -> Held:
-    """Take all warnings and log records from here on, those of imports too; pass them to :func:`quieten` later."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what C++ prints passes no logger
+    """Buffer all warnings and log records from here on, those of imports included, for :func:`quieten`."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # C++ code prints without a logger
     held = Held()
     logging.getLogger().addHandler(held)
     warnings.showwarning = _log_warning
@@ -191,9 +191,9 @@ def hold() -> Held:
 
 
 def show_and_log(directory: Path | None) -> None:
-    """Set up logging where Hydra does not: messages on stderr, and everything in ``directory``'s log, if one is given.
+    """Set up logging without Hydra: messages on stderr, and everything in ``directory``'s log if one is given.
 
-    Of the processes on one machine, the first writes.
+    On each machine, only local rank 0 writes the log.
     """
     handlers: list[logging.Handler] = [_plain_stream()]
     if directory is not None and local_rank() == 0:
@@ -202,7 +202,7 @@ def show_and_log(directory: Path | None) -> None:
 
 
 def quieten(held: Held) -> None:
-    """Leave the lines of installed packages to the log, and pass on what is held."""
+    """Restrict the terminal to our own lines, and emit the buffered records."""
     for name in _PRINTING:
         logger = logging.getLogger(name)
         logger.handlers.clear()
@@ -220,7 +220,7 @@ def quieten(held: Held) -> None:
 
 def is_shown(record: logging.LogRecord) -> bool:
     """Whether a record belongs on the terminal."""
-    if record.levelno >= logging.ERROR or record.name.partition(".")[0] == "hydra":  # which names a multirun's jobs
+    if record.levelno >= logging.ERROR or record.name.partition(".")[0] == "hydra":  # it names the jobs of a multirun
         return True
     if getattr(record, "of_developers", False) or getattr(record, "for_log_alone", False):
         return False
@@ -228,10 +228,10 @@ def is_shown(record: logging.LogRecord) -> bool:
 
 
 def _is_installed(file: str) -> bool:
-    """Whether a file belongs to an installed package, rather than to us or to a module of the user's."""
+    """Whether a file belongs to an installed package, not to us or to a module of the user's."""
     path = Path(file)
     if path.is_relative_to(_ROOT) and path.relative_to(_ROOT).parts[0].removesuffix(".py") in OURS:
-        return False  # also where we are installed beside others
+        return False  # also if we are installed beside other packages
     return bool(_INSTALLED & set(path.parts)) or path.is_relative_to(_STANDARD_LIBRARY) or file.startswith("<")
 
 
@@ -243,7 +243,7 @@ def _plain_stream() -> logging.StreamHandler[TextIO]:
 
 
 def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """An error that nobody caught, in the place of ``sys.excepthook``."""
+    """Replacement of ``sys.excepthook``: log an uncaught error."""
     sys.stderr.write(printable(redacted("".join(traceback.format_exception(kind, error, trace)))))
 
 
@@ -251,7 +251,7 @@ def _log_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int,
     file: TextIO | None = None, line: str | None = None,
 ) -> None:  # fmt: skip
-    """A warning as a log record of the file that it is about, in the place of ``warnings.showwarning``."""
+    """Replacement of ``warnings.showwarning``: log the warning under the file that caused it."""
     record = logging.LogRecord(f"{filename}:{lineno}", logging.WARNING, filename, lineno, str(message), None, None)
     record.of_developers = issubclass(category, _OF_DEVELOPERS)
     logging.getLogger("py.warnings").handle(record)

@@ -1,4 +1,4 @@
-"""How a script ends: one message where the user can do something about it, a traceback where only we can."""
+"""The end of a script: one message for an error that the user can correct, a traceback for any other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ranks import local_rank
 from run_directory import layout
 from stopping import FAILED, INTERRUPTED, TERMINATED, WORDS, Terminated, is_spawned, raising, received
 
-# Why a path cannot be used: what the user can mend.
+# Reasons why a path cannot be used.
 _UNUSABLE = {
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
@@ -37,14 +37,14 @@ _CHOICE = {"run": "output_dir=<path>", "cache_dir": "cache_dir=<path> or the var
 _KEYS = ("output_dir", "output", "run", "run_dir", "cache_dir")
 
 
-UNREAD = 141  # what a shell says of a program that ended because nobody read what it printed
+UNREAD = 141  # a shell's exit code for a program that ended because its output pipe was closed
 
 
 class Ended(SystemExit):
-    """The user has been told why the process ends.
+    """Raised to end the process after the user was told why.
 
     Attributes:
-        mistake: Whether it is one of the user's, who will start again.
+        mistake: Whether it was a user error, so that the command will be started again.
     """
 
     def __init__(self, code: int, *, mistake: bool = False) -> None:
@@ -60,14 +60,13 @@ def ending(
     settings: DictConfig | None = None,
     command: Sequence[str] | None = None,
 ) -> Iterator[None]:
-    """Within it, mistakes of the user, full disks and unusable paths end the process with code 2, Ctrl-C with
-    130, SIGTERM with 143.
+    """Turn user errors, full disks and unusable paths into exit code 2, Ctrl-C into 130, and SIGTERM into 143.
 
     Args:
-        config: What is running, to name its directories.
+        config: The running configuration, to name its directories in messages.
         training: Whether the run can be resumed from a checkpoint.
-        settings: Of a script on a finished run; its directories come first.
-        command: The words behind the script's name that do the same in the same directory; by default those typed.
+        settings: Settings of a script on a finished run; their directories are named first.
+        command: Arguments that resume the script in the same directory; by default those typed.
     """
     words = sys.argv[1:] if command is None else command
     try:
@@ -80,9 +79,9 @@ def ending(
     except Terminated as error:
         _end(_interrupted(config, training, words, TERMINATED, error.saved), TERMINATED)
     except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # rich has seen it first
+        if isinstance(error.__context__, BrokenPipeError):  # rich has caught it first
             raise Ended(UNREAD) from None
-        # Lightning tidies up after Ctrl-C and then leaves with exit code 1, the interrupt as context.
+        # After Ctrl-C, Lightning cleans up and exits with code 1; the interrupt is the exception's context.
         if not isinstance(error.__context__, KeyboardInterrupt):
             raise
         _end(_interrupted(config, training, words), INTERRUPTED)
@@ -91,7 +90,7 @@ def ending(
             raise
         raise Ended(UNREAD) from None
     except (InputError, InstantiationException, OSError, RuntimeError) as error:
-        if received():  # other ranks are gone, and what waited for them has failed
+        if received():  # other ranks have ended, and a collective operation with them has failed
             _end(_interrupted(config, training, words, TERMINATED), TERMINATED)
         message = _message(error, config, training, words) or _unusable(error, [settings, config])
         if message is None:
@@ -100,17 +99,17 @@ def ending(
 
 
 def _is_unread() -> bool:
-    """Whether nobody reads what is printed any more, as after ``| head``; from here on it goes nowhere."""
+    """Whether the reader of stdout has closed it, as after ``| head``; if so, redirect stdout to nowhere."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it at its end, too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes stdout at exit
         return True
     return False
 
 
 def _message(error: BaseException, config: DictConfig | None, training: bool, words: Sequence[str]) -> str | None:
-    """What to tell the user, or None where only a traceback helps."""
+    """The message for the user, or None if only a traceback helps."""
     for cause in _chain(error):
         if isinstance(cause, InputError):
             return str(cause)
@@ -122,30 +121,30 @@ def _message(error: BaseException, config: DictConfig | None, training: bool, wo
             where = cause.filename or (config.get("run_dir") if config is not None else None) or "a file"
             return f"{where}: larger than this process may write (ulimit -f); raise that and {again}"
         if isinstance(cause, ValueError) and isinstance(error, InstantiationException):
-            # Constraints between values, such as width and heads, are the constructor's to find.
+            # The constructor checks constraints between values, such as dimension and heads.
             return _of_key(error, cause)
         if isinstance(error, InstantiationException) and type(cause).__name__ == "MisconfigurationException":
-            return _of_key(error, cause)  # Lightning's trainer; its name, since importing the class takes seconds
+            return _of_key(error, cause)  # Lightning's trainer, by name: importing the class takes seconds
     return None
 
 
 def _of_key(error: BaseException, cause: BaseException) -> str:
-    """One line on what a constructor refused, with the node that it was built from."""
+    """One line on what a constructor refused, with its config node."""
     key = re.search(r"full_key: (\S+)", str(error))
     said = " ".join(str(cause).split())
     return redacted(f"{key.group(1)}: {said}" if key else said)
 
 
 def check_writable(folder: Path) -> None:
-    """Whether files can be made in ``folder``, or in the nearest directory above it where it does not exist yet.
+    """Check that files can be created in ``folder``, or in its nearest existing parent.
 
     Raises:
-        OSError: They cannot, or not by that name.
+        OSError: They cannot, or the name is invalid.
     """
     try:
-        with tempfile.TemporaryFile(dir=_nearest(folder)):  # permissions do not tell of read-only file systems
+        with tempfile.TemporaryFile(dir=_nearest(folder)):  # permissions do not show a read-only file system
             pass
-    except FileNotFoundError as error:  # what /proc answers
+    except FileNotFoundError as error:  # raised in /proc
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)) from error
     except OSError as error:
         error.filename = str(folder)
@@ -153,7 +152,7 @@ def check_writable(folder: Path) -> None:
 
 
 def check_output(file: Path) -> None:
-    """Whether ``file`` can be written.
+    """Check that ``file`` can be written.
 
     Raises:
         OSError: It cannot.
@@ -164,7 +163,7 @@ def check_output(file: Path) -> None:
 
 
 def _nearest(folder: Path) -> Path:
-    """``folder`` itself or the nearest directory above it that exists."""
+    """``folder`` itself or its nearest existing parent."""
     for path in (folder, *folder.parents):
         try:
             path.stat()
@@ -175,7 +174,7 @@ def _nearest(folder: Path) -> Path:
 
 
 def _unusable(error: BaseException, configs: Sequence[DictConfig | None]) -> str | None:
-    """Which path cannot be used, why, and what to choose instead; None where the error is another."""
+    """Which path cannot be used, why, and what to choose instead; None for any other error."""
     cause: BaseException | None = error
     while cause is not None and not (isinstance(cause, OSError) and cause.errno in _UNUSABLE and cause.filename):
         cause = cause.__cause__
@@ -192,7 +191,7 @@ def _unusable(error: BaseException, configs: Sequence[DictConfig | None]) -> str
 
 
 def _cache_hint(path: Path) -> str:
-    """The variable that moves the hub's cache, if that is where ``path`` lies."""
+    """The variable that moves the Hugging Face cache, if ``path`` is in it."""
     hub = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser().absolute()
     return " by HF_HOME=<path>, the cache of the Hugging Face hub" if path.is_relative_to(hub) else ""
 
@@ -204,7 +203,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _fullest(config: DictConfig | None) -> str:
-    """A failed write does not tell its file: of the directories we write to, the one with the least space."""
+    """The directory with the least free space among those we write to, since a failed write does not name its file."""
     named = [str(config[key]) for key in ("run_dir", "cache_dir") if config is not None and key in config]
     return min([p for p in (*named, ".") if Path(p).exists()], key=lambda path: shutil.disk_usage(path).free)
 
@@ -230,9 +229,9 @@ def _interrupted(
 
 
 def _command(config: DictConfig, training: bool, words: Sequence[str]) -> str:
-    """The command that resumes this: a training needs no more than its directory, once its config.yaml stands there.
+    """The command that resumes this; a training with a config.yaml needs only its directory.
 
-    Secrets in it are blotted out: it is printed, and terminals are logged.
+    Secrets are replaced by ``***``, since terminal output may be logged.
     """
     if training and (Path(str(config.get("run_dir"))) / layout.CONFIG).is_file():
         from run_directory.trust import foreign
@@ -252,7 +251,7 @@ def _shown(word: str) -> str:
 
 
 def _end(message: str, code: int, *, mistake: bool = False) -> None:
-    if local_rank() == 0:  # the ranks of one machine would all say the same
+    if local_rank() == 0:  # once per machine
         print(printable(redacted(message)), file=sys.stderr)
-    # Lightning kills the first rank when another ends with an error, and that one may still be writing.
+    # Lightning kills rank 0 when another rank ends with an error; rank 0 may still be writing.
     raise Ended(0 if code == TERMINATED and is_spawned() else code, mistake=mistake)

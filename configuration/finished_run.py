@@ -1,4 +1,4 @@
-"""The configuration of a finished run, as a script on it or a resumed training begins with it.
+"""The configuration of a finished run, for scripts on that run and for resumed training.
 
 settings, config = on_run("evaluate", ["run=runs/x", "attack.decoding.beams=1"])
 """
@@ -24,10 +24,10 @@ from run_directory.config_file import read_config
 def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, DictConfig]:
     """The settings of evaluate.py or invert.py and the amended configuration of the run that they name, both checked.
 
-    The run's own logger is left out: one that is wanted is named in ``overrides``.
+    The run's own logger is dropped; name a logger in ``overrides`` to use one.
 
     Raises:
-        InputError: No such run; or one line for each mistake in either.
+        InputError: The run does not exist; or one line for each mistake in either.
     """
     known = own_names(config_name)
     overrides, spaced = joined(overrides)
@@ -45,15 +45,15 @@ def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Dict
     run = Path(settings.run).expanduser()
     _check_is_run(run)
     stored = stored_config(run, settings.trust, {key_of(line) for line in others})
-    stored.logger, stored.choices.logger = {}, "none"  # its training's curves are no place for other metrics
+    stored.logger, stored.choices.logger = {}, "none"  # its curves are of the training
     config, misspelt = survey_amended(stored, [*others, *search], known)
     raise_written([*errors, *misspelt], [config])
     raise_all([*check(settings), *check(config)])
     OmegaConf.resolve(config)
-    if config_name == "evaluate":  # the others read no texts of the run
+    if config_name == "evaluate":  # the other scripts read no texts of the run
         original = read_config(run)
         with open_dict(settings):
-            settings.other_data = any(map(chooses_data, others))  # than the run's: its files need not be the same
+            settings.other_data = any(map(chooses_data, others))  # the run's files may have changed then
             settings.unknown_data = bool(relative_data(original))
         if not settings.other_data:
             check_data_known(original, f"run={settings.run}")
@@ -64,16 +64,16 @@ def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Dict
 def stored_config(
     directory: Path, trust: str | Sequence[str], given: Collection[str], cache_dir: str | None = None
 ) -> DictConfig:
-    """A run's config.yaml, checked, with its directories where they are now: it may have been moved.
+    """A run's config.yaml, checked; its directories are updated if the run was moved.
 
     Args:
-        directory: The run's.
-        trust: What it may name besides our own classes.
-        given: Keys that the command line gives in place of the run's.
-        cache_dir: One that was typed; by default the run's own, where there is one.
+        directory: The run directory.
+        trust: Modules, models, hosts and variables that it may name besides our own.
+        given: Keys set on the command line, which replace the run's.
+        cache_dir: A cache given on the command line; by default the run's own, if it exists.
 
     Raises:
-        InputError: It names what is neither ours nor trusted; something in the run leads out of it; or it is no run's.
+        InputError: It names something untrusted, a link leads out of the run, or it is not a run's configuration.
     """
     from run_directory.trust import check_trusted, trusting
 

@@ -1,4 +1,4 @@
-"""The flags of the scripts, and what ``--help`` prints.
+"""The command line flags of the scripts, and the text of ``--help``.
 
 python train.py --help                     # groups with their options, keys with their defaults
 python train.py --cfg job attack=multiset  # what Hydra composes
@@ -20,13 +20,13 @@ from errors import printable, redacted
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """End with the message as text: a shell's ``*`` may stand for any names."""
+        """Print the message as plain text: a shell's ``*`` may expand to arbitrary names."""
         print(printable(f"{redacted(message)}; --help lists what can be given"), file=sys.stderr)
         raise SystemExit(2)
 
 
 def of_training() -> argparse.Namespace:
-    """The command line of train.py, with Hydra's flags; ``of_hydra`` is set where Hydra alone answers it."""
+    """The command line of train.py, with Hydra's flags; ``of_hydra`` is set if Hydra alone handles it."""
     parser = _parser()
     parser.add_argument("--run", "-r", action="store_true")
     parser.add_argument("--multirun", "-m", action="store_true")
@@ -41,7 +41,7 @@ def of_training() -> argparse.Namespace:
 
 
 def on_run(switches: Mapping[str, str]) -> argparse.Namespace:
-    """The command line of a script on a finished run; ``switches`` are flags that stand for an override."""
+    """The command line of a script on a finished run; each flag of ``switches`` stands for an override."""
     parser = _parser()
     for flag, override in switches.items():
         parser.add_argument(flag, dest="switched", action="append_const", const=override)
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def usage(task: Callable[..., None], config_name: str) -> str:
-    """The script's docstring, the groups with their options, and the keys of its own configuration."""
+    """The text of ``--help``: the script's docstring, the groups with their options, and the script's own keys."""
     notes = _comments(CONFIGS / "train.yaml")
     lines = [inspect.getdoc(inspect.getmodule(task)) or "", "", "Groups (group=option; the first is the default):"]
     for group, choices in groups().items():

@@ -1,12 +1,13 @@
-"""What the ranks that Lightning starts inherit: the configuration of the process that starts them.
+"""Pass the configuration of rank 0 to the other ranks that Lightning starts.
 
     with handed_on(config):     # the first rank
         trainer.fit(...)        # starts the others with this process's command line and environment
     ...
     configs = inherited()       # another rank: [config]
 
-Composed again from the command line, it would be another one: the clock names another directory, a multirun has several
-jobs, each rank would measure the precision for itself, and a run that is resumed keeps settings that nobody typed.
+If each rank composed the command line again, the configurations would differ: the clock gives another directory, a
+multirun has several jobs, each rank would measure its own precision, and a resumed run keeps settings that are not on
+the command line.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from omegaconf import DictConfig, OmegaConf
 from ranks import local_rank
 
 _FILE = "UNEMBED_INHERITED"  # environment variable: a file with the configurations
-_OF_LIGHTNING = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE")  # which it leaves behind
+_OF_LIGHTNING = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE")  # kept by Lightning
 
 
 @contextmanager
 def handed_on(*configs: DictConfig) -> Iterator[None]:
-    """Within it, processes that this one starts inherit ``configs``, where the trainer of the last may start any."""
+    """Inside, child processes inherit ``configs``, if the trainer of the last one may start any."""
     trainer = configs[-1].get("trainer") or {}
     if not is_parallel(trainer):
         yield
@@ -47,7 +48,7 @@ def handed_on(*configs: DictConfig) -> Iterator[None]:
 
 
 def _end_process_group() -> None:
-    """The next job of a multirun has ranks of its own."""
+    """End the process group, since the next job of a multirun starts its own ranks."""
     from torch import distributed
 
     if distributed.is_available() and distributed.is_initialized():
@@ -55,13 +56,13 @@ def _end_process_group() -> None:
 
 
 def inherited() -> list[DictConfig] | None:
-    """What was handed on to this rank; None in a process that nobody handed anything to."""
+    """The configurations passed to this rank; None in a process that inherited none."""
     if _FILE not in os.environ or local_rank() == 0:
         return None
     return list(OmegaConf.load(os.environ[_FILE]))
 
 
 def is_parallel(trainer: DictConfig | dict[str, object]) -> bool:
-    """Whether several processes may train."""
+    """Whether training may use several processes."""
     usual = {"strategy": "auto", "devices": 1, "num_nodes": 1}
     return any(trainer.get(name, value) != value for name, value in usual.items())

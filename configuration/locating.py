@@ -1,4 +1,4 @@
-"""Finds what a ``_target_`` names, and says what is near where there is no such thing."""
+"""Import the object that a ``_target_`` names, with suggestions if it does not exist."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from run_directory.renamed import current
 
 
 def locate(target: str) -> Callable[..., Any]:
-    """Import what a ``_target_`` names.
+    """Import the object that a ``_target_`` names.
 
     Raises:
-        InputError: There is no such module or name; names the nearest one.
+        InputError: The module or name does not exist; names the nearest one.
     """
     found: Any = None
     if (today := current(target)) != target:

@@ -1,9 +1,9 @@
-"""Where the files and folders of a configuration lie: absolute paths, and the places of a run that has moved.
+"""Absolute paths for the files and folders of a configuration, and updated paths for a run that was moved.
 
-    datamodule.path: chat.jsonl    ->  /home/ada/chat.jsonl, where the command is typed there
-    embedder.model: gpt2           ->  gpt2, a name on the hub; /home/ada/gpt2 where there is such a folder
+    datamodule.path: chat.jsonl    ->  /home/ada/chat.jsonl, relative to the working directory
+    embedder.model: gpt2           ->  gpt2 from the hub, or /home/ada/gpt2 if that folder exists
 
-A run's config.yaml is read later, from other directories: a relative path would name another file there.
+A run's config.yaml is read later from other directories, where a relative path would name another file.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from configuration.sources import CONFIGS
 from errors import InputError
 
 _DATA = "datamodule"
-# Arguments of constructors that name a file or folder, or something on the hub where there is no such folder.
+# Constructor arguments that name a file or folder, or an entry on the hub if no such folder exists.
 _TEXTS = {"path", "train", "valid", "test", "documents", "queries", "qrels"}
 _NAMED = _TEXTS | {"model", "models", "name", "pretrained", "tokenizer", "directory"}
 _NAMED_ENDINGS = ("_run", "_file")
 _READING = ("attack", "embedder", "defense", _DATA, "scoring")
 _WRITING = ("attack", "callbacks", "logger")
 _WRITTEN = {"dirpath", "directory", "save_dir", "cache_dir", "default_root_dir"}
-_BUNDLED = "minilm"  # a tokenizer of that name comes with us, whatever lies beside
+_BUNDLED = "minilm"  # this tokenizer is included here and takes precedence over a folder of that name
 
 
 class _Text(NamedTuple):
-    """A value that is a text: where it stands, its whole key, and the argument that it is or is part of."""
+    """A text value: its node, its full key, and the constructor argument that it belongs to."""
 
     node: Any
     place: str | int
@@ -43,7 +43,7 @@ class _Text(NamedTuple):
 
 
 def make_absolute(config: DictConfig) -> None:
-    """Make relative paths of what exists absolute, from the working directory; ``~`` is the home directory."""
+    """Make relative paths of existing files absolute, from the working directory; ``~`` is the home directory."""
     for text in _texts(config, (*_READING, "init_from")):
         if text.argument is not None and (text.argument in _NAMED or text.argument.endswith(_NAMED_ENDINGS)):
             text.node[text.place] = _absolute(text.value)
@@ -52,16 +52,16 @@ def make_absolute(config: DictConfig) -> None:
 
 
 def relative_data(config: DictConfig) -> dict[str, str]:
-    """Keys of the data whose values are relative paths of what lies in the working directory, with these values."""
+    """Keys and values of the data's relative paths that exist in the working directory."""
     found = (text for text in _texts(config, (_DATA,)) if text.argument in _TEXTS)
     return {text.key: text.value for text in found if _absolute(text.value) != text.value}
 
 
 def check_data_known(config: DictConfig, run: str) -> None:
-    """Whether the paths of a run's data tell where the files are; ``run`` names it in messages.
+    """Refuse relative data paths in a run's configuration; ``run`` names the run in messages.
 
     Raises:
-        InputError: One is relative, as runs of before wrote them, and there is such a file in the working directory.
+        InputError: A path is relative, as in runs of earlier versions, and such a file exists in the working directory.
     """
     for key, path in relative_data(config).items():
         raise InputError(
@@ -70,22 +70,22 @@ def check_data_known(config: DictConfig, run: str) -> None:
 
 
 def is_data_file(key: str) -> bool:
-    """Whether a key names files of texts, of which the content tells whether they are others."""
+    """Whether a key names text files, which are compared by content."""
     parts = [part for part in re.split(r"\.|\[\d+\]", key) if part not in ("source", "")]
     return len(parts) == 2 and parts[0] == _DATA and parts[1] in _TEXTS
 
 
 def chooses_data(line: str) -> bool:
-    """Whether an override says which texts are read."""
+    """Whether an override chooses which texts are read."""
     key, equals, _ = line.lstrip("+~").partition("=")
     parts = [part for part in re.split(r"\.|\[\d+\]", key.partition("@")[0]) if part not in ("source", "")]
     return equals == "=" and parts[0] == _DATA and (len(parts) == 1 or parts[1] in {*_TEXTS, "files", "revision"})
 
 
 def cache_of(named: str, run: Path) -> str:
-    """The cache that a run named, where there is one; else this machine's own: an untrusted run makes no folders.
+    """The run's cache if it exists, else this machine's default: an untrusted run must not create folders.
 
-    A cache that came with the run could hold any vectors.
+    A cache inside the run could hold arbitrary vectors and is not used.
     """
     if named and any(Path(named).glob("*/embedder.json")) and not Path(named).resolve().is_relative_to(run.resolve()):
         return named
@@ -93,7 +93,7 @@ def cache_of(named: str, run: Path) -> str:
 
 
 def move(config: DictConfig, places: Mapping[str, str]) -> None:
-    """Replace directories, such as that of a run that has moved, in all that is named below them."""
+    """Replace directories, such as that of a moved run, in all paths below them."""
     for text in _texts(config, {*_READING, *_WRITING}):
         for old, new in places.items():
             if old.rstrip("/") and (text.value == old or text.value.startswith(f"{old.rstrip('/')}/")):
@@ -102,9 +102,9 @@ def move(config: DictConfig, places: Mapping[str, str]) -> None:
 
 
 def outside(config: DictConfig) -> dict[str, str]:
-    """What the configuration would have written elsewhere than in the run's directory and its cache, by its keys.
+    """Keys and paths to which the configuration would write outside the run's directory and its cache.
 
-    Of callbacks and loggers, every path that leads elsewhere counts: which of them are written to, only they know.
+    For callbacks and loggers every outside path counts, since only they know which paths they write to.
     """
     inside = [Path(str(config[key])).resolve() for key in ("run_dir", "cache_dir")]
     found: dict[str, str] = {}
@@ -117,7 +117,7 @@ def outside(config: DictConfig) -> dict[str, str]:
 
 
 def _absolute(value: str) -> str:
-    """The absolute path of what exists; other values as they are. ``{language}`` stands for a part of a path."""
+    """The absolute path of an existing file; other values unchanged. ``{language}`` is a placeholder in a path."""
     known = value.partition("{")[0]
     if known in ("", _BUNDLED) or not Path(known).expanduser().exists():
         return value
@@ -125,7 +125,7 @@ def _absolute(value: str) -> str:
 
 
 def _texts(config: DictConfig, roots: Sequence[str] | set[str]) -> Iterator[_Text]:
-    """All texts under ``roots``, those of interpolations left out."""
+    """All text values under ``roots``, except interpolations."""
     for root in roots:
         if not OmegaConf.is_interpolation(config, root) and isinstance(config.get(root), DictConfig):
             yield from list(_under(config[root], root, None))

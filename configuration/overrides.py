@@ -1,9 +1,9 @@
-"""Reads overrides with Hydra's own parser and holds them against the config search path.
+"""Parse overrides with Hydra's parser and check them against the config search path.
 
     embedder=simsce: did you mean simcse?
     attack.decodng: unknown key, did you mean decoding?
 
-Hydra stops at the first unknown name; here every misspelt group, option and key is found.
+Hydra stops at the first unknown name; this module reports every misspelt group, option and key.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from run_directory.renamed import current_key
 
 
 def refuse_secrets(words: Sequence[str]) -> None:
-    """Refuse a command line with a password in it, before any parser could quote it.
+    """Refuse a command line that contains a password, before any parser could quote it.
 
     Raises:
-        InputError: A line for each word that holds one, with its key alone.
+        InputError: One line for each such word, with its key only.
     """
     messages = []
     for word in words:
@@ -48,12 +48,12 @@ def refuse_secrets(words: Sequence[str]) -> None:
 
 
 def key_of(line: str) -> str:
-    """What an override gives, with dots: ``scoring.tagger`` for ``+scoring/tagger=spacy``; it need not be parsable."""
+    """The dotted key of an override: ``scoring.tagger`` for ``+scoring/tagger=spacy``, even if it is invalid."""
     return re.split(r"[=@]", line.lstrip("+~"), maxsplit=1)[0].replace("/", ".")
 
 
 def root_of(line: str) -> str:
-    """The key at the root, or the group, that an override changes."""
+    """The root key or group that an override changes."""
     return re.split(r"[.\[]", key_of(line), maxsplit=1)[0]
 
 
@@ -63,12 +63,12 @@ def without(lines: Sequence[str], *roots: str) -> list[str]:
 
 
 class Given:
-    """A command line's overrides, read with Hydra's own parser.
+    """The overrides of a command line, parsed with Hydra's parser.
 
     Attributes:
-        overrides: Those that can be parsed, with Hydra's own lines in the place of lists of steps (chains.py).
-        search: Lines that add directories of configurations, which change what groups and options exist.
-        errors: A message for each line that cannot be parsed.
+        overrides: The valid ones; lists of options are rewritten for Hydra (chains.py).
+        search: Overrides that add config directories, and thereby groups and options.
+        errors: A message for each override that cannot be parsed.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -84,32 +84,32 @@ class Given:
 
     @property
     def lines(self) -> list[str]:
-        """The overrides as Hydra composes them."""
+        """The overrides in the form that Hydra composes."""
         return [str(o.input_line) for o in self.overrides]
 
     @property
     def groups(self) -> list[Override]:
-        """Those that choose an option; ``attack={...}`` sets values instead."""
+        """Overrides that choose an option; ``attack={...}`` sets values instead."""
         return [o for o in self.overrides if options(o.key_or_group, self.search) and not isinstance(o.value(), dict)]
 
     @property
     def values(self) -> list[Override]:
-        """Those that set, add or remove a value."""
+        """Overrides that set, add or remove a value."""
         groups = self.groups
         return [o for o in self.overrides if o not in groups and o.key_or_group != SEARCH_PATH]
 
     def refuse(self, reason: str, wrong: Callable[[Override], bool]) -> None:
-        """Leave out the overrides that are ``wrong``, with a message for each."""
+        """Remove the overrides that are ``wrong``, adding a message for each."""
         self.errors += [f"{o.input_line}: {reason}" for o in self.overrides if wrong(o)]
         self.overrides = [o for o in self.overrides if not wrong(o)]
 
     def wrong_options(self) -> dict[str, list[str]]:
-        """Of each group with options that do not exist, a message for each of these."""
+        """Messages about options that do not exist, by group."""
         return {o.key_or_group: found for o in self.groups if (found := _option_errors(o, self.search))}
 
 
 def elements(override: Override) -> list[str]:
-    """One override for each value of a sweep; the ends of an interval; the override itself otherwise."""
+    """One override for each value of a sweep; for an interval its two ends; otherwise the override itself."""
     if not override.is_sweep_override():
         return [str(override.input_line)]
     swept = override.value()
@@ -121,10 +121,10 @@ def elements(override: Override) -> list[str]:
 
 
 def _option_errors(override: Override, search: tuple[str, ...]) -> list[str]:
-    """A message for each option of a group, all those of a sweep included, that does not exist."""
+    """A message for each option that does not exist, including all options of a sweep."""
     chosen = override.value()
     if override.is_delete() or chosen is None:
-        return []  # an empty place is reported where the configuration is composed
+        return []  # a missing option is reported when the configuration is composed
     valid = options(override.key_or_group, search)
     listed = chosen if isinstance(chosen, list) else [line.partition("=")[2] for line in elements(override)]
     names = [str(option).strip("'\"") for option in listed]
@@ -132,7 +132,7 @@ def _option_errors(override: Override, search: tuple[str, ...]) -> list[str]:
 
 
 def key_error(tree: dict[str, Any], override: Override, groups: Sequence[str]) -> str | None:
-    """What is wrong with the key of an override of a value, given the configuration that it would change."""
+    """The mistake in the key of a value override, given the configuration that it would change; None if valid."""
     key = override.key_or_group
     if override.package is not None or "/" in key:
         return f"{override.get_key_element()}: unknown group, {did_you_mean(key, groups)}"
@@ -161,7 +161,7 @@ def key_error(tree: dict[str, Any], override: Override, groups: Sequence[str]) -
 
 
 def quoted(value: object) -> str:
-    """A value as Hydra's override grammar reads it back."""
+    """A value quoted for Hydra's override grammar."""
     text = str(value)
     if re.fullmatch(r"[\w./:-]+", text):
         return text
@@ -170,7 +170,7 @@ def quoted(value: object) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """The first line of one of Hydra's messages, and that of OmegaConf's behind it."""
+    """The first line of a Hydra error, and that of the OmegaConf error that caused it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if found := re.match(r"Could not override '(\w+)/(\w+)'", str(error)):
         return f"{found[1]}/{found[2]}: the chosen {found[1]} takes no {found[2]} (its YAML lists none under defaults)"
@@ -185,7 +185,7 @@ def _unknown(siblings: dict[str, Any], name: str, override: Override, groups: Se
     if len(deeper) == 1:
         return f"unknown key, did you mean {deeper[0]}?"
     names = {key for key in siblings if not key.startswith("_") and key != "hydra"}
-    name = current_key(str(siblings.get("_target_")), name)  # of an earlier version: its name of today is suggested
+    name = current_key(str(siblings.get("_target_")), name)  # suggest the current name of a renamed key
     return f"unknown key, {did_you_mean(name, names | set(groups))}"
 
 
@@ -206,16 +206,16 @@ def _paths(tree: Any, key: str) -> Iterator[str]:
 
 
 def search_path_of(directory: str | None) -> list[str]:
-    """The override that adds a directory of configurations to ours; none where none is given.
+    """The override that adds a config directory to the search path; empty for None.
 
     Raises:
-        InputError: There is no such directory, or one of its files is larger than any configuration.
+        InputError: The directory does not exist, or one of its files is too large for a configuration.
     """
     if directory is None:
         return []
     path = Path(directory).expanduser().absolute()
     if not path.is_dir():
         raise InputError(f"--config-dir={directory}: {layout.missing_directory(path)}")
-    for file in Path(directory).expanduser().rglob("*.yaml"):  # named as it was given
+    for file in Path(directory).expanduser().rglob("*.yaml"):  # keep the path as given
         limits.check_size(file, limits.LARGEST_CONFIG)
     return [f"{SEARCH_PATH}=[{quoted(f'file://{path}')}]"]

@@ -1,7 +1,7 @@
-"""A list of defenses, each written as it would be given to evaluate.py, and the run's configuration under each of them.
+"""A list of defenses, written as overrides of evaluate.py, with the run's configuration under each of them.
 
 points = defense_points(config, ["defense=none", "defense=noise defense.level=0.01"], "tradeoff.points")
-points[1].name, threat_of(points[1].config.defense)       # "noise level=0.01", and what stands there, built
+points[1].name, threat_of(points[1].config.defense)       # "noise level=0.01", and the defense built from its node
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class DefensePoint:
     """One defense at one strength.
 
     Attributes:
-        name: What it is called in tables.
-        overrides: As on the command line.
-        config: The whole configuration with that defense, resolved.
+        name: Its name in tables.
+        overrides: Its overrides.
+        config: The complete resolved configuration with this defense.
     """
 
     name: str
@@ -39,11 +39,11 @@ def defense_points(
 ) -> list[DefensePoint]:
     """The configuration of a run under each defense of ``lines``; ``key`` names the list in messages.
 
-    ``config_dir`` is a directory of the user's own configurations, or None.
+    ``config_dir`` is a directory with the user's own configurations, or None.
 
     Raises:
-        InputError: One line for each mistake in any of them: misspelt names, values that do not fit, other keys than
-            those of the defense, the same defense twice.
+        InputError: One line for each mistake: a misspelt name, an invalid value, a key outside the defense, a defense
+            that is listed twice.
     """
     from configuration.checking import check
 
@@ -74,7 +74,7 @@ def defense_points(
 
 
 def _name(words: Sequence[str]) -> str:
-    """``defense=noise defense.level=0.01`` without what is the same in all of them."""
+    """The name of a defense: ``defense=noise defense.level=0.01`` without the repeated words."""
     chosen = [word.partition("=")[2] for word in words if word.startswith(f"{PREFIX}=")]
     rest = [word.removeprefix(f"{PREFIX}.") for word in words if not word.startswith(f"{PREFIX}=")]
     return " ".join([*(one.strip("[]").replace(",", " + ") for one in chosen), *rest])

@@ -1,11 +1,11 @@
-"""A run that is resumed keeps its settings: what is typed beside ``ckpt_path=last`` is compared with its config.yaml.
+"""A resumed run keeps its settings: overrides given with ``ckpt_path=last`` are compared with its config.yaml.
 
-    python train.py run_dir=runs/x ckpt_path=last                             # as it was
+    python train.py run_dir=runs/x ckpt_path=last                             # unchanged
     python train.py run_dir=runs/x ckpt_path=last trainer.max_steps=4000      # with another budget
-    python train.py run_dir=runs/x ckpt_path=last attack.backbone.layers=6    # refused: it has 2
+    python train.py run_dir=runs/x ckpt_path=last attack.backbone.layers=6    # refused: the run has 2
 
-What is not typed is as it was, also where the default of today is another. A group counts as typed where its option is
-another one than the run's: the whole old command is no difference.
+Settings that are not typed keep the run's values, even if today's defaults differ. Choosing a group counts as a change
+only if the option differs from the run's, so repeating the whole old command changes nothing.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from run_directory.resumption import note_resumption
 
 log = logging.getLogger("train")
 
-WHOLE = ("experiment", "debug")  # groups that set values everywhere, and leave no trace of their own
+WHOLE = ("experiment", "debug")  # groups that set values in other groups and are not stored themselves
 _UNSET = "(unset)"
 
 
 def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
-    """The configuration that a run is resumed with; None where the command begins a new run.
+    """The configuration for resuming a run; None if the command starts a new run.
 
     Args:
-        config: The whole command composed: names the directory, the checkpoint, and what is trusted.
-        overrides: The command.
+        config: The composed command: names the directory, the checkpoint, and what is trusted.
+        overrides: The command line.
 
     Raises:
-        InputError: A value that changes the result is another one than the run's, a line for each; the run's config
-            names what is neither ours, nor trusted, nor part of the command; or it would be written to elsewhere.
+        InputError: A value that affects the result differs from the run's (one line each); or the run's config names
+            something untrusted that the command does not name; or it would write outside the run directory.
     """
     directory = Path(str(config.run_dir))
     if config.get("ckpt_path") is None or not (directory / layout.CONFIG).is_file():
@@ -58,7 +58,7 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
     trust = [config.trust] if isinstance(config.trust, str) else list(config.trust)
     saved = stored_config(
         directory,
-        [*trust, *foreign(config)],  # what the command itself names is the user's word
+        [*trust, *foreign(config)],  # names on the command line itself are trusted
         {key for key in keys if "." in key},  # a whole group may be the run's own
         str(config.cache_dir) if "cache_dir" in keys else None,
     )
@@ -90,13 +90,13 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
 
 
 def keep(directory: Path, config: DictConfig) -> None:
-    """Write the config.yaml of a new run; that of a run that is resumed stays."""
+    """Write the config.yaml of a new run; that of a resumed run is left unchanged."""
     if not (directory / layout.CONFIG).is_file():
         write_config(directory, plain(config))
 
 
 def note_changes(directory: Path, config: DictConfig) -> None:
-    """Note beside config.yaml with which other budget, number of processes or place of the data a run is resumed."""
+    """Record in resumed.json with which other budget, number of processes or data path a run is resumed."""
     differences = _differences(tree(read_config(directory)), plain(config))
     noted = {
         key: (before, now) for key, before, now in differences if now != _UNSET and (key in NOTED or is_data_file(key))
@@ -111,7 +111,7 @@ _OWN = ("run_dir", "ckpt_path", "trust")
 
 
 def _amended(saved: DictConfig, given: Given) -> tuple[DictConfig, list[str]]:
-    """The run's configuration with what was typed, and a line for each group of which another option was."""
+    """The run's configuration with the overrides, and a line for each group whose option differs."""
     raise_all(given.errors)
     groups = given.groups
     values = [o for o in given.values if root_of(o.key_or_group) not in ("hydra", *_OWN)]
@@ -141,7 +141,7 @@ def _amended(saved: DictConfig, given: Given) -> tuple[DictConfig, list[str]]:
 
 
 def _set_by_groups(saved: DictConfig, given: Given, chosen: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values that experiments and other callbacks or trainers set, and the options that experiments choose."""
+    """Values set by experiments and by other callbacks or trainers, and the options that experiments choose."""
     whole = {o.key_or_group for o in given.groups if o.key_or_group in WHOLE and o.value() is not None}
     before = {
         group: saved.choices.get(group)
@@ -161,13 +161,13 @@ def _set_by_groups(saved: DictConfig, given: Given, chosen: Mapping[str, Any]) -
 
 
 def _composed(lines: Sequence[str]) -> dict[str, Any]:
-    """What ``python train.py <lines>`` would train, as far as it can be composed."""
+    """The configuration of ``python train.py <lines>``, as far as it can be composed."""
     configs, _ = survey("train", lines)
     return tree(configs[0]) if configs else {}
 
 
 def _restated(override: Override, config: DictConfig) -> str:
-    """An override as it goes with a configuration that it has been applied to before."""
+    """An override in a form that can be applied to a configuration that already contains it."""
     line, key = str(override.input_line), override.key_or_group
     present = OmegaConf.select(config, key, default=_UNSET) != _UNSET
     if override.is_delete():
@@ -176,7 +176,7 @@ def _restated(override: Override, config: DictConfig) -> str:
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Keys, values before and values now, where they are not the same."""
+    """Keys with their old and new values, where these differ."""
     old, new = dict(_flat(before, "")), dict(_flat(now, ""))
     for key in dict.fromkeys([*old, *new]):
         if key.partition(".")[0] != "choices" and old.get(key, _UNSET) != new.get(key, _UNSET):
@@ -192,7 +192,7 @@ def _flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_open(value: Any) -> bool:
-    """Whether a value is still an interpolation, or missing."""
+    """Whether a value is an unresolved interpolation or missing."""
     return isinstance(value, str) and ("${" in value or value == "???")
 
 

@@ -1,7 +1,7 @@
-"""The entry points of the scripts: a command line in, a checked configuration handed to a function.
+"""The entry points of the scripts: from a command line to a checked configuration passed to a function.
 
 configuration.main(train, "train")                    # a configuration from configs/
-configuration.main_on_run(evaluate, "evaluate")       # a run's own configuration, amended
+configuration.main_on_run(evaluate, "evaluate")       # a run's own configuration with overrides
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from errors import InputError, printable, redacted
 from ranks import is_first, local_rank, started_outside
 from run_directory import layout
 
-_SWEEPS, _TIME = Path("runs/multirun"), "%Y-%m-%d_%H-%M-%S"  # as configs/hydra/default.yaml has them
+_SWEEPS, _TIME = Path("runs/multirun"), "%Y-%m-%d_%H-%M-%S"  # as in configs/hydra/default.yaml
 
 
 def check_devices(config: DictConfig) -> None:
-    """Raises InputError where this machine lacks the devices that ``config.trainer`` asks for."""
+    """Raise InputError if this machine lacks the devices that ``config.trainer`` asks for."""
     raise_all(list(device_errors(plain(config.trainer))))
 
 
 def main(task: Callable[[DictConfig], None], config_name: str) -> None:
     """Run ``task`` on the configuration of the command line, or several times with ``--multirun``.
 
-    All of Hydra's flags work. Mistakes in overrides and values end the process with code 2 before a run directory is
-    made; the configuration that ``task`` gets has no interpolations left.
+    All of Hydra's flags work. Errors in overrides and values end the process with code 2 before a run directory is
+    created. The configuration passed to ``task`` has no interpolations.
     """
     with ending(), claims.Tidied() as made:
         refuse_secrets(sys.argv[1:])
@@ -65,7 +65,7 @@ def main(task: Callable[[DictConfig], None], config_name: str) -> None:
 
 
 def _show(config_name: str, arguments: argparse.Namespace) -> None:
-    """Print what Hydra composes, whose values may be wrong."""
+    """Print the configuration that Hydra composes; its values may be invalid."""
     from configuration.checking import secret_errors
 
     overrides = [*arguments.overrides, *search_path_of(arguments.config_dir)]
@@ -84,7 +84,7 @@ def _train(
     overrides = [*arguments.overrides, *search_path_of(arguments.config_dir)]
     configs, errors = survey(config_name, overrides, multirun=several)
     again = None if several or not configs else resumed(configs[0], overrides)
-    if again is not None:  # compared with the run's settings, in which other keys may be known
+    if again is not None:  # compared with the run's settings, which may have other keys
         configs, errors = [again], [error for error in errors if error.startswith(tuple(f"{g}=" for g in WHOLE))]
     raise_written(errors, configs)
     lines = Given(overrides).lines
@@ -94,19 +94,19 @@ def _train(
     else:
         with ending(settings=configs[0]):
             directory = _own(str(configs[0].run_dir), "run_dir", overrides, configs[0], made)
-        if local_rank() == 0:  # the imports now take seconds
+        if local_rank() == 0:  # the following imports take seconds
             print(printable(f"run directory: {directory}"), flush=True)
-        if again is not None:  # Hydra opens the log and need not compose more: what was typed goes with the settings
+        if again is not None:  # Hydra only opens the log; the overrides are already applied
             lines = [line for line in lines if root_of(line) == "hydra"] + [f"ckpt_path={quoted(again.ckpt_path)}"]
-        lines.append(f"run_dir={quoted(directory)}")  # Hydra composes again, and reads the clock anew
+        lines.append(f"run_dir={quoted(directory)}")  # Hydra composes again and would read the clock again
     raise_all([message for config in configs for message in check(config)])
-    if not several:  # whose jobs may run on other machines
+    if not several:  # the jobs of a multirun may run on other machines
         check_devices(configs[0])
     for config in configs:
         if local_rank() == 0:
             with ending(settings=config):
                 check_writable(Path(config.run_dir))
-        if (Path(config.run_dir) / layout.CONFIG).is_file():  # Hydra's log is opened before anything else looks at it
+        if (Path(config.run_dir) / layout.CONFIG).is_file():  # check before Hydra opens its log
             layout.check_links(Path(config.run_dir))
 
     chosen = {"--config-name": arguments.config_name, "--config-dir": arguments.config_dir}
@@ -142,7 +142,7 @@ def main_on_run(
 ) -> None:
     """Run ``task(settings, config)`` on a finished run.
 
-    Overrides of keys in configs/<config_name>.yaml make the settings; the others amend the run's config.yaml.
+    Overrides of keys in configs/<config_name>.yaml become the settings; all others change the run's config.yaml.
     ``switches`` are flags of the script that stand for an override.
     """
     with ending(), claims.Tidied(keeps_log=False) as made:  # evaluate.py compare= may write nothing
@@ -190,23 +190,23 @@ def _work_on_run(
 
 
 def _run_as_rank(task: Callable[..., None], configs: Sequence[DictConfig]) -> None:
-    """Run ``task`` as one of the ranks that Lightning started; the first one writes the log."""
+    """Run ``task`` as one of the ranks that Lightning started; rank 0 writes the log."""
     from run_directory.trust import trusting
 
     held = console.hold()
     console.show_and_log(None)
     for config in configs:
-        check(config)  # imports the libraries, of which some take hold of the terminal
+        check(config)  # imports libraries, some of which change the terminal's logging
     console.quieten(held)
     with ending(configs[-1]), trusting(configs[0].trust):
         task(*configs)
 
 
 def _own(directory: str, key: str, overrides: Sequence[str], config: DictConfig, made: claims.Tidied) -> str:
-    """The directory that this process writes: one that the clock names is claimed here, before anybody else takes it.
+    """The directory that this process writes; one named after the clock is claimed before another process takes it.
 
     Raises:
-        InputError: Several processes were started from outside, and each would claim one.
+        InputError: Several processes were started by torchrun or srun, and each would claim its own.
     """
     if "RUN_ID" in os.environ or any(root_of(line) == key for line in overrides):
         made.expect(Path(directory))
@@ -217,7 +217,7 @@ def _own(directory: str, key: str, overrides: Sequence[str], config: DictConfig,
 
 
 def _own_sweep(overrides: Sequence[str], configs: Sequence[DictConfig], made: claims.Tidied) -> None:
-    """Claim a multirun's own directory, by whose name and their numbers its jobs' directories are called."""
+    """Claim the directory of a multirun; its jobs use numbered directories with that name."""
     for directory in {Path(str(config.run_dir)).parent for config in configs}:
         made.expect(directory)
     if "RUN_ID" not in os.environ and not any(line.startswith("hydra.sweep.") for line in overrides):
@@ -226,6 +226,6 @@ def _own_sweep(overrides: Sequence[str], configs: Sequence[DictConfig], made: cl
 
 @contextlib.contextmanager
 def _held(directory: str | None, key: str) -> Iterator[None]:
-    """The lock of ``directory``, for the one process that writes it."""
+    """Lock ``directory`` if this process writes it."""
     with claims.held(Path(directory), key) if directory is not None and is_first() else contextlib.nullcontext():
         yield

@@ -1,13 +1,13 @@
-"""The arguments of what a ``_target_`` names, with their type hints: read from its source file, or by importing it.
+"""The arguments and type hints of a ``_target_``, read from its source file or by importing it.
 
     written("attacks.geia.GEIA").required        # {"backbone": True, "prefix": True, ..., "label_smoothing": False}
     written("attacks.geia.GEIA").hint("label_smoothing")     # Annotated[float, Field(ge=0, lt=1)]
 
-What a constructor takes as ``**others`` and hands on, to ``super().__init__`` or to another constructor, are the
-arguments of that one.
+Arguments that a constructor takes as ``**others`` and passes to ``super().__init__`` or to another constructor are
+included.
 
-A file is read in milliseconds; what it imports (torch, lightning, transformers) takes seconds. So mistakes are looked
-for in the files first, and what no file tells, such as the class of an argument, is left for :func:`imported`.
+Reading a file takes milliseconds, importing it (torch, lightning, transformers) takes seconds. So mistakes are first
+searched in source files; whatever these cannot tell, such as the class of an argument, is left to :func:`imported`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from typing import Any
 from configuration.locating import locate
 from configuration.source_files import Found, find, imported_module
 
-UNKNOWN: Any = object()  # in the place of a hint that only the import tells
-# Packages that type hints name and that cost little to import.
+UNKNOWN: Any = object()  # a hint that only an import can resolve
+# Packages used in type hints that are cheap to import.
 _LIGHT = {"annotated_types", "collections", "datetime", "enum", "os", "pathlib", "pydantic", "types", "typing"}
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What can be given by name.
+    """The arguments that can be given by name.
 
     Attributes:
-        required: Of each argument, in order, whether it has no default.
-        open_ended: Whether further names are taken (``**kwargs``).
-        hint: The type hint of an argument: ``Any`` where it has none, ``UNKNOWN`` where only the import tells.
+        required: For each argument, in order, whether it has no default.
+        open_ended: Whether any other names are accepted (``**kwargs``).
+        hint: The type hint of an argument: ``Any`` if it has none, ``UNKNOWN`` if only an import can resolve it.
     """
 
     required: Mapping[str, bool]
@@ -46,10 +46,10 @@ class Signature:
 
 
 def imported(target: str) -> Signature | None:
-    """The signature of what ``target`` names; None where it is written in C and does not tell.
+    """The signature of ``target``; None if it is written in C and has no signature.
 
     Raises:
-        InputError: There is no such module or name; names the nearest one.
+        InputError: The module or name does not exist; names the nearest one.
     """
     return _imported(locate(target))
 
@@ -85,7 +85,7 @@ def _imported(called: Callable[..., Any]) -> Signature | None:
 
 
 def written(target: str) -> Signature | None:
-    """The signature as the source file has it, nothing imported; None where no file tells."""
+    """The signature read from the source file without imports; None if no file has it."""
     module, _, name = target.rpartition(".")
     found = find(module, name)
     if found is None:
@@ -103,18 +103,18 @@ def written(target: str) -> Signature | None:
     return Signature(required, open_ended, lambda name: _written_hint(*arguments[name][1:]))
 
 
-# Of each argument: whether it has no default, its annotation, and the module in which that is written.
+# For each argument: whether it has no default, its annotation, and the module that contains the annotation.
 _Arguments = dict[str, tuple[bool, ast.expr | None, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class _HandedOn:
-    """What a constructor gives to another one beside the names that it does not know itself.
+    """Arguments that a constructor passes to another constructor together with its ``**others``.
 
     Attributes:
-        to: Name of the class; None: the base class.
-        positional: How many arguments, by position.
-        names: Of those given by name.
+        to: Name of the other class; None: the base class.
+        positional: Number of positional arguments passed.
+        names: Names of keyword arguments passed.
     """
 
     to: str | None
@@ -122,12 +122,12 @@ class _HandedOn:
     names: frozenset[str]
 
     def left(self, inherited: Iterable[str], own: Iterable[str]) -> list[str]:
-        """The arguments of the other constructor that may be given to this one."""
+        """The arguments of the other constructor that ``**others`` may contain."""
         return [name for name in list(inherited)[self.positional :] if name not in {*self.names, *own}]
 
 
 def _handed_on(constructor: ast.FunctionDef) -> _HandedOn | None:
-    """None for a constructor that hands no unknown names on."""
+    """None for a constructor that does not pass on ``**others``."""
     for call in (node for node in ast.walk(constructor) if isinstance(node, ast.Call)):
         names = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
         to = call.func.id if isinstance(call.func, ast.Name) else None
@@ -148,10 +148,10 @@ def _of_function(found: Found, node: ast.FunctionDef, *, bound: bool) -> _Argume
 
 
 def _of_class(found: Found, node: ast.ClassDef) -> tuple[_Arguments | None, bool]:
-    """What the constructor of a class takes, and whether it takes further names; None where no file tells."""
+    """Arguments of a class's constructor, and whether it accepts others; None if no file has them."""
     methods = {statement.name: statement for statement in node.body if isinstance(statement, ast.FunctionDef)}
     joined = next((s.value for s in node.body if isinstance(s, ast.Assign) and "__signature__" in ast.unparse(s)), None)
-    if isinstance(joined, ast.Call):  # the arguments of several classes side by side, without the first of them
+    if isinstance(joined, ast.Call):  # arguments of several classes joined, each without its first
         of_each = [_of_base(found, each)[0] for each in joined.args]
         return {k: v for each in of_each for k, v in (each or {}).items() if k != "source"}, False
     if "__init__" in methods:
@@ -176,14 +176,14 @@ def _of_class(found: Found, node: ast.ClassDef) -> tuple[_Arguments | None, bool
     chosen = [keyword.arg for keyword in decorator.keywords] if isinstance(decorator, ast.Call) else []
     if "init" in chosen or not all(_is_argument(field) for field in fields):
         return None, False
-    if inherited and not _is_dataclass(found, node.bases[0]):  # whose constructor a dataclass does not take over
+    if inherited and not _is_dataclass(found, node.bases[0]):  # a dataclass does not inherit its constructor
         return None, False
     own = {ast.unparse(f.target): (f.value is None, f.annotation, found.module) for f in fields}
     return inherited | own, open_ended
 
 
 def _is_argument(field: ast.AnnAssign) -> bool:
-    """Whether a dataclass's field is plainly an argument: no class variable, and no ``field(init=False)``."""
+    """Whether a dataclass field is a constructor argument: not a class variable, nor ``field(init=False)``."""
     keywords = [keyword.arg for keyword in field.value.keywords] if isinstance(field.value, ast.Call) else []
     annotation = ast.unparse(field.annotation)
     plain = "ClassVar" not in annotation and "KW_ONLY" not in annotation
@@ -198,7 +198,7 @@ def _is_dataclass(of: Found, base: ast.expr) -> bool:
 
 
 def _found(of: Found, base: ast.expr) -> Found | None:
-    """The statement that defines a base class, ``Generic[T]`` without its brackets."""
+    """The statement that defines a base class; for ``Generic[T]`` the subscript is ignored."""
     name = base.value if isinstance(base, ast.Subscript) else base
     return find(of.module, name.id) if isinstance(name, ast.Name) else None
 
@@ -225,10 +225,10 @@ def _written_hint(annotation: ast.expr | None, module: str) -> Any:
 
 
 def _light_value(module: str, name: str) -> Any:
-    """What ``name`` stands for in ``module``, if that takes no heavy import; None for what the file does not define."""
+    """The value of ``name`` in ``module`` if no heavy import is needed; None if the file does not define it."""
     found = find(module, name)
     if found is None:
-        return None  # a built-in name; one that is none is found out when the hint is evaluated
+        return None  # a built-in name; an invalid one fails when the hint is evaluated
     if isinstance(found.node, ast.Import | ast.ImportFrom):
         return _light_import(found.module, found.node, found.name)
     if found.module.partition(".")[0] in _LIGHT:
@@ -254,17 +254,17 @@ def _light_import(module: str, statement: ast.Import | ast.ImportFrom, name: str
 def _imported_hint(called: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     if parameter.annotation is parameter.empty:
         return Any
-    # The hints of a class are those of its constructor, to be read among the names of the file that defines that.
+    # Hints of a class are those of its constructor, evaluated in the namespace of the file that defines it.
     constructor: Any = called
     if isinstance(called, type):
         constructor = called.__init__  # type: ignore[misc]
     function = inspect.unwrap(constructor)
-    # Imported for type checkers only: the name of the argument is checked, its type is not.
+    # Imported for type checkers only: the argument's name is checked, its type is not.
     return _evaluated(parameter.annotation, getattr(function, "__globals__", {}), Any)
 
 
 def _evaluated(annotation: Any, names: dict[str, Any], otherwise: Any) -> Any:
-    """A type hint among ``names``; ``otherwise`` where it cannot be resolved."""
+    """Evaluate a type hint in the namespace ``names``; ``otherwise`` if it cannot be resolved."""
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
         return typing.get_type_hints(holder, names, include_extras=True)["it"]

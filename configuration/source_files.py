@@ -1,4 +1,4 @@
-"""Reads Python files without running them: what a module defines at its top level, and where an import leads.
+"""Find definitions in Python source files without running them, following imports.
 
 find("attacks.geia", "GEIA")     # the file's module, and the syntax tree of the class
 """
@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-_FARTHEST = 8  # imports that are followed: a package's __init__ passes a name on from a file, which has it from another
+_FARTHEST = 8  # maximum number of imports followed
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Found:
 
 
 def find(module: str, name: str) -> Found | None:
-    """The statement that gives ``module`` its ``name``, imports followed to other files; None where it is not found.
+    """The statement that defines ``name`` in ``module``, following imports; None if it is not found.
 
-    Of the standard library, and of what is not written in Python, the import statement is what is found.
+    For the standard library and modules not written in Python, the import statement itself is returned.
     """
     found: Found | None = None
     for _ in range(_FARTHEST):
@@ -56,11 +56,11 @@ def imported_module(module: str, statement: ast.ImportFrom) -> str:
 
 @functools.cache
 def source_path(module: str) -> Path | None:
-    """The file of a module, found without importing the packages around it; None where there is none in Python."""
+    """The source file of a module, without importing its packages; None if it has no Python source."""
     parts = module.split(".")
     try:
         spec = importlib.util.find_spec(parts[0])
-    except (ImportError, ValueError):  # a module that is running has no specification
+    except (ImportError, ValueError):  # __main__ has no specification
         return None
     for end in range(2, len(parts) + 1):
         if spec is None or spec.submodule_search_locations is None:
@@ -77,7 +77,7 @@ def _is_standard(module: str) -> bool:
 
 @functools.cache
 def _definitions(module: str) -> dict[str, ast.stmt]:
-    """The names of a module with the last statement that gives them; what stands under an ``if`` is left out."""
+    """The names defined in a module with their last statements; definitions under an ``if`` are ignored."""
     path = source_path(module)
     if path is None:
         return {}

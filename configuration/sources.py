@@ -1,4 +1,4 @@
-"""Where configurations come from: configs/, and directories that ``hydra.searchpath`` adds."""
+"""The sources of configurations: configs/, and directories added by ``hydra.searchpath``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 SEARCH_PATH = "hydra.searchpath"
-_MEASURED = "${precision:"  # imports torch, and times two products
+_MEASURED = "${precision:"  # imports torch and times two matrix products
 
 
 @contextmanager
 def application() -> Iterator[Any]:
-    """Hydra for configs/, as its own ``main`` sets it up: run, multirun, show_cfg; an outer one stays as it was."""
+    """Initialise Hydra for configs/ as ``hydra.main`` does; an outer initialisation is restored afterwards."""
     config, outer = HydraConfig.instance().cfg, GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
@@ -35,14 +35,14 @@ def application() -> Iterator[Any]:
 
 @contextmanager
 def loading() -> Iterator[ConfigLoader]:
-    """Hydra's loader for configs/."""
+    """Hydra's config loader for configs/."""
     with application():
         yield GlobalHydra.instance().config_loader()
 
 
 @functools.cache
 def options(group: str, search: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Options of a group; none where there is no such group. ``search`` holds overrides of ``hydra.searchpath``."""
+    """Options of a group; empty for an unknown group. ``search`` holds overrides of ``hydra.searchpath``."""
     if "." in group or "[" in group:
         return ()
     with loading() as loader:
@@ -51,35 +51,35 @@ def options(group: str, search: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 @functools.cache
 def root_keys(config_name: str, search: tuple[str, ...] = ()) -> frozenset[str]:
-    """The keys at the root of a configuration that is composed without overrides: those that the scripts know."""
+    """Root keys of a configuration composed without overrides: those that the scripts know."""
     with loading() as loader:
         composed = loader.load_configuration(config_name, list(search), RunMode.RUN, from_shell=False)
         return frozenset(str(key) for key in composed)
 
 
 def own_names(config_name: str) -> list[str]:
-    """The keys of a root configuration, and the groups that it chooses from."""
+    """The keys of a root configuration, and the groups in its defaults list."""
     content = OmegaConf.load(CONFIGS / f"{config_name}.yaml")
     chosen = [entry for entry in content.defaults if isinstance(entry, DictConfig)] if "defaults" in content else []
     return [str(key) for key in content] + [str(next(iter(entry))).split()[-1] for entry in chosen]
 
 
 def groups() -> dict[str, tuple[str, ...]]:
-    """The groups that train.yaml chooses from, in its order, and their options."""
+    """The groups in the defaults list of train.yaml, in order, with their options."""
     entries = OmegaConf.load(CONFIGS / "train.yaml").defaults
     names = [str(next(iter(entry))).split()[-1] for entry in entries if isinstance(entry, DictConfig)]
     return {name: options(name) for name in names}
 
 
 def parts() -> dict[str, tuple[str, ...]]:
-    """The groups within those groups, such as ``attack/decoding``, and their options."""
+    """The groups inside those groups, such as ``attack/decoding``, with their options."""
     folders = (folder for name in groups() for folder in sorted((CONFIGS / name).iterdir()) if folder.is_dir())
     names = [folder.relative_to(CONFIGS).as_posix() for folder in folders]
     return {name: options(name) for name in names}
 
 
 def is_measured(node: DictConfig | ListConfig, name: str | int) -> bool:
-    """Whether what stands at ``name`` takes a measurement of this machine, which waits until the rest is right."""
+    """Whether the value at ``name`` needs a measurement of this machine, which is postponed until all else is valid."""
     if not OmegaConf.is_interpolation(node, name):
         return False
     return _MEASURED in str(OmegaConf.to_container(node, resolve=False)[name])  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""Overrides that were written with spaces around ``=``, which a shell makes several words of.
+"""Overrides written with spaces around ``=``, which the shell splits into several words.
 
 joined(["attack=geia", "seed", "=", "3"])     # ["attack=geia"], ["seed = 3: write seed=3, without spaces"]
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def joined(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words that stand for themselves, and a message for each override that spaces have cut."""
+    """The complete words, and a message for each override that was split."""
     kept: list[str] = []
     errors: list[str] = []
     place = 0
@@ -26,7 +26,7 @@ def joined(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _cut(words: Sequence[str]) -> int:
-    """How many of the first words are one override; 0 where the first stands for itself."""
+    """How many of the first words form one override; 0 if the first word is complete."""
     first, second = words[0], words[1] if len(words) > 1 else ""
     if re.match(r"[+~]*[\w./@\[\]]+ +=", first):  # quoted: one word with a space in it
         return 1

@@ -1,4 +1,4 @@
-"""What is wrong with the trainer's settings, beyond the types of its arguments.
+"""Checks of the trainer's settings that type hints cannot express.
 
 trainer.max_time=10m: write days:hours:minutes:seconds, here 00:00:10:00
 trainer.accelerator=gpu: torch 2.13.0+cpu finds no GPU on this machine; give trainer.accelerator=auto or cpu
@@ -13,13 +13,13 @@ from typing import Any
 
 from errors import did_you_mean
 
-CHECKED = "trainer.max_time"  # whose type is checked here, too
+CHECKED = "trainer.max_time"  # its type is checked here, too
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _FORM = re.compile(r"\d+:\d\d:\d\d:\d\d")
 
 
 def limit_errors(trainer: Any) -> Iterator[str]:
-    """Whether ``max_time`` is a duration, and whether anything ends the training, so that its learning rate falls."""
+    """Check that ``max_time`` is a duration, and that some limit ends training, for the learning rate schedule."""
     if not isinstance(trainer, Mapping):
         return
     limit = trainer.get("max_time")
@@ -35,7 +35,7 @@ def limit_errors(trainer: Any) -> Iterator[str]:
 
 
 def device_errors(trainer: Mapping[str, Any]) -> Iterator[str]:
-    """Whether this machine has the devices that are asked for; imports Lightning."""
+    """Check that this machine has the requested devices; imports Lightning."""
     from lightning.pytorch.accelerators import AcceleratorRegistry, CUDAAccelerator, MPSAccelerator
 
     asked, devices = trainer.get("accelerator", "auto"), trainer.get("devices", "auto")
@@ -66,7 +66,7 @@ def _missing(accelerator: str) -> str:
 
 
 def _is_duration(limit: Any) -> bool:
-    """Whether Lightning takes it: a text, or the arguments of ``datetime.timedelta``."""
+    """Whether Lightning accepts it: a text, or the arguments of ``datetime.timedelta``."""
     if isinstance(limit, Mapping):
         try:
             return timedelta(**{str(name): value for name, value in limit.items()}) > timedelta()
@@ -76,7 +76,7 @@ def _is_duration(limit: Any) -> bool:
 
 
 def _meant(limit: Any) -> str:
-    """What was probably meant by 10m or 1h30m, or else an example."""
+    """The probable meaning of 10m or 1h30m, or else an example."""
     parts = re.findall(r"(\d+)\s*([dhms])[a-z]*", str(limit).lower())
     if not parts or re.sub(r"[\da-z\s]", "", str(limit).lower()):
         return "such as 00:00:10:00 for ten minutes, or null for no limit"
