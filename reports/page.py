@@ -104,6 +104,7 @@ def _heading(results: Results) -> str:
 
 def _facts(results: Results) -> list[tuple[str, str]]:
     named = [(group, results.choice(group)) for group in ("attack", "embedder", "datamodule", "defense", "trainer")]
+    named.insert(1, ("refine", ", ".join(results.refiners) or None))
     seed = results.config.get("seed")
     named.append(("seed", None if seed is None else str(seed)))
     return [("data" if name == "datamodule" else name, value) for name, value in named if value is not None]

@@ -123,6 +123,13 @@ class Results:
         """Whether the attack predicts texts, not sets of words: BLEU means nothing for a set."""
         return all(one.row.kind == "sequence" for one in self.recovered)
 
+    @property
+    def refiners(self) -> list[str]:
+        """The names of the attack's refiners, in order."""
+        attack = self.config.get("attack")
+        refine = attack.get("refine") if isinstance(attack, dict) else None
+        return [str(name) for name in refine] if isinstance(refine, dict) else []
+
     def choice(self, group: str) -> str | None:
         """The name that was chosen in a config group, such as ``geia`` for ``attack``; None where it is not known."""
         name = chosen(self.config, group)

@@ -198,6 +198,15 @@ def test_a_baseline_without_vectors_read_none(tmp_path: Path) -> None:
     assert "guessed from “call”" in page
 
 
+@pytest.mark.parametrize(
+    ("attack", "shown"),
+    [("{refine: {rerank: {proposals: 4}, lexicon: {}}}", True), ("{refine: {}}", False), ("{}", False), ("3", False)],
+)
+def test_the_head_names_the_refiners(tmp_path: Path, attack: str, shown: bool) -> None:
+    source = write_report(make_run(tmp_path, config=f"{CONFIG}attack: {attack}\n")).read_text(encoding="utf-8")
+    assert ("<span>refine</span> rerank, lexicon" in source) is shown
+
+
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
     rows = [row(0, f"{HOSTILE} name", f"name {HOSTILE}", spans=[[0, 8, HOSTILE]])]
     config = f"name: {json.dumps(HOSTILE)}\nseed: {json.dumps(HOSTILE)}\nchoices: {{attack: {json.dumps(HOSTILE)}}}\n"
