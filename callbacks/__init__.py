@@ -1,1 +1,1 @@
-"""Lightning callbacks and loggers: what is written, shown and scored around training and evaluation."""
+"""Lightning callbacks and loggers for training and testing."""

@@ -1,10 +1,10 @@
-"""What the training text has to do with a result: how alike both texts are, and how frequency decides what comes back.
+"""How the training text relates to a result: similarity of both corpora, and recovery of words by their frequency.
 
     analyses.json   {"training_texts": 17000, "corpus_similarity": 0.93, "similarity_texts": [17000, 2000],
                      "embedded_words": 9.7,
                      "word_frequency": [{"from": 0, "to": 0, "words": 12, "occurrences": 14, "recovered": 1}, ...]}
 
-Beside metrics.json; the report draws the last, and compare.py the others over several runs and test sets.
+Written beside metrics.json. The report shows the word frequencies; compare.py compares the other values over runs.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from reports.numbers import evenly
 from reports.results import Row, read_rows
 from run_directory import layout
 
-SIMILARITY_TEXTS = 20_000  # read of each corpus, evenly: a million 4-grams settle which 5,000 are common, in seconds
+SIMILARITY_TEXTS = 20_000  # sampled evenly from each corpus: a million 4-grams settle the 5,000 most common ones
 
 
 class Analyses(Callback):
     """Writes analyses.json when a test ends, from predictions.jsonl.
 
     Args:
-        directory: Where predictions.jsonl lies.
-        training: The data module whose training text the attack knew.
+        directory: Directory that contains predictions.jsonl.
+        training: Data module of the attack's training text.
     """
 
     def __init__(self, directory: Path, training: InversionDataModule) -> None:
         self.directory, self.training = directory, training
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Rank 0 counts."""
+        """Count on rank 0."""
         assert isinstance(pl_module, Attack)
         if not trainer.is_global_zero:
             return
         texts = self.training.examples("train").texts
-        if not texts:  # of data for attacks that only search
+        if not texts:  # data for attacks that only search has no training text
             return
         rows = read_rows(self.directory / layout.PREDICTIONS)
         known, attacked = (evenly(some, SIMILARITY_TEXTS) for some in (texts, [row.reference for row in rows]))
@@ -60,20 +60,20 @@ class Analyses(Callback):
 
 
 def embedded_words(texts: Iterable[str]) -> float:
-    """Mean number of words of the texts whose vectors were attacked; more than the references', where these were
-    lengthened before they were embedded (llm_attackers_zhu2024, section 2.3 and figure 4)."""
+    """Mean number of words of the embedded texts. It exceeds that of the references if texts were lengthened before
+    embedding (llm_attackers_zhu2024, section 2.3 and figure 4)."""
     return fmean(len(words(text)) for text in texts)
 
 
 def word_frequency(training: Iterable[str], rows: Sequence[Row]) -> list[dict[str, int]]:
-    """Occurrences of words in the references, and how many of them came back, by the word's count in the training text.
+    """Occurrences of words in the references and how many were recovered, by the word's count in the training text.
 
-    vec2text_morris2023, figure 6. A word of the reference is recovered as often as the prediction has it too, so that
-    over all bins the share of recovered occurrences is the micro recall of words.
+    vec2text_morris2023, figure 6. Each occurrence of a word in the prediction recovers one occurrence in the reference,
+    so that the share of recovered occurrences over all bins is the micro recall of words.
 
     Returns:
-        Bins in rising order, those without an occurrence left out: ``from`` and ``to`` (both included) are counts in
-        the training text, 0 and then half decades; ``words`` counts different ones.
+        Non-empty bins in ascending order: ``from`` and ``to`` (both included) are counts in the training text, 0 and
+            then half decades; ``words`` is the number of distinct words.
     """
     counts: Counter[str] = Counter()
     for text in training:

@@ -1,10 +1,10 @@
-"""The attribute attack on a scored run: which value of an attribute the recovered texts disclose.
+"""The attribute inference attack: which value of an attribute the recovered texts disclose.
 
     python train.py experiment=attributes datamodule.path=bios.jsonl 'datamodule.attributes=[birthPlace,birthDate]'
 
-Each value that the data knows is embedded, and the nearest to a text is the guess (Zhu et al. 2023, sections 2.3 and
-4.3). Three guesses a text: from the recovered text, from the attacked vector itself, and from the original text, which
-bounds what any attack could give. ``attributes.jsonl`` keeps them:
+Each known value is embedded, and the one nearest to a text is the guess (Zhu et al. 2023, sections 2.3 and 4.3). There
+are three guesses per text: from the recovered text, from the attacked vector, and from the original text, which is an
+upper bound for any attack. They are written to ``attributes.jsonl``:
 
     {"index": 3, "attribute": "birthPlace", "value": "Dallas", "reconstructed": "Dallas", "target": "Texas", ...}
 """
@@ -39,22 +39,22 @@ GUESSES = "attributes.jsonl"
 
 
 class AttributeAttack(Testing):
-    """Adds metrics ``attribute/<name>/...`` to metrics.json for each of ``datamodule.attributes``; stands after
+    """Adds metrics ``attribute/<name>/...`` to metrics.json for each of ``datamodule.attributes``; must come after
     Predictions in the list of callbacks.
 
-    For each of reconstructed, target and original: ``_top1``, ``_top<k>``, ``_macro`` (mean of the accuracies of the
-    single values) and ``_standard_error`` (of top1), in percent; ``target_`` is null where a defense changes the
-    dimension. Beside them ``texts``, ``skipped`` (without a value), ``values`` (true ones among the texts),
-    ``candidates`` and ``majority`` (percent).
+    For each source (reconstructed, target and original): ``_top1``, ``_top<k>``, ``_macro`` (mean of the accuracies of
+    the single values) and ``_standard_error`` (of top1), in percent. ``target_`` metrics are null if a defense changes
+    the dimension. Also ``texts``, ``skipped`` (texts without a value), ``values`` (distinct true values in the texts),
+    ``candidates`` (values to choose from) and ``majority`` (share of the most frequent value, percent).
 
     Args:
-        template: How a value is written before it is embedded, with ``{value}`` in it; or one for each attribute, the
-            others are written bare.
-        k: Values that may be named for the metric ``_top<k>``.
-        candidates: Choose among the values of all splits (``data``) or of the test texts alone (``test``).
-        embedder: Compare texts and values by the attacked embedder (``target``), or by that of scoring/second_embedder
-            (``second``), for an attacker who may not ask the other for short texts. The attacked vectors are always
-            compared with values in their own space.
+        template: How a value is written before it is embedded, containing ``{value}``; or a mapping from attribute to
+            template, where values of other attributes are embedded as they are.
+        k: Number of nearest values considered for ``_top<k>``.
+        candidates: Choose among the values in all splits (``data``) or only among those of the test texts (``test``).
+        embedder: Compare texts and values in the space of the attacked embedder (``target``) or of
+            scoring/second_embedder (``second``), for an attacker who cannot query the attacked embedder for short
+            texts. Attacked vectors are always compared with values in their own space.
         cache_dir: Where the vectors of the second embedder are cached.
 
     Raises:
@@ -78,10 +78,10 @@ class AttributeAttack(Testing):
         self.embedder, self.cache_dir = embedder, Path(cache_dir).expanduser()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Hold the settings against the attributes that are to be predicted, before training.
+        """Check the settings against the data's attributes, before training.
 
         Raises:
-            InputError: A template for another attribute; no second embedder where one is asked for.
+            InputError: A template for an unknown attribute, or ``embedder=second`` without a second embedder.
         """
         assert isinstance(pl_module, Attack)
         known = pl_module.data.attributes
@@ -99,7 +99,7 @@ class AttributeAttack(Testing):
                 )
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Rank 0 guesses the attributes of the predictions that were just scored."""
+        """Infer the attributes of the predictions on rank 0, after they were scored."""
         assert isinstance(pl_module, Attack)
         data = pl_module.data
         if not trainer.is_global_zero or not data.attributes:
@@ -129,7 +129,7 @@ class AttributeAttack(Testing):
     ) -> Values:
         test, key = data.examples("test"), f"{PREFIX}{name}"
         labelled = [index for index in sorted(predicted) if name in test[index].attributes]
-        if not labelled:  # a part of the test texts was predicted, none of them with a value
+        if not labelled:  # a subset of the test texts was predicted, and none has a value
             return {f"{key}/texts": 0, f"{key}/skipped": len(predicted)}
         splits = SPLITS if self.candidates == "data" else ("test",)
         values = sorted({value for split in splits for value in values_of(data.examples(split), name)})
@@ -178,13 +178,13 @@ class AttributeAttack(Testing):
 
 
 def _scored(trainer: Trainer) -> Predictions:
-    """The callback that scores the predictions."""
+    """The Predictions callback of the trainer."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return next(callback for callback in callbacks if isinstance(callback, Predictions))
 
 
 def values_of(examples: Sequence[Example], name: str) -> set[str]:
-    """The values of an attribute in some examples."""
+    """The values of an attribute in ``examples``."""
     return {example.attributes[name] for example in examples if name in example.attributes}
 
 

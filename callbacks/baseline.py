@@ -1,4 +1,4 @@
-"""The nearest-neighbour baseline on the same test examples, written to baseline.json beside a run's own metrics."""
+"""The nearest-neighbour baseline on the same test examples, written to baseline.json beside metrics.json."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class NearestNeighborBaseline(Callback):
 
     Args:
         directory: Where baseline.json is written.
-        embedder: The black box behind its cache.
-        training: The data module whose training text the attack knew.
-        models: What scoring asks besides.
+        embedder: The embedder with its cache.
+        training: Data module of the attack's training text.
+        models: Additional models for scoring.
     """
 
     def __init__(
@@ -37,17 +37,17 @@ class NearestNeighborBaseline(Callback):
         self.directory, self.embedder, self.training, self.models = directory, embedder, training, models
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Rank 0 scores the baseline."""
+        """Score the baseline on rank 0."""
         if not trainer.is_global_zero:
             return
         assert isinstance(pl_module, Attack)
         started = time.perf_counter()
         datamodule = pl_module.data
         known = self.training.examples("train")
-        if not known:  # of data for attacks that only search
+        if not known:  # data for attacks that only search has no training text
             return
         queries = [example.query for example in known]
-        self.embedder.fill(queries, "training")  # where another cache is used than in training
+        self.embedder.fill(queries, "training")  # needed if the cache is not the one used in training
         view = self.embedder.view(queries)
         blocks = (self._known(view, begin) for begin in range(0, len(known), BLOCK))
         rows = nearest(datamodule.vectors("test", range(len(datamodule.examples("test")))), blocks)
@@ -63,7 +63,7 @@ class NearestNeighborBaseline(Callback):
         )
 
     def _known(self, view: CachedVectors, begin: int) -> Tensor:
-        """A block of training vectors as the attacker knows them: defended where it is adaptive."""
+        """A block of training vectors as the attacker has them: defended for an adaptive attacker."""
         vectors = view[begin : begin + BLOCK]
         if not self.training.adaptive:
             return vectors

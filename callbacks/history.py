@@ -1,4 +1,4 @@
-"""The training curve of a run in history.jsonl, whatever logger is chosen; the report draws it.
+"""The training curve of a run in history.jsonl, independent of the logger; the report shows it.
 
 {"step": 120, "epoch": 1, "seconds": 14.2, "train_loss": 3.1, "val_loss": null, "learning_rate": 0.01}
 """
@@ -25,7 +25,7 @@ _LARGEST = 1e300
 class History(Callback):
     """Appends a line every ``every_n_steps`` steps and after each validation.
 
-    Lightning's CSVLogger is no substitute: it deletes its file when a run is resumed, knows no time, and is not there
+    Lightning's CSVLogger cannot replace it: it deletes its file when a run is resumed, records no time, and is off
     with ``logger=wandb``. The seconds are those of training, earlier sessions of a resumed run included.
     """
 
@@ -51,7 +51,7 @@ class History(Callback):
         if loss is not None:
             self.total, self.count = self.total + loss.item(), self.count + 1
         step = trainer.global_step
-        # With accumulated gradients several batches share a step, and the first ones come before any.
+        # with gradient accumulation, several batches share a step
         if step % self.every_n_steps == 0 and step > self.written and self.count:
             self._append(trainer, train_loss=self.total / self.count)
             self.total, self.count = 0.0, 0
@@ -64,11 +64,11 @@ class History(Callback):
             self._append(trainer, val_loss=loss.item())
 
     def state_dict(self) -> dict[str, Any]:
-        """The seconds so far."""
+        """Training seconds so far."""
         return {"seconds": self._seconds()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Seconds of earlier sessions."""
+        """Restore the seconds of earlier sessions."""
         seconds = state_dict.get("seconds")
         self.before = float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 1e12 else 0.0
 
@@ -103,5 +103,5 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _finite(value: object) -> float | None:
-    """A number that JSON can hold, else None: the loss of a training that diverges is NaN."""
+    """A number that JSON can hold, else None: the loss of a diverged training is NaN."""
     return value if type(value) in (int, float) and -_LARGEST < value < _LARGEST else None  # type: ignore[operator, return-value]

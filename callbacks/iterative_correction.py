@@ -1,18 +1,18 @@
-"""The whole curve of iterative correction in one test: steps times beam widths.
+"""Scores of iterative correction for all steps and beam widths in one test.
 
     python evaluate.py run=<dir> callbacks=iterative_correction
     python train.py attack=vec2text attack.corrector_run=<dir> callbacks=iterative_correction
 
-A search of fifty steps passes through all shorter ones, so each width is searched once (Morris et al. 2023, table 1 and
-section 3.2; Chen et al. 2024, appendix C). Two files beside metrics.json:
+A search of fifty steps includes all shorter ones, so each beam width is searched once (Morris et al. 2023, table 1 and
+section 3.2; Chen et al. 2024, appendix C). Two files are written beside metrics.json:
 
     corrections.json    {"steps": [0, 1, 2], "beams": [1, 4], "examples": 500,
                          "table": [{"beams": 1, "step": 0, "bleu": 61.2, "exact_match": 40.1, "queries": 1, ...}, ...]}
     corrections.jsonl   {"index": 3, "beams": 4, "reference": "my name is ada .",
                          "rounds": [{"step": 0, "text": "my name is bob .", "cosine": 0.71, "queries": 1, ...}, ...]}
 
-A line of the second has the steps asked for, and those at which the text changed. Where a limit of the embedder cut the
-search short, rounds say "partial": true, rows of the table count them, and the first file has the reason.
+Each line of corrections.jsonl has the requested steps, and those at which the text changed. If a query limit cut the
+search short, its rounds say "partial": true, rows of the table count them, and corrections.json has the reason.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from models.predictions import Targets
 from ranks import of_every_rank
 from run_directory import layout
 
-FIGURES = ("bleu", "token_f1", "exact_match", "cosine", "queries", "seconds")
-Line = dict[str, Any]  # of corrections.jsonl
+METRICS = ("bleu", "token_f1", "exact_match", "cosine", "queries", "seconds")
+Line = dict[str, Any]  # a line of corrections.jsonl
 
 
 @runtime_checkable
 class Corrects(Protocol):
-    """An attack that guesses a text and corrects it."""
+    """An attack that guesses a text and then corrects it."""
 
     def correct(
         self, targets: Targets, oracle: CachedEmbedder | None, *, steps: int, beams: int
@@ -60,16 +60,16 @@ class Corrects(Protocol):
 
 
 class IterativeCorrection(Testing):
-    """Corrects every test target as far as the longest search asked for, once a width, and scores all asked steps.
+    """Corrects every test target once per beam width, for the largest number of steps, and scores all requested steps.
 
-    Its queries are counted a target, in the table; ``queries`` of metrics.json are those of the attack's own setting.
+    The table counts these queries per target; ``queries`` of metrics.json are those of the attack's own settings.
 
     Args:
-        steps: Correction steps, rising; 0 is the initial hypothesis.
-        beams: Widths of the sequence beam, rising; 1 is greedy correction.
+        steps: Correction steps in ascending order; 0 is the initial hypothesis.
+        beams: Widths of the sequence beam in ascending order; 1 is greedy correction.
 
     Raises:
-        ValueError: Steps or beams that do not rise.
+        ValueError: Steps or beams are not in ascending order.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class IterativeCorrection(Testing):
         self.limit: str | None = None
 
     def check(self, attack: Attack) -> None:
-        """Whether the attack corrects.
+        """Check that the attack can correct texts.
 
         Raises:
-            InputError: It does not.
+            InputError: It cannot.
         """
         if not isinstance(attack, Corrects):
             raise InputError(
@@ -97,14 +97,14 @@ class IterativeCorrection(Testing):
             )
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget an earlier test."""
+        """Clear the results of an earlier test."""
         self.lines, self.limit = {}, None
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
-        """Correct the batch with each width, unless that was done before a kill."""
+        """Correct the batch with each beam width, unless the test batch cache has the result."""
         assert isinstance(pl_module, Attack)
         for beams in self.beams:
             work = partial(self._correct, pl_module, batch, beams)
@@ -150,18 +150,18 @@ class IterativeCorrection(Testing):
 
     def _log(self, trainer: Trainer, table: Sequence[Line]) -> None:
         for logger in trainer.loggers:
-            if isinstance(logger, WandbLogger):  # else its curves would run over the steps of training
+            if isinstance(logger, WandbLogger):  # otherwise the x axis would be the training step
                 logger.experiment.define_metric("correction/*", step_metric="correction/step")
             for step in self.steps:
                 rows = [row for row in table if row["step"] == step]
-                figures = {f"correction/beams_{row['beams']}/{name}": row[name] for row in rows for name in FIGURES}
-                known = {name: value for name, value in figures.items() if value is not None}
+                values = {f"correction/beams_{row['beams']}/{name}": row[name] for row in rows for name in METRICS}
+                known = {name: value for name, value in values.items() if value is not None}
                 logger.log_metrics({**known, "correction/step": step}, step=step)
             logger.save()
 
 
 class _Round(BaseModel):
-    """A round as ``kept`` gives it."""
+    """A round as returned by ``kept``."""
 
     step: NonNegativeInt
     text: str
@@ -172,7 +172,7 @@ class _Round(BaseModel):
 
 
 class _Line(BaseModel):
-    """A target as ``_correct`` gives it."""
+    """A target as returned by ``_correct``."""
 
     index: int
     rounds: Annotated[list[_Round], Field(min_length=1)]
@@ -182,7 +182,7 @@ _LINES = TypeAdapter(list[_Line])
 
 
 def _are_lines(index: list[int], value: list[Any]) -> bool:
-    """Whether JSON is what ``_correct`` gives of the targets ``index``: the file may be somebody else's."""
+    """Whether JSON from a file, which may be untrusted, has the form that ``_correct`` returns for ``index``."""
     try:
         lines = _LINES.validate_python(value)
     except ValidationError:
@@ -191,7 +191,7 @@ def _are_lines(index: list[int], value: list[Any]) -> bool:
 
 
 def kept(rounds: Sequence[Round], steps: Sequence[int]) -> list[Line]:
-    """The rounds of one target (the first is step 0) that were asked for, and those that changed its text."""
+    """The rounds of one target (the first is step 0) that were requested or changed the text."""
     return [
         {"step": step, **{name: value for name, value in asdict(one).items() if name != "partial" or value}}
         for step, one in enumerate(rounds)
@@ -200,16 +200,16 @@ def kept(rounds: Sequence[Round], steps: Sequence[int]) -> list[Line]:
 
 
 def table_of(lines: Iterable[Line], steps: Sequence[int]) -> list[Line]:
-    """A row for each width and step: BLEU, token F1 and exact match of all texts, and means of the rest.
+    """One row per beam width and step: corpus BLEU, token F1, exact match, and means of the other values.
 
     Args:
-        lines: Of corrections.jsonl; each has all of ``steps``.
-        steps: Those that the table shows.
+        lines: Lines of corrections.jsonl; each has all of ``steps``.
+        steps: The steps of the table.
 
     Returns:
-        Rows of ``beams``, ``step`` and FIGURES; percentages and BLEU are 0 to 100, ``queries`` are distinct texts and
-        ``seconds`` the time, both a target. ``partial`` is the number of texts whose search was cut short, where there
-        are any; ``cosine`` is None where one of them has none.
+        Rows of ``beams``, ``step`` and METRICS. Percentages and BLEU are 0 to 100; ``queries`` (distinct texts) and
+        ``seconds`` are per target. ``partial`` is the number of texts whose search was cut short, if there are any;
+        ``cosine`` is None if a text has none.
     """
     groups: dict[tuple[int, int], list[tuple[tuple[str, str], Line]]] = {}
     for line in lines:
@@ -217,7 +217,7 @@ def table_of(lines: Iterable[Line], steps: Sequence[int]) -> list[Line]:
             if one["step"] in steps:
                 pair = line["reference"], one["text"]
                 groups.setdefault((line["beams"], one["step"]), []).append((pair, one))
-    # Most texts stand over many steps, so each distinct pair is scored once.
+    # A text often stays the same over many steps, so each distinct pair is scored once.
     pairs = dict.fromkeys(pair for members in groups.values() for pair, _ in members)
     place = {pair: number for number, pair in enumerate(pairs)}
     metrics = (bleu(), TokenOverlap("f1"), ExactMatch())
@@ -242,6 +242,6 @@ def table_of(lines: Iterable[Line], steps: Sequence[int]) -> list[Line]:
 
 
 def _mean(values: Iterable[float]) -> float:
-    """Rounded once, so that it does not depend on the order."""
+    """The mean with a single rounding, so that it does not depend on the order."""
     known = list(values)
     return math.fsum(known) / len(known)

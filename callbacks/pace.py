@@ -1,4 +1,4 @@
-"""How fast a long run goes and when it will end: a bar on a terminal, and lines in the log.
+"""Speed and remaining time of a long run: a progress bar on a terminal, and lines in the log.
 
 training: 46 %, step 840 of 1,800 (epoch 3), 812 texts a second, loss 2.314, about 1 min 15 s left, 3.1 GB of GPU memory
 testing: 19 %, 96 of 500 batches, 41 texts a second, about 12 min 05 s left
@@ -24,14 +24,14 @@ log = logging.getLogger("train")
 
 
 class TerminalBar(TQDMProgressBar):
-    """Lightning's bar where there is a terminal: one over all planned steps instead of one an epoch, one for the test.
+    """Lightning's progress bar on a terminal: one over all planned steps instead of one an epoch, and one for the test.
 
-    In a file it would be thousands of lines. Validation has no bar of its own. Lightning's own bars know epochs alone,
-    so they cannot say when a training of so many steps or minutes will end.
+    It is not shown if the output is a file. Validation has no bar of its own. Lightning's bars only know epochs, so
+    they cannot estimate the end of a training that is limited in steps or minutes.
 
     Args:
-        refresh_rate: Test batches between two drawings.
-        seconds: Between two drawings in training.
+        refresh_rate: Test batches between two updates.
+        seconds: Seconds between two updates in training.
     """
 
     def __init__(self, refresh_rate: NonNegativeInt = 1, seconds: PositiveFloat = 0.5) -> None:
@@ -42,19 +42,19 @@ class TerminalBar(TQDMProgressBar):
             self.disable()
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
-        """Begin at the step of the checkpoint: the steps before it were not taken at today's rate."""
+        """Start at the step of the checkpoint, so that earlier steps do not count for the rate."""
         super().on_train_start(trainer, *_)
         bar = self.train_progress_bar
         bar.unit, bar.total, bar.initial = " steps", planned_steps(trainer), trainer.global_step
         self._draw(trainer, "training")
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Keep the bar of the epochs before."""
+        """Keep the bar of the previous epochs."""
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Move the bar to the present step."""
+        """Move the bar to the current step."""
         if self.is_enabled and time.monotonic() - self.drawn >= self.seconds:
             self._draw(trainer, "training")
 
@@ -62,22 +62,22 @@ class TerminalBar(TQDMProgressBar):
         """Keep the bar for the next epoch."""
 
     def on_train_end(self, trainer: Trainer, *_: Any) -> None:
-        """Leave the bar where training ended."""
+        """Leave the bar at the step where training ended."""
         self._draw(trainer, "trained")
         super().on_train_end(trainer, *_)
 
     def init_validation_tqdm(self) -> Tqdm:
-        """None within training, whose bar says what is done."""
+        """Return no bar of its own for validation during training."""
         return Tqdm(disable=True) if self.trainer.state.fn == "fit" else super().init_validation_tqdm()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say so in the bar of training."""
+        """Show in the training bar that validation runs."""
         super().on_validation_start(trainer, pl_module)
         if trainer.state.fn == "fit":
             self._draw(trainer, "validating")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show the new loss."""
+        """Show the validation loss."""
         super().on_validation_end(trainer, pl_module)
         if trainer.state.fn == "fit":
             self._draw(trainer, "training")
@@ -94,11 +94,11 @@ class TerminalBar(TQDMProgressBar):
         self.test_progress_bar.set_description("testing")
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Close the bar before the texts are scored, which may have bars of its own."""
+        """Close the bar before scoring, which may show bars of its own."""
         self.test_progress_bar.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave the line of the bar, for a message."""
+        """End the line of the bar, so that a message starts on a new line."""
         for bar in (self._train_progress_bar, self._test_progress_bar):
             if bar is not None:
                 bar.close()
@@ -113,18 +113,18 @@ class TerminalBar(TQDMProgressBar):
             self.drawn = time.monotonic()
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        """The losses, without the number that loggers give a run."""
+        """The losses, without the version number of loggers."""
         return {name: value for name, value in super().get_metrics(trainer, pl_module).items() if name != "v_num"}
 
 
 class Pace(Callback):
-    """Logs the pace of training and testing: after ``first_seconds``, then less and less often: each ``every_seconds``.
+    """Logs the speed of training and testing after ``first_seconds``, then at intervals growing to ``every_seconds``.
 
-    Lightning's ThroughputMonitor sends rates to loggers, of training batches of one size, and estimates no time left.
+    Lightning's ThroughputMonitor sends rates of equally sized training batches to loggers, without a remaining time.
 
-    The time left is what the past pace makes of the work to come: of the steps, epochs or minutes that end a training,
-    whichever comes first, and of the batches of a test, whose texts come in no order of length. Batches that a killed
-    test had finished count as done, not as fast.
+    The remaining time extrapolates the past speed to the remaining steps, epochs or minutes, whichever limit comes
+    first, or to the remaining test batches, whose texts are not ordered by length. Batches that a killed test had
+    finished count as done, but not for the speed.
     """
 
     def __init__(self, every_seconds: PositiveFloat = 60.0, first_seconds: PositiveFloat = 5.0) -> None:
@@ -142,7 +142,7 @@ class Pace(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Say how training goes, when it is time."""
+        """Log the speed of training when it is due."""
         self.texts += len(batch["index"]) * trainer.world_size
         elapsed = time.monotonic() - self.began
         if not self._is_time():
@@ -161,16 +161,16 @@ class Pace(Callback):
     def on_test_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Take the time."""
+        """Record the start time of the batch."""
         self.batch_began = time.monotonic()
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
-        """Say how testing goes, when it is time."""
+        """Log the speed of testing when it is due."""
         took = time.monotonic() - self.batch_began
-        if took >= 0.5 * outputs["seconds"]:  # else it was finished in an earlier session
+        if took >= 0.5 * outputs["seconds"]:  # otherwise the batch came from the test batch cache
             self.worked, self.spent = self.worked + 1, self.spent + took
             self.texts += len(batch["index"]) * trainer.world_size
         if not self._is_time() or not self.worked:
@@ -193,7 +193,7 @@ class Pace(Callback):
         return True
 
     def _training_left(self, trainer: Trainer, elapsed: float) -> float | None:
-        """Seconds until the first limit is reached; None without one."""
+        """Seconds until the first limit is reached; None without a limit."""
         taken, steps, clock = trainer.global_step - self.steps_before, planned_steps(trainer), timer(trainer)
         left = []
         if steps is not None and taken:
@@ -206,7 +206,7 @@ class Pace(Callback):
 def _say(
     trainer: Trainer, what: str, progress: float, done: str, rate: str, left: float | None, device: torch.device
 ) -> None:
-    """Log a line on rank 0; on a terminal with a bar, which says the same, it is for the log alone."""
+    """Log a line on rank 0; if a terminal shows a bar, only to the log file."""
     if trainer.is_global_zero:
         share = f"{progress:.0%}".replace("%", " %") if progress else ""
         time_left = "" if left is None else f"about {duration(left)} left"
@@ -222,5 +222,5 @@ def _rate(texts: int, seconds: float) -> str:
 
 
 def _memory(device: torch.device) -> str:
-    """The most that was in use on a GPU so far; nothing on the CPU."""
+    """Peak GPU memory so far; empty on the CPU."""
     return f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB of GPU memory" if device.type == "cuda" else ""

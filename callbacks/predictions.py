@@ -1,4 +1,4 @@
-"""Gather predictions over ranks, write predictions.jsonl, score once, write metrics.json.
+"""Gather predictions over ranks, write predictions.jsonl, score them, and write metrics.json.
 
 {"index": 3, "reference": "my name is ada .", "prediction": "my name is ada .", "candidates": [...], "cosine": 1.0}
 """
@@ -24,17 +24,17 @@ from reports.scoring import row_of, score_predictions
 from run_directory import layout
 from scoring.models import ScoringModels
 
-SAMPLES = 50  # rows of the table that goes to W&B
+SAMPLES = 50  # rows of the table logged to W&B
 
 
 class Predictions(Callback):
-    """Collects what ``test_step`` returns; rank 0 writes and scores it.
+    """Collects the outputs of ``test_step``; rank 0 writes and scores them.
 
     Args:
         directory: Where predictions.jsonl and metrics.json are written.
-        embedder: The black box behind its cache; embeds predictions for the cosine.
-        training: The data module whose training text the attack knew; None where unknown.
-        models: What scoring asks besides.
+        embedder: The embedder with its cache; embeds predictions for the cosine.
+        training: Data module of the attack's training text; None if unknown.
+        models: Additional models for scoring.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Predictions(Callback):
         self.limit: str | None = None
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget an earlier test."""
+        """Clear the results of an earlier test."""
         self.predictions, self.queries, self.seconds, self.limit = {}, [], 0.0, None
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
-        """Keep this rank's predictions, the texts that they asked for, and the time that they took."""
+        """Store this rank's predictions, their queries, and their time."""
         self.predictions.update(zip(outputs["index"], outputs["predictions"], strict=True))
         self.queries.append(outputs["queries"])
         self.seconds += outputs["seconds"]
@@ -67,7 +67,7 @@ class Predictions(Callback):
         asked = np.unique(np.concatenate([np.empty(0, np.uint64), *self.queries]))
         gathered = of_every_rank((self.predictions, self.seconds, asked, self.limit))
         if trainer.is_global_zero:
-            # A dict keyed by index drops what two ranks may have predicted twice.
+            # a dict keyed by index drops examples that two ranks have both predicted
             merged = {index: prediction for part, *_ in gathered for index, prediction in part.items()}
             cost: dict[str, float | int | str] = {
                 "queries": len(np.unique(np.concatenate([one[2] for one in gathered])))
@@ -87,7 +87,7 @@ class Predictions(Callback):
     def _score(self, predictions: dict[int, Prediction], attack: Attack, cost: dict[str, float | int | str]) -> None:
         examples = attack.data.examples("test")
         path = self.directory / layout.PREDICTIONS
-        # Written before scoring too: a failure while scoring must not lose what was decoded.
+        # Also written before scoring: a failure in scoring must not lose the decoded texts.
         write_json_lines(path, [row_of(examples[i], predictions[i]) for i in sorted(predictions)])
         entities = self.training.training_entities() if self.training is not None else None
         rows, metrics = score_predictions(predictions, attack.data, self.embedder, entities, attack, self.models)

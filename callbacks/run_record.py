@@ -1,8 +1,8 @@
-"""What a run was: versions, device, parameters, texts sent to the embedder, training time; in record.json.
+"""The record of a run in record.json: versions, device, parameters, texts sent to the embedder, training time.
 
 {"versions": {"torch": "2.13.0"}, "parameters": 1615488, "embedder": {"fingerprint": "...", "sent": {...}}, ...}
 
-Beside it, in data.json, the files that texts were read from: {"files": [{"path": ..., "bytes": ..., "sha256": ...}]}
+data.json lists the files that texts were read from: {"files": [{"path": ..., "bytes": ..., "sha256": ...}]}
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ PACKAGES = ("torch", "lightning", "transformers", "tokenizers", "sentence-transf
 
 
 class RunRecord(Callback):
-    """Writes record.json when a stage ends, and data.json when the first begins.
+    """Writes record.json at the end of each stage, and data.json at the start of the first.
 
     Args:
         directory: The run directory.
-        embedder: Its fingerprint and queries are recorded.
-        training: Of the run that is evaluated, where this is an evaluation.
+        embedder: The embedder whose fingerprint and queries are recorded.
+        training: The training entry of the evaluated run, if this is an evaluation.
     """
 
     def __init__(self, directory: Path, embedder: CachedEmbedder, training: dict[str, Any] | None = None) -> None:
@@ -47,7 +47,7 @@ class RunRecord(Callback):
         self.started = time.perf_counter()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Note the files of texts, which the data module has read by now; a resumed run keeps the first note."""
+        """Record the text files, which the data module has read by now; a resumed run keeps its first record."""
         path = self.directory / layout.DATA
         if trainer.is_global_zero and not path.exists():
             files = trainer.datamodule.files_read  # type: ignore[attr-defined]
@@ -58,7 +58,7 @@ class RunRecord(Callback):
         self.started = time.perf_counter()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record what was trained."""
+        """Record the training."""
         self.record["training"] = {
             "seconds": round(time.perf_counter() - self.started, 3),
             "steps": trainer.global_step,
@@ -72,7 +72,7 @@ class RunRecord(Callback):
         self._write(trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record what was tested."""
+        """Record the test."""
         self._write(trainer, pl_module)
 
     def _write(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,10 +1,10 @@
-"""SIGTERM while Lightning works: in training a checkpoint first, elsewhere the end at once; all ranks, or none.
+"""SIGTERM while Lightning runs: training saves a checkpoint first, other stages end at once; all ranks end together.
 
     Trainer(callbacks=[..., Termination(run_dir / runs.CHECKPOINT)])
 
-A rank that a signal reaches has the others stop after the same step. Lightning's own handler would have the ranks talk
-to each other in the midst of whatever they talk about, and then leave with exit code 0; SIGUSR1, by which SLURM has a
-job requeued, stays with Lightning.
+If one rank receives the signal, all ranks stop after the same step. Lightning's own handler would start a collective
+operation in the middle of another one, and then exit with code 0. SIGUSR1, which SLURM sends to requeue a job, is still
+handled by Lightning.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
 import stopping
 
-_CHILDREN_SECONDS = 5.0  # for ranks that this process started; a scheduler sends SIGKILL after 30
+_CHILDREN_SECONDS = 5.0  # time for the ranks that this process started; a scheduler sends SIGKILL after 30
 
 
 class Termination(Callback):
-    """Ends the process with :class:`stopping.Terminated`; the last callback of the list.
+    """Ends the process with :class:`stopping.Terminated`; must be the last callback of the list.
 
     Args:
-        checkpoint: Where a training that is to end is saved; None where nothing is trained.
+        checkpoint: Where the checkpoint is saved; None if nothing is trained.
     """
 
     def __init__(self, checkpoint: Path | None = None) -> None:
@@ -36,24 +36,24 @@ class Termination(Callback):
         self._step = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """From here on a signal waits for the end of a step."""
+        """From here on, a signal takes effect at the end of a step."""
         self._step = trainer.global_step
         _listen(trainer, at_once=False)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save and end after a step, where a signal has come; gradients that are still added up would be lost."""
+        """After a signal, save and end once a step is complete, so that no accumulated gradients are lost."""
         if trainer.global_step != self._step:
             self._step = trainer.global_step
             self._end_if_asked(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A signal may have come in the last validation."""
+        """Handle a signal that came during the last validation."""
         self._end_if_asked(trainer)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """From here on a signal ends the test at once: batches that are finished are kept."""
+        """From here on a signal ends the test at once; finished batches are in the test batch cache."""
         _listen(trainer, at_once=True)
 
     def on_test_batch_end(
@@ -65,21 +65,21 @@ class Termination(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """End here where the exception was lost in a library."""
+        """End here if a library has swallowed the exception."""
         if stopping.received():
             raise stopping.Terminated
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Have the ranks that this process started end before it does."""
+        """Terminate the ranks that this process started before it ends."""
         launcher = trainer.strategy.launcher
         if isinstance(exception, stopping.Terminated) and isinstance(launcher, _SubprocessScriptLauncher):
             children = list(launcher.procs)
             launcher.kill(signal.SIGTERM)
-            launcher.procs.clear()  # Lightning's observer would kill this process when one has ended
+            launcher.procs.clear()  # Lightning's monitor would kill this process once a rank has ended
             for child in children:
                 try:
                     child.wait(_CHILDREN_SECONDS)
-                except subprocess.TimeoutExpired:  # it waits for another rank, and no signal is heard there
+                except subprocess.TimeoutExpired:  # it waits in a collective operation, without handling signals
                     child.kill()
 
     def _end_if_asked(self, trainer: Trainer) -> None:
@@ -90,7 +90,7 @@ class Termination(Callback):
 
 
 def _listen(trainer: Trainer, *, at_once: bool) -> None:
-    """Answer SIGTERM in the place of Lightning, which puts back what was there before when it is done."""
+    """Handle SIGTERM instead of Lightning, which restores the previous handlers at its end."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         if stopping.receive():

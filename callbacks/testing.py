@@ -1,7 +1,7 @@
-"""Callbacks of a configuration that belong to the test, such as the attribute attack.
+"""Base class of configured callbacks that belong to the test, such as the attribute attack.
 
-A run's other callbacks are about its training: checkpoints, progress, the training curve. ``evaluate.py`` keeps those
-that are derived from ``Testing``, and both scripts have each of them look at the attack before anything is embedded.
+A run's other callbacks concern training: checkpoints, progress, the training curve. ``evaluate.py`` keeps only those
+derived from ``Testing``. Both scripts call their ``check`` before anything is embedded.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from attacks.base import Attack
 
 
 class Testing(Callback):
-    """A callback that adds something to a test; it stands after Predictions in the list of callbacks."""
+    """A callback that adds results to a test; it must come after Predictions in the list of callbacks."""
 
     def check(self, attack: Attack) -> None:
-        """Hold the settings against the attack; before anything is embedded.
+        """Check that the attack fits the settings, before anything is embedded.
 
         Raises:
-            InputError: The attack cannot do what is asked for.
+            InputError: The attack cannot do what the settings ask for.
         """
 
 
 def of_the_test(config: DictConfig) -> list[Testing]:
-    """The callbacks of ``config`` that belong to the test, built; those with a cache use that of ``config``."""
+    """Build the test callbacks of ``config``; those with a cache use the one of ``config``."""
     from hydra.utils import get_object, instantiate
 
     found: list[Testing] = []

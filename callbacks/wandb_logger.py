@@ -1,7 +1,7 @@
-"""Curves for Weights & Biases, or for the disk where its server is away: a long run must not end for want of a curve.
+"""Weights & Biases logger that works offline if the server cannot be reached, so that a long run does not fail.
 
 python train.py logger=wandb                       # WANDB_API_KEY in the environment, or `wandb login` before
-python train.py logger=wandb logger.offline=true   # does not even ask
+python train.py logger=wandb logger.offline=true   # never contacts the server
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _PATIENCE_SECONDS = 10.0
 
 
 class WandbOrDisk(WandbLogger):
-    """Lightning's WandbLogger, offline where the server cannot be reached when the run begins.
+    """Lightning's WandbLogger, offline if the server cannot be reached when the run begins.
 
     Args:
         save_dir: The run directory.
-        offline: Keep everything there; else the server is asked once whether it is there.
+        offline: Store everything in the run directory; otherwise the server is contacted once.
         options: Those of ``WandbLogger`` and of ``wandb.init``.
 
     Raises:
-        InputError: The server is there, but there is no key for it, or it refuses the key.
+        InputError: The server can be reached, but the key is missing or refused.
     """
 
     def __init__(self, save_dir: str, offline: bool = False, **options: Any) -> None:
@@ -41,7 +41,7 @@ class WandbOrDisk(WandbLogger):
             self._begin(save_dir)
 
     def _begin(self, save_dir: str) -> None:
-        """Begin now: what stands in the way is found before anything is embedded."""
+        """Start the W&B run now, so that problems show before anything is embedded."""
         import wandb
 
         try:
@@ -61,15 +61,15 @@ class WandbOrDisk(WandbLogger):
 
 
 def _unreachable() -> str | None:
-    """Why the server gives no answer of any kind; None where it does."""
+    """Why the server cannot be reached; None if it can."""
     import httpx
     import wandb
 
-    settings = wandb.Settings()  # wandb.setup() would begin a session that cannot be offline any more
+    settings = wandb.Settings()  # wandb.setup() would start a session that cannot become offline
     settings.update_from_system_settings()
     settings.update_from_env_vars(dict(os.environ))
     address = str(settings.base_url)
-    if settings.mode != "online":  # WANDB_MODE says that nothing is sent
+    if settings.mode != "online":  # set by WANDB_MODE: nothing is sent
         return None
     try:
         httpx.get(address, timeout=_PATIENCE_SECONDS)
