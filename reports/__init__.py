@@ -1,1 +1,1 @@
-"""Pages, tables and charts, read from run directories."""
+"""Reports: HTML pages, tables and charts made from run directories."""

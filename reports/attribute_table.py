@@ -1,4 +1,4 @@
-"""The attribute attack's metrics of metrics.json as a table.
+"""A table of the attribute attack's metrics.
 
 "attribute/birthPlace/reconstructed_macro": 41.2, ...   ->   birthPlace: 41.2 % from the recovered text, ...
 """
@@ -25,7 +25,7 @@ NOTE = (
 
 
 def attribute_table(metrics: Mapping[str, object]) -> Table | None:
-    """A line for each attribute in ``metrics``, below it one for each source of a guess; None without attributes."""
+    """One line per attribute in ``metrics``, followed by one line per source of the guess; None without attributes."""
     names = [
         key.removeprefix(PREFIX).removesuffix("/texts")
         for key in metrics

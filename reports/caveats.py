@@ -1,4 +1,4 @@
-"""What a reader must know before the metrics: a training or a test that was cut short, an attack below its baseline.
+"""Warnings shown before the metrics: training or test cut short, or an attack below its baseline.
 
 undertrained(record["training"])      # "CUT SHORT: the training stopped at 460 of 1,800 steps, ..."
 below_baseline(metrics, baseline)     # "This attack reads less than a lookup of the nearest training text ..."
@@ -13,7 +13,7 @@ from reports.numbers import number
 
 
 def undertrained(training: Mapping[str, Any]) -> str | None:
-    """That ``trainer.max_time`` ended the training before its planned steps; None where it did not.
+    """A warning that ``trainer.max_time`` ended training before the planned steps; else None.
 
     Args:
         training: ``training`` of record.json.
@@ -29,7 +29,7 @@ def undertrained(training: Mapping[str, Any]) -> str | None:
 
 
 def partial(metrics: Mapping[str, Any]) -> str | None:
-    """That a limit of queries cut the test short, and how it is resumed; None where it did not."""
+    """A warning that a query limit cut the test short, and how to resume it; else None."""
     reason, count = metrics.get("partial_reason"), number(metrics, "partial")
     if reason is None or count is None:
         return None
@@ -43,10 +43,9 @@ def partial(metrics: Mapping[str, Any]) -> str | None:
 def below_baseline(
     metrics: Mapping[str, Any], baseline: Mapping[str, Any] | None, *, trained: bool = True
 ) -> str | None:
-    """That looking up the nearest training text reads more than the attack; None where it does not.
+    """A warning that the nearest training text scores higher than the attack; else None.
 
-    Compared by BLEU, or by token F1 where the attack predicts no sequence of words. What to do is said of an attack
-    that was ``trained``.
+    Compared by BLEU, or by token F1 for sets of words. Advice on training is given if the attack was ``trained``.
     """
     for key, name in (("bleu", "BLEU"), ("token_f1", "token F1")):
         ours, theirs = number(metrics, key), number(baseline, key)

@@ -1,4 +1,4 @@
-"""The kinds of charts that the pages share: curves, histograms, scatters, bars, and named values with intervals."""
+"""Chart types shared by the pages: lines, histograms, scatter plots, bars, and values with intervals."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from markupsafe import Markup
 
 from reports.svg import WIDTH, Frame, Point, Scale, bar, dot, drawing, line, padded, path, text, widened
 
-Chart = tuple[str, Markup, str]  # title, drawing, note
+Chart = tuple[str, Markup, str]  # title, SVG, note
 
-COLOURS = 4  # that the page has for series
+COLOURS = 4  # colours for series in the page's style sheet
 _BINS = 32  # of a histogram
 
 
@@ -27,7 +27,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """One group of bars over a label: a height for each series, None where there is none."""
+    """A group of bars with its label: one height per series, None for no bar."""
 
     label: str
     note: str
@@ -35,7 +35,7 @@ class Bars:
 
 
 def line_chart(title: str, series: Sequence[Series], x_label: str, from_zero: bool = False) -> Markup:
-    """Curves over a shared x axis; at least one series must hold a point. The y axis holds all points."""
+    """Line chart with a shared x axis; at least one series must have a point. The y axis covers all points."""
     points = [point for one in series for point in one.points]
     xs, ys = [x for x, _ in points], [y for _, y in points]
     low, high = padded(0.0 if from_zero else min(ys), max(ys))
@@ -49,7 +49,7 @@ def line_chart(title: str, series: Sequence[Series], x_label: str, from_zero: bo
 
 
 def trade_off(title: str, points: Sequence[Point], chosen: Point, x_label: str, y_label: str) -> Markup:
-    """A curve through ``points`` (x, y), both axes from 0 to 100, with one of them marked; at least one point."""
+    """A line through ``points`` (x, y), both axes 0 to 100, with one point marked; at least one point."""
     frame = Frame((0.0, 100.0), (0.0, 100.0))
     parts = [*frame.axes(x_label, y_label), frame.curve(points, "series0")]
     parts += [dot(frame.x(x), frame.y(y), 2.2, "series0") for x, y in points]
@@ -57,7 +57,7 @@ def trade_off(title: str, points: Sequence[Point], chosen: Point, x_label: str, 
 
 
 def histogram(title: str, values: Sequence[float], x_label: str, lines: Sequence[tuple[str, float]] = ()) -> Markup:
-    """Counts of ``values`` (at least one) in equal bins; ``lines`` are named values marked by a vertical line."""
+    """Histogram of ``values`` (at least one) in equal bins; ``lines`` are named values marked by vertical lines."""
     marked = [*values, *(value for _, value in lines)]
     left, right = widened(min(marked), max(marked), least=0.05)
     counts = [0] * _BINS
@@ -70,7 +70,7 @@ def histogram(title: str, values: Sequence[float], x_label: str, lines: Sequence
 def counted_histogram(
     title: str, counts: Sequence[int], edges: Sequence[float], x_label: str, lines: Sequence[tuple[str, float]] = ()
 ) -> Markup:
-    """Counts, each between two of ``edges``; empty bins at both ends are left out, unless a line stands there."""
+    """Histogram of given counts, each between two of ``edges``; empty bins at both ends are cut, except at a line."""
     full = [number for number, count in enumerate(counts) if count]
     ends = [edges[full[0]], edges[full[-1] + 1], *(value for _, value in lines)]
     frame = Frame(widened(min(ends), max(ends), least=0.05), (0.0, max(counts) * 1.08))
@@ -85,7 +85,7 @@ def counted_histogram(
 
 
 def scatter(title: str, points: Sequence[Point], x_label: str, y_label: str) -> Markup:
-    """One dot for each (x, y), y from 0 to 100; at least one point."""
+    """Scatter plot of (x, y), y from 0 to 100; at least one point."""
     xs = [x for x, _ in points]
     frame = Frame(widened(min(xs), max(xs), least=0.05), (0.0, 100.0))
     dots = [Markup('<circle cx="{}" cy="{}" r="2.4"/>').format(frame.x(x), frame.y(y)) for x, y in points]
@@ -94,7 +94,7 @@ def scatter(title: str, points: Sequence[Point], x_label: str, y_label: str) -> 
 
 
 def grouped_bars(title: str, names: Sequence[str], groups: Sequence[Bars], x_label: str) -> Markup:
-    """Bars from 0 to 100 side by side, one group a label, with the group's note (a count) below the label."""
+    """Groups of bars from 0 to 100, with label and note (a count) below each group."""
     frame = Frame((0.0, float(len(groups))), (0.0, 100.0))
     parts = [*frame.axes(x_label, x_ticks=0), *_legend(frame, names)]
     width = min(26.0, (frame.x(1) - frame.x(0)) * 0.76 / len(names))
@@ -111,7 +111,7 @@ def grouped_bars(title: str, names: Sequence[str], groups: Sequence[Bars], x_lab
 
 @dataclass(frozen=True, slots=True)
 class NamedValue:
-    """A named value of ``row_chart``: how it is written, and its interval where it has one."""
+    """A named value of ``row_chart``, with its formatted text and its interval if there is one."""
 
     name: str
     shown: str
@@ -120,13 +120,13 @@ class NamedValue:
 
 
 def row_chart(title: str, rows: Sequence[NamedValue], *, shares: bool = False) -> Markup:
-    """A line for each of several named values with their intervals, in the order given.
+    """One row per named value with its interval, in the given order.
 
     Args:
-        title: For screen readers.
+        title: Text for screen readers.
         rows: At least one.
-        shares: Bars from 0 to 1 without an axis, the first, which the others are compared with, in another colour;
-            else dots on an axis that holds all values and intervals.
+        shares: Bars from 0 to 1 without an axis, the first one (the reference) in another colour; otherwise dots on an
+            axis that covers all values and intervals.
     """
     margin, height, bottom = 8.0, 34.0, 0.0 if shares else 26.0
     floor = height * len(rows)
@@ -156,7 +156,7 @@ def row_chart(title: str, rows: Sequence[NamedValue], *, shares: bool = False) -
 
 
 def thin(points: Sequence[Point], limit: int) -> list[Point]:
-    """At most ``limit`` points: the means of runs of equal length, so that a long noisy curve stays readable."""
+    """At most ``limit`` points, each the mean of equally many, so that a long noisy curve stays readable."""
     size = math.ceil(len(points) / limit) or 1
     runs = [points[start : start + size] for start in range(0, len(points), size)]
     return [(math.fsum(x for x, _ in run) / len(run), math.fsum(y for _, y in run) / len(run)) for run in runs]
@@ -172,5 +172,5 @@ def _legend(frame: Frame, names: Sequence[str]) -> list[Markup]:
 
 
 def _fitting(name: str, most: int = 44) -> str:
-    """``name`` without its middle where it is longer than fits beside a value."""
+    """``name`` without its middle if it is too long to fit beside a value."""
     return name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-most // 2 :]}"

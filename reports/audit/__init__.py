@@ -1,1 +1,1 @@
-"""What a vector store discloses: audit.py."""
+"""The audit of a vector store (audit.py)."""

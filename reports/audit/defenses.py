@@ -1,11 +1,11 @@
-"""What each of a few defenses would change: the same rows, defended, read by the same attacker, who knows of none.
+"""The effect of defenses on an audit: the same rows, defended, inverted by the same attacker, unaware of the defense.
 
     vectors = defend(defense, rows, known)
     tried = try_defense("noise level=0.05", vectors, rows, known, reader, readable=80, part="noise")
 
-A defense is fitted to the rows themselves, as their owner would fit it. Without true texts, the share of readable rows
-is estimated as for the whole store, calibrated anew on the run's own test texts under the same defense: what a cosine
-says about a text changes with the defense. Cosines are those with the undefended vectors, which the owner has.
+A defense is fitted to the audited rows, as the store's owner would do. Without true texts, the share of readable rows
+is estimated as for the whole store, but calibrated on the run's test texts under the same defense: a defense changes
+the meaning of a cosine. Cosines are computed with the undefended vectors, which the owner has.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from reports.numbers import evenly
 from reports.under_defense import ZeroFilled
 
 NEAREST = 10
-COMPARED_TOGETHER = 512  # rows whose similarities with all others are held at once
+COMPARED_TOGETHER = 512  # rows compared with all others at once
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRows:
-    """Vectors (n, d), their positions, and their true texts where they are known."""
+    """Vectors (n, d), their positions, and their true texts if known."""
 
     vectors: Tensor
     positions: Sequence[int]
     truths: Sequence[Truth | None]
 
     def examples(self) -> list[Example]:
-        """What a defense may use: the language, where it is known."""
+        """What a defense may use: the language, if known."""
         texts = [truth or Truth("") for truth in self.truths]
         return [
             Example(place, one.text, language=one.language) for place, one in zip(self.positions, texts, strict=True)
@@ -51,13 +51,13 @@ class AuditRows:
 
 @dataclass(frozen=True, slots=True)
 class Defended:
-    """Rows of the store and the run's own test texts under one defense, as the attacker receives them.
+    """Rows of the store and the run's test texts under one defense, as the attacker receives them.
 
     Attributes:
-        dimension: Of the defended vectors, before shorter ones were filled up.
-        kept: See ``neighbours_kept``.
-        rows: Vectors (n, d); None where they are longer than the attacker takes.
-        known: The same of the test texts.
+        dimension: Dimension of the defended vectors, before zero-filling.
+        kept: Share of nearest neighbours kept; see ``neighbours_kept``.
+        rows: Vectors (n, d); None if they are longer than the attacker accepts.
+        known: The same for the test texts.
     """
 
     dimension: int
@@ -68,13 +68,13 @@ class Defended:
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """What defenses are tried on, and what they make of it.
+    """The rows that defenses are tried on, and their defended versions.
 
     Attributes:
-        chosen: Places in the sample.
-        rows: Of the store.
+        chosen: Indices of the rows in the sample.
+        rows: The rows of the store.
         known: The run's own test texts.
-        defended: By the name of the defense.
+        defended: Defended vectors by name of the defense.
     """
 
     chosen: list[int]
@@ -90,10 +90,10 @@ def prepare(
     known: AuditRows,
     limit: int,
 ) -> Trials:
-    """Apply each defense to the same rows: those of known truth where there are any, evenly over them.
+    """Apply each defense to the same rows: those with known true text if there are any, else evenly sampled ones.
 
     Raises:
-        InputError: As ``defend``; names the defense.
+        InputError: See ``defend``; names the defense.
     """
     truth = [truths.get(place) for place in sample.positions]
     chosen = list(evenly([row for row, one in enumerate(truth) if one is not None] or list(range(len(truth))), limit))
@@ -110,10 +110,10 @@ def prepare(
 
 
 def defend(defense: Defense, rows: AuditRows, known: AuditRows) -> Defended:
-    """Fit a defense to the rows, and apply it to both; before hours of reading.
+    """Fit a defense to the rows and apply it to both sets, before the slow inversion begins.
 
     Raises:
-        InputError: It cannot be fitted to these rows, or leaves nothing of a vector.
+        InputError: It cannot be fitted to these rows, or removes all of a vector.
     """
     dimension = rows.vectors.shape[1]
     defense.fit(rows.vectors, rows.examples())
@@ -129,16 +129,16 @@ def defend(defense: Defense, rows: AuditRows, known: AuditRows) -> Defended:
 def try_defense(
     name: str, vectors: Defended, rows: AuditRows, known: AuditRows, reader: StoreReader, readable: float, part: str
 ) -> Tried:
-    """Read both under a defense, and compare.
+    """Invert both sets under a defense and compare.
 
     Args:
         name: For the report.
-        vectors: Under the defense.
-        rows: Of the store, without it.
-        known: The run's own test texts, all of whose truths are known; may be none.
-        reader: The attacker.
-        readable: Word F1 in percent from which a text counts as readable.
-        part: Name of this work among the reader's.
+        vectors: The vectors under the defense.
+        rows: The undefended rows of the store.
+        known: The run's test texts with their true texts; may be empty.
+        reader: Inverts vectors with the attack.
+        readable: Word F1 in percent at which a text counts as readable.
+        part: Name of this work in the batch cache.
     """
     if vectors.rows is None or vectors.known is None:
         return Tried(name, None, None, None, None, vectors.kept, vectors.dimension)
@@ -160,7 +160,7 @@ def summary(
     kept: float,
     dimension: int,
 ) -> Tried:
-    """The metrics of one defense; those of ``none`` are made from what was read before."""
+    """The metrics of one defense; for ``none``, computed from the texts already recovered."""
     pairs = [(truth, one) for truth, one in zip(rows.truths, read, strict=True) if truth is not None]
     hits = leaks([truth for truth, _ in pairs], [one for _, one in pairs], ordered=reader.kind == "sequence")
     return Tried(
@@ -175,16 +175,16 @@ def summary(
 
 
 def share(read: Sequence[Reading], known: Sequence[Reading], readable: float | None) -> AuditedShare | None:
-    """The share of texts that were read well enough (``readable``: word F1 in percent), or word for word (None).
+    """The share of texts recovered with at least ``readable`` percent word F1, or word for word (None).
 
-    Measured where the truth of any row is known, else estimated from ``known``; None where neither can be done.
+    Measured if the true text of any row is known, else estimated from ``known``; None if neither is possible.
     """
     measured = AuditedShare.of([was_read(one, readable) for one in read if one.f1 is not None])
     return measured or estimated(read, known, readable)
 
 
 def estimated(read: Sequence[Reading], known: Sequence[Reading], readable: float | None) -> AuditedShare | None:
-    """The share without truth; None where too few texts are known to learn from."""
+    """The share estimated without true texts; None if too few test texts are known for calibration."""
     if len(known) < calibration.SMALLEST:
         return None
     learned = calibrate(known, readable)
@@ -192,21 +192,21 @@ def estimated(read: Sequence[Reading], known: Sequence[Reading], readable: float
 
 
 def calibrate(known: Sequence[Reading], readable: float | None) -> calibration.Calibration:
-    """What a cosine says about a text, from at least ``calibration.SMALLEST`` of known truth."""
+    """Calibrate a cosine to a probability on at least ``calibration.SMALLEST`` readings with known true text."""
     return calibration.fit([one.cosine for one in known], [was_read(one, readable) for one in known])
 
 
 def was_read(reading: Reading, readable: float | None) -> bool:
-    """Whether a text of known truth was read well enough, or word for word."""
+    """Whether a text was recovered with enough word F1, or word for word (``readable`` None)."""
     if readable is None:
         return bool(reading.exact)
     return reading.f1 is not None and reading.f1 >= readable
 
 
 def neighbours_kept(vectors: Tensor, defended: Tensor) -> float:
-    """Share of each row's nearest rows, by cosine, that are so under a defense too: (n, d), (n, k) -> 0 to 1.
+    """Share of each row's nearest rows, by cosine, that stay its nearest under a defense: (n, d), (n, k) -> 0 to 1.
 
-    A stand-in for search where nobody has queries: rows that were found together still are.
+    It approximates search quality if no queries are available.
     """
     count = min(NEAREST, len(vectors) - 1)
     if count < 1:
@@ -217,7 +217,7 @@ def neighbours_kept(vectors: Tensor, defended: Tensor) -> float:
         near = []
         for unit in units:
             cosines = unit[begin : begin + COMPARED_TOGETHER] @ unit.T
-            cosines[torch.arange(len(cosines)), torch.arange(begin, begin + len(cosines))] = -2.0  # itself
+            cosines[torch.arange(len(cosines)), torch.arange(begin, begin + len(cosines))] = -2.0  # the row itself
             near.append(cosines.topk(count, dim=1).indices)
         kept += int((near[0][:, :, None] == near[1][:, None, :]).sum())
     return kept / (count * len(vectors))

@@ -1,7 +1,7 @@
-"""Which kinds of entities leak: measured where the true texts are known, else estimated from the recovered ones.
+"""Leaked entities by kind: measured if the true texts are known, else estimated from the recovered texts.
 
-Measured: an entity of a true text leaks where its text stands in the recovered one as whole words. Estimated: what the
-recovered texts hold by its form (or by a tagger) is right as often as it was for the run's own test texts.
+Measured: an entity of a true text leaks if it occurs in the recovered text as whole words. Estimated: an entity found
+in recovered texts by its form or by a tagger is assumed correct as often as in the run's own test texts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from scoring.taggers import Tagger
 
 
 def leaked(truths: Sequence[Truth], readings: Sequence[Reading], *, ordered: bool) -> list[Kind]:
-    """Of each kind of entity in the true texts, the share that was read; the most frequent kinds first."""
+    """For each kind of entity in the true texts, the share that was recovered; the most frequent kinds first."""
     hits = leaks(truths, readings, ordered=ordered)
     kinds = [Kind(label, len(found), AuditedShare.of(found)) for label, found in hits.items()]
     return sorted(kinds, key=lambda kind: (-kind.total, kind.label))
 
 
 def leaks(truths: Sequence[Truth], readings: Sequence[Reading], *, ordered: bool) -> dict[str, list[bool]]:
-    """For each kind, whether each of its entities was read; an entity that stands twice must be read twice."""
+    """For each kind, whether each of its entities was recovered; one that occurs twice must be recovered twice."""
     hits: dict[str, list[bool]] = defaultdict(list)
     for truth, reading in zip(truths, readings, strict=True):
         values: dict[str, list[str]] = defaultdict(list)
@@ -38,7 +38,7 @@ def leaks(truths: Sequence[Truth], readings: Sequence[Reading], *, ordered: bool
 
 
 def suspected(readings: Sequence[Reading], known: Known, tagger: Tagger, *, ordered: bool) -> list[Kind]:
-    """Entities that the recovered texts hold, and how many of such were right where the truth is known."""
+    """Entities in the recovered texts, with the share that was correct in the test texts."""
     right: dict[str, list[bool]] = defaultdict(list)
     for truth, value in _values(known.readings, tagger, known.truths):
         right[value[0]].append(recovered_entities([value[1]], truth.text if truth else "", ordered=ordered) > 0)
@@ -52,7 +52,7 @@ def suspected(readings: Sequence[Reading], known: Known, tagger: Tagger, *, orde
 def _values(
     readings: Sequence[Reading], tagger: Tagger, truths: Sequence[Truth | None]
 ) -> list[tuple[Truth | None, tuple[str, str]]]:
-    """Label and text of each entity in the recovered texts, beside the truth of its row."""
+    """Label and text of each entity in the recovered texts, with the true text of its row."""
     tagged = tagger.tag([reading.text for reading in readings])
     return [
         (truth, (span.label, reading.text[span.start : span.end]))
@@ -62,13 +62,13 @@ def _values(
 
 
 def places(text: str, truth: Truth | None, spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Entities of a recovered text: those that were tagged, and those of the truth that stand in it."""
+    """Entities of a recovered text: those found by the tagger, and those of the true text that occur in it."""
     found = list(spans)
     for span in () if truth is None else truth.spans:
         value = r"\s+".join(map(re.escape, span_text(truth.text, span).split())) if truth else ""
         pattern = re.compile(rf"(?<!\w){value}(?!\w)", re.IGNORECASE)
         found += [Span(match.start(), match.end(), span.label) for match in pattern.finditer(text)]
-    # Of two that overlap the longer one names what is hidden.
+    # Of two overlapping entities the longer one determines the label.
     chosen: list[Span] = []
     for one in sorted(found, key=lambda span: (span.start - span.end, span.start, span.label)):
         if all(one.end <= other.start or other.end <= one.start for other in chosen):

@@ -1,4 +1,4 @@
-"""From a sample, what was read of it and what the run knows, to everything that an audit says."""
+"""Compute all results of an audit from a sample of the store and the run's test texts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from reports.audit.reading import Known, StoreReader
 from scoring.recognisers import Recognisers
 from scoring.taggers import Tagger
 
-SHIFT, SURE = 0.15, 1e-3  # largest gap between two distributions of cosines that is still called alike, and its p value
-CURVE = 41  # points of the drawn calibration
+SHIFT, SURE = 0.15, 1e-3  # largest difference of two cosine distributions still called alike, and its p value
+CURVE = 41  # points of the calibration curve
 
 
 def evaluate(
@@ -33,17 +33,17 @@ def evaluate(
     tagger: Tagger | None,
     trials: Trials,
 ) -> Audit:
-    """Read the sample back and say what it means.
+    """Invert the sample and evaluate the recovered texts.
 
     Args:
-        settings: Of configs/audit.yaml.
-        config: Of the run, amended.
-        sample: Of the store.
-        truths: By position; may be none.
-        known: The run's own test texts and what was read of them.
-        reader: The attacker.
-        tagger: Finds entities; None takes the recognisers, which need no model.
-        trials: Of defenses.
+        settings: The settings of configs/audit.yaml.
+        config: The run's configuration with overrides.
+        sample: The sampled rows of the store.
+        truths: True texts by position; may be empty.
+        known: The run's test texts and their recovered texts.
+        reader: Inverts vectors with the attack.
+        tagger: Finds entities; None uses recognisers that need no model.
+        trials: The defenses to try.
     """
     truth = [truths.get(place) for place in sample.positions]
     texts = reader.texts("store", sample.vectors, sample.positions)
@@ -95,7 +95,7 @@ def evaluate(
 def _tried(
     readings: Sequence[Reading], known: Known, reader: StoreReader, readable: float, trials: Trials
 ) -> list[Tried]:
-    """The rows as they are, then under each defense."""
+    """The metrics of the undefended rows, then of each defense."""
     rows = trials.rows
     read = [readings[row] for row in trials.chosen]
     kept, dimension = neighbours_kept(rows.vectors, rows.vectors), rows.vectors.shape[1]
@@ -113,7 +113,7 @@ def _exposed(
     learned: calibration.Calibration | None,
     tagger: Tagger,
 ) -> list[Exposed]:
-    """The rows of the highest cosines; among equals the longer text first."""
+    """The rows with the highest cosines; among equals the longer text first."""
     order = sorted(range(len(readings)), key=lambda row: (-readings[row].cosine, -len(readings[row].text), row))
     chosen = order[: settings.exposed]
     tagged = tagger.tag([readings[row].text for row in chosen])
@@ -136,7 +136,7 @@ def _exposed(
 
 
 def _with_entities(truths: Sequence[Truth | None], tagger: Tagger) -> list[Truth | None]:
-    """True texts with the entities that they label; where no text labels any, those that the tagger finds."""
+    """True texts with their labelled entities; if no text has labels, with those that the tagger finds."""
     if any(one.spans for one in truths if one is not None):
         return list(truths)
     texts = [one.text for one in truths if one is not None]
@@ -145,7 +145,7 @@ def _with_entities(truths: Sequence[Truth | None], tagger: Tagger) -> list[Truth
 
 
 def _shift(store: Sequence[float], known: Sequence[float]) -> list[str]:
-    """Whether the store's text comes as near as the run's own test texts do (Kolmogorov and Smirnov)."""
+    """A warning if the cosines of the store differ from those of the run's test texts (Kolmogorov-Smirnov test)."""
     if len(known) < calibration.SMALLEST:
         return []
     gap = stats.ks_2samp(store, known)

@@ -1,9 +1,9 @@
-"""What an audit of a vector store finds: plain values, from which audit.json and the page are made.
+"""The results of an audit as plain values, the source of audit.json and the HTML page.
 
     audit.readable                  # AuditedShare(value=.41, low=.37, high=.45, measured=False, rows=2000)
     audit.rows[0]                   # the most exposed row: id, cosine, probability, text
 
-All shares run from 0 to 1, as their intervals (95 %) do.
+All shares and their 95 % intervals are between 0 and 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AuditedShare:
 
     @property
     def shown(self) -> str:
-        """In percent; never rounded to nothing or to all."""
+        """In percent; never rounded to 0 or 100."""
         return shown("share", self.value)
 
     @property
@@ -39,12 +39,12 @@ class AuditedShare:
 
     @classmethod
     def of(cls, hits: Sequence[bool]) -> AuditedShare | None:
-        """Measured: the share of ``hits``, Wilson's interval; None where there are none."""
+        """Measured: the share of ``hits`` with Wilson's interval; None if there are none."""
         return cls.counted(sum(hits), len(hits))
 
     @classmethod
     def counted(cls, read: int, total: int) -> AuditedShare | None:
-        """Measured: ``read`` of ``total``; None of nothing."""
+        """Measured: ``read`` of ``total``; None if ``total`` is 0."""
         if not total:
             return None
         found = wilson(read, total)
@@ -52,13 +52,13 @@ class AuditedShare:
 
     @classmethod
     def estimated(cls, estimate: Estimate, rows: int) -> AuditedShare:
-        """What a calibration gives for so many rows."""
+        """The result of a calibration for ``rows`` rows."""
         return cls(estimate.value, estimate.interval.low, estimate.interval.high, rows, False)
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The true text of a row, as its vector holds it."""
+    """The true text of a row, cut as it was embedded."""
 
     text: str
     spans: tuple[Span, ...] = ()
@@ -67,9 +67,9 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read from one vector; the cosine is that of the text's own vector with the vector that was read.
+    """The text recovered from one vector; ``cosine`` compares its embedding with that vector.
 
-    ``f1`` (0 to 100) and ``exact`` are None where the truth is not known; ``exact`` where words have no order, too.
+    ``f1`` (0 to 100) and ``exact`` are None if the true text is unknown; ``exact`` is also None for sets of words.
     """
 
     text: str
@@ -83,13 +83,13 @@ class Exposed:
     """A row of the store.
 
     Attributes:
-        id: What the store calls it.
-        position: Its place in the store.
-        reading: What was read from it.
-        probability: To be readable, 0 to 1; None without a calibration.
-        kinds: Kinds of entities in the recovered text, each once.
-        text: The recovered text as it may be shown: masked, unless the user asked for it.
-        truth: The true text in the clear, where it is known and the user asked for it.
+        id: Its id in the store.
+        position: Its position in the store.
+        reading: The text recovered from it.
+        probability: Probability that the text is readable, 0 to 1; None without a calibration.
+        kinds: Distinct kinds of entities in the recovered text.
+        text: The recovered text, masked unless the user asked for the text.
+        truth: The unmasked true text, if it is known and the user asked for it.
     """
 
     id: str
@@ -108,8 +108,8 @@ class Kind:
     Attributes:
         label: Its name.
         total: Measured: entities in the true texts. Estimated: entities in the recovered texts.
-        share: Measured: of those, the share that stands in the recovered text. Estimated: the share that is likely
-            right, as it was for the run's own test texts; None where these have no entity of the kind.
+        share: Measured: the share of them found in the recovered texts. Estimated: the share expected to be correct, as
+            in the run's test texts; None if these have no entity of the kind.
     """
 
     label: str
@@ -119,16 +119,16 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A defense, tried on some rows.
+    """A defense tried on some rows.
 
     Attributes:
-        name: As the user wrote it, ``none`` for the rows as they are.
-        readable: Share of rows that this attacker still reads; None where it cannot take the vectors at all.
-        exact: The same, word for word; None too where words have no order.
-        entities: Share of the true texts' entities that it reads; None without any.
-        cosine: Mean, of the recovered text's vector with the undefended one.
+        name: As written by the user; ``none`` for the undefended rows.
+        readable: Share of rows that this attacker still recovers; None if it cannot accept the vectors.
+        exact: Share recovered word for word; also None for sets of words.
+        entities: Share of the true texts' entities that is recovered; None without entities.
+        cosine: Mean cosine of the recovered text's embedding with the undefended vector.
         neighbours: Share of a row's ten nearest neighbours among these rows that are still among its ten nearest.
-        dimension: Of the defended vectors.
+        dimension: Dimension of the defended vectors.
     """
 
     name: str
@@ -142,28 +142,28 @@ class Tried:
 
 @dataclass(slots=True)
 class Audit:
-    """All that a report shows.
+    """All results shown in the report.
 
     Attributes:
         store: Name of the store, without passwords.
         size: Rows of the store.
-        sampled: Rows that were read.
-        dimension: Of the vectors.
-        run: The attacker's directory, and what it is: attack, embedder, data.
-        readable: Share of readable rows; None where it can be neither measured nor estimated.
-        exact: The same, word for word.
-        estimated: What was estimated without truth, beside what was measured; empty where nothing was measured.
-        threshold: Word F1 in percent from which a text counts as readable.
-        rows: The most exposed first.
-        cosines: Of all rows that were read.
-        known: Of the run's own test texts.
-        curve: Cosine and probability to be readable, as it was calibrated.
-        kinds: What leaks by kind, measured or estimated.
-        held_out: The same, measured on the labelled entities of the run's own test texts.
+        sampled: Number of inverted rows.
+        dimension: Dimension of the vectors.
+        run: The attacker's run directory with its attack, embedder and data.
+        readable: Share of readable rows; None if it can be neither measured nor estimated.
+        exact: Share recovered word for word.
+        estimated: Estimates made without true texts, to compare with measured shares; empty if none was measured.
+        threshold: Word F1 in percent at which a text counts as readable.
+        rows: The most exposed rows first.
+        cosines: Cosines of all inverted rows.
+        known: Cosines of the run's test texts.
+        curve: Points (cosine, probability of being readable) of the calibration.
+        kinds: Leaked entities by kind, measured or estimated.
+        held_out: The same, measured on the labelled entities of the run's test texts.
         tagged: How the entities were found.
-        tried: Defenses, ``none`` first.
-        tried_on: Rows that they were tried on.
-        warnings: What the reader must know before any metric.
+        tried: Results by defense, ``none`` first.
+        tried_on: Number of rows that defenses were tried on.
+        warnings: Warnings shown before any metric.
         masked: Whether texts are masked.
     """
 
@@ -190,7 +190,7 @@ class Audit:
 
     @property
     def entities(self) -> AuditedShare | None:
-        """Share of the true texts' entities that were read, of any kind; None where it was not measured."""
+        """Share of the true texts' entities of any kind that was recovered; None if it was not measured."""
         known = [kind for kind in self.kinds if kind.share is not None] if self.measured else []
         read = sum(round(kind.share.value * kind.total) for kind in known if kind.share is not None)
         return AuditedShare.counted(read, sum(kind.total for kind in known))

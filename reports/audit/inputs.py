@@ -1,7 +1,7 @@
-"""The true texts that an audit is given, held against the store before anything is read back.
+"""Check the true texts given for an audit against the store before inverting anything.
 
-Texts beside the wrong vectors give metrics that look like safety. So each is embedded and compared with the vector that
-it is said to belong to. vector_space.py does the same for the vectors themselves.
+Texts assigned to the wrong vectors would make the store look safe. So each text is embedded and compared with its
+vector. vector_space.py checks the vectors themselves.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from metrics.vectors import cosine_rows
 from reports.audit.findings import Truth
 from reports.vector_space import TRUST
 
-BESIDE = 0.8  # median cosine of true texts' vectors with those of the store
+BESIDE = 0.8  # smallest accepted median cosine of true texts with the store's vectors
 
 
 def read_truths(name: str, store: VectorStore) -> dict[int, Truth]:
     """True texts by position in the store.
 
-    A row says which vector it belongs to by ``index`` (position, from 0) or ``id`` (the store's); without either, the
-    first text belongs to the first vector, and so on. ``spans`` and ``language`` are read where a row has them.
+    A row names its vector by ``index`` (position, from 0) or ``id`` (the store's); without either, the
+    texts are assigned to the vectors in order. ``spans`` and ``language`` of a row are read too.
 
     Raises:
-        InputError: A file that cannot be read, an id that the store does not have, or two texts for one vector.
+        InputError: The file cannot be read, the store lacks an id, or a vector has two texts.
     """
     file = existing(name, "texts")
     places = {one: place for place, one in enumerate(store.ids)}
@@ -71,7 +71,7 @@ def read_truths(name: str, store: VectorStore) -> dict[int, Truth]:
 def check_truths(
     truths: Mapping[int, Truth], sample: Sample, embedder: CachedEmbedder, config: DictConfig, trusted: bool
 ) -> tuple[dict[int, Truth], list[str]]:
-    """The truths as the vectors hold them, whole or cut like the run's texts, whichever is nearer; and warnings.
+    """The true texts whole or cut like the run's texts, whichever matches the vectors better; and warnings.
 
     Raises:
         InputError: The texts do not belong to the vectors, and are not ``trusted``.
@@ -84,7 +84,7 @@ def check_truths(
     cutter = Truncation(data.get("max_tokens", 32), data.get("tokenizer", "minilm"))
     cut = list(cutter.cut(whole))
     cosines = {name: _cosines(part, vectors, embedder) for name, part in (("whole", whole), ("cut", cut))}
-    # Of equals the whole: a text that was not cut is both.
+    # In a tie take the whole text: a text below the limit is the same either way.
     best = max(cosines, key=lambda name: (statistics.median(cosines[name]), name == "whole"))
     median, chosen = statistics.median(cosines[best]), {"whole": whole, "cut": cut}[best]
     warnings = []

@@ -1,10 +1,10 @@
-"""A text that may be shown around: its shape without its words.
+"""Masking of texts that are shown to others: the shape of a text without its words.
 
     masked("Ada's card is 4111 1111", (Span(0, 3, "PERSON"),))      # "[PERSON]'x xxxx xx 0000 0000"
 
-Letters become x or X and digits 0; punctuation and single spaces stay, so that a reader sees what kind of text a row is
-and where a name or a number stood. Entities become their kind alone: the length of a name would tell a good deal about
-it. The shape of a text still says how long its words are; a row that must not say even that is to be left out.
+Letters become x or X and digits 0; punctuation and single spaces stay, so that a reader sees the kind of text and where
+a name or number was. An entity is replaced by its label, since the length of a name reveals much about it. Masked text
+still discloses the lengths of words; leave out rows where even that is too much.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OTHER = "•"
 
 
 def masked(text: str, spans: Sequence[Span] = ()) -> str:
-    """``text`` without its characters; ``spans`` are places in it, those that overlap an earlier one are shortened."""
+    """``text`` with masked characters; ``spans`` become their labels; one that overlaps an earlier one is shortened."""
     parts: list[str] = []
     position = 0
     for span in sorted(spans, key=lambda span: (span.start, span.end)):
@@ -33,7 +33,7 @@ def _shape(text: str) -> str:
 
 
 def _character(character: str) -> str:
-    """What stands for a character: by its category of Unicode, so that no script is shown in the clear."""
+    """The mask of a character by its Unicode category, so that every script is masked."""
     category = unicodedata.category(character)
     if category in ("Lu", "Lt"):
         return "X"
@@ -42,7 +42,7 @@ def _character(character: str) -> str:
     if category[0] == "N":
         return "0"
     if category[0] == "M":
-        return ""  # the accent of a letter that is masked already
+        return ""  # a combining accent; its letter is already masked
     if category[0] == "Z" or character in "\t\n\r":
         return " "
     return character if character.isascii() and character.isprintable() else OTHER

@@ -1,4 +1,4 @@
-"""An audit as a page for the store's owner, as audit.json, and as a few lines in the terminal."""
+"""Writes an audit as audit.html and audit.json, and prints a summary."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 PAGE, VALUES = "audit.html", "audit.json"
 TEMPLATE = "audit.html.jinja"
-SHOWN = 10  # kinds of entities that are not folded away
+SHOWN = 10  # kinds of entities shown without unfolding
 
 
 def write_audit(directory: Path, audit: Audit) -> None:
-    """Write audit.json and audit.html; where texts are masked, neither holds recovered or true text."""
+    """Write audit.json and audit.html; if masked, neither contains recovered or true text."""
     write_json(directory / VALUES, values(audit))
     _write_page(directory / PAGE, audit)
 
 
 def values(audit: Audit) -> dict[str, Any]:
-    """What audit.json holds."""
+    """The content of audit.json."""
     content = _as_written(audit)
     content["tried"] = [_as_written(one) for one in audit.tried]
     for row in content["rows"]:
@@ -44,7 +44,7 @@ def values(audit: Audit) -> dict[str, Any]:
 
 
 def _as_written(found: Audit | Tried) -> dict[str, Any]:
-    """Plain values; the file has called the dimension of vectors their width from the first."""
+    """Plain values; the file calls the dimension of vectors "width"."""
     return {"width" if name == "dimension" else name: value for name, value in asdict(found).items()}
 
 
@@ -71,7 +71,7 @@ def _write_page(path: Path, audit: Audit) -> None:
 
 
 def print_audit(directory: Path, audit: Audit, console: Console | None = None) -> None:
-    """Print warnings, the summary, the defenses, and where the page lies."""
+    """Print warnings, the summary, the defenses, and the path of the page."""
     console = console or terminal.console()
     for warning in audit.warnings:
         console.print(plain(warning, style="bold red"))

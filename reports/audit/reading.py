@@ -1,8 +1,8 @@
-"""Reading vectors back for an audit, and the texts whose truth the run knows.
+"""Invert vectors for an audit, and load the run's test texts with their recovered texts.
 
 reader = StoreReader(attack, oracle, batch_size=128)
 texts = reader.texts("store", vectors, positions)
-known = held_out(rows, unchanged, reader, known_vectors)      # the run's own test texts and what was read of them
+known = held_out(rows, unchanged, reader, known_vectors)      # the run's test texts and their recovered texts
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ PredictionKind = Literal["sequence", "set"]
 
 
 class StoreReader(Reader):
-    """Reads vectors for an audit, and compares what was read with the vectors and with known texts.
+    """Inverts vectors for an audit and compares the recovered texts with the vectors and with known texts.
 
     Attributes:
-        kind: Of what was read last: whether the order of its words means anything.
+        kind: Kind of the last predictions: whether word order is meaningful.
     """
 
     kind: PredictionKind = "sequence"
 
     def texts(self, part: str, vectors: Tensor, positions: Sequence[int]) -> list[str]:
-        """The best text of each vector, (n, d); ``part`` names the work, ``positions`` seed any sampling.
+        """The best text for each vector, (n, d); ``part`` names the work, ``positions`` seed any sampling.
 
         Raises:
-            InputError: A limit of the embedder cut the attack short; batches that were done are kept.
+            InputError: A query limit cut the attack short; finished batches stay in the test batch cache.
         """
         predictions = self.read(vectors, positions, f"reading {part}")
         self.kind = predictions[-1].kind if predictions else self.kind
         return [prediction.candidates[0] for prediction in predictions]
 
     def readings(self, texts: Sequence[str], vectors: Tensor, truths: Sequence[Truth | None]) -> list[Reading]:
-        """What was read, with its cosine with ``vectors``, (n, d), and what it has of the truth where that is known."""
+        """Recovered texts with their cosine to ``vectors``, (n, d), and their scores if the true text is known."""
         cosines = cosine_rows(self.oracle.embed(list(texts), "scoring"), vectors).tolist()
         return [
             reading(text, cosine, None if truth is None else truth.text, self.kind)
@@ -60,7 +60,7 @@ class StoreReader(Reader):
 
 
 def reading(text: str, cosine: float, truth: str | None, kind: PredictionKind) -> Reading:
-    """Compare a recovered text with the truth, if that is known."""
+    """Score a recovered text against the true text, if known."""
     if truth is None:
         return Reading(text, cosine)
     exact = exact_match(truth, text) if kind == "sequence" else None
@@ -69,7 +69,7 @@ def reading(text: str, cosine: float, truth: str | None, kind: PredictionKind) -
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Texts whose truth the run knows, and what was read of them."""
+    """The run's test texts with known true text, and their recovered texts."""
 
     truths: list[Truth]
     readings: list[Reading]
@@ -81,13 +81,13 @@ def truths_of(rows: Sequence[Row]) -> list[Truth]:
 
 
 def held_out(rows: Sequence[Row], unchanged: bool, reader: StoreReader, vectors: Tensor) -> Known:
-    """The run's own test texts and what is read of them: as it was written down, unless the attack was changed.
+    """The run's test texts and their recovered texts, from predictions.jsonl unless the attack was changed.
 
     Args:
         rows: Of the run's predictions.jsonl.
-        unchanged: Whether the attack is as it was when they were written.
-        reader: Reads them anew otherwise.
-        vectors: Of their references, as the attacker would receive them, (n, d).
+        unchanged: Whether the attack's settings are those of that file.
+        reader: Inverts the vectors otherwise.
+        vectors: Vectors of the references, as the attacker would receive them, (n, d).
     """
     truths = truths_of(rows)
     if unchanged:
@@ -99,7 +99,7 @@ def held_out(rows: Sequence[Row], unchanged: bool, reader: StoreReader, vectors:
 
 
 def check_embedder(run: Path, embedder: CachedEmbedder) -> None:
-    """Raises InputError where the run's rows are no embeddings of texts."""
+    """Raise InputError if the run does not attack text embeddings."""
     if isinstance(embedder.embedder, LanguageModelEmbedder):
         raise InputError(
             f"run={run}: its attack reads what a language model wrote; an audit is of embeddings, and takes a run of "
@@ -108,11 +108,11 @@ def check_embedder(run: Path, embedder: CachedEmbedder) -> None:
 
 
 def services(session: Session) -> tuple[CachedEmbedder, CachedEmbedder]:
-    """What made the store's vectors, and what answers the attacker: both undefended where it was trained on such.
+    """The embedder of the store's vectors and the one that the attacker queries; without defense if trained so.
 
     Raises:
-        InputError: The run's rows are no embeddings of texts; the run keeps no state of the defense; or recovered texts
-            have no cosine with the store's vectors, since the defense changes their dimension alone.
+        InputError: The run does not attack text embeddings; it lacks the defense's fitted state; or only one of the two
+            embedders is defended with another dimension, so that recovered texts have no cosine with the vectors.
     """
     check_embedder(session.run, session.embedder)
     service, oracle = session.service, session.oracle if session.threat.adaptive else session.embedder
@@ -127,7 +127,7 @@ def services(session: Session) -> tuple[CachedEmbedder, CachedEmbedder]:
 def same_attack(config: DictConfig, original: DictConfig, threat: Threat, ckpt_path: str | None) -> bool:
     """Whether the run's own predictions are those that the amended configuration would give for the store's vectors.
 
-    A naive attacker's may have been read from defended vectors, which the store's are not.
+    A naive attacker's predictions may come from defended vectors, whereas the store's vectors are undefended.
     """
     alike = all(config[name] == original[name] for name in ("attack", "defense"))
     return alike and ckpt_path in (None, "last") and (threat.adaptive or original.choices.defense == "none")

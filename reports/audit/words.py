@@ -1,15 +1,15 @@
-"""What an audit says in plain sentences: the lead, and how the values were measured and what they leave out."""
+"""The texts of an audit report: the summary, and the method with its limits."""
 
 from __future__ import annotations
 
 from reports.audit.findings import Audit, Tried
 from reports.numbers import counted, shown
 
-_SPACE = "\u00a0"  # a number and its unit stay on one line
+_SPACE = "\u00a0"  # non-breaking space between a number and its unit
 
 
 def lead(audit: Audit) -> str:
-    """What was found, in a few sentences that a reader without the method understands."""
+    """A summary in a few sentences for readers who do not know the method."""
     rows = counted(audit.sampled, "vector")
     if audit.readable is None:
         return f"This attacker turned {rows} of the store back into text. How much of that is right is not known."
@@ -45,7 +45,7 @@ def _entities(audit: Audit) -> str:
 
 
 def _best(audit: Audit) -> str:
-    """The defense that leaves least to read, if it does so beyond chance."""
+    """The defense with the lowest readable share, if the difference is significant."""
     others = [one for one in audit.tried[1:] if one.readable is not None]
     plain = audit.tried[0].readable if audit.tried else None
     if not others or plain is None:
@@ -65,7 +65,7 @@ def _value(one: Tried) -> float:
 
 
 def limits(audit: Audit) -> list[str]:
-    """How the values were measured, and what they leave out; one item each."""
+    """Notes on the method and its limits, one item each."""
     known = counted(len(audit.known), "test text")
     items = [
         "Each vector was read back by the attack of the run, without knowing its text. The recovered text "
