@@ -1,7 +1,7 @@
-"""What correction gave, for the report: curves over steps, queries and time, a table, and one text's rounds.
+"""Charts and tables of iterative correction: curves over steps, queries and time, and the rounds of one text.
 
-Reads corrections.json and corrections.jsonl (callbacks/iterative_correction.py), and what a corrector's training wrote
-down about its hypotheses:
+Reads corrections.json and corrections.jsonl (callbacks/iterative_correction.py), and the statistics of the hypotheses
+that a corrector was trained on:
 
     artifacts/hypotheses.json   {"train, round 0": {"exact": 0.41, "cosines": [counts], "edges": [-1, ..., 1]}, ...}
 """
@@ -25,7 +25,7 @@ from reports.tables import Cell, Line, Table
 from run_directory import layout
 
 HYPOTHESES = "hypotheses.json"
-# The columns of the table: metric, title, and how it is written.
+# Columns of the table: metric, title, format.
 COLUMNS = (
     ("bleu", "BLEU", "score"),
     ("token_f1", "Token F1", "percent"),
@@ -36,7 +36,7 @@ COLUMNS = (
 )
 
 
-# Numbers that a chart has a place for.
+# Finite numbers, which a chart can show.
 _Number = Annotated[float, Field(ge=-1e150, le=1e150, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=-(2**53), le=2**53)]
 
@@ -52,7 +52,7 @@ class StepScores(BaseModel):
     cosine: _Number | None
     queries: _Number
     seconds: _Number
-    partial: _Count = 0  # texts whose search was cut short
+    partial: _Count = 0  # number of texts whose search was cut short
 
 
 class Corrections(BaseModel):
@@ -63,7 +63,7 @@ class Corrections(BaseModel):
 
 
 class CorrectedRound(BaseModel):
-    """What stood for a text after a step."""
+    """The best text after a step."""
 
     step: _Count
     text: str
@@ -81,7 +81,7 @@ class Corrected(BaseModel):
 
 
 class HypothesisCosines(BaseModel):
-    """Cosines of a set of training hypotheses with their targets, counted between ``edges``."""
+    """Histogram of the cosines of training hypotheses with their targets, counted between ``edges``."""
 
     exact: _Number
     cosines: list[Annotated[_Count, Field(ge=0)]]
@@ -98,7 +98,7 @@ _HYPOTHESES = TypeAdapter(HypothesisCosines)
 
 
 def correction_curves(table: Sequence[StepScores]) -> list[Chart]:
-    """BLEU over the steps, exact match over queries, BLEU over time; a curve a beam width."""
+    """BLEU by step, exact match by queries, BLEU by time; one curve per beam width."""
     beam_widths = sorted({row.beams for row in table})[: charts.COLOURS]
     found = []
     for title, x_name, y_name, x_label, note in (
@@ -110,7 +110,7 @@ def correction_curves(table: Sequence[StepScores]) -> list[Chart]:
         for beams in beam_widths:
             points = [(getattr(row, x_name), getattr(row, y_name)) for row in table if row.beams == beams]
             known = [(float(x), float(y)) for x, y in points if y is not None]
-            if x_name == "seconds":  # a wide beam takes a hundred times the time of a guess
+            if x_name == "seconds":  # a wide beam takes a hundred times as long as the initial hypothesis
                 known = [(math.log10(x), y) for x, y in known if x > 0]
             if known:
                 series.append(charts.Series(counted(beams, "beam"), known, dots=True))
@@ -120,7 +120,7 @@ def correction_curves(table: Sequence[StepScores]) -> list[Chart]:
 
 
 def correction_table(found: Corrections) -> Table:
-    """A line a beam width and step; values are coloured where they differ from the line before."""
+    """One row per beam width and step; values that differ from the previous row are coloured."""
     lines = []
     before: StepScores | None = None
     for row in found.table:
@@ -142,14 +142,14 @@ def correction_table(found: Corrections) -> Table:
 
 
 def story(paths: Sequence[Corrected]) -> Corrected | None:
-    """Of the texts that the widest search changed, the one whose cosine rose by the median amount; None without one."""
+    """Among the texts changed by the widest search, the one with the median gain in cosine; None if there is none."""
     widest = max((path.beams for path in paths), default=0)
     changed = [path for path in paths if path.beams == widest and path.rounds[-1].text != path.rounds[0].text]
     return sorted(changed, key=lambda path: (_gain(path), path.index))[len(changed) // 2] if changed else None
 
 
 def story_table(chosen: Corrected, passage: Callable[[list[Part]], str]) -> Table:
-    """The rounds in which a text changed and the last one; ``passage`` marks the words that stand in the reference."""
+    """The rounds in which a text changed, and the last one; ``passage`` marks the words found in the reference."""
     lines = [Line("text", "", (Cell(chosen.reference, quoted=True), Cell(""), Cell("")))]
     before = None
     for one in chosen.rounds:
@@ -162,13 +162,13 @@ def story_table(chosen: Corrected, passage: Callable[[list[Part]], str]) -> Tabl
 
 
 def _gain(path: Corrected) -> float:
-    """How much closer the text came; without a vector there is nothing to say."""
+    """Increase of the cosine; 0 if there is none."""
     first, last = path.rounds[0].cosine, path.rounds[-1].cosine
     return 0.0 if first is None or last is None else last - first
 
 
 def corrections(directory: Path) -> tuple[Corrections, list[Corrected]] | None:
-    """What the files of a run say; None where it was not corrected.
+    """The content of both files; None if the run has no corrections.
 
     Raises:
         InputError: A file is missing or broken.
@@ -181,7 +181,7 @@ def corrections(directory: Path) -> tuple[Corrections, list[Corrected]] | None:
 
 
 def hypothesis_charts(directory: Path) -> list[Chart]:
-    """How near the hypotheses of a corrector's training lay (Morris et al. 2023, figure 4); a chart a set.
+    """A histogram per set of a corrector's training hypotheses, by their cosine (Morris et al. 2023, figure 4).
 
     Raises:
         InputError: The file is broken.

@@ -1,4 +1,4 @@
-"""The files of a run, read and checked: errors name the file, the line and the field."""
+"""Read and validate the files of a run; errors name the file, the line and the field."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_text(path: Path, most: int = limits.LARGEST_JSON) -> str:
     """The text of a file of at most ``most`` bytes.
 
     Raises:
-        InputError: It is missing, no file, too large or not UTF-8.
+        InputError: It is missing, not a regular file, too large or not UTF-8.
     """
     try:
         return limits.text(path, most)
@@ -34,10 +34,10 @@ def read_text(path: Path, most: int = limits.LARGEST_JSON) -> str:
 
 
 def read_config(path: Path) -> tuple[str, dict[str, Any]]:
-    """The text of a configuration and its values, as they were written.
+    """The text of a configuration and its values, interpolations unresolved.
 
     Raises:
-        InputError: The file is missing or holds something else.
+        InputError: The file is missing or has another form.
     """
     content = read_text(path, limits.LARGEST_CONFIG)
     try:
@@ -52,10 +52,10 @@ def read_config(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object of a file; numbers may be not finite, as those of a run that diverged.
+    """The JSON object of a file; numbers may be infinite or NaN, as in a diverged run.
 
     Raises:
-        InputError: The file is missing or holds something else.
+        InputError: The file is missing or has another form.
     """
     try:
         value = json.loads(read_text(path))
@@ -69,10 +69,10 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path, kind: type[Line]) -> list[Line]:
-    """The lines of a file of JSON objects, blank ones left out.
+    """The JSON objects of a file with one per line; blank lines are skipped.
 
     Raises:
-        InputError: The file is missing, or a line is broken; names it.
+        InputError: The file is missing, or a line is invalid; names it.
     """
     found, adapter = [], TypeAdapter(kind)
     try:
@@ -85,7 +85,7 @@ def read_lines(path: Path, kind: type[Line]) -> list[Line]:
                     raise InputError(f"{where}: not JSON: {error.msg}") from error
                 except UnicodeDecodeError as error:
                     raise InputError(f"{where}: not UTF-8 (byte {error.start} of the line)") from error
-                except (ValueError, RecursionError) as error:  # numbers of thousands of digits, lists in lists in lists
+                except (ValueError, RecursionError) as error:  # such as huge numbers or deeply nested lists
                     raise InputError(f"{where}: not JSON that can be read: {error}") from error
     except FileNotFoundError as error:
         raise _missing(path) from error
@@ -93,10 +93,10 @@ def read_lines(path: Path, kind: type[Line]) -> list[Line]:
 
 
 def validated(kind: TypeAdapter[Content], value: Any, where: Path | str, whole: str = "") -> Content:
-    """``value`` as a model.
+    """Validate ``value`` as ``kind``.
 
     Raises:
-        InputError: It does not fit; says ``where`` it was read, and the field (or ``whole``).
+        InputError: It is invalid; names ``where`` it was read, and the field (or ``whole``).
     """
     try:
         return kind.validate_python(value)

@@ -1,4 +1,4 @@
-"""The chart of how much of the rare and of the common words came back (vec2text_morris2023, figure 6)."""
+"""Chart of recovered words by their frequency in the training text (vec2text_morris2023, figure 6)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class Bin(BaseModel):
-    """Words that stand between ``low`` and ``high`` times in the training text."""
+    """Words that occur between ``low`` and ``high`` times in the training text."""
 
     low: _Count = Field(alias="from")
     high: _Count = Field(alias="to")
@@ -24,7 +24,7 @@ class Bin(BaseModel):
 
 
 class Frequencies(BaseModel):
-    """Of analyses.json, what the chart shows."""
+    """The part of analyses.json that the chart shows."""
 
     word_frequency: list[Bin] = []
 
@@ -33,10 +33,10 @@ _FREQUENCIES = TypeAdapter(Frequencies)
 
 
 def frequency_charts(analyses: Mapping[str, Any] | None) -> list[charts.Chart]:
-    """The chart of the report's section; none where the run has no analyses.
+    """The chart of the section; empty if the run has no analyses.
 
     Raises:
-        InputError: They are of another form.
+        InputError: The analyses have another form.
     """
     bins = validated(_FREQUENCIES, analyses or {}, layout.ANALYSES).word_frequency
     if not bins:
@@ -52,7 +52,7 @@ def frequency_charts(analyses: Mapping[str, Any] | None) -> list[charts.Chart]:
 
 
 def _short(low: int, high: int) -> str:
-    """A bin in a few characters: ``0``, ``1-2``, ``300+``, ``3k+``; from 100 on only its lower end fits."""
+    """A short label of a bin: ``0``, ``1-2``, ``300+``, ``3k+``; from 100 on only its lower end."""
     if high < 100:
         return f"{low}" if low == high else f"{low}–{high}"  # noqa: RUF001
     return f"{low}+" if low < 1000 else f"{low // 1000}k+" if low < 10**6 else f"{low // 10**6}M+"

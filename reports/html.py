@@ -1,6 +1,6 @@
-"""Pages: one file each that needs no network and no script, made of the macros of ``*.html.jinja``.
+"""HTML pages: one file each, without scripts or network access, built from the macros of ``*.html.jinja``.
 
-Recovered text is hostile input: it reaches a page only through the autoescaping templates or ``Markup.format``.
+Recovered text is untrusted: it enters a page only through autoescaping templates or ``Markup.format``.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from reports.charts import Chart
 
 
 def macro(name: str, template: str = "report.html.jinja", **values: Any) -> Markup:
-    """Call a macro of a template; each section of a page is one."""
+    """Render a macro of a template; each section of a page is one."""
     return Markup(getattr(_template(template), name)(**values))
 
 
 def charts_of(charts: Sequence[Chart]) -> Markup:
-    """The charts beside one another; empty without any."""
+    """The charts side by side; empty for none."""
     return macro("charts_of", charts=charts) if charts else Markup("")
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A large number of a page, over a gauge from 0 to 100.
+    """A large number with a gauge from 0 to 100.
 
     Attributes:
-        title: What it is.
-        value: As it is written; None where it is not known.
-        note: What stands below it.
-        width: How far the gauge is filled; None without a gauge.
-        tick: Where a mark stands on the gauge.
+        title: Name of the number.
+        value: Formatted value; None if unknown.
+        note: Text below it.
+        width: Filled part of the gauge in percent; None for no gauge.
+        tick: Position of a mark on the gauge.
         reach: Start and length of an interval on the gauge.
-        explanation: For a pointer.
+        explanation: Tooltip.
     """
 
     title: str
@@ -51,9 +51,9 @@ class Tile:
 
 
 def write_page(path: Path, **values: Any) -> None:
-    """Write a page; ``values`` are those of the macro ``page``, a section being its anchor, title and HTML."""
+    """Write a page; ``values`` are the arguments of the macro ``page``. A section is its anchor, title and HTML."""
     page = macro("page", **values)
-    write_file(path, page.encode("utf-8", "replace").decode())  # a lone surrogate cannot be written
+    write_file(path, page.encode("utf-8", "replace").decode())  # replace lone surrogates, which cannot be encoded
 
 
 @cache

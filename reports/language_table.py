@@ -1,4 +1,4 @@
-"""The metrics of each language of metrics.json as a table.
+"""A table of the metrics by language.
 
 "bleu/de": 38.1, "examples/de": 500, "translated/bleu/de": 12.4, ...   ->   de: 500 texts, BLEU 38.1, translated 12.4
 """
@@ -14,18 +14,18 @@ from reports.wording import measure, own_keys
 
 
 def is_of_language(key: str) -> bool:
-    """Whether a key of metrics.json is a value of one language."""
+    """Whether a key of metrics.json belongs to one language."""
     name, _, language = key.removeprefix(TRANSLATED).partition("/")
     return bool(language) and name in _order()
 
 
 def _order() -> tuple[str, ...]:
-    """Names of the columns: the built-in metrics, then the user's own."""
+    """The names of the metrics in order: built-in ones, then the user's own."""
     return ("examples", *CHIEF, *own_keys())
 
 
 def language_table(metrics: Mapping[str, object]) -> Table | None:
-    """A line for each language in ``metrics``; None where there are not several."""
+    """One row per language in ``metrics``; None if there are fewer than two."""
     languages = [key.removeprefix("examples/") for key in metrics if key.startswith("examples/")]
     if not languages:
         return None

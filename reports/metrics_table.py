@@ -1,4 +1,4 @@
-"""The metrics of a run beside the nearest neighbour's as a table, for the page and the terminal."""
+"""The table of a run's metrics beside those of the nearest-neighbour baseline, for the page and the terminal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from reports.wording import difference, ordered
 
 
 def metrics_table(results: Results, *, secondary: bool, explained: bool = True) -> Table:
-    """The metrics of metrics.json beside the nearest neighbour's, coloured where one is better.
+    """The metrics of metrics.json beside those of the nearest neighbour; better values are coloured.
 
     Args:
-        results: Of the run.
-        secondary: Those that are ``Description.secondary``, else the others.
-        explained: With explanations, and with metrics that have no value on either side.
+        results: The results of the run.
+        secondary: Whether to show the metrics with ``Description.secondary``, or all others.
+        explained: Whether to add explanations, and metrics without any value.
     """
     baseline = results.baseline
     lines = []

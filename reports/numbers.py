@@ -1,4 +1,4 @@
-"""Numbers as a person reads them; nothing heavy is imported for it.
+"""Formatting of numbers; this module imports nothing heavy.
 
 shown("percent", 61.04)                # 61.0 %
 interval("percent", (58.9, 63.1))      # 58.9 to 63.1
@@ -13,8 +13,8 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 DASH = "–"  # noqa: RUF001
-_SPACE = "\u00a0"  # a number and its unit stay on one line
-_LARGEST = 1e300  # beyond, an integer may have no float
+_SPACE = "\u00a0"  # non-breaking space between a number and its unit
+_LARGEST = 1e300  # larger integers may not fit a float
 _SIZES = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
@@ -27,11 +27,11 @@ def number(metrics: Mapping[str, object] | None, key: str) -> float | None:
 
 
 def shown(kind: str, value: object) -> str:
-    """``value`` as a person reads it; null is a dash.
+    """Format ``value`` for people; null becomes a dash.
 
     Args:
-        kind: Its unit: one of ``metrics.base.Unit``; ``moment``, seconds of which there are few; ``share``, 0 to 1,
-            which never rounds to nothing or to all; ``size``, a large count in a few characters.
+        kind: Its unit: one of ``metrics.base.Unit``; ``moment``, a short time in seconds; ``share``, 0 to 1, never
+            rounded to 0 or 100 %; ``size``, a large count in a few characters.
         value: A number; anything else is shown as text.
     """
     if value is None:
@@ -57,20 +57,20 @@ def shown(kind: str, value: object) -> str:
 
 
 def interval(kind: str, ends: Sequence[float]) -> str:
-    """An interval or a range; a percent sign stands beside the value that the interval belongs to."""
+    """Format an interval; the percent sign is left to the value beside it."""
     low, high = (shown(kind, end) for end in ends)
     unit = f"{_SPACE}%"
     return f"{low.removesuffix(unit)} to {high if kind == 'share' else high.removesuffix(unit)}"
 
 
 def signed(kind: str, value: float) -> str:
-    """A difference with its sign, and no minus before a zero."""
+    """Format a difference with its sign; zero has no minus."""
     digits = {"cosine": 3, "count": 0}.get(kind, 1)
     return f"{round(value, digits) + 0.0:+.{digits}f}"  # adding 0.0 turns -0.0 into 0.0
 
 
 def duration(seconds: float) -> str:
-    """``196.4`` as ``3 min 16 s``; below ten seconds with one decimal."""
+    """Format seconds: ``196.4`` as ``3 min 16 s``; below ten seconds with one decimal."""
     if seconds < 10:
         return f"{seconds:.1f}{_SPACE}s"
     whole = round(seconds)
@@ -82,7 +82,7 @@ def duration(seconds: float) -> str:
 
 
 def in_words(percent: float) -> str:
-    """A percentage in words that never round to nothing or to all: only 0 is "none" and only 100 is "all"."""
+    """A percentage in words, never rounded to the extremes: only 0 is "none" and only 100 is "all"."""
     if percent <= 0:
         return "none"
     if percent >= 100:
@@ -99,7 +99,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def evenly(items: Sequence[Item], most: int, *, middle: bool = False) -> Sequence[Item]:
-    """At most ``most`` of ``items``: of as many equal parts the first one each, or the one in the ``middle``."""
+    """At most ``most`` of ``items``, evenly spaced: the first of each of ``most`` equal parts, or its ``middle``."""
     size = len(items)
     return items if size <= most else [items[(2 * part + middle) * size // (2 * most)] for part in range(most)]
 

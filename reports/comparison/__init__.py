@@ -1,1 +1,1 @@
-"""Several runs side by side: compare.py."""
+"""The comparison of several runs (compare.py)."""

@@ -1,4 +1,4 @@
-"""The charts of a comparison: a metric of each run, and a metric against what the runs differ in."""
+"""Charts of a comparison: a metric by run, and a metric against a property in which the runs differ."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from reports.comparison.seeds import means, settings
 from reports.numbers import shown
 from reports.wording import measure
 
-Point = tuple[Entry, float, float]  # a run, its place on the axis, its value
+Point = tuple[Entry, float, float]  # a run, its x value, its y value
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What runs can differ in: its name, how it is read, and whether a power of ten is a step."""
+    """A property of runs: its title, how to read it, and whether its axis is logarithmic."""
 
     title: str
     of: Callable[[Entry], float | None]
     powers: bool = True
 
     def place(self, entry: Entry) -> float | None:
-        """Where a run stands on the axis; None where it is not known, or zero on an axis of powers."""
+        """The x value of a run; None if it is unknown, or zero on a logarithmic axis."""
         value = self.of(entry)
         if value is None or (self.powers and value <= 0):
             return None
@@ -42,7 +42,7 @@ AXES: Mapping[str, Axis] = {
 
 
 def check_axis(name: str, entries: Sequence[Entry]) -> None:
-    """Raises InputError where fewer than two runs that a chart may join differ on the axis that was asked for."""
+    """Raise InputError if fewer than two comparable runs differ in the requested property."""
     axis, fitting = AXES[name], _fitting(name, entries)
     if len({axis.place(entry) for entry in fitting} - {None}) < 2:
         known = [(entry.label, axis.of(entry)) for entry in fitting]
@@ -55,9 +55,9 @@ def check_axis(name: str, entries: Sequence[Entry]) -> None:
 
 
 def side_by_side(compared: Sequence[Compared], metrics: Sequence[str]) -> list[Chart]:
-    """A chart for each metric that two runs have; runs in the order given.
+    """A chart for each metric that at least two runs have; runs in the given order.
 
-    A run on other test texts than the first is named so.
+    Runs with other test texts than the first are marked as such.
     """
     found = []
     for key in metrics:
@@ -75,7 +75,7 @@ def side_by_side(compared: Sequence[Compared], metrics: Sequence[str]) -> list[C
 
 
 def charts(compared: Sequence[Compared], metrics: Sequence[str], chosen: str | None) -> list[Chart]:
-    """A chart for each metric over ``chosen``, or over each axis on which the runs differ."""
+    """A chart for each metric against ``chosen``, or against each property in which the runs differ."""
     found = []
     compared = means(settings(compared, metrics))
     for name, axis in AXES.items():
@@ -90,7 +90,7 @@ def charts(compared: Sequence[Compared], metrics: Sequence[str], chosen: str | N
 
 
 def _fitting(name: str, entries: Sequence[Entry]) -> list[Entry]:
-    """Those that a chart may join: the similarity of corpora is one of test sets, all else needs the same texts."""
+    """The runs comparable in one chart: for corpus similarity any, otherwise those with the same test texts."""
     return [entry for entry in entries if name == "corpus_similarity" or entry.texts == entries[0].texts]
 
 
@@ -100,7 +100,7 @@ def _points(compared: Sequence[Compared], key: str, axis: Axis) -> list[Point]:
 
 
 def _lines(points: Sequence[Point], key: str, axis: Axis) -> list[Chart]:
-    """One line for each class of attack and embedder: sizes of one attack are joined, two attacks never."""
+    """One line per class of attack and embedder, so that only sizes of the same attack are connected."""
     several = {part: len({getattr(entry, part) for entry, _, _ in points}) > 1 for part in ("attack_class", "embedder")}
     shown = [part for part, differs in several.items() if differs] or ["embedder"]
     lines: dict[str, list[tuple[float, float]]] = {}

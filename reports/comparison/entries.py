@@ -1,4 +1,4 @@
-"""What compare.py reads of each run: its results, and what it was."""
+"""The runs and evaluations that compare.py reads."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from reports.numbers import number
 from reports.results import Results, chosen, read_results
 from run_directory import layout
 
-COMPARED = ("attack", "defense", "embedder", "datamodule", "trainer")  # nodes of a config that can tell runs apart
-ALSO_COMPARED = ("scoring", "init_from")  # which make another setting, but are not shown
-KINDS = ("attack", "embedder", "datamodule", "defense")  # config groups in which alike runs agree
+COMPARED = ("attack", "defense", "embedder", "datamodule", "trainer")  # config nodes whose differences are shown
+ALSO_COMPARED = ("scoring", "init_from")  # compared when grouping seeds, but not shown
+KINDS = ("attack", "embedder", "datamodule", "defense")  # config groups shared by alike runs
 SHOWN_SETTINGS = 3
 
 
@@ -27,15 +27,15 @@ class Entry:
     """A run or one of its evaluations.
 
     Attributes:
-        results: What its directory says.
-        label: The end of its path, as long as it takes to tell it from the others.
-        parameters: Of the attack; None where it has none, or where record.json is missing.
-        training_seconds: Of the run that was evaluated; None where nothing was trained.
-        settings: What tells it from other entries with the same attack, embedder, data and defense.
-        setting: All of its configuration that can change a metric, that of the run that was tested included, apart from
-            seeds: runs in which it is the same are seeds of one setting. None where it is not known.
-        seeds: Of the training and of the test.
-        apart: As ``settings``, without seeds.
+        results: The results in its directory.
+        label: The end of its path, as short as possible but unique.
+        parameters: Number of parameters of the attack; None if it has none or record.json is missing.
+        training_seconds: Training time of the evaluated run; None if nothing was trained.
+        settings: The settings that distinguish it from entries with the same attack, embedder, data and defense.
+        setting: All configuration values of the run and the evaluation that can change a metric, except seeds. Runs
+            with equal ``setting`` are seeds of one setting. None if it is unknown.
+        seeds: Seeds of the training and of the test.
+        apart: Like ``settings``, without seeds.
     """
 
     results: Results
@@ -53,7 +53,7 @@ class Entry:
 
     @property
     def attack_class(self) -> str:
-        """The name of the attack's class: sizes of one attack share it."""
+        """The name of the attack's class, which different sizes of one attack share."""
         node = self.results.config.get("attack")
         target = node.get("_target_") if isinstance(node, dict) else None
         return self.attack if target is None else str(target).rpartition(".")[2]
@@ -64,7 +64,7 @@ class Entry:
 
     @property
     def data(self) -> str:
-        """The data module, and of files the one that was tested on."""
+        """The data module; for text files, the test file."""
         name = self.results.choice("datamodule") or "unknown"
         node = self.results.config.get("datamodule")
         files = [node.get(key) for key in ("test", "path")] if isinstance(node, dict) else []
@@ -73,7 +73,7 @@ class Entry:
 
     @property
     def texts(self) -> frozenset[tuple[int, str]]:
-        """Index and reference of each test example: where these are the same, runs can be paired."""
+        """Index and reference of each test example; runs in which these agree can be paired."""
         return frozenset((one.row.index, one.row.reference) for one in self.results.recovered)
 
     @property
@@ -97,7 +97,7 @@ def read_entries(directories: Sequence[Path]) -> list[Entry]:
     """Read runs and evaluations.
 
     Raises:
-        InputError: One is missing (the nearest name is given), given twice, not finished, or holds a broken file.
+        InputError: One is missing (the nearest name is given), given twice, not finished, or has a damaged file.
     """
     for directory in directories:
         _check(directory)
@@ -143,13 +143,13 @@ def _labels(directories: Sequence[Path]) -> list[str]:
 
 
 def _record(directory: Path) -> dict[str, Any]:
-    """record.json; empty for a run of before or of another tool, whose parameters are not known."""
+    """record.json; empty if missing, as in runs of earlier versions or other tools."""
     path = directory / layout.RECORD
     return read_json(path) if path.is_file() else {}
 
 
 def _training_seconds(results: Results) -> float | None:
-    """An evaluation trains nothing: its time is that of the run it lies in, or that its config names."""
+    """Training time of the run; for an evaluation, of the run that it is in or that its config names."""
     directory = results.directory.resolve()
     named = results.config.get("run_dir")
     origins = [directory, directory.parent.parent, *([Path(named)] if isinstance(named, str) else [])]
@@ -161,9 +161,9 @@ def _training_seconds(results: Results) -> float | None:
 
 
 def _settings(results: Sequence[Results], *, seeds: bool) -> list[str]:
-    """For each, the values in which it differs from the others of the same attack, embedder, data and defense.
+    """For each, the values that differ from others with the same attack, embedder, data and defense.
 
-    The seed stands there once, although several parts of the configuration take it over; or not at all.
+    The root seed is listed once or not at all; copies in other parts of the configuration are left out.
     """
     found = []
     for one in results:
@@ -182,14 +182,14 @@ def _settings(results: Sequence[Results], *, seeds: bool) -> list[str]:
 
 
 def without_seeds(value: Any) -> Any:
-    """A configuration without any key that is called seed."""
+    """A configuration without keys named seed."""
     if isinstance(value, dict):
         return {key: without_seeds(child) for key, child in value.items() if key != "seed"}
     return [without_seeds(child) for child in value] if isinstance(value, list) else value
 
 
 def _setting(results: Results) -> tuple[str, str] | None:
-    """The run's own part, and that of its test; None where a seed or the run of an evaluation is not known."""
+    """The settings of the run and of its test; None if a seed or the evaluated run is unknown."""
     origin = _origin(results)
     if origin is None or None in _seeds(results):
         return None
@@ -208,9 +208,9 @@ def _seeds(results: Results) -> tuple[Any, Any]:
 
 
 def _origin(results: Results) -> dict[str, Any] | None:
-    """The configuration of the run that was trained: this one's own, or of an evaluation that of its run.
+    """The configuration of the trained run: the entry's own, or for an evaluation the one of its run.
 
-    An evaluation on other text does not say what its run was trained on. None where its run cannot be found.
+    Needed since an evaluation on other text does not name the training text. None if the run cannot be found.
     """
     directory, named = results.directory.resolve(), results.config.get("run_dir")
     if directory.parent.name == "evaluations":
@@ -233,7 +233,7 @@ def _kind(results: Results) -> list[str | None]:
 
 
 def _differing(name: str, values: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Keys in which configs differ, with the value of each; where the classes differ, only these."""
+    """Keys in which configs differ, with all values; if the classes differ, only the classes."""
     if all(isinstance(value, dict) for value in values):
         classes = [value.get("_target_") for value in values]
         if len(set(classes)) > 1:

@@ -1,8 +1,8 @@
-"""Runs down, data sets across: how an attack reads text of another kind than it was trained on.
+"""Tables with runs as rows and data sets as columns, for transfer of an attack to other kinds of text.
 
     python compare.py runs/*/evaluations/* columns=data metrics=bleu,exact_match
 
-One table a metric (Chen et al. 2024, appendix G, and the cross-lingual tables of its section 5).
+One table per metric (Chen et al. 2024, appendix G, and the cross-lingual tables of its section 5).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from reports.wording import measure
 
 
 def check_grid(entries: Sequence[Entry]) -> None:
-    """Whether each run stands with each data set once at most; before anything is resampled.
+    """Check, before resampling, that each run has at most one entry per data set.
 
     Raises:
-        InputError: Two would stand in one cell.
+        InputError: Two entries belong in the same cell.
     """
     first: dict[tuple[Path, str], Entry] = {}
     for entry in entries:
@@ -37,9 +37,9 @@ def check_grid(entries: Sequence[Entry]) -> None:
 
 
 def grids(compared: Sequence[Compared], metrics: Sequence[str]) -> list[Table]:
-    """Tables for each metric: a line for each trained run, a column for each data set, in the order given.
+    """Tables for each metric: a row for each trained run, a column for each data set, in the given order.
 
-    Runs that differ in nothing but their seeds, and were tested alike, share a line with their mean; a second table has
+    Runs that differ only in their seeds, with the same tests, share a row with their mean; a second table lists
     them one by one.
     """
     trained = list(dict.fromkeys(_trained(one.entry) for one in compared))
@@ -67,7 +67,7 @@ def grids(compared: Sequence[Compared], metrics: Sequence[str]) -> list[Table]:
 def _groups(
     trained: Sequence[Path], data: Sequence[str], places: Mapping[tuple[Path, str], Compared]
 ) -> list[list[Path]]:
-    """Runs that are seeds of one setting, all tested on the same data in the same way."""
+    """Group the runs that are seeds of one setting with the same data and test settings."""
     groups: list[list[Path]] = []
     for run in trained:
         tests = _tests(run, data, places)
@@ -81,7 +81,7 @@ def _groups(
 
 
 def _tests(run: Path, data: Sequence[str], places: Mapping[tuple[Path, str], Compared]) -> list[object] | None:
-    """What two runs must share to be seeds of one setting: settings and texts of each test; None if not known."""
+    """What seeds of one setting must share: settings and texts of each test; None if unknown."""
     found = [places.get((run, name)) for name in data]
     if any(one is not None and one.entry.setting is None for one in found):
         return None
@@ -120,13 +120,13 @@ def _kind(run: Path, places: Mapping[tuple[Path, str], Compared]) -> str:
 
 
 def _trained(entry: Entry) -> Path:
-    """The run that was tested: an evaluation's configuration names it."""
+    """The trained run; for an evaluation, the one that its configuration names."""
     named = entry.results.config.get("run_dir")
     return Path(named) if isinstance(named, str) else entry.results.directory
 
 
 def _data(entry: Entry) -> str:
-    """The data set, with its languages where some were chosen."""
+    """The data set, with its languages if some were chosen."""
     node = entry.results.config.get("datamodule")
     chosen = [node.get(key) for key in ("test_languages", "languages")] if isinstance(node, dict) else []
     named: Sequence[object] = next((languages for languages in chosen if languages), [])

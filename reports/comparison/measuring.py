@@ -1,10 +1,10 @@
-"""Metrics of several runs side by side, each with its interval, and paired differences where the texts are the same.
+"""Metrics of several runs with confidence intervals, and paired differences between runs on the same texts.
 
     entries = read_entries([Path("runs/a"), Path("runs/b")])
     compared = compare(entries, ["bleu", "token_f1"], resamples=2000, seed=0)      # the first entry is the reference
 
-Intervals are 95 % percentile bootstraps over examples; of shares of texts (exact match) Wilson's, which have a width at
-0 and 100 % too. All resampling uses one seed, so that two attacks on the same texts share their resamples.
+Intervals are 95 % percentile bootstraps over examples. Shares of texts (exact match) have Wilson's interval, which is
+not empty at 0 and 100 %. All resampling uses one seed, so that attacks on the same texts share their resamples.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from reports.comparison.own_metrics import own_metrics_of
 from reports.numbers import number
 from reports.wording import measure
 
-TOLERANCE = 5e-3  # between a value of metrics.json and that of predictions.jsonl; no table shows so little
+TOLERANCE = 5e-3  # allowed difference between metrics.json and predictions.jsonl, below the precision of all tables
 
 
 @dataclass(frozen=True, slots=True)
 class MetricValue:
-    """A metric of one run; no value where it does not apply, no interval where it is no sum over examples."""
+    """A metric of one run; value None if it does not apply, interval None if it is not a sum over examples."""
 
     value: float | None
     interval: Interval | None = None
@@ -40,9 +40,9 @@ class MetricValue:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A value minus the reference's, on the same texts, with the p value of no difference (two-sided).
+    """A value minus the reference's on the same texts, with the two-sided p value of no difference.
 
-    Interval and p are over the choice of the test texts (paired bootstrap), or over the seeds (Welch's t-test).
+    Interval and p value are over test texts (paired bootstrap) or over seeds (Welch's t-test).
     """
 
     value: float
@@ -53,17 +53,16 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A run beside the reference.
+    """A run compared with the reference.
 
     Attributes:
         entry: The run.
         values: By metric.
-        differences: By metric, over the test texts; None where a value is missing on either side, empty where the
-            texts are others.
-        paired: Whether it was tested on the reference's texts.
-        common: Number of test texts that both share.
-        resampled: By metric, values of resampled texts and at last the value itself, (resamples + 1,) each; runs on the
-            same texts share their resamples.
+        differences: By metric, over the test texts; None if either value is missing; empty if the texts differ.
+        paired: Whether its test texts are those of the reference.
+        common: Number of test texts shared with the reference.
+        resampled: By metric, the resampled values followed by the value itself, (resamples + 1,); runs on the same
+            texts share their resamples.
     """
 
     entry: Entry
@@ -75,7 +74,7 @@ class Compared:
 
 
 def check_metrics(entries: Sequence[Entry], metrics: Sequence[str]) -> None:
-    """Raises InputError where no run has a metric of that name."""
+    """Raise InputError if no run has a requested metric."""
     known = {key for entry in entries for key in entry.results.metrics}
     for name in metrics:
         if name not in known:
@@ -83,7 +82,7 @@ def check_metrics(entries: Sequence[Entry], metrics: Sequence[str]) -> None:
 
 
 def check_predictions(entries: Sequence[Entry]) -> None:
-    """Raises InputError where predictions.jsonl has not the examples that metrics.json counts."""
+    """Raise InputError if predictions.jsonl does not have the examples that metrics.json counts."""
     for entry in entries:
         indices = [one.row.index for one in entry.results.recovered]
         path = entry.results.directory / "predictions.jsonl"
@@ -96,10 +95,10 @@ def check_predictions(entries: Sequence[Entry]) -> None:
 
 
 def compare(entries: Sequence[Entry], metrics: Sequence[str], resamples: int, seed: int) -> list[Compared]:
-    """Compare all entries with the first one.
+    """Compare all entries with the first.
 
     Raises:
-        InputError: An unknown metric; predictions that do not give the values of metrics.json. Before any resampling.
+        InputError: An unknown metric, or predictions that do not reproduce metrics.json; raised before resampling.
     """
     check_metrics(entries, metrics)
     check_predictions(entries)
@@ -109,7 +108,7 @@ def compare(entries: Sequence[Entry], metrics: Sequence[str], resamples: int, se
     compared: list[Compared] = []
     for entry, own, resampled, read in zip(entries, sums, all_resampled, texts, strict=True):
         values = {key: _value(entry, key, own.get(key), resampled.get(key)) for key in metrics}
-        # The resampled values are of predictions.jsonl, and so is the value of a difference.
+        # The resampled values come from predictions.jsonl, so the value of a difference must too.
         kept = {key: np.append(resampled[key], own[key].value) for key in own}
         one = Compared(entry, values, {}, read == texts[0], len(read & texts[0]), kept)
         first = compared[0] if compared else one
@@ -119,9 +118,9 @@ def compare(entries: Sequence[Entry], metrics: Sequence[str], resamples: int, se
 
 
 def text_difference(own: Sequence[Compared], reference: Sequence[Compared], key: str) -> Difference | None:
-    """The difference between runs, or the means of several, on the same texts; over the choice of these alone.
+    """The difference of the means of two sets of runs on the same texts, with the interval over texts.
 
-    None where a value is missing on either side.
+    None if either value is missing.
     """
     if any(key not in one.resampled for one in (*own, *reference)):
         return None
@@ -131,7 +130,7 @@ def text_difference(own: Sequence[Compared], reference: Sequence[Compared], key:
 
 
 def baseline_values(metrics: Mapping[str, Any], keys: Sequence[str]) -> dict[str, MetricValue]:
-    """The metrics of baseline.json; its texts are not kept, so only shares of texts have an interval."""
+    """The metrics of baseline.json; without its texts, only shares of texts have an interval."""
     found = {}
     for key in keys:
         value, size = number(metrics, key), number(metrics, "examples")
@@ -141,7 +140,7 @@ def baseline_values(metrics: Mapping[str, Any], keys: Sequence[str]) -> dict[str
 
 
 def _sums(entry: Entry, metrics: Sequence[str]) -> dict[str, Measured[Scored]]:
-    """Each metric that the run has and that predictions.jsonl gives again, examples in the order of their index."""
+    """Each metric of the run that predictions.jsonl reproduces, examples ordered by index."""
     rows = sorted((one.row for one in entry.results.recovered), key=lambda row: row.index)
     scored = [
         Scored(
@@ -169,7 +168,7 @@ def _sums(entry: Entry, metrics: Sequence[str]) -> dict[str, Measured[Scored]]:
 
 
 def _resampled(sums: Mapping[str, Measured[Scored]], resamples: int, seed: int) -> dict[str, Floats]:
-    """Resampled values, (resamples,) each: all metrics of a run share the resamples."""
+    """Resampled values, (resamples,) per metric; all metrics of a run share the resamples."""
     if not sums:
         return {}
     resampled = resampled_sums(np.hstack([one.parts for one in sums.values()]), resamples, seed)
@@ -199,7 +198,7 @@ def _difference(value: float, resampled: Floats) -> Difference | None:
 
 
 def better(key: str, difference: Difference) -> bool | None:
-    """Whether a difference is for the better, None where it may be chance (p of .05 and more) or neither is better."""
+    """Whether a difference is an improvement; None if p >= .05 or the metric has no direction."""
     if difference.p >= 0.05 or measure(key).more is None:
         return None
     return (difference.value > 0) == (measure(key).more == "higher")

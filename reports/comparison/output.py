@@ -1,4 +1,4 @@
-"""A comparison as one self-contained page with the report's look."""
+"""The HTML page of a comparison."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reports.tables import Table
 
 
 def write_page(path: Path, tables: Sequence[Table], charts: Sequence[Chart], lead: str) -> None:
-    """Write the page: the tables and the charts."""
+    """Write the page with the tables and charts."""
     sections = [
         (f"table-{number}", table.title, macro("table_of", table=table, style="wide"))
         for number, table in enumerate(tables)

@@ -1,4 +1,4 @@
-"""The metrics of the user that a run was scored by, built again from its config.yaml to be resampled."""
+"""The user's own metrics of a run, rebuilt from its config.yaml for resampling."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from scoring.models import own_metrics
 
 
 def own_metrics_of(entry: Entry, keys: Collection[str]) -> dict[str, TextMetric]:
-    """By key; empty where the run has none of ``keys``, so that no class is imported that is not asked for.
+    """The metrics by key; if none of ``keys`` is one, nothing is imported.
 
     Raises:
-        InputError: The run names a class that is neither ours nor trusted, or that is not there.
+        InputError: The run names a class that is neither ours nor trusted, or does not exist.
     """
     if not any(one.key in keys for one in entry.results.described):
         return {}

@@ -1,12 +1,12 @@
-"""Runs of a comparison that differ in nothing but their seeds: their means and deviations, and tests between settings.
+"""Means and standard deviations over runs that differ only in their seeds, and tests between settings.
 
     found = settings(compared, ["bleu"])            # compared: as comparison.compare gives it
     found[0].runs, found[0].values["bleu"]         # three runs; Spread(mean=31.2, deviation=0.4)
-    found[1].differences["bleu"]                    # to found[0]: of means over seeds, by Welch's t-test
+    found[1].differences["bleu"]                    # from found[0]: of means over seeds, by Welch's t-test
 
-A paired bootstrap over test texts says how another choice of texts would do, and nothing of another seed: two seeds of
-one setting may well "differ". So they are not tested against each other, and two settings that have several seeds each
-are tested over the seeds.
+A paired bootstrap over test texts covers the choice of texts, not the choice of the seed: two seeds of one setting may
+well differ significantly. So seeds of one setting are not tested against each other, and two settings with several
+seeds each are tested over the seeds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from reports.comparison.measuring import Compared, Difference, MetricValue, text
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The mean of a metric over seeds, and its standard deviation (of the sample, n - 1); None of a single run."""
+    """Mean of a metric over seeds and its sample standard deviation (n - 1), which is None for a single run."""
 
     mean: float | None
     deviation: float | None = None
@@ -31,13 +31,13 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Runs of one setting beside those of the reference's.
+    """The runs of one setting, compared with the reference's setting.
 
     Attributes:
-        runs: One a seed, in the order given.
+        runs: One per seed, in the given order.
         values: By metric.
-        differences: To the reference's setting, by metric; None where a value is missing on either side, empty where
-            the texts are others, or where both are seeds of one setting.
+        differences: From the reference's setting, by metric; None if either value is missing; empty if the texts differ
+            or both are seeds of one setting.
     """
 
     runs: tuple[Compared, ...]
@@ -46,13 +46,13 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """The first run's, and how many more there are."""
+        """The label of the first run, and the number of the others."""
         more = len(self.runs) - 1
         return self.runs[0].entry.label + (f" and {more} more" if more else "")
 
     @property
     def seeds(self) -> str:
-        """Which seeds, and whether these are of the training; empty of a single run."""
+        """The seeds, and whether they are of training or test; empty for a single run."""
         if len(self.runs) == 1:
             return ""
         trained = [one.entry.seeds[0] for one in self.runs]
@@ -62,13 +62,13 @@ class Setting:
 
 
 def settings(compared: Sequence[Compared], metrics: Sequence[str]) -> list[Setting]:
-    """The runs by setting; the first run's is the reference."""
+    """The runs grouped by setting; the setting of the first run is the reference."""
     groups = [[compared[place] for place in places] for places in grouped([one.entry for one in compared])]
     return [Setting(tuple(own), _spreads(own, metrics), _differences(own, groups[0], metrics)) for own in groups]
 
 
 def grouped(entries: Sequence[Entry]) -> list[list[int]]:
-    """Places of the entries of each setting: tested on the same texts, and no seeds twice."""
+    """Indices of the entries of each setting: the same test texts, and each seed once."""
     groups: list[list[int]] = []
     for place, entry in enumerate(entries):
         found = next((group for group in groups if _joins(entry, [entries[other] for other in group])), None)
@@ -80,7 +80,7 @@ def grouped(entries: Sequence[Entry]) -> list[list[int]]:
 
 
 def means(found: Sequence[Setting]) -> list[Compared]:
-    """One for each setting, with the means of its values."""
+    """One entry for each setting with the means of its values."""
     return [
         one.runs[0]
         if len(one.runs) == 1
@@ -95,7 +95,7 @@ def _joins(entry: Entry, group: Sequence[Entry]) -> bool:
 
 
 def spread(values: Sequence[float | None]) -> Spread:
-    """Mean and deviation; neither where a value is missing."""
+    """Mean and standard deviation; both None if a value is missing."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return Spread(None)
@@ -120,7 +120,7 @@ def _differences(
 
 
 def _over_seeds(own: Sequence[Compared], reference: Sequence[Compared], key: str) -> Difference | None:
-    """Welch's t-test, two-sided; None where a value is missing, or where the seeds of neither side differ."""
+    """Welch's t-test, two-sided; None if a value is missing, or if neither side has varying values."""
     from scipy.stats import ttest_ind
 
     sides = [[one.values[key].value for one in runs] for runs in (own, reference)]

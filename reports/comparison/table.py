@@ -1,4 +1,4 @@
-"""The tables of a comparison: runs and settings with their metrics, and differences between them."""
+"""Tables of a comparison: runs and settings with their metrics, and the differences between them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from reports.numbers import DASH, interval, number, shown, signed
 from reports.tables import Cell, Line, Table
 from reports.wording import measure
 
-SMALLEST = 2000  # a p value of a t-test below 2 / 2000 is shown as a bound, as that of so many resamples is
+SMALLEST = 2000  # resamples: the smallest p value shown is 2 / 2000, for t-tests too
 
 
 def tables(compared: Sequence[Compared], metrics: Sequence[str], resamples: int) -> list[Table]:
-    """The table of all runs, seeds of one setting as their mean; these seed by seed; and the differences.
+    """The table of all runs, with seeds of one setting as their mean; a table by seed; and the differences.
 
-    The last, where two or more settings have the same test texts.
+    The differences need two settings with the same test texts.
     """
     found = settings(compared, metrics)
     several = [one for setting in found if len(setting.runs) > 1 for one in setting.runs]
@@ -65,7 +65,7 @@ def _of_settings(
 
 
 def _seed_by_seed(compared: Sequence[Compared], several: Sequence[Compared], metrics: Sequence[str]) -> Table:
-    """Each run of a setting that has several seeds, with its intervals over the test texts."""
+    """Each run of the settings with several seeds, with its interval over the test texts."""
     names = _fact_names(compared)
     lines = tuple(_line(one, names, metrics) for one in several)
     return Table("Seed by seed", _columns(names, metrics), lines, len(names))
@@ -82,7 +82,7 @@ def _line(one: Compared, names: Sequence[str], metrics: Sequence[str]) -> Line:
 
 
 def _fact_names(compared: Sequence[Compared]) -> list[str]:
-    """The columns that say what a run is; that of the defense only where there is one."""
+    """The columns that describe a run; the defense only if there is one."""
     defended = any(one.entry.defense not in ("none", "unknown") for one in compared)
     return [name for name in _facts(compared[0].entry) if name != "defense" or defended]
 
@@ -122,7 +122,7 @@ def _facts(entry: Entry) -> dict[str, str]:
 
 
 def _mean_facts(setting: Setting) -> dict[str, str]:
-    """What the runs of a setting share, and the means of their training times and queries."""
+    """The shared properties of a setting's runs, and the means of their training times and queries."""
     entries = [one.entry for one in setting.runs]
     time = spread([entry.training_seconds for entry in entries]).mean
     asked = spread([number(entry.results.metrics, "queries") for entry in entries]).mean
@@ -130,13 +130,13 @@ def _mean_facts(setting: Setting) -> dict[str, str]:
 
 
 def _baselines(compared: Sequence[Compared], metrics: Sequence[str], names: Sequence[str]) -> list[Line]:
-    """A line for each different baseline: runs on the same vectors and texts share theirs."""
+    """A row for each distinct baseline: runs on the same vectors and texts share one."""
     lines: dict[tuple[Cell, ...], Line] = {}
     for one in compared:
         if one.entry.results.baseline is not None:
             found = baseline_values(one.entry.results.baseline, metrics)
             if any(_same(other, one, found) for other in compared):
-                continue  # the nearest neighbour is one of the runs, and has intervals there
+                continue  # the nearest neighbour is one of the runs
             facts = _facts(one.entry) | {"attack": DASH, "parameters": DASH, "training": DASH, "queries": "0"}
             cells = (*(Cell(facts[name]) for name in names), *(value_cell(key, found[key]) for key in metrics))
             lines.setdefault(cells, Line("nearest neighbour", f"baseline of {one.entry.label}", cells))
@@ -144,19 +144,19 @@ def _baselines(compared: Sequence[Compared], metrics: Sequence[str], names: Sequ
 
 
 def _same(run: Compared, other: Compared, values: Mapping[str, MetricValue]) -> bool:
-    """Whether a run has these values, on the test texts of another one."""
+    """Whether a run has these values on the same test texts as ``other``."""
     alike = all(run.values[key].value == value.value for key, value in values.items())
     return alike and run.entry.texts == other.entry.texts
 
 
 def value_cell(key: str, value: MetricValue) -> Cell:
-    """A value with its interval below it."""
+    """A value with its interval below."""
     kind = measure(key).kind
     return Cell(shown(kind, value.value), () if value.interval is None else (interval(kind, value.interval),))
 
 
 def spread_cell(key: str, found: Spread) -> Cell:
-    """A mean, with the deviation below it."""
+    """A mean with its standard deviation below."""
     kind = measure(key).kind
     if found.deviation is None:
         return Cell(shown(kind, found.mean))
@@ -202,7 +202,7 @@ def _difference_cell(key: str, found: Difference | None, resamples: int, seeds: 
 
 
 def p_value(p: float, resamples: int) -> str:
-    """``p = .03``; the smallest that so many resamples can give is a bound: ``p < .001``."""
+    """``p = .03``; the smallest p value that the resamples can give is a bound: ``p < .001``."""
     if p <= 2 / (resamples + 1):
         return f"p < {2 / resamples:.2g}".replace("0.", ".", 1)
     return f"p = {p:.2g}".replace("0.", ".", 1) if p < 1 else "p = 1"
