@@ -1,1 +1,1 @@
-"""Where texts come from, and how they become batches of (vector, text)."""
+"""Data modules: sources of texts, and batches of (vector, text)."""

@@ -1,4 +1,4 @@
-"""Which examples go into which batch, on one rank or many, and how a killed epoch is resumed.
+"""Batch samplers and loaders for one rank or many; an interrupted epoch can be resumed.
 
     sampler = LengthBucketBatchSampler(lengths, batch_size=64, seed=0)   # yields index arrays, each (<= 64,)
     loader = ResumableLoader(sampler, read)                              # read: indices -> batch
@@ -62,7 +62,7 @@ class LengthBucketBatchSampler:
         return -(-len(self.lengths) // self.batch_size) // self.world_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order; a place to resume from that belongs to another epoch is forgotten."""
+        """Set the epoch, which determines the order; discards a resume position of another epoch."""
         if epoch != self.epoch:
             self.epoch = epoch
             self._handed_out = self._start = 0
@@ -87,7 +87,7 @@ class LengthBucketBatchSampler:
         return MappedArray(order), generator.permutation(-(-count // self.batch_size))
 
     def _identity(self) -> dict[str, int]:
-        """What must be unchanged for a place in the epoch to mean the same examples."""
+        """The settings that must be unchanged for a resume position to refer to the same examples."""
         return {
             "examples": len(self.lengths),
             "lengths": int(self.lengths @ (np.arange(len(self.lengths)) % 1009 + 1)),
@@ -104,7 +104,7 @@ class LengthBucketBatchSampler:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume at the next batch of the saved epoch; with other data or batches, at the start of that epoch."""
         epoch, batches, identity = state.get("epoch"), state.get("batches"), state.get("identity")
-        # The checkpoint may be untrusted: its numbers are seeds and places here.
+        # The checkpoint may be untrusted: check its numbers before they are used as seed and position.
         counts = isinstance(epoch, int) and isinstance(batches, int) and epoch >= 0 and batches >= 0
         if not (counts and isinstance(identity, dict)):
             raise InputError(
@@ -153,11 +153,11 @@ class EvaluationBatchSampler:
 
 
 class BatchLoader:
-    """Reads the batches that a sampler names.
+    """Iterates over batches.
 
     Args:
         sampler: Yields index arrays.
-        read: Makes a batch from the indices.
+        read: Reads the batch of an index array.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class BatchLoader:
 
 
 class ResumableLoader(BatchLoader):
-    """A training loader: Lightning sets its epoch, and saves and restores its place in it with a checkpoint.
+    """A training loader: Lightning sets its epoch, and stores its position in the epoch in checkpoints.
 
     Attributes:
         sampler: Where Lightning looks for ``set_epoch``.

@@ -1,4 +1,4 @@
-"""A defense at work on vectors that come from a cache: applied, fitted and kept, asked by an attacker.
+"""Apply a defense to cached vectors, store its fitted state, and embed an attacker's texts behind it.
 
 defended(defense, vectors, examples, "test")                     # (n, output_dimension), checked
 FittedDefense(run / "artifacts", settings, fingerprint).restore(defense)
@@ -35,7 +35,7 @@ def defended(
     """``vectors`` (n, d) of ``examples`` behind the defense, (n, output_dimension).
 
     Raises:
-        InputError: A vector is all zeros afterwards, NaN or infinite: there is nothing left to read or to search by.
+        InputError: A defended vector is all zeros, NaN or infinite.
     """
     try:
         changed = defense(vectors, examples, role, epoch)
@@ -45,7 +45,7 @@ def defended(
         raise InputError(
             f"defense: what it has estimated does not fit vectors of dimension {vectors.shape[1]}: {error}"
         ) from error
-    # What was zero before is a language model's output (embedders/cache/soundness.py), and no defense has made it so.
+    # Rows that were zero before the defense are valid outputs of a language model (embedders/cache/soundness.py).
     sound = changed.isfinite().all(dim=1) & (changed.any(dim=1) | ~vectors.any(dim=1))
     if not sound.all():
         row = int(sound.int().argmin())
@@ -58,12 +58,12 @@ def defended(
 
 
 class FittedDefense:
-    """What a defense has estimated, in a run's artifacts.
+    """The fitted state of a defense, stored in a run's artifacts.
 
     Args:
         folder: The artifacts.
         settings: The defense's configuration, plain values.
-        fingerprint: That of the embedder whose vectors it was fitted to.
+        fingerprint: Fingerprint of the embedder whose vectors the defense was fitted to.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], fingerprint: str) -> None:
@@ -74,7 +74,7 @@ class FittedDefense:
         )
 
     def write(self, defense: Defense) -> None:
-        """Keep the state of ``defense``, where it has any."""
+        """Store the state of ``defense``, if it has any."""
         from safetensors.torch import save
 
         state = defense.state() if isinstance(defense, Fitted) else {}
@@ -83,7 +83,7 @@ class FittedDefense:
             write_privately(self.path, save({name: t.contiguous() for name, t in state.items()}, self._about))
 
     def restore(self, defense: Defense) -> bool:
-        """Give ``defense`` its state back; False where none is kept for these settings and this embedder.
+        """Restore the state of ``defense``; False if none is stored for these settings and this embedder.
 
         Raises:
             InputError: The file is damaged.
@@ -132,14 +132,14 @@ class DefendedVectors(CachedVectors):
 
 
 class DefendedEmbedder(CachedEmbedder):
-    """What an attacker is answered who may ask the defended service only: a hypothesis has one answer, always.
+    """A defended embedding service: an attacker who embeds a hypothesis gets its defended vector, always the same one.
 
-    The cache behind it keeps undefended vectors, and counts.
+    The underlying cache stores undefended vectors and counts queries.
 
     Args:
-        source: That cache.
-        defense: Fitted before the first answer.
-        language: Of what the attacker asks for, where one is known.
+        source: The underlying cache.
+        defense: Fitted before the first call.
+        language: Language of the attacker's texts, if known.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class DefendedEmbedder(CachedEmbedder):
 
     @property
     def queries(self) -> Queries:
-        """Those of the cache behind."""
+        """The fingerprint of the underlying cache."""
         return self._behind.queries
 
     @queries.setter
@@ -213,6 +213,6 @@ class DefendedEmbedder(CachedEmbedder):
     def _change(self, texts: Sequence[str], vectors: Tensor) -> Tensor:
         if not len(texts):
             return torch.empty(0, self.dimension)
-        # Index 0 for all: a text is answered alike whenever it is asked for.
+        # Index 0 for all, so that the noise of a text does not depend on the call.
         examples = [Example(0, text, language=self._language()) for text in texts]
         return defended(self._defense, vectors, examples, "hypothesis")

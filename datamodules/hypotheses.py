@@ -1,12 +1,10 @@
-"""Texts that an inverter wrote for the examples of a split: written once, in parts, by all ranks together.
+"""Storage for the hypotheses of an inverter: one text per example of a split, written in parts by all ranks.
 
     store = HypothesisStore(cache / "hypotheses" / key, count=len(examples))
     store.fill(write, rank=0, world_size=1)       # write(range(0, 1024)) -> 1024 texts
     store.read()                                  # all of them, in the order of the examples
 
-A finished part is never written again.
-
-A part is one file, written to a temporary name and renamed, so a killed job resumes with the parts that are missing.
+A part is one file, written atomically and only once, so a killed job resumes with the missing parts.
 """
 
 from __future__ import annotations
@@ -30,10 +28,10 @@ from errors import InputError
 
 
 class HypothesisStore:
-    """One text an example, in files of ``part`` texts.
+    """One text per example, in files of ``part`` texts.
 
     Args:
-        folder: Belongs to one inverter, one set of examples and one way of decoding: the caller's key names it.
+        folder: Unique to an inverter, its examples and its decoding settings; the caller derives its name from these.
         count: Number of examples.
         part: Texts in a file.
     """
@@ -53,7 +51,7 @@ class HypothesisStore:
         make_private_folder(self.folder)
         remove_abandoned(self.folder)
         missing = [part for part in self._parts() if not self._file(part).is_file()]
-        barrier()  # all ranks have seen the same
+        barrier()  # all ranks have seen the same missing parts
         mine = missing[rank::world_size]
         with Progress(sum(map(len, mine)), "hypotheses", shown=rank == 0) as progress:
             for part in mine:
@@ -108,7 +106,7 @@ class Hypotheses:
 
 
 class HypothesisMixture:
-    """Several hypotheses an example; each batch samples one of them for each of its examples."""
+    """Several hypotheses per example; each batch samples one of them for each of its examples."""
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension

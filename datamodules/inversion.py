@@ -1,4 +1,4 @@
-"""From a source of texts to batches of (vector, text): truncation, repeats, embedding, defense, labels.
+"""The data module: truncates, deduplicates, embeds, defends and labels the texts of a source.
 
 datamodule = InversionDataModule(SyntheticCorpus())
 datamodule.connect(CachedEmbedder(...), Identity())   # the black boxes
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 from embedders.cache.rows import CachedVectors
 
 DEFENSE_SAMPLE = 100_000  # training vectors that a defense is fitted to: enough for means and codebooks, bounded memory
-PARTS = 16  # of the keys among which repeats are looked for, one after another
+PARTS = 16  # deduplication processes the keys in so many parts, to bound memory
 EMBEDDING_LIMIT = timedelta(days=30)  # how long a rank waits for the others to embed their part
 
 STAGES: Mapping[str | None, tuple[Split, ...]] = {
@@ -67,28 +67,27 @@ STAGES: Mapping[str | None, tuple[Split, ...]] = {
 class InversionDataModule(LightningDataModule):
     """Texts, their defended vectors and their labels, in batches.
 
-    A text is cut once, to the reference that the embedder and the attack both see. Vectors stay in the cache's files
-    and are read by batch; labels are token ids, made once. A test batch has no labels: an attacker knows neither the
-    text nor its length.
+    A text is truncated once, to the reference that both embedder and attack see. Vectors are read from the cache's
+    files batch by batch; labels are token ids, computed once. Test batches have no labels, since an attacker knows
+    neither a text nor its length.
 
     Args:
-        source: Gives the uncut texts of each split.
-        max_tokens: Tokens that a reference keeps.
-        tokenizer: Whose tokens are counted (see Truncation).
+        source: Gives the texts of each split, not truncated.
+        max_tokens: Maximum length of a reference in tokens.
+        tokenizer: Counts the tokens (see Truncation).
         batch_size: Training examples in a batch of one rank.
         eval_batch_size: Validation and test examples in a batch.
-        limit_train: Use at most the first so many examples, after repeats were dropped; of several languages, about
-            equally many each.
-        limit_valid: The same of the validation examples.
-        limit_test: The same of the test examples.
-        drop_repeated: Keep one copy of a text in each split, and drop training texts that also stand (lower-cased,
-            without punctuation) among the validation or test texts, and validation texts that stand among the test
-            texts.
-        seed: Decides the order of the training batches.
+        limit_train: Use at most this many training examples, the first ones after deduplication; with several
+            languages, about equally many of each.
+        limit_valid: As ``limit_train``, for validation.
+        limit_test: As ``limit_train``, for the test.
+        drop_repeated: Drop repeated texts within each split, training texts that are also validation or test texts, and
+            validation texts that are also test texts. Between splits, case and punctuation are ignored.
+        seed: Seed of the order of the training batches.
         attributes: Labels of the texts that the attribute attack predicts (see callbacks/attributes.py).
-        languages: Keep the texts in these alone; None keeps all.
-        train_languages: The same of the training and validation texts; None means ``languages``.
-        test_languages: The same of the test texts.
+        languages: Use only texts in these languages; None uses all.
+        train_languages: Languages of the training and validation texts; None means ``languages``.
+        test_languages: Languages of the test texts; None means ``languages``.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class InversionDataModule(LightningDataModule):
         self.seed = seed
         self.attributes = tuple(attributes)
         self.encode: Encode | None = None
-        self.encodes_ids = False  # whether it is given written-out ids where an example is ids
+        self.encodes_ids = False  # whether ``encode`` gets written-out token ids for examples that consist of ids
         self._examples: Mapping[Split, ArrowExamples] | None = None
         self.files_read: Sequence[DataFile] = ()
         self._views: dict[Split, CachedVectors] = {}
@@ -141,14 +140,14 @@ class InversionDataModule(LightningDataModule):
         hypotheses: Hypotheses = "clean",
         kept: FittedDefense | None = None,
     ) -> None:
-        """Hand over the black boxes; before ``setup``.
+        """Set embedder and defense; call before ``setup``.
 
         Args:
             embedder: Gives undefended vectors.
-            defense: Between the cache and the attacker: of test vectors, and of the others if ``adaptive``.
-            adaptive: Whether the attacker learns from defended vectors; a naive one learns from the embedder's own.
-            hypotheses: Whether what the attacker embeds is defended too (see ``oracle``).
-            kept: Where the state of a fitted defense is read from, or written to.
+            defense: Applied to test vectors, and to training and validation vectors if ``adaptive``.
+            adaptive: Whether the attacker is trained on defended vectors, rather than undefended ones.
+            hypotheses: Whether texts that the attacker embeds get defended vectors too (see ``oracle``).
+            kept: Stores the state of a fitted defense.
 
         Raises:
             InputError: The defense does not fit the dimension of the vectors, or changes it for a naive attacker.
@@ -164,14 +163,14 @@ class InversionDataModule(LightningDataModule):
         self._views, self._fitted = {}, False
 
     def expect(self, files: Sequence[DataFile] | None, names: str) -> None:
-        """Whether the files of the texts have the content of ``files``, on which a run was trained.
+        """Check that the source's files are unchanged since a run was trained on ``files``.
 
         Args:
-            files: None where a run has not noted them: there is nothing to compare with.
+            files: As recorded by the run; None skips the check.
             names: See ``check_unchanged``.
 
         Raises:
-            InputError: They have not.
+            InputError: A file has changed.
         """
         if files is not None:
             check_unchanged(files_of(self.source), files, names)
@@ -197,7 +196,7 @@ class InversionDataModule(LightningDataModule):
 
     @property
     def oracle(self) -> CachedEmbedder:
-        """What answers the attacker's own texts: the embedder, or the defended service."""
+        """Embeds the attacker's texts: the cached embedder, or the defended service."""
         if self.hypotheses == "clean":
             return self.embedder
         return DefendedEmbedder(self.embedder, self.defense, self._language)
@@ -215,10 +214,10 @@ class InversionDataModule(LightningDataModule):
     def setup(self, stage: str | None = None) -> None:
         """Read and embed the splits that a stage needs (None: all of them), and fit the defense where it is ``fit``.
 
-        For a test alone, whoever connected the defense sees to it that it is fitted.
+        For ``test``, the defense must be fitted already.
 
         Raises:
-            InputError: The source's own complaints, fewer than two training texts for ``fit``, no text for ``test``.
+            InputError: An error of the source; fewer than two training texts for ``fit``; no text for ``test``.
         """
         splits = STAGES[stage]
         if "train" in splits:
@@ -233,7 +232,7 @@ class InversionDataModule(LightningDataModule):
             self.fit_defense()
 
     def check_training(self) -> None:
-        """Whether there is something to learn from.
+        """Check that there are enough training texts.
 
         Raises:
             InputError: Fewer than two training texts.
@@ -270,7 +269,7 @@ class InversionDataModule(LightningDataModule):
 
         Test vectors are defended; training and validation vectors are where the attacker is adaptive.
         """
-        if len(indices) == 0:  # of a rank with one batch less than the others
+        if len(indices) == 0:  # the empty last batch of a rank with fewer batches than others
             return torch.empty(0, self.dimension)
         clean = self.clean_vectors(split, indices)
         if split != "test" and not self.adaptive:
@@ -283,7 +282,7 @@ class InversionDataModule(LightningDataModule):
         return self._views[split][[int(index) for index in indices]]
 
     def fit_defense(self) -> None:
-        """Fit the defense to training vectors, once, or read its state back where it is kept; every rank does so."""
+        """Fit the defense to training vectors once, or restore its stored state; every rank calls this."""
         if self._fitted:
             return
         if self._kept is None or not self._kept.restore(self.defense):
@@ -391,9 +390,9 @@ class InversionDataModule(LightningDataModule):
 
 
 def _new(examples: ArrowExamples, held_out: KeyIndex) -> Positions:
-    """Positions of the examples whose reference did not come before, and none of whose folded texts is held out.
+    """Positions of the first example of each reference, without examples whose folded texts are held out.
 
-    The reference decides, so that texts and their lengthened versions keep the same examples at the same places.
+    References are compared, so that a data set and its lengthened version keep the same examples.
     """
     keys, free = np.empty((len(examples), 2), np.uint64), np.ones(len(examples), bool)
     for begin in range(0, len(examples), CHUNK):
@@ -413,12 +412,12 @@ def _new(examples: ArrowExamples, held_out: KeyIndex) -> Positions:
 
 
 def _texts(example: Example) -> tuple[str, ...]:
-    """The text, and what it was made from."""
+    """The text and its original."""
     return (example.query,) if example.original is None else (example.query, example.original)
 
 
 def _barrier() -> Callable[[], None]:
-    """Waits for the other ranks for as long as embedding may take: the default group gives up after half an hour."""
+    """A barrier with a long timeout for embedding; that of the default process group is half an hour."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return lambda: None
     group = torch.distributed.new_group(backend="gloo", timeout=EMBEDDING_LIMIT)

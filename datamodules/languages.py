@@ -1,4 +1,4 @@
-"""Which languages of a data set are used: in all splits, or other ones in training than in the test.
+"""Selection of languages, the same in all splits or different ones for training and test.
 
 Languages(train=["de"], test=["fr"]).kept(source.load())     # a cross-lingual attack (Chen et al. 2024, section 5.2)
 """
@@ -19,7 +19,7 @@ from examples import Example, Split
 
 @runtime_checkable
 class InLanguages(Protocol):
-    """A source that keeps its languages apart, and so need not read them all."""
+    """A source that can read selected languages only."""
 
     def only(self, languages: Sequence[str]) -> Source:
         """The same source with these languages alone.
@@ -31,12 +31,12 @@ class InLanguages(Protocol):
 
 
 class Languages:
-    """The languages asked for.
+    """The selected languages.
 
     Args:
-        every: Of all texts; None keeps all.
-        train: Of training and validation texts; None means ``every``.
-        test: Of test texts; None means ``every``.
+        every: Languages of all texts; None keeps all.
+        train: Languages of training and validation texts; None means ``every``.
+        test: Languages of test texts; None means ``every``.
 
     Raises:
         InputError: A list is empty.
@@ -96,10 +96,10 @@ class Languages:
 
 
 def shared_out(examples: Sequence[Example], limit: int | None) -> ArrowExamples:
-    """At most ``limit`` examples, in order: of each language the first ones, about equally many.
+    """At most ``limit`` examples, in order: the first ones of each language, about equally many.
 
-    A data set that lists one language after another would otherwise be cut to its first language. Where a language has
-    fewer than its share, the others share the rest.
+    Otherwise, a data set sorted by language would be cut to its first language. If a language has too few examples,
+    the others fill up its share.
     """
     found = to_arrow(examples)
     if limit is None or len(found) <= limit:

@@ -1,4 +1,4 @@
-"""Labels: the token ids of many texts, kept without a Python object for each."""
+"""Labels: the token ids of many texts in one memory-mapped file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READ_BEFORE_RELEASE = 256  # texts, whose ids then leave the memory: each makes 
 
 
 class Encode(Protocol):
-    """An attack's own view of texts: the ids that it learns to predict."""
+    """Maps texts to the token ids that an attack learns to predict."""
 
     def __call__(self, texts: Sequence[str], /) -> Sequence[Sequence[int]]: ...
 

@@ -1,9 +1,9 @@
-"""The one place where a text is cut, before anything sees it.
+"""Truncation of texts, the only place where a text is cut.
 
     Truncation(4).cut([Example(0, "Élodie lives in   Paris today")])   # text "Élodie lives in"
 
-A text is cut at the character where its last allowed token ends. The characters before it stay as they were written:
-decoding the tokens would give the tokenizer's version of the text (lower-cased, respaced), which nobody wrote.
+A text is cut at the character where its last allowed token ends, and the characters before it are unchanged. Decoding
+the tokens instead would give the tokenizer's version of the text (lower-cased, respaced).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a defender does to vectors before an attacker sees them, one defense a file."""
+"""Defenses: transformations of the vectors that an attacker sees, one per file."""

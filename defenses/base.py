@@ -1,4 +1,4 @@
-"""What a defense is: a map from the stored vectors to those that an attacker sees."""
+"""The defense interface: a map from stored vectors to the vectors that an attacker sees."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 from errors import InputError
 from examples import Example
 
-# What a text is to the defender: of the data's splits, of a collection that is searched, or one that an attacker
-# embeds to compare it with a vector ("hypothesis").
+# Role of a text: a split of the data, a part of a searched collection, or "hypothesis": a text that an attacker embeds
+# to compare it with a vector.
 Role = Literal["train", "valid", "test", "query", "document", "hypothesis"]
 
 
@@ -19,47 +19,47 @@ class Defense(Protocol):
     """Changes what the attacker sees, never what the cache stores."""
 
     def output_dimension(self, dimension: int) -> int:
-        """Dimension of a defended vector, given that of an undefended one."""
+        """Dimension of a defended vector, given the dimension of an undefended one."""
         ...
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """Estimate what the defense needs from training vectors, (n, d)."""
+        """Fit the defense to training vectors, (n, d)."""
         ...
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """Defended vectors, (n, d) -> (n, output_dimension(d)); ``epoch`` is given in training only."""
+        """Defended vectors, (n, d) -> (n, output_dimension(d)); ``epoch`` is None except in training."""
         ...
 
 
 @runtime_checkable
 class Fitted(Defense, Protocol):
-    """A defense that needs what ``fit`` estimated: its state is stored with the run and read back."""
+    """A defense with fitted state, which is stored with the run."""
 
     def state(self) -> dict[str, Tensor]:
-        """What was estimated; empty where there is nothing to store."""
+        """The fitted state; empty if there is nothing to store."""
         ...
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` gave, in place of ``fit``."""
+        """Load a state returned by ``state``, instead of ``fit``."""
         ...
 
 
 class BaseDefense:
-    """The defaults of a defense: the dimension stays the same, and nothing is estimated."""
+    """Defaults: the dimension stays the same, and nothing is fitted."""
 
     def output_dimension(self, dimension: int) -> int:
-        """Dimension of a defended vector: that of an undefended one."""
+        """Dimension of a defended vector: unchanged."""
         return dimension
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """Nothing to estimate."""
+        """Does nothing."""
 
 
 def check_dimensions(defense: str, dimensions: int, dimension: int) -> None:
-    """Check that vectors of ``dimension`` have the first ``dimensions`` that a defense changes.
+    """Check that ``dimension`` is at least ``dimensions``, the number of dimensions that a defense changes.
 
     Raises:
-        InputError: They have fewer.
+        InputError: It is smaller.
     """
     if dimensions > dimension:
         raise InputError(

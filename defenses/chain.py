@@ -2,7 +2,7 @@
 
     'defense=[language_agnostic,noise]' defense.noise.level=0.01     # the mean is subtracted, then noise is added
 
-Each is fitted to what the ones before it give. A defense that stands twice is called by its place: noise, noise_2.
+Each defense is fitted to the output of the previous ones. A repeated defense is numbered: noise, noise_2.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from examples import Example
 
 
 class Chain:
-    """The defenses in the order in which they are given.
+    """Applies defenses in the given order.
 
     Raises:
-        ValueError: There are none.
+        ValueError: No defenses are given.
     """
 
     def __init__(self, **steps: Defense) -> None:
@@ -29,28 +29,28 @@ class Chain:
         self.steps = steps
 
     def output_dimension(self, dimension: int) -> int:
-        """The dimension after the last one."""
+        """The dimension after the last defense."""
         return reduce(lambda d, step: step.output_dimension(d), self.steps.values(), dimension)
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """Fit each, on vectors (n, d) that went through those before it as training vectors."""
+        """Fit each defense to training vectors (n, d) transformed by the previous ones."""
         for step in self.steps.values():
             step.fit(embeddings, examples)
             embeddings = step(embeddings, examples, "train")
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """Vectors (n, d) through all of them, (n, output_dimension(d))."""
+        """Vectors (n, d) transformed by all defenses, (n, output_dimension(d))."""
         for step in self.steps.values():
             embeddings = step(embeddings, examples, role, epoch)
         return embeddings
 
     def state(self) -> dict[str, Tensor]:
-        """What each has estimated, under ``<its name>/``."""
+        """The state of each defense, under ``<its name>/``."""
         fitted = {name: step for name, step in self.steps.items() if isinstance(step, Fitted)}
         return {f"{name}/{key}": tensor for name, step in fitted.items() for key, tensor in step.state().items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Give each its own state."""
+        """Restore the state of each defense."""
         for name, step in self.steps.items():
             if isinstance(step, Fitted):
                 own = {key.removeprefix(f"{name}/"): t for key, t in state.items() if key.startswith(f"{name}/")}

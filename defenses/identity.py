@@ -1,4 +1,4 @@
-"""defense=none: the attacker sees the vectors as they are."""
+"""defense=none: the attacker sees the unchanged vectors."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ class Identity(BaseDefense):
     """No defense."""
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """The vectors themselves, (n, d) -> (n, d)."""
+        """The unchanged vectors, (n, d) -> (n, d)."""
         return embeddings

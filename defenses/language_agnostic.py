@@ -1,9 +1,9 @@
 """defense=language_agnostic: the mean vector of a text's language is subtracted (Chen et al. 2024, appendix I.2).
 
-    defense=language_agnostic                        # each text says its language
-    defense=language_agnostic defense.language=en    # all are in English
+    defense=language_agnostic                        # each example has a language
+    defense=language_agnostic defense.language=en    # all texts are in English
 
-Libovicky et al. 2020 read the mean of a language's vectors as the language, and the rest as the meaning.
+Libovicky et al. 2020 interpret the mean of a language's vectors as the language, and the remainder as the meaning.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from examples import Example
 
 
 class LanguageAgnostic(BaseDefense):
-    """Subtracts means that are estimated on training vectors.
+    """Subtracts means that are fitted to training vectors.
 
     Args:
-        language: Of all texts, whatever they say; None reads the language of each.
+        language: Language of all texts, overriding the examples'; None uses each example's language.
     """
 
     def __init__(self, language: str | None = None) -> None:
@@ -30,10 +30,10 @@ class LanguageAgnostic(BaseDefense):
         self.means: dict[str, Tensor] = {}
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """The mean of each language's training vectors, (n, d).
+        """Compute the mean of each language's training vectors, (n, d).
 
         Raises:
-            InputError: A text says no language.
+            InputError: A text has no language.
         """
         rows: dict[str, list[int]] = {}
         for row, example in enumerate(examples):
@@ -44,7 +44,7 @@ class LanguageAgnostic(BaseDefense):
         """Vectors without the mean of their language, (n, d) -> (n, d).
 
         Raises:
-            InputError: A text says no language, or one of which there was no training text.
+            InputError: A text has no language, or one without training texts.
         """
         return embeddings - torch.stack([self._mean(example, role) for example in examples]).to(embeddings)
 
@@ -53,10 +53,10 @@ class LanguageAgnostic(BaseDefense):
         return dict(self.means)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` gave.
+        """Load a state returned by ``state``.
 
         Raises:
-            InputError: It is not one vector a language.
+            InputError: The state is not one vector per language.
         """
         if any(mean.ndim != 1 or not mean.is_floating_point() for mean in state.values()):
             raise InputError("defense=language_agnostic: what was estimated is not one vector a language")
@@ -76,7 +76,7 @@ class LanguageAgnostic(BaseDefense):
         if language is None:
             which = "a text that the attack wrote" if role == "hypothesis" else f"{role} text {example.index}"
             raise InputError(
-                f"defense=language_agnostic: {which} says no language; name the field that does by "
+                f"defense=language_agnostic: {which} has no language; name the field that holds it by "
                 "datamodule.language_field, or the language of all texts by defense.language"
             )
         return language

@@ -1,11 +1,11 @@
 """defense=laplace: local differential privacy by multivariate Laplace noise (Feyisetan et al. 2020, section 2).
 
-    defense=laplace defense.epsilon=1000       # privacy budget for a distance of 1 between two texts' vectors
+    defense=laplace defense.epsilon=1000       # privacy budget per unit of distance between two texts' vectors
 
 Noise z has density proportional to exp(-epsilon * |z|): a uniform direction, and a length from Gamma(d, 1 / epsilon).
-No outcome is more than exp(epsilon * |x - x'|) times likelier for x than for x'. The noise has a length of some
-d / epsilon: a budget far below d leaves nothing. Randomness here is that of a repeatable experiment; a service must not
-use a known seed, nor answer one text twice.
+No outcome is more than exp(epsilon * |x - x'|) times likelier for x than for x'. The length of the noise is about
+d / epsilon: with a budget far below d, the noise dominates. The noise is reproducible from the seed, for experiments; a
+service must use a secret seed and must not answer the same text twice.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Laplace(BaseDefense):
     """Adds Laplace noise.
 
     Args:
-        epsilon: Privacy budget, for a Euclidean distance of 1.
-        seed: Of the noise.
+        epsilon: Privacy budget per unit of Euclidean distance.
+        seed: Seed of the noise.
     """
 
     def __init__(self, epsilon: PositiveFloat = 1000.0, seed: NonNegativeInt = 0) -> None:

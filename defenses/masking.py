@@ -1,12 +1,12 @@
 """defense=masking: the first dimension replaced by an identifier of the text's language (Chen et al. 2024, section 6).
 
-    defense=masking                                                     # one identifier, 1, for all texts
-    defense=masking 'defense.languages={en: 1, de: 2}'                  # one a language
+    defense=masking                                                     # the identifier 1 for all texts
+    defense=masking 'defense.languages={en: 1, de: 2}'                  # one identifier per language
     defense=masking defense.dimensions=8 defense.scale=0.1              # 0.1 in each of the first eight dimensions
 
-The paper numbers the languages and says nothing of the scale. That matters: vectors of length 1 have coordinates
-of some 1/sqrt(d), so an identifier of 1 turns every vector far towards one and the same direction.
-Vectors of one language and one length keep the order of their similarities but for the coordinates that are lost.
+The paper numbers the languages and does not mention the scale, which matters: a vector of length 1 has coordinates of
+about 1/sqrt(d), so an identifier of 1 rotates every vector far towards the same direction. Within one language and
+length, the ranking of similarities changes only through the replaced coordinates.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Masking(BaseDefense):
     """Replaces the first dimensions.
 
     Args:
-        dimensions: How many of the first dimensions are replaced; the paper's is 1.
-        scale: Each identifier is multiplied by it.
-        languages: The identifier of each language; None gives all texts the identifier 1 and reads no language.
+        dimensions: Number of leading dimensions to replace; 1 in the paper.
+        scale: Factor of each identifier.
+        languages: The identifier of each language; None gives all texts the identifier 1.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Masking(BaseDefense):
         """The same dimension.
 
         Raises:
-            InputError: There are fewer dimensions than are to be replaced.
+            InputError: There are fewer than ``dimensions``.
         """
         check_dimensions("masking", self.dimensions, dimension)
         return dimension
@@ -49,7 +49,7 @@ class Masking(BaseDefense):
         """Vectors whose first dimensions hold the identifier, (n, d) -> (n, d).
 
         Raises:
-            InputError: ``languages`` is given, and a text says no language or one that has no identifier.
+            InputError: ``languages`` is given, and a text has no language or one without an identifier.
         """
         masked = embeddings.clone()
         identifiers = [self._identifier(example, role) for example in examples]
@@ -61,8 +61,8 @@ class Masking(BaseDefense):
             return 1.0
         if example.language is None:
             raise InputError(
-                f"defense=masking, languages={dict(self.languages)}: {role} text {example.index} says no language; "
-                "name the field that does by datamodule.language_field, or take languages=null: one identifier for all"
+                f"defense=masking, languages={dict(self.languages)}: {role} text {example.index} has no language; "
+                "name the field that holds it by datamodule.language_field, or take languages=null (one for all)"
             )
         if example.language not in self.languages:
             raise InputError(

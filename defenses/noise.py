@@ -3,9 +3,9 @@
     defense=noise defense.level=0.01                         # x + 0.01 * e,          e ~ N(0, 1) in each dimension
     defense=noise defense.level=0.01 defense.relative=true   # x + 0.01 * |x| * e
 
-The papers' noise is absolute: what a level does depends on the length of the embedder's vectors. Relative noise is the
-same for vectors of length 1 and does the same to vectors of any other length. The noise of a vector has the length
-level * sqrt(d) (times that of the vector, where it is relative).
+The papers' noise is absolute, so the effect of a level depends on the length of the embedder's vectors. Relative noise
+is equal for vectors of length 1 and has the same effect for any other length. The noise of a vector has the length
+level * sqrt(d), multiplied by the vector's length if relative.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from examples import Example
 
 
 class Noise(BaseDefense):
-    """Adds Gaussian noise; that of a training example is sampled anew in every epoch.
+    """Adds Gaussian noise; the noise of a training example is resampled in every epoch.
 
     Args:
         level: Standard deviation of the noise in each dimension, the papers' lambda.
-        relative: Multiply it by the vector's length.
-        seed: Of the noise.
+        relative: Multiply the noise by the vector's length.
+        seed: Seed of the noise.
     """
 
     def __init__(self, level: NonNegativeFloat = 0.01, relative: bool = False, seed: NonNegativeInt = 0) -> None:

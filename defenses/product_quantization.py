@@ -1,9 +1,9 @@
-"""defense=product_quantization: a vector cut into subvectors, each replaced by the nearest centroid.
+"""defense=product_quantization: each subvector of a vector is replaced by the nearest centroid.
 
-    defense=product_quantization defense.subvectors=48 defense.centroids=256     # 48 bytes a vector
+    defense=product_quantization defense.subvectors=48 defense.centroids=256     # 48 bytes per vector
 
-Jegou, Douze and Schmid 2011, "Product Quantization for Nearest Neighbor Search", section II. A codebook is found by
-k-means on the training vectors' subvectors (Lloyd's iterations from a random sample of distinct ones).
+Jegou, Douze and Schmid 2011, "Product Quantization for Nearest Neighbor Search", section II. A codebook is fitted by
+k-means to the training vectors' subvectors (Lloyd's iterations, starting from a random sample of distinct ones).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from defenses.base import BaseDefense, Role
 from errors import InputError
 from examples import Example
 
-VECTORS_A_CENTROID = 256  # more training vectors hardly move a centroid
-ROWS = 16_384  # compared with a codebook at once
+VECTORS_A_CENTROID = 256  # more training vectors hardly change a centroid
+ROWS = 16_384  # vectors compared with a codebook at once
 
 
 class ProductQuantization(BaseDefense):
     """Quantises subvectors with codebooks that are fitted to training vectors.
 
     Args:
-        subvectors: Of a vector; divides its dimension.
-        centroids: Of each codebook: a subvector takes log2 of it bits.
-        iterations: Of k-means.
-        seed: Of the vectors that k-means begins with.
+        subvectors: Number of subvectors of a vector; divides its dimension.
+        centroids: Size of each codebook; a subvector takes log2(centroids) bits.
+        iterations: Iterations of k-means.
+        seed: Seed of the initial centroids.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ProductQuantization(BaseDefense):
         """The same dimension.
 
         Raises:
-            InputError: It cannot be cut into so many subvectors of one size.
+            InputError: It is not divisible by ``subvectors``.
         """
         if dimension % self.subvectors:
             fitting = [count for count in range(1, dimension + 1) if dimension % count == 0]
@@ -59,7 +59,7 @@ class ProductQuantization(BaseDefense):
         return dimension
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """One codebook for each place of a subvector, from training vectors (n, d).
+        """Fit one codebook per subvector position to training vectors (n, d).
 
         Raises:
             InputError: There are more centroids than vectors.
@@ -96,10 +96,10 @@ class ProductQuantization(BaseDefense):
         return {"codebooks": self.codebooks}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` gave.
+        """Load a state returned by ``state``.
 
         Raises:
-            InputError: It is not as many codebooks of as many centroids as are configured.
+            InputError: The number of codebooks or centroids differs from the configuration.
         """
         found = state["codebooks"]
         if found.ndim != 3 or found.shape[:2] != (self.subvectors, self.centroids) or not found.is_floating_point():
@@ -114,7 +114,9 @@ class ProductQuantization(BaseDefense):
         distinct: Tensor = torch.unique(vectors, dim=0)
         sampled = torch.randperm(len(distinct), generator=generator)[: self.centroids]
         centroids = distinct[sampled]
-        if len(centroids) < self.centroids:  # more than there are distinct subvectors: the rest is never the nearest
+        if (
+            len(centroids) < self.centroids
+        ):  # fewer distinct subvectors than centroids: the padding is never the nearest
             return torch.cat([centroids, centroids[:1].expand(self.centroids - len(centroids), -1)])
         for _ in range(self.iterations):
             owner = torch.cat([_nearest(block, centroids) for block in torch.split(vectors, ROWS)])
@@ -128,7 +130,7 @@ class ProductQuantization(BaseDefense):
 
 
 def _nearest(vectors: Tensor, centroids: Tensor) -> Tensor:
-    """The number of the centroid (k, w) nearest to each of the vectors (n, w); of equals the first."""
+    """The index of the centroid (k, w) nearest to each of the vectors (n, w); the first one of ties."""
     # |v - c|^2 without |v|^2, which is the same for all centroids.
     distances: Tensor = centroids.square().sum(dim=1) - 2 * vectors @ centroids.T
     nearest: Tensor = distances.argmin(dim=1)

@@ -1,14 +1,15 @@
 """defense=purmech: local differential privacy of the direction, by the Purkayastha mechanism.
 
-    defense=purmech defense.epsilon=1000       # privacy budget for each radian between two texts' vectors
+    defense=purmech defense.epsilon=1000       # privacy budget per radian between two texts' vectors
 
 A vector x becomes a random direction y with density proportional to exp(-epsilon * angle(x, y)) (Weggenmann and
 Kerschbaum 2021, "Differential Privacy for Directional Data"; PurMech of Du et al. 2023, "Sanitizing Sentence Embeddings
 (and Labels) for Local Differential Privacy"). By the triangle inequality no y is more than exp(epsilon * angle(x, x'))
 times likelier for x than for x': metric privacy, and plain local differential privacy of pi * epsilon.
 
-The angle from x concentrates near arctan((d - 2) / epsilon): a budget far below d leaves nothing. Randomness here is
-that of a repeatable experiment; a service must not use a known seed, nor answer one text twice.
+The angle from x concentrates near arctan((d - 2) / epsilon): with a budget far below d, y is nearly independent of x.
+The noise is reproducible from the seed, for experiments; a service must use a secret seed and must not answer the same
+text twice.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ GRID = 2**16
 
 
 class PurMech(BaseDefense):
-    """Samples a direction near that of each vector; the result has length 1, since a length would leak as well.
+    """Samples a direction near each vector; the result has length 1, since the length would leak information too.
 
     Args:
-        epsilon: Privacy budget, a radian.
-        seed: Of the noise.
+        epsilon: Privacy budget per radian.
+        seed: Seed of the noise.
     """
 
     def __init__(self, epsilon: PositiveFloat = 1000.0, seed: NonNegativeInt = 0) -> None:
@@ -47,14 +48,14 @@ class PurMech(BaseDefense):
         """The same dimension.
 
         Raises:
-            InputError: There is one dimension, and so no direction to hide.
+            InputError: ``dimension`` is 1, so there is no direction to hide.
         """
         if dimension < 2:
             raise InputError("defense=purmech: vectors of one dimension have no direction to hide")
         return dimension
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """Random directions near the vectors', (n, d) -> (n, d)."""
+        """Random directions near the vectors, (n, d) -> (n, d)."""
         dimension = self.output_dimension(embeddings.shape[1])
         angles = self._angles.setdefault(dimension, AngleDensity(self.epsilon, dimension))
         directions = torch.nn.functional.normalize(embeddings.double().cpu(), dim=1).numpy()
@@ -69,10 +70,10 @@ class PurMech(BaseDefense):
 
 
 class AngleDensity:
-    """The angle between a vector and its defended one: density exp(-epsilon * t) * sin(t)^(d - 2), 0 <= t <= pi.
+    """The angle t between a vector and its defended version: density exp(-epsilon * t) * sin(t)^(d - 2), 0 <= t <= pi.
 
-    It is log-concave and sampled by rejection below an envelope of Devroye (1986, "Non-Uniform Random Variate
-    Generation", section VII.2): exact up to rounding, in four tries on average.
+    The density is log-concave. It is sampled by rejection with the envelope of Devroye (1986, "Non-Uniform Random
+    Variate Generation", section VII.2): exact up to rounding, with four proposals on average.
     """
 
     def __init__(self, epsilon: float, dimension: int) -> None:
@@ -93,7 +94,7 @@ class AngleDensity:
 
     @cached_property
     def _peak(self) -> float:
-        """The density at its mode, slightly underestimated: that only widens the envelope."""
+        """The density at its mode, slightly underestimated, which only widens the envelope."""
         spread = 40 * (math.sin(self.mode) / math.sqrt(max(self.power, 1)) + 1 / self.epsilon)
         low, high = max(0.0, self.mode - spread), min(math.pi, self.mode + spread)
         values = np.exp(self._log(np.linspace(low, high, GRID)))
@@ -101,7 +102,7 @@ class AngleDensity:
         return float((1 - 1e-6) / area)
 
     def _log(self, angles: NDArray[np.float64] | np.float64) -> NDArray[np.float64]:
-        """Log of the density relative to that at the mode."""
+        """Log of the density relative to its maximum."""
         relative: NDArray[np.float64] = -self.epsilon * (np.asarray(angles) - self.mode)
         if not self.power:
             return relative

@@ -2,8 +2,8 @@
 
     generator_of("noise", 0, Example(7, "my name is ada ."), role="test", epoch=None).standard_normal(384)
 
-The key is made of (purpose, seed, role, epoch, index, text). The text stands for the data set, so that row 7 of one
-set does not share its noise with row 7 of another; the role separates a query from a document.
+The key is derived from (purpose, seed, role, epoch, index, text). The text keeps row 7 of one data set from sharing its
+noise with row 7 of another; the role separates a query from a document.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from examples import Example
 
 
 def generator_of(purpose: str, seed: int, example: Example, role: Role, epoch: int | None) -> np.random.Generator:
-    """The generator of an example in a role, and in an epoch of training; ``purpose`` names the defense.
+    """The random generator of an example in a role and training epoch; ``purpose`` names the defense.
 
-    The key has 128 bits: with 32, some hundred pairs among a million documents would share their noise.
+    The key has 128 bits: with 32, about a hundred pairs among a million documents would share their noise.
     """
     head = f"{purpose} {seed} {role} {'' if epoch is None else epoch} {example.index} ".encode()
     digest = blake2b(head + example.text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

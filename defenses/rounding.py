@@ -2,8 +2,8 @@
 
     defense=rounding defense.step=0.02
 
-Uniform quantisation (Gray and Neuhoff 1998, "Quantization", section II): the error of a coordinate lies within half a
-step, and in fine steps behaves like uniform noise of standard deviation step / sqrt(12).
+Uniform quantisation (Gray and Neuhoff 1998, "Quantization", section II): the error of a coordinate is at most half a
+step, and for small steps behaves like uniform noise with standard deviation step / sqrt(12).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Rounding(BaseDefense):
     """Rounds coordinates.
 
     Args:
-        step: Distance of neighbouring values.
+        step: Distance between neighbouring values.
     """
 
     def __init__(self, step: PositiveFloat = 0.02) -> None:

@@ -1,11 +1,11 @@
-"""defense=int8: every coordinate in 8 bits, on a scale of its own dimension, as vector stores keep it.
+"""defense=int8: coordinates quantised to 8 bits with one scale per dimension, as vector stores do.
 
     defense=int8
     defense=int8 defense.bits=4 defense.quantile=0.99
 
 Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference",
-section 2.1: real = scale * (integer - zero point). The range of a dimension is that of the training vectors, without
-the outermost ones where ``quantile`` is below 1; coordinates beyond it are set to its ends.
+section 2.1: real = scale * (integer - zero point). The range of a dimension is the range of the training vectors,
+without outliers if ``quantile`` is below 1; coordinates outside the range are clipped.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from examples import Example
 
 
 class ScalarQuantization(BaseDefense):
-    """Quantises each dimension on a scale that is fitted to training vectors.
+    """Quantises each dimension with a scale that is fitted to training vectors.
 
     Args:
-        bits: Of a coordinate.
-        quantile: Share of the training values of a dimension that its range takes in.
+        bits: Bits per coordinate.
+        quantile: Share of the training values of a dimension that its range covers.
     """
 
     def __init__(
@@ -39,17 +39,17 @@ class ScalarQuantization(BaseDefense):
         self.low, self.high = torch.empty(0), torch.empty(0)
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """The range of each dimension of (n, d)."""
+        """Compute the range of each dimension of training vectors (n, d)."""
         columns = embeddings.T.contiguous()
         outside = round((1 - self.quantile) / 2 * (len(embeddings) - 1))
         self.low = columns.kthvalue(outside + 1, dim=1).values
         self.high = columns.kthvalue(len(embeddings) - outside, dim=1).values
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """The vectors as their codes are read back, (n, d) -> (n, d)."""
+        """Quantised and dequantised vectors, (n, d) -> (n, d)."""
         low, high = self.low.to(embeddings), self.high.to(embeddings)
         step = (high - low) / (2**self.bits - 1)
-        step = step.where(step > 0, 1.0)  # a dimension that never changes
+        step = step.where(step > 0, 1.0)  # a constant dimension
         codes = ((embeddings.clamp(low, high) - low) / step).round()
         read: Tensor = low + codes * step
         return read
@@ -59,10 +59,10 @@ class ScalarQuantization(BaseDefense):
         return {"low": self.low, "high": self.high}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` gave.
+        """Load a state returned by ``state``.
 
         Raises:
-            InputError: It is not two numbers a dimension.
+            InputError: The state is not two numbers per dimension.
         """
         low, high = state["low"], state["high"]
         if low.ndim != 1 or low.shape != high.shape or not (low.is_floating_point() and high.is_floating_point()):

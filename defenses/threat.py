@@ -1,11 +1,11 @@
-"""A defense together with what the attacker knows of it: the node ``defense`` of a configuration.
+"""A defense and the attacker's knowledge of it: the node ``defense`` of a configuration.
 
     threat = threat_of(config.defense)
     datamodule.connect(embedder, threat.defense, adaptive=threat.adaptive, hypotheses=threat.hypotheses)
 
-A naive attacker was trained on undefended vectors and meets defended ones; an adaptive one was trained on defended
-vectors. Whoever compares hypotheses with a vector embeds them: with the embedder itself (clean), or through the service
-that the defense belongs to (defended; Morris et al. 2023 perturb the embedder).
+A naive attacker is trained on undefended vectors and attacks defended ones; an adaptive attacker is trained on defended
+vectors. To compare hypotheses with a vector, an attacker embeds them: with the embedder itself (clean), or through the
+defended service (defended; Morris et al. 2023 perturb the embedder).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 Hypotheses = Literal["clean", "defended"]
-KNOWLEDGE = ("adaptive", "hypotheses")  # keys of the node that go to no defense
+KNOWLEDGE = ("adaptive", "hypotheses")  # keys of the node that are not arguments of the defense
 
 
 @dataclass(frozen=True, slots=True)
 class Threat:
-    """What stands between vectors and attacker.
+    """A defense with the attacker's knowledge.
 
     Attributes:
-        defense: Between the two.
+        defense: The defense.
         adaptive: Whether the attacker is trained on defended vectors.
-        hypotheses: How what an attack embeds is answered.
-        settings: The defense's part of the configuration, plain values: what its fitted state belongs to.
+        hypotheses: Whether texts that an attack embeds get clean or defended vectors.
+        settings: The defense's configuration as plain values; identifies its fitted state.
     """
 
     defense: Defense
@@ -40,12 +40,12 @@ class Threat:
     settings: Mapping[str, Any]
 
     def dimension(self, clean: int) -> int:
-        """Of the vectors that the attack was trained on, for an embedder of dimension ``clean``."""
+        """Dimension of the vectors that the attack was trained on, for an embedder of dimension ``clean``."""
         return self.defense.output_dimension(clean) if self.adaptive else clean
 
 
 def threat_of(node: DictConfig) -> Threat:
-    """Build the defense of a configuration; a run from before these keys has a naive attacker and clean hypotheses."""
+    """Build the defense of a configuration; runs older than these keys have a naive attacker and clean hypotheses."""
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 

@@ -1,9 +1,9 @@
-"""defense=truncation: the first k dimensions, brought back to the length that the vector had.
+"""defense=truncation: the first k dimensions, rescaled to the original length of the vector.
 
     defense=truncation defense.dimensions=64 defense.adaptive=true
 
-Kusupati et al. 2022, "Matryoshka Representation Learning": embedders that were trained so keep most of their use in a
-prefix of their dimensions. Others are cut all the same; what that costs is to be measured.
+Kusupati et al. 2022, "Matryoshka Representation Learning": embedders trained this way keep most of their utility in a
+prefix of the dimensions. The defense works for any embedder, but may cost others more utility.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from examples import Example
 
 
 class Truncation(BaseDefense):
-    """Changes the dimension; estimates nothing.
+    """Keeps the first dimensions of each vector.
 
     Args:
-        dimensions: How many of the first dimensions are left.
-        renormalize: Stretch what is left to the length of the whole vector; the published use, for vectors of length 1.
+        dimensions: Number of dimensions to keep.
+        renormalize: Rescale the remainder to the length of the whole vector, as published for vectors of length 1.
     """
 
     def __init__(self, dimensions: PositiveInt = 128, renormalize: bool = True) -> None:
         self.dimensions, self.renormalize = dimensions, renormalize
 
     def output_dimension(self, dimension: int) -> int:
-        """The number of first dimensions that are left.
+        """The number of kept dimensions.
 
         Raises:
-            InputError: There are fewer.
+            InputError: The vectors have fewer.
         """
         check_dimensions("truncation", self.dimensions, dimension)
         return self.dimensions

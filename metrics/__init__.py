@@ -1,1 +1,1 @@
-"""Scores of predicted texts against references. No metric knows an attack."""
+"""Metrics of predicted texts against references, independent of the attack."""

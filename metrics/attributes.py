@@ -1,10 +1,10 @@
-"""The attribute attack: which of some known values lies nearest to a text (Zhu et al. 2023, sections 2.3 and 4.3).
+"""The attribute attack: which of several known values is nearest to a text (Zhu et al. 2023, sections 2.3 and 4.3).
 
     similarities      "Paris"  "Rome"          cosines of one text's vector with the vectors of the values
     "Ada ... Paris"     .71      .43           -> the nearest value is the true one
 
-Nothing is learned. Values are compared by their vectors and not looked up in the text, so that a synonym or another
-way of writing counts as well.
+Nothing is learned. Values are compared by their vectors, not by their wording, so that synonyms and spelling variants
+count too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from metrics.statistics import Floats
 
 
 class Guessed(NamedTuple):
-    """One text: its true value, the place of that among all values (0: the nearest), and how many values there are."""
+    """One text: its true value, the rank of that value (0: the nearest), and the number of values."""
 
     truth: int
     place: int
@@ -31,7 +31,7 @@ class Guessed(NamedTuple):
 
 
 class TopK(Ratio[Guessed]):
-    """Share of texts whose true value is among the ``k`` nearest; undefined where all values may be named."""
+    """Share of texts whose true value is among the ``k`` nearest; for k > 1, undefined for at most k values."""
 
     def __init__(self, k: int = 1) -> None:
         super().__init__()
@@ -39,16 +39,16 @@ class TopK(Ratio[Guessed]):
         self.description = Description(f"top{k}", f"Top {k}", f"Share of texts whose value is among the {k} nearest.")
 
     def of_example(self, row: Guessed) -> tuple[int, int]:
-        """1 or 0, of 1; of 0 where all values may be named."""
+        """Successes (1 or 0) and trials: 1, or 0 if k > 1 and there are at most k values."""
         return (int(row.place < self.k), 1) if self.k == 1 or row.candidates > self.k else (0, 0)
 
     def combine(self, sums: Floats) -> Floats:
-        """The share; of the nearest value, divided before it becomes a percentage."""
+        """The share in percent."""
         return 100 * quotient(sums[..., 0], sums[..., 1]) if self.k == 1 else super().combine(sums)
 
 
 class StandardError(TopK):
-    """Of the share of texts whose true value is the nearest, as a mean over independent texts."""
+    """Standard error of the top-1 share over independent texts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,12 +64,12 @@ class StandardError(TopK):
 
 
 class _OfValues(ExampleMetric[Guessed]):
-    """A metric that counts texts by their true value: no function of sums over texts. Statistics: value, and 1 or 0."""
+    """A metric that counts texts by their true value, which is not a function of sums over texts."""
 
     summable = False
 
     def statistics(self, rows: Sequence[Guessed]) -> Floats:
-        """(n, 2): the true value, and whether it is the nearest."""
+        """(n, 2): the true value, and 1 if it is the nearest, else 0."""
         return np.array([(row.truth, row.place == 0) for row in rows], np.float64).reshape(-1, 2)
 
     def combine(self, sums: Floats) -> Floats:
@@ -78,7 +78,7 @@ class _OfValues(ExampleMetric[Guessed]):
 
 
 class MacroAccuracy(_OfValues):
-    """The mean of the accuracies of the true values: a frequent value counts no more than a rare one."""
+    """Accuracy per true value, averaged over the values: frequent and rare values have equal weight."""
 
     description = Description("macro", "Macro accuracy", "Share of texts guessed, averaged over the values.")
 
@@ -90,7 +90,7 @@ class MacroAccuracy(_OfValues):
 
 
 class Majority(_OfValues):
-    """Share of the most frequent true value: what always naming that one would give."""
+    """Share of the most frequent true value: the accuracy of always predicting it."""
 
     description = Description("majority", "Majority", "Share of the commonest value.", None)
 
@@ -100,13 +100,13 @@ class Majority(_OfValues):
 
 
 def similarities(texts: Tensor, values: Tensor) -> Tensor:
-    """Cosines of texts (n, d) with values (c, d): (n, c) float64. A zero vector is equally far from everything."""
+    """Cosines of texts (n, d) with values (c, d): (n, c) float64. The cosine of a zero vector is 0."""
     sides = [torch.nn.functional.normalize(side.to(torch.float64), dim=-1) for side in (texts, values)]
     return sides[0] @ sides[1].T
 
 
 def ranks(truth: Sequence[int], cosines: Tensor) -> list[int]:
-    """Place of the true value of each text among all values, 0 for the nearest; of equals, the true one comes last.
+    """Rank of the true value of each text among all values, 0 for the nearest; among ties, the true one ranks last.
 
     Args:
         truth: Column of the true value, (n,).
@@ -114,6 +114,6 @@ def ranks(truth: Sequence[int], cosines: Tensor) -> list[int]:
     """
     columns = torch.tensor(truth, dtype=torch.long)
     own = cosines.gather(1, columns[:, None])
-    # Counting equals against the attacker: text that was not recovered at all must not win by an order of names.
+    # Ties count against the attacker: a text that was not recovered must not score by the order of the values.
     places: list[int] = ((cosines >= own).sum(dim=1) - 1).tolist()
     return places

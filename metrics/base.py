@@ -1,4 +1,4 @@
-"""What a metric is: what each example adds to it, and how the sums over examples make its value.
+"""The metric interface: statistics of each example, and a function from their sums to the metric's value.
 
     bleu = CorpusBleu()
     bleu.update([Scored("Ada lives in Paris.", "Ada lives in Rome.")])
@@ -6,7 +6,7 @@
     parts = bleu.parts_so_far()                       # (1, 11): matches and n-grams of each order, lengths
     bleu.combine(resampled_sums(parts, 2000, seed=0)) # (2000,): the bootstrap uses the same definition
 
-The value on a test set, on the texts of one language and in a bootstrap, and the wording of tables, come from this one
+The value on a test set, on the texts of one language and in a bootstrap, and the titles in tables, come from this one
 definition.
 """
 
@@ -41,13 +41,13 @@ class ExampleMetric(Metric, ABC, Generic[Row]):
 
     Attributes:
         description: Key, title, unit and direction.
-        ordered: Whether it needs the order of the words: it is undefined for predictions that are sets of words.
-        needs: What it reads of an example: texts and cosines; also labels of entities or the language, which a tagger
-            may have given and predictions.jsonl may lack; or what only models give, which it does lack.
-        summable: Whether ``combine`` makes the value from sums, so that examples can be resampled.
+        ordered: Whether it depends on word order; it is then undefined for predictions that are sets of words.
+        needs: Which inputs it reads: texts and cosines; also entity labels or the language, which a tagger may have
+            added and predictions.jsonl may lack; or outputs of models, which predictions.jsonl always lacks.
+        summable: Whether ``combine`` computes the value from sums, so that examples can be resampled.
 
     Args:
-        settings: Of torchmetrics.Metric, such as ``sync_on_compute``.
+        settings: Arguments of torchmetrics.Metric, such as ``sync_on_compute``.
     """
 
     is_differentiable = False
@@ -64,17 +64,17 @@ class ExampleMetric(Metric, ABC, Generic[Row]):
 
     @property
     def higher_is_better(self) -> bool | None:  # type: ignore[override]  # torchmetrics has a class attribute
-        """From the attacker's side: whether a higher value means that more was read."""
+        """Whether a higher value means a more successful attack; None if neither direction does."""
         return None if self.description.more is None else self.description.more == "higher"
 
     @property
     def shares(self) -> object:
-        """Equal for metrics whose statistics are the same, so that they are made once; by default for no two."""
+        """Equal for metrics with the same statistics, which are then computed once; unique by default."""
         return self.description.key
 
     @abstractmethod
     def statistics(self, rows: Sequence[Row]) -> Floats:
-        """What each example adds: (n, k) float64."""
+        """Sufficient statistics of each example: (n, k) float64."""
 
     @abstractmethod
     def combine(self, sums: Floats) -> Floats:
@@ -85,26 +85,26 @@ class ExampleMetric(Metric, ABC, Generic[Row]):
         self.parts.append(torch.from_numpy(self.statistics(rows)))
 
     def compute(self) -> Tensor:
-        """The value of all examples so far, a float64 scalar; NaN where it is undefined."""
+        """The value of all examples so far, a float64 scalar; NaN if undefined."""
         return torch.tensor(self.value(self.parts_so_far()), dtype=torch.float64)
 
     def parts_so_far(self) -> Floats:
         """The statistics of all examples, (n, k)."""
-        # After a reduction over ranks, torchmetrics holds one tensor in the place of the list.
+        # After a reduction over ranks, torchmetrics holds one tensor instead of the list.
         found = self.parts if isinstance(self.parts, Tensor) else torch.cat(self.parts)
         parts: Floats = found.cpu().numpy()
         return parts
 
     def value(self, parts: Floats) -> float:
-        """The value of the examples with these statistics, (n, k); NaN where it is undefined."""
+        """The value of examples with the statistics ``parts`` (n, k); NaN if undefined."""
         return float(self.combine(np.array([math.fsum(column) for column in parts.T], np.float64)))
 
     def of(self, rows: Sequence[Row]) -> float | int | None:
-        """The value of these examples, as metrics.json has it: a count is whole, and None is undefined."""
+        """The value of these examples as in metrics.json: an integer for counts, None if undefined."""
         return self.written(self.statistics(rows))
 
     def written(self, parts: Floats) -> float | int | None:
-        """``value`` as metrics.json has it."""
+        """``value`` as in metrics.json."""
         value = self.value(parts)
         if math.isnan(value):
             return None
@@ -116,7 +116,7 @@ class ExampleMetric(Metric, ABC, Generic[Row]):
 
 
 class Mean(ExampleMetric[Row]):
-    """The mean over those examples that have a value; an example without one (None) does not count."""
+    """The mean over the examples with a value; examples without one (None) do not count."""
 
     def statistics(self, rows: Sequence[Row]) -> Floats:
         """(n, 2): the value, and 1 where there is one."""
@@ -133,7 +133,7 @@ class Mean(ExampleMetric[Row]):
 
 
 class Ratio(ExampleMetric[Row]):
-    """100 times what was found over what there was, each summed over the examples."""
+    """100 * found / total, each summed over the examples."""
 
     def statistics(self, rows: Sequence[Row]) -> Floats:
         """(n, 2): found and total."""
@@ -141,7 +141,7 @@ class Ratio(ExampleMetric[Row]):
 
     @abstractmethod
     def of_example(self, row: Row) -> tuple[int, int]:
-        """Of one example, how many were found and how many there were."""
+        """Found and total of one example."""
 
     def combine(self, sums: Floats) -> Floats:
         """The first over the second, in percent."""
@@ -152,20 +152,20 @@ class Successes(Ratio[Row]):
     """The percentage of examples that succeed."""
 
     def of_example(self, row: Row) -> tuple[int, int]:
-        """1 or 0, of 1."""
+        """1 for a success, else 0; and 1."""
         return int(self.succeeds(row)), 1
 
     @abstractmethod
     def succeeds(self, row: Row) -> bool:
-        """Whether one example does."""
+        """Whether one example succeeds."""
 
     def interval(self, parts: Floats, resampled: Floats) -> Interval | None:
-        """Wilson's 95 % interval: a bootstrap has no width where all examples succeed or none does."""
+        """Wilson's 95 % interval: a bootstrap interval is empty if all examples succeed or none does."""
         return Share(round(parts[:, 0].sum()), round(parts[:, 1].sum())).interval
 
 
 def quotient(above: Floats, below: Floats) -> Floats:
-    """``above / below``; NaN where nothing is below."""
+    """``above / below``; NaN where ``below`` is 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
         found: Floats = np.where(below > 0, above / below, np.nan)
     return found
@@ -185,12 +185,12 @@ class Measured(Generic[Row]):
 
     @classmethod
     def of(cls, metric: ExampleMetric[Row], rows: Sequence[Row]) -> Measured[Row]:
-        """Of these examples, of which there is at least one."""
+        """``metric`` on ``rows``, at least one."""
         return cls(metric, metric.statistics(rows))
 
     @property
     def value(self) -> float:
-        """The value of all examples; NaN where it is undefined."""
+        """The value of all examples; NaN if undefined."""
         return self.metric.value(self.parts)
 
     def interval(self, resampled: Floats) -> Interval | None:

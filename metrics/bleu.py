@@ -1,13 +1,13 @@
-"""BLEU in the papers' two readings: sacreBLEU's, and GEIA's.
+"""BLEU in the two variants of the papers: sacreBLEU's and GEIA's.
 
-``bleu`` is sacreBLEU's corpus score over its 13a tokens, in which punctuation stands apart. ``bleu1``, ``bleu2`` and
-``bleu4`` are GEIA's (tables 4 and 10): corpus scores over tokens cut at white space, without smoothing, where the first
-two are the brevity penalty times the precision of n-grams of that one order, and the last is the usual geometric mean
-over orders 1 to 4. The paper does not say so, but its authors' evaluation does (weights 0, 1, 0, 0 for BLEU-2), and its
-values allow nothing else: with a cumulative BLEU-2 of 28.99 beside a BLEU-1 of 46.93 and a BLEU-4 of 22.85, trigrams
-would have to be more precise than bigrams.
+``bleu`` is sacreBLEU's corpus score over its 13a tokens, which separate punctuation. ``bleu1``, ``bleu2`` and
+``bleu4`` are GEIA's (tables 4 and 10): corpus scores over white-space tokens, without smoothing. The first two are the
+brevity penalty times the precision of n-grams of that one order; the last is the usual geometric mean over orders 1 to
+4. The authors' evaluation code shows this (weights 0, 1, 0, 0 for BLEU-2), and the paper's values confirm it: if the
+BLEU-2 of 28.99 were cumulative, between a BLEU-1 of 46.93 and a BLEU-4 of 22.85, trigrams would be more precise than
+bigrams.
 
-Neither tokenization cuts Chinese, Japanese or Thai into words; use the word metrics for those.
+Neither tokenization segments Chinese, Japanese or Thai; use the word metrics for those.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class CorpusBleu(ExampleMetric[Scored]):
     """BLEU of summed counts, 0-100: BP * exp(mean of log p_n) over the orders 1 to 4, or BP * p_n of one order.
 
     Statistics, (n, 11): clipped matches and n-grams of the orders 1 to 4, lengths of prediction and reference, and
-    whether either reaches the highest order: of a test set in which none does though some token was matched, BLEU is
-    undefined, and a 0 would mean a failure that did not happen.
+    whether either is long enough for the highest order. If no example is, but some token matched, BLEU is undefined
+    and not 0, which would mean a failure.
 
     Args:
         description: Key, title, unit and direction.
-        tokens: sacreBLEU's tokenization: "13a", or "none" to cut at white space.
-        order: The one order of n-grams; None for all four.
-        smoothing: sacreBLEU's smoothing of orders without a match; of all four orders only.
+        tokens: sacreBLEU's tokenization: "13a", or "none" to split at white space.
+        order: A single order of n-grams; None for all four.
+        smoothing: sacreBLEU's smoothing of orders without a match; only without ``order``.
     """
 
     ordered = True
@@ -54,7 +54,7 @@ class CorpusBleu(ExampleMetric[Scored]):
 
     @property
     def shares(self) -> object:
-        """Those of one tokenization whose highest order is the same."""
+        """Tokenization and highest order."""
         return type(self), self.tokens, self.order or ORDERS
 
     def statistics(self, rows: Sequence[Scored]) -> Floats:
@@ -106,7 +106,7 @@ def bleu() -> CorpusBleu:
 
 
 def geia_bleu(order: Literal[1, 2, 4]) -> CorpusBleu:
-    """GEIA's BLEU-1, BLEU-2 or BLEU-4 (tables 4 and 10): tokens cut at white space, no smoothing."""
+    """GEIA's BLEU-1, BLEU-2 or BLEU-4 (tables 4 and 10): white-space tokens, no smoothing."""
     explanation = {
         1: "Precision of single words, short predictions penalised (as in GEIA).",
         2: "The same for pairs of neighbouring words alone.",

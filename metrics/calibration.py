@@ -1,13 +1,13 @@
-"""How likely a text is right, given how near its vector came: learned where the truth is known, used where it is not.
+"""Calibration: the probability that a text was recovered, given the cosine of its vector with the target.
 
-    calibration = fit([.2, .4, .5, .9], [False, False, True, True])     # cosine, whether the text was read
-    calibration.probabilities([.3, .95])                                 # of two texts whose truth nobody knows
+    calibration = fit([.2, .4, .5, .9], [False, False, True, True])     # cosine, whether the text was recovered
+    calibration.probabilities([.3, .95])                                 # of two texts without a known reference
     calibration.share([.3, .95])                                         # Estimate(value, Interval(low, high))
 
-Texts are put in the order of their cosine and cut into groups of at least ``SMALLEST``; neighbouring groups are pooled
-until the share of texts that were read rises from each to the next (pool adjacent violators: the best fit among all
-that rise). In a group of n texts of which k were read, the probability of another is (k + 1/2) / (n + 1), the mean of
-Jeffreys' Beta distribution: a group in which all were read promises nothing for certain.
+This is isotonic regression: texts are sorted by cosine and split into groups of at least ``SMALLEST``; neighbouring
+groups are pooled until the share of recovered texts increases from group to group (pool adjacent violators). With k of
+n texts of a group recovered, the probability is (k + 1/2) / (n + 1), the mean of the Beta posterior with Jeffreys'
+prior, so that it never reaches 0 or 1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Texts of neighbouring cosines, ``low`` to ``high``: how many there were, and how many of them were read."""
+    """Texts with cosines from ``low`` to ``high``: how many there are, and how many were recovered."""
 
     low: float
     high: float
@@ -43,40 +43,40 @@ class Group:
 
     @property
     def probability(self) -> float:
-        """Of a text of this group to be read, 0 to 1."""
+        """Probability that a text of this group is recovered, 0 to 1."""
         return (self.read + PRIOR) / (self.size + 2 * PRIOR)
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """From cosines to probabilities that never fall; the groups are in the order of their cosines."""
+    """A non-decreasing map from cosines to probabilities; the groups are sorted by cosine."""
 
     groups: tuple[Group, ...]
 
     @property
     def size(self) -> int:
-        """Texts that it was learned from."""
+        """Number of texts that it was fitted to."""
         return sum(group.size for group in self.groups)
 
     def places(self, cosines: Sequence[float]) -> np.typing.NDArray[np.intp]:
-        """The group of each cosine, (n,): between two groups, that of the nearer end."""
+        """The group of each cosine, (n,): between two groups, the nearer one."""
         ends = zip(self.groups, self.groups[1:], strict=False)
         return np.searchsorted([(one.high + other.low) / 2 for one, other in ends], cosines, side="right")
 
     def probabilities(self, cosines: Sequence[float]) -> Floats:
-        """Of each text to be read, (n,), 0 to 1."""
+        """Probability that each text is recovered, (n,), 0 to 1."""
         found: Floats = np.array([group.probability for group in self.groups])[self.places(cosines)]
         return found
 
     def share(self, cosines: Sequence[float], seed: int = 0) -> Estimate:
-        """The share of the texts behind ``cosines`` that is read.
+        """The expected share of recovered texts, given their cosines.
 
-        The interval is for the store that the texts are a random sample of: it covers both that the groups hold few
-        texts (samples of each group's Beta distribution) and that the sample does (samples of as many rows).
-        It does not cover texts for which a cosine means something else than for those that it was learned from.
+        The interval holds for the store that the texts are a random sample of. It covers the uncertainty of the groups
+        (samples of each group's Beta posterior) and of the sample (a bootstrap of its rows). It does not cover a
+        distribution shift between these texts and those that the calibration was fitted to.
 
         Raises:
-            ValueError: There is no cosine.
+            ValueError: ``cosines`` is empty.
         """
         if len(cosines) == 0:
             raise ValueError("a share of no texts has no meaning")
@@ -92,7 +92,7 @@ class Calibration:
 
 
 def fit(cosines: Sequence[float], read: Sequence[bool]) -> Calibration:
-    """Learn from texts whose truth is known.
+    """Fit a calibration to texts with known references.
 
     Raises:
         ValueError: The lists are not equally long, or hold fewer than ``SMALLEST`` texts.
@@ -113,7 +113,7 @@ def _falls(one: Group, other: Group) -> bool:
 
 
 def _groups(cosines: Sequence[float], read: Sequence[bool]) -> list[Group]:
-    """Neighbours of ``SMALLEST`` texts and more; equal cosines stay together, and a small rest joins the last."""
+    """Groups of at least ``SMALLEST`` texts; equal cosines stay together, and a small rest joins the last group."""
     order = np.argsort(np.asarray(cosines), kind="stable")
     found: list[Group] = []
     start = 0

@@ -1,4 +1,4 @@
-"""Mean cosines of vectors of predictions, which the caller has computed (``Scored.cosine`` and its two relatives)."""
+"""Mean cosines of the vectors of predictions, which the caller has computed (``Scored.cosine`` and the like)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from metrics.scored import Scored
 
 
 class Cosine(Mean[Scored]):
-    """With the vector that the attacker received."""
+    """Mean cosine with the vector that the attacker received."""
 
     description = Description(
         "cosine", "Cosine", "Similarity of the prediction's vector and the attacked one; 1 is equal.", kind="cosine"
     )
 
     def of_example(self, row: Scored) -> float | None:
-        """-1 to 1; None where the embedder was not asked."""
+        """-1 to 1; None if it was not computed."""
         return row.cosine
 
 
 class CosineUndefended(Mean[Scored]):
-    """With the vector before a defense changed it."""
+    """Mean cosine with the vector before the defense."""
 
     description = Description(
         "cosine_clean",
@@ -46,5 +46,5 @@ class CosineSecond(Mean[Scored]):
     needs = "models"
 
     def of_example(self, row: Scored) -> float | None:
-        """-1 to 1; None where no second embedder was named."""
+        """-1 to 1; None without a second embedder."""
         return row.cosine_second

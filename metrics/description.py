@@ -1,4 +1,4 @@
-"""How a metric is named and explained; it needs no torch, so that a page is written without."""
+"""Names and explanations of metrics, without importing torch, so that reports can be written quickly."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ Unit = Literal["percent", "score", "cosine", "count", "seconds", "other"]
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """How a value of metrics.json is named and explained.
+    """Names and explanation of a value in metrics.json.
 
     Attributes:
         key: Its name in metrics.json.
         title: Its name in tables.
         explanation: One sentence.
-        more: Which direction means that more was read; None where neither does.
-        kind: Its unit; "percent" and "score" lie in 0-100.
-        secondary: Whether the report folds it away and the terminal's table leaves it out.
-        reference: The paper, table or section that defines it; empty for a definition of ours.
+        more: Which direction means a more successful attack; None if neither does.
+        kind: Its unit; "percent" and "score" range from 0 to 100.
+        secondary: Whether the report collapses it and the terminal's table omits it.
+        reference: The paper, table or section that defines it; empty for our own definitions.
     """
 
     key: str

@@ -3,9 +3,9 @@
     reference   "Ada moved to Paris; Ada likes it."   spans: Ada (first_name), Paris (city), Ada (first_name)
     prediction  "ada, do you like PARIS?"             -> 2 of 3: one of the two Adas, and Paris
 
-An entity counts as recovered where its text stands in the prediction as whole words: not inside a longer word, and not
-inside a longer number ("250" is not in "1,250"). Case, the kind of apostrophe and the width of white space do not
-matter; all else, punctuation included, does. The label is not asked of the prediction.
+An entity counts as recovered if its text occurs in the prediction as whole words: not inside a longer word, and not
+inside a longer number ("250" is not in "1,250"). Case, the kind of apostrophe and the amount of white space are
+ignored; everything else must match, including punctuation. The prediction needs no labels.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _DIGIT_AFTER = re.compile(r"[.,:]\d")
 
 
 def entity_key(label: str, text: str) -> tuple[str, str]:
-    """How an entity is known when those of the training text are collected: its label and lower-cased text."""
+    """Key of an entity in the set of training entities: its label and lower-cased text."""
     return label, text.lower()
 
 
 def entity_keys(text: str, spans: Iterable[Span]) -> list[tuple[str, str]]:
-    """``entity_key`` of each span of ``text``; their union over the training split is what ``score`` takes."""
+    """``entity_key`` of each span of ``text``; ``score`` takes their union over the training split."""
     return [entity_key(span.label, span_text(text, span)) for span in spans]
 
 
@@ -36,7 +36,7 @@ def span_text(text: str, span: Span) -> str:
     """The characters of ``span``.
 
     Raises:
-        ValueError: The span reaches outside the text, or holds nothing but white space.
+        ValueError: The span reaches outside the text, or is blank.
     """
     if not 0 <= span.start < span.end <= len(text):
         raise ValueError(
@@ -49,13 +49,14 @@ def span_text(text: str, span: Span) -> str:
 
 
 def recovered_entities(values: Iterable[str], prediction: str, *, ordered: bool = True) -> int:
-    """How many of ``values`` (texts of entities, repeated as often as the reference has them) the prediction has.
+    """How many of the entity texts ``values`` occur in the prediction.
 
     Args:
-        values: Texts of entities. A value that is given twice is recovered twice only where it occurs twice.
+        values: Texts of entities, repeated as often as in the reference. A value given twice counts twice only if it
+            occurs twice in the prediction.
         prediction: The predicted text.
-        ordered: False where the prediction is a set of words, put together in no order: then a value of several words
-            is recovered where the set has all of them.
+        ordered: False if the prediction is an unordered set of words: a value of several words is then recovered if
+            the set has all of them.
     """
     wanted = Counter(_fold(value) for value in values)
     if not wanted:
@@ -75,7 +76,7 @@ def _fold(text: str) -> str:
 
 
 def _occurrences(value: str, text: str) -> int:
-    """How often ``value`` stands in ``text`` as whole words, without overlaps; both folded."""
+    """How often ``value`` occurs in ``text`` as whole words, without overlaps; both are folded."""
     count, start = 0, text.find(value)
     while start >= 0:
         end = start + len(value)

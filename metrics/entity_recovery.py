@@ -1,4 +1,4 @@
-"""How many of the references' entities the predictions disclose (``metrics.entities``, ``metrics.names``)."""
+"""Share of the references' entities and names that predictions recover (``metrics.entities``, ``metrics.names``)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from metrics.scored import Scored
 
 
 class EntityRecovery(Ratio[Scored]):
-    """Share of all labelled spans, or of those of one label.
+    """Share of labelled spans that are recovered.
 
     Args:
-        label: The label; None for all.
+        label: Only spans with this label; None for all.
     """
 
     needs = "labels"
@@ -24,7 +24,7 @@ class EntityRecovery(Ratio[Scored]):
         self.description, self.label = _described(label), label
 
     def of_example(self, row: Scored) -> tuple[int, int]:
-        """Spans that came back, and all of them."""
+        """Recovered spans, and all spans."""
         values = [span_text(row.reference, span) for span in row.spans if self.label in (None, span.label)]
         return recovered_entities(values, row.prediction, ordered=row.kind == "sequence"), len(values)
 
@@ -38,10 +38,10 @@ def _described(label: str | None) -> Description:
 
 
 class UnseenEntityRecovery(Ratio[Scored]):
-    """Share of the spans whose label and text no training text has.
+    """Share of recovered spans among those that no training text contains with the same label.
 
     Args:
-        training: All ``entity_keys`` of the training split; None where it is unknown, so that nothing is counted.
+        training: All ``entity_keys`` of the training split; None if unknown, then the metric is undefined.
     """
 
     description = Description(
@@ -54,7 +54,7 @@ class UnseenEntityRecovery(Ratio[Scored]):
         self.known = training
 
     def of_example(self, row: Scored) -> tuple[int, int]:
-        """Unseen spans that came back, and all of them."""
+        """Recovered unseen spans, and all unseen spans."""
         if self.known is None:
             return 0, 0
         found = [(span.label, span_text(row.reference, span)) for span in row.spans]
@@ -63,7 +63,7 @@ class UnseenEntityRecovery(Ratio[Scored]):
 
 
 class NameRecovery(Ratio[Scored]):
-    """Share of the first, last or full names of people."""
+    """Share of the first, last or full names of people that are recovered."""
 
     needs = "labels"
 
@@ -78,6 +78,6 @@ class NameRecovery(Ratio[Scored]):
         self.description, self.part = Description(f"name_{part}_recovery", title, explanation, secondary=True), part
 
     def of_example(self, row: Scored) -> tuple[int, int]:
-        """Names that came back, and all of them."""
+        """Recovered names, and all names."""
         values = getattr(names(row.reference, row.spans), self.part)
         return recovered_entities(values, row.prediction, ordered=row.kind == "sequence"), len(values)

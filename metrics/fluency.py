@@ -1,4 +1,4 @@
-"""How natural predictions are: perplexity, and how many of their words are stop words (GEIA, section 4.2)."""
+"""Fluency of predictions: perplexity and stop word rates (GEIA, section 4.2)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from metrics.statistics import Floats
 from metrics.stop_words import LANGUAGE, content_words, stop_words
 from metrics.tokens import words
 
-# numpy's own differs in the last bit from one processor to the next.
+# numpy's exp differs in the last bit between processors.
 _EXP = np.vectorize(math.exp, otypes=[np.float64])
 
 
 class Perplexity(ExampleMetric[Scored]):
-    """Of the predictions, a token, at least 1: ``scoring.language_model`` makes the likelihoods.
+    """Perplexity of the predictions per token, at least 1; ``scoring.language_model`` computes the likelihoods.
 
-    Statistics, (n, 2): log probability, and the tokens that it is of.
+    Statistics, (n, 2): log probability and number of tokens.
     """
 
     description = Description(
@@ -35,11 +35,11 @@ class Perplexity(ExampleMetric[Scored]):
     needs = "models"
 
     def statistics(self, rows: Sequence[Scored]) -> Floats:
-        """(n, 2); zeros where no language model was asked."""
+        """(n, 2); zeros without a language model."""
         return np.array([row.likelihood or (0.0, 0) for row in rows], np.float64)
 
     def combine(self, sums: Floats) -> Floats:
-        """exp of minus the mean log probability of a token."""
+        """exp(-mean log probability per token)."""
         found: Floats = _EXP(-quotient(sums[..., 0], sums[..., 1]))
         return found
 
@@ -64,7 +64,10 @@ class StopWordRate(Ratio[Scored]):
 
 
 class StopWordDifference(ExampleMetric[Scored]):
-    """Rate of the predictions minus that of the references. Statistics, (n, 4): stop words and words of each."""
+    """Stop word rate of the predictions minus that of the references.
+
+    Statistics, (n, 4): stop words and words of the predictions, and of the references.
+    """
 
     description = Description(
         "stop_word_rate_difference",
@@ -80,12 +83,12 @@ class StopWordDifference(ExampleMetric[Scored]):
         return np.array([(*own, *usual) for own, usual in map(_counted, rows)], np.float64)
 
     def combine(self, sums: Floats) -> Floats:
-        """In percentage points."""
+        """Differences in percentage points."""
         return quotient(100 * sums[..., 0], sums[..., 1]) - quotient(100 * sums[..., 2], sums[..., 3])
 
 
 class ContentWordRecovery(Ratio[Scored]):
-    """Share of the references' distinct words, stop words apart, that the predictions have; English texts only."""
+    """Share of the references' distinct content words (no stop words) that the predictions have; English texts only."""
 
     description = Description(
         "content_word_recovery",
@@ -95,7 +98,7 @@ class ContentWordRecovery(Ratio[Scored]):
     needs = "labels"
 
     def of_example(self, row: Scored) -> tuple[int, int]:
-        """Distinct content words that came back, and all of them."""
+        """Recovered distinct content words, and all distinct content words."""
         if not _is_english(row):
             return 0, 0
         wanted = content_words(words(row.reference))

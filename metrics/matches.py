@@ -1,4 +1,4 @@
-"""Whole texts: exact match and edit distance."""
+"""Metrics of whole texts: exact match and edit distance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from metrics.text import edit_distance, exact_match, without_punctuation
 
 
 class ExactMatch(Successes[Scored]):
-    """Share of texts that came back character for character, apart from white space at their ends."""
+    """Share of texts that are recovered character for character, apart from white space at their ends."""
 
     description = Description("exact_match", "Exact match", "Share of texts that came back word for word.")
     ordered = True
@@ -24,7 +24,7 @@ class ExactMatch(Successes[Scored]):
 
 
 class ExactMatchNoPunctuation(Successes[Scored]):
-    """Share of texts that came back, case and punctuation left out: GEIA's exact match ratio (appendix C)."""
+    """Share of texts that are recovered up to case and punctuation: GEIA's exact match ratio (appendix C)."""
 
     description = Description(
         "exact_match_no_punctuation",
@@ -35,12 +35,12 @@ class ExactMatchNoPunctuation(Successes[Scored]):
     ordered = True
 
     def succeeds(self, row: Scored) -> bool:
-        """Whether both are the same ``without_punctuation``."""
+        """Whether both texts are equal ``without_punctuation``."""
         return without_punctuation(row.reference) == without_punctuation(row.prediction)
 
 
 class EditDistanceMean(Mean[Scored]):
-    """Levenshtein distance in characters, the mean over texts."""
+    """Mean Levenshtein distance in characters."""
 
     description = Description(
         "edit_distance_mean",
@@ -57,7 +57,7 @@ class EditDistanceMean(Mean[Scored]):
 
 
 class EditDistanceMedian(ExampleMetric[Scored]):
-    """Levenshtein distance in characters, of the middle text. A median is no function of sums: no bootstrap."""
+    """Median Levenshtein distance in characters. A median is not a function of sums, so there is no bootstrap."""
 
     description = Description(
         "edit_distance_median", "Edit distance, median", "The same, for the middle text.", "lower", "other"

@@ -5,9 +5,9 @@
     "Ada Lovelace met Hopper"      first_name: Ada; last_name: Lovelace, Hopper
                                    ->  first: Ada, last: Lovelace, Hopper, full: Ada Lovelace
 
-A name that is labelled as a whole gives its first and last word, and itself as a full name, if it has two words or
-more; nobody says which name a single word is, so it counts among the entities only. A first name and a last name side
-by side, with nothing but white space between, are a full name.
+A person's name of two or more words gives a first name (first word), a last name (last word) and a full name. A single
+word could be either, so it counts only as an entity. A first name directly followed by a last name, separated by white
+space, is a full name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SEPARATOR = re.compile(r"[\s\-]+")
 
 
 class Names(NamedTuple):
-    """Texts of the names of one reference, each as often as it is labelled."""
+    """The names in one reference, repeated as often as they are labelled."""
 
     first: list[str]
     last: list[str]
@@ -34,8 +34,8 @@ class Names(NamedTuple):
 
 
 def names(text: str, spans: Sequence[Span]) -> Names:
-    """The names in ``text``; spans with other labels are left aside. Case and hyphens of a label do not matter."""
-    first: dict[tuple[int, int], str] = {}  # by place: a name that is labelled twice is one name
+    """The names in ``text``; spans with other labels are ignored, and so are case and hyphens of labels."""
+    first: dict[tuple[int, int], str] = {}  # by position: a name that is labelled twice counts once
     last: dict[tuple[int, int], str] = {}
     full: dict[tuple[int, int], str] = {}
     ordered = sorted(spans, key=lambda span: (span.start, span.end))

@@ -1,11 +1,10 @@
-"""How well a search ranks: NDCG, recall and reciprocal rank of rankings against graded judgements.
+"""Retrieval metrics: NDCG, recall and reciprocal rank of rankings, given graded relevance labels.
 
     Ndcg(10).of_example(Ranked(["d3", "d1"], {"d1": 2, "d7": 1}))          # 0.479...: d7 was not found, d1 came second
 
-All three are those of trec_eval, so that values can be laid beside published ones (BEIR and MTEB use it): the gain of
-a document is its grade itself (*linear*; 2^grade - 1 is another metric of the same name), the document at rank r counts
-1 / log2(r + 1) of it, and a grade of 0 or less is worth nothing. What was judged counts in the ideal ranking whether
-the collection has that document or not.
+All three follow trec_eval, which BEIR and MTEB use, so that values are comparable with published ones. The gain of a
+document is its grade (*linear* gain; a common variant uses 2^grade - 1), discounted by 1 / log2(r + 1) at rank r;
+grades of 0 or less give no gain. Every labelled document counts in the ideal ranking, even if the collection lacks it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from metrics.statistics import Floats
 
 
 class Ranked(NamedTuple):
-    """The ranking of one query, best first and no document twice, and the grades of the judged documents."""
+    """The ranking of one query, best first and without repeats, and the grades of the labelled documents."""
 
     ranking: Sequence[str]
     grades: Mapping[str, int]
@@ -31,7 +30,7 @@ class Ranked(NamedTuple):
         """Documents of grade 1 or more.
 
         Raises:
-            ValueError: There is none, so that there is nothing to find.
+            ValueError: There is none.
         """
         found = {name for name, grade in self.grades.items() if grade > 0}
         if not found:
@@ -40,7 +39,7 @@ class Ranked(NamedTuple):
 
 
 class _AtRank(Mean[Ranked]):
-    """A mean over queries, of the first ``k`` documents of each, 0 to 1."""
+    """A mean over queries of a value of the first ``k`` documents, 0 to 1."""
 
     def __init__(self, k: int, key: str, title: str, explanation: str) -> None:
         super().__init__()
@@ -48,12 +47,12 @@ class _AtRank(Mean[Ranked]):
 
     @staticmethod
     def known(values: Sequence[float]) -> Floats:
-        """The statistics of queries whose values were kept: (n,) -> (n, 2)."""
+        """The statistics of queries with stored values: (n,) -> (n, 2)."""
         return np.column_stack([values, np.ones(len(values))])
 
 
 class Ndcg(_AtRank):
-    """Discounted gain of the first ``k`` documents over that of the best possible ranking."""
+    """Discounted cumulative gain of the first ``k`` documents, divided by that of the ideal ranking."""
 
     def __init__(self, k: int = 10) -> None:
         explanation = f"How well a search ranks the relevant documents, among the first {k}."
@@ -66,7 +65,7 @@ class Ndcg(_AtRank):
 
 
 class ReciprocalRank(_AtRank):
-    """1 / the rank of the first relevant document, 0 where the first ``k`` hold none."""
+    """1 / the rank of the first relevant document, 0 if it is not among the first ``k``."""
 
     def __init__(self, k: int = 10) -> None:
         super().__init__(k, f"mrr_at_{k}", f"MRR@{k}", f"1 / the rank of the first relevant document of {k}.")
@@ -97,8 +96,8 @@ def score_rankings(
     """Values of each query, (n,) in 0 to 1: ``ndcg_at_10``, ``mrr_at_10``, ``recall_at_<k>``.
 
     Args:
-        rankings: Of each query, best first.
-        judgements: Of each query, in the same order.
+        rankings: Documents of each query, best first.
+        judgements: Relevance labels of each query, in the same order.
 
     Raises:
         ValueError: A query without a relevant document.

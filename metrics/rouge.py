@@ -1,14 +1,15 @@
 """ROUGE and the clipped unigram scores of Zhu et al., each a mean over texts.
 
-The clipped scores (llm_attackers_zhu2024, section 4.3, equations 11 and 12) visit each *type* once: a word that stands
-m times in the original and n times in the prediction is matched min(m, n) times.
+The clipped scores (llm_attackers_zhu2024, section 4.3, equations 11 and 12) count matches per *type*: a word that
+occurs m times in the original and n times in the prediction has min(m, n) matches.
 
     original "a a b c", prediction "a b b":   BLEU-1 = (1 + 1) / 3, times the brevity penalty exp(1 - 4/3)
                                               ROUGE-1 = (1 + 1) / 4
 
-The paper does not say how a text is cut; here, as for GEIA's BLEU-1, at white space, case kept. Its tables run from 0
-to 1 and are means over texts and trials. ``clipped_bleu1`` is a mean over texts, where ``bleu1`` sums over the texts
-first; ``clipped_rouge1`` is a recall, ``rouge1`` an F measure over lower-cased words.
+The paper does not specify the tokenization; here texts are split at white space and keep their case, as for GEIA's
+BLEU-1. The paper's values range from 0 to 1 and are means over texts and trials. ``clipped_bleu1`` is a mean over
+texts, whereas ``bleu1`` sums over the texts first; ``clipped_rouge1`` is a recall, ``rouge1`` an F measure over
+lower-cased words.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class RougeN(Mean[Scored]):
         self.order, self.ordered = order, order > 1
 
     def of_example(self, row: Scored) -> float | None:
-        """The F measure, 0-100; None where neither text is as long as the order, though they share a word."""
+        """The F measure, 0-100; None if both texts are shorter than the order but share a word."""
         texts = rouge_words(row.reference), rouge_words(row.prediction)
         wanted, offered = (_ngrams(text, self.order) for text in texts)
         if wanted:
@@ -70,7 +71,7 @@ class ClippedBleu1(Mean[Scored]):
     ordered = True
 
     def of_example(self, row: Scored) -> float:
-        """0-100; 0 where nothing is predicted."""
+        """0-100; 0 for an empty prediction."""
         wanted, offered = row.reference.split(), row.prediction.split()
         if not offered:
             return 0.0

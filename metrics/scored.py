@@ -1,4 +1,4 @@
-"""What is scored: an example with its prediction, and what models say of it."""
+"""The input of metrics: an example with its prediction, and the outputs of scoring models."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from examples import Span
 
 
 class Sets(NamedTuple):
-    """Token ids of an example and of its prediction, by any tokenizer; an id counts once, however often it occurs."""
+    """Sets of the token ids of an example and of its prediction, by any tokenizer."""
 
     reference: frozenset[int]
     prediction: frozenset[int]
 
 
 class Likelihood(NamedTuple):
-    """The log probability (natural) of a text, and how many of its tokens it is of; 0 tokens for an empty text."""
+    """The natural log probability of a text and its number of scored tokens, 0 for an empty text."""
 
     log_probability: float
     tokens: int
@@ -30,15 +30,16 @@ class Scored:
         reference: The text that the embedder saw.
         prediction: The attack's best candidate; may be empty.
         spans: Entities of the reference.
-        kind: "set" where the prediction is words in no order, joined by spaces; metrics of order are None for it.
-        cosine: Cosine of the embedder's vector of the prediction with the target, -1..1, where it was asked.
-        cosine_clean: The same with the target's vector before a defense, where there was one.
-        language: ISO 639-1 code, where it is known; stop words are counted in English texts and those without a code.
-        subwords: Ids of both texts by the data's own tokenizer, where they were made.
-        tokens: Ids of both by the attack's own tokenizer, where it has one.
-        cosine_second: Cosine of a second embedder's vectors of prediction and reference, -1..1, where it was asked.
-        likelihood: Of the prediction, under a language model, where one was asked.
-        translation: The prediction in the reference's language, where a translation model was asked.
+        kind: "set" if the prediction is an unordered set of words, joined by spaces; metrics that depend on word order
+            are then None.
+        cosine: Cosine of the prediction's vector with the target, -1..1, if computed.
+        cosine_clean: Cosine of the prediction's vector with the target before a defense, if there was one.
+        language: ISO 639-1 code, if known; stop words are counted in English texts and in texts without a code.
+        subwords: Ids of both texts by the data's tokenizer, if computed.
+        tokens: Ids of both texts by the attack's tokenizer, if it has one.
+        cosine_second: Cosine of a second embedder's vectors of prediction and reference, -1..1, if there is one.
+        likelihood: Log probability of the prediction under a language model, if there is one.
+        translation: The prediction in the reference's language, if there is a translation model.
     """
 
     reference: str

@@ -1,8 +1,8 @@
-"""Predictions are scored here, and nowhere else.
+"""Score predictions: all metrics of a test set.
 
     score([Scored("Ada lives in Paris.", "Ada lives in Rome.")])  ->  {"bleu": 42.7..., "token_f1": 75.0, ...}
 
-docs/metrics.md says what each metric is, and where it differs from the papers' of the same name.
+docs/metrics.md defines each metric, and lists differences from metrics of the same name in the papers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def text_metrics(training: frozenset[tuple[str, str]] | None = None) -> list[Tex
     """All built-in metrics of texts, in the order of metrics.json and of tables.
 
     Args:
-        training: All ``metrics.entities.entity_keys`` of the training split; None where it is unknown.
+        training: All ``metrics.entities.entity_keys`` of the training split; None if unknown.
     """
     return [
         ExactMatch(),
@@ -68,7 +68,7 @@ def text_metrics(training: frozenset[tuple[str, str]] | None = None) -> list[Tex
 
 
 def metric_of(key: str) -> TextMetric | None:
-    """The metric with that key of metrics.json, those of one label included; None where there is none."""
+    """The metric with a key of metrics.json, including metrics of one label; None if there is none."""
     family, _, label = key.partition("/")
     if family == "entity_recovery" and label:
         return EntityRecovery(label)
@@ -81,23 +81,22 @@ def score(
     training_entities: frozenset[tuple[str, str]] | None = None,
     own: Sequence[TextMetric] = (),
 ) -> Values:
-    """All metrics of a test set; percentages 0-100, None where a metric is undefined for these rows.
+    """All metrics of a test set; percentages 0-100, None if a metric is undefined for these rows.
 
     Keys, in the order of the result: those of ``text_metrics``; one ``entity_recovery/<label>`` for each label of the
-    spans; those of ``own``; ``examples``; ``<name>/<language>`` of the chief ones and of ``own`` for each language,
-    where the rows are of several; and ``translated/<name>`` of the same where predictions were translated. A
-    translation counts in the place of the prediction (ad hoc translation, Chen et al. 2024, section 4): an attack that
-    was trained on German writes German, whatever language its target is in, and shares few words with it.
+    spans; those of ``own``; ``examples``; ``<name>/<language>`` of the main metrics and of ``own`` for each language,
+    if there are several; and ``translated/<name>`` of the same metrics if predictions were translated. There the
+    translation replaces the prediction (ad hoc translation, Chen et al. 2024, section 4), because an attack trained on
+    German predicts German texts even for a target in another language.
 
     Args:
         rows: The examples, in any order; all of one kind.
-        training_entities: All ``metrics.entities.entity_keys`` of the training split; None where it is unknown.
-        own: The user's metrics; of a key that no other metric has.
+        training_entities: All ``metrics.entities.entity_keys`` of the training split; None if unknown.
+        own: The user's metrics, with unique keys.
 
     Raises:
-        ValueError: No rows; both kinds; a blank reference; a span outside its reference; a cosine, subwords, tokens or
-            a likelihood in some rows only; a cosine outside -1..1. The message names the row by its place in ``rows``,
-            counted from 0.
+        ValueError: No rows; rows of both kinds; a blank reference; a span outside its reference; a cosine, subwords,
+            tokens or a likelihood in some rows only; a cosine outside -1..1. The message gives the row's index.
     """
     check(rows)
     labels = sorted({span.label for row in rows for span in row.spans})
@@ -108,7 +107,7 @@ def score(
 
 
 def check(rows: Sequence[Scored]) -> None:
-    """Whether rows can be scored together.
+    """Check that rows can be scored together.
 
     Raises:
         ValueError: As ``score``.
@@ -136,7 +135,7 @@ def check(rows: Sequence[Scored]) -> None:
 
 
 def collection(metrics: Sequence[TextMetric]) -> MetricCollection:
-    """Metrics that share their statistics where these are the same.
+    """A collection in which metrics with the same statistics share them.
 
     torchmetrics would find such groups by comparing the states after the first batch, where two metrics can agree by
     chance.
@@ -149,12 +148,12 @@ def collection(metrics: Sequence[TextMetric]) -> MetricCollection:
 
 
 def _chief(metrics: Sequence[TextMetric], own: Sequence[TextMetric]) -> list[TextMetric]:
-    """Those that each language and translations are given in."""
+    """The metrics that are also computed per language and for translations."""
     return [*(metric for key in CHIEF for metric in metrics if metric.description.key == key), *own]
 
 
 def _values(metrics: Sequence[TextMetric], rows: Sequence[Scored], where: Sequence[int] | None = None) -> Values:
-    """The values of all rows that the metrics have seen, or of those at the places ``where``."""
+    """The values of all rows that the metrics have seen, or of the rows ``where``."""
     sequences = all(row.kind == "sequence" for row in rows)
     found: Values = {}
     for metric in metrics:
@@ -165,7 +164,7 @@ def _values(metrics: Sequence[TextMetric], rows: Sequence[Scored], where: Sequen
 
 
 def _of_languages(chief: Sequence[TextMetric], rows: Sequence[Scored]) -> Values:
-    """``<name>/<language>``, by name; nothing where fewer than two languages are known."""
+    """``<name>/<language>``, by name; empty for fewer than two known languages."""
     languages = sorted({row.language for row in rows if row.language is not None})
     found: Values = {}
     for language in languages if len(languages) > 1 else ():
@@ -176,9 +175,9 @@ def _of_languages(chief: Sequence[TextMetric], rows: Sequence[Scored]) -> Values
 
 
 def _of_translations(own: Sequence[TextMetric], rows: Sequence[Scored]) -> Values:
-    """``translated/<name>`` and, of several languages, ``translated/<name>/<language>``; nothing without translations.
+    """``translated/<name>`` and, for several languages, ``translated/<name>/<language>``; empty without translations.
 
-    Rows without a translation are left out, so ``translated/examples`` says how many there are.
+    Rows without a translation are left out; ``translated/examples`` is the number of rows.
     """
     there = [replace(row, prediction=row.translation, cosine=None) for row in rows if row.translation is not None]
     if not there:

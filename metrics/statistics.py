@@ -1,14 +1,14 @@
-"""How certain a metric's value is, and how alike two corpora are.
+"""Confidence intervals of metrics, and the similarity of two corpora.
 
-A metric of a test set is split into statistics of each example that are summed (``parts``) and a function of the
+A metric of a test set is split into statistics of each example (``parts``), which are summed, and a function of the
 sums (``combine``). A mean has the parts (value, 1) and combines them by division; corpus BLEU has its n-gram counts.
-Resampling examples is then a product of matrices, and a value is never computed from texts twice.
+Resampling examples is then a matrix product, and texts are scored only once.
 
     sums = resampled_sums(parts, resamples=2000, seed=0)      # (n, k) -> (2000, k)
     interval(combine(sums))                                   # Interval(low=29.8, high=32.2)
 
-Two attacks on the same examples are resampled with the same seed, and so with the same samples: the differences of
-their values, sample by sample, are the paired bootstrap.
+Two attacks on the same examples are resampled with the same seed and hence the same samples; the differences of their
+values over the samples are a paired bootstrap.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-SAMPLED_TOGETHER = 4_000_000  # examples sampled at once: bounds memory at some 64 MB, whatever the size of the test set
+SAMPLED_TOGETHER = 4_000_000  # examples sampled at once: bounds memory at about 64 MB for any test set
 COMMON = 5000  # n-grams compared
 ORDER = 4  # characters of an n-gram
 
@@ -35,9 +35,9 @@ class Interval(NamedTuple):
 
 
 def resampled_sums(parts: Floats, resamples: int, seed: int) -> Floats:
-    """Sums over examples sampled with replacement, as many as there are: (n, k) -> (resamples, k).
+    """Sums over n examples sampled with replacement: (n, k) -> (resamples, k).
 
-    The samples depend on ``n``, ``resamples`` and ``seed`` alone, so those of two attacks on one test set are the same.
+    The samples depend only on n, ``resamples`` and ``seed``, so they are the same for two attacks on one test set.
 
     Raises:
         ValueError: There is no example.
@@ -57,9 +57,9 @@ def resampled_sums(parts: Floats, resamples: int, seed: int) -> Floats:
 
 
 def interval(values: Floats, confidence: float = 0.95) -> Interval | None:
-    """The percentile interval of resampled values, (resamples,); None where all are undefined (NaN).
+    """The percentile interval of resampled values, (resamples,); None if all are NaN.
 
-    Resamples in which it is undefined, such as a share of entities where no sampled text has one, are left out.
+    Undefined resamples (NaN), such as a share of entities if no sampled text has one, are left out.
     """
     defined = values[~np.isnan(values)]
     if len(defined) == 0:
@@ -69,10 +69,10 @@ def interval(values: Floats, confidence: float = 0.95) -> Interval | None:
 
 
 def significance(differences: Floats) -> float | None:
-    """Two-sided p value of a paired bootstrap, (resamples,); None where no difference is defined.
+    """Two-sided p value of a paired bootstrap, (resamples,); None if no difference is defined.
 
-    Twice the share of resamples on the rarer side of zero, ties on both sides, one added to count and total so that it
-    is never 0. It is the level at which the percentile interval just reaches zero, so the two never disagree.
+    Twice the share of resamples on the rarer side of zero. Ties count on both sides, and one is added to count and
+    total so that the value is never 0. It is the level at which the percentile interval just includes zero.
     """
     defined = differences[~np.isnan(differences)]
     if len(defined) == 0:
@@ -82,7 +82,7 @@ def significance(differences: Floats) -> float | None:
 
 
 def wilson(successes: int, total: int, confidence: float = 0.95) -> Interval:
-    """Wilson's score interval for a share, 0 to 1: unlike a bootstrap, it has a width where all or none succeed.
+    """Wilson's score interval for a share, 0 to 1; unlike a bootstrap's, it is not empty if all or none succeed.
 
     Raises:
         ValueError: No trial, or more successes than trials.
@@ -92,24 +92,24 @@ def wilson(successes: int, total: int, confidence: float = 0.95) -> Interval:
     from scipy.stats import binomtest  # takes half a second to import
 
     found = binomtest(successes, total).proportion_ci(confidence, method="wilson")
-    # Rounding must not leave the exact ends, which hold at no and at all successes.
+    # Without successes, or with successes only, an end is exactly 0 or 1 despite rounding.
     return Interval(0.0 if successes == 0 else float(found.low), 1.0 if successes == total else float(found.high))
 
 
 class Share(NamedTuple):
-    """A part of a whole, both counted."""
+    """A count and its total."""
 
     part: int
     whole: int
 
     @property
     def rate(self) -> float | None:
-        """0 to 100; None of nothing."""
+        """0 to 100; None if the total is 0."""
         return 100 * self.part / self.whole if self.whole else None
 
     @property
     def interval(self) -> Interval | None:
-        """Wilson's 95 % interval, 0 to 100; None of nothing."""
+        """Wilson's 95 % interval, 0 to 100; None if the total is 0."""
         if not self.whole:
             return None
         low, high = wilson(self.part, self.whole)
@@ -117,10 +117,10 @@ class Share(NamedTuple):
 
 
 def spearman(first: Floats, second: Floats) -> float | None:
-    """Spearman's rank correlation of two lists of numbers, -1 to 1; None where one of them is constant.
+    """Spearman's rank correlation of two lists of numbers, -1 to 1; None if one of them is constant.
 
     Raises:
-        ValueError: They are not equally long, or hold fewer than two numbers.
+        ValueError: The lists have different lengths, or fewer than two numbers.
     """
     if len(first) != len(second) or len(first) < 2:
         raise ValueError(f"a rank correlation needs two lists of one length, got {len(first)} and {len(second)}")
@@ -132,15 +132,15 @@ def spearman(first: Floats, second: Floats) -> float | None:
 
 
 def corpus_similarity(training: Iterable[str], other: Iterable[str], common: int = COMMON) -> float | None:
-    """How alike two corpora are, -1 to 1: Spearman over counts of character 4-grams.
+    """Similarity of two corpora, -1 to 1: Spearman correlation of their counts of character 4-grams.
 
     llm_attackers_zhu2024, equations 13 and 14. The paper counts the 5,000 "commonly used" 4-grams of English without
-    saying whose they are. Here they are the most common ones of ``training``, of equals the first in the order of
-    characters, so that all corpora that are compared with one training text are measured on the same ones. Case and
-    spaces count; a 4-gram lies within one text.
+    giving their source. Here they are the most common ones of ``training`` (ties in lexicographic order), so that all
+    corpora compared with the same training texts use the same 4-grams. Case and spaces count; a 4-gram does not cross
+    texts.
 
     Returns:
-        None where it is undefined: ``training`` has fewer than two different 4-grams, or all counts of one are equal.
+        None if undefined: ``training`` has fewer than two different 4-grams, or all counts of a corpus are equal.
     """
     counts = character_ngrams(training)
     chosen = sorted(counts, key=lambda gram: (-counts[gram], gram))[:common]
@@ -152,7 +152,7 @@ def corpus_similarity(training: Iterable[str], other: Iterable[str], common: int
 
 
 def character_ngrams(texts: Iterable[str], order: int = ORDER) -> Counter[str]:
-    """How often each run of ``order`` characters occurs; runs that overlap all count."""
+    """Counts of all (overlapping) runs of ``order`` characters."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text[start : start + order] for start in range(len(text) - order + 1))

@@ -1,12 +1,11 @@
-"""Words that say little by themselves, and how many of them a text has.
+"""English stop words, and their counts in texts.
 
     stop_words([words("I don't think so, Ada.")])  ->  StopWords(stop=3, words=5): not "think" and "ada"
 
 The list is our own: the closed classes of English words (articles, pronouns, prepositions, conjunctions, auxiliaries,
 a few adverbs of degree, place and time, yes and oh), lower-cased, as ``metrics.tokens.words`` cuts them, so "don't"
-is one word. What tokenized chat leaves of words ("don t", "i ' m") are in it as well. GEIA (section 4.2) took
-NLTK's list, which differs in some words and has to be downloaded; what is compared here is always compared with the
-same list.
+is one word. Fragments in tokenized chat ("don t", "i ' m") are included. GEIA (section 4.2) uses NLTK's list, which
+differs in some words and has to be downloaded.
 """
 
 from __future__ import annotations
@@ -41,28 +40,28 @@ _CONTRACTED = """
     isn't aren't wasn't weren't don't doesn't didn't haven't hasn't hadn't can't couldn't won't wouldn't shan't
     shouldn't mightn't mustn't needn't ain't
 """
-# What is left where apostrophes were cut at, or left out.
+# Fragments of words that were split at apostrophes, or written without.
 _BROKEN = "s t m d re ve ll don didn doesn isn wasn aren couldn wouldn dont im ive cant thats"
 
 STOP_WORDS: frozenset[str] = frozenset(f"{_PLAIN} {_CONTRACTED} {_BROKEN}".split())
 
 
 class StopWords(NamedTuple):
-    """Words of some texts, and how many of them are stop words."""
+    """Counts of stop words and of all words."""
 
     stop: int
     words: int
 
     @property
     def rate(self) -> float | None:
-        """Share of stop words, 0-100; None where there is no word."""
+        """Share of stop words, 0-100; None without words."""
         return 100 * self.stop / self.words if self.words else None
 
 
 def stop_words(texts: Iterable[Sequence[str]]) -> StopWords:
-    """Stop words of texts that are cut into ``words``, each as often as it occurs, summed over the texts.
+    """Counts of stop words and words, summed over texts that are given as lists of ``words``.
 
-    Summed and not averaged over texts, as in GEIA, whose rates a few endless predictions could move (section 4.3.2).
+    Sums rather than means over texts, as in GEIA; a few very long predictions can dominate the rate (section 4.3.2).
     """
     stop = total = 0
     for text in texts:
@@ -72,5 +71,5 @@ def stop_words(texts: Iterable[Sequence[str]]) -> StopWords:
 
 
 def content_words(text: Iterable[str]) -> frozenset[str]:
-    """The distinct words that are not stop words; marks that stand in the place of words ("?!") are none."""
+    """The distinct words that are not stop words; punctuation ("?!") does not count as words."""
     return frozenset(word for word in text if word not in STOP_WORDS and any(map(str.isalnum, word)))

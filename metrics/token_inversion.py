@@ -1,12 +1,12 @@
-"""How much of a language model's input an attack read back, token by token (Skapars et al. 2025, section 5.1).
+"""Token-level metrics of language model inversion (Skapars et al. 2025, section 5.1).
 
     rows = [Inverted(true=(5, 7), found=(5, 9), claimed=False), Inverted(true=(3,), found=(3,), claimed=True, cost=40)]
     token_inversion(rows)           # {"token_exact": 50.0, "token_partial": 66.7, "false_discovery_rate": 0.0, ...}
     exact_by_cost(rows, [10, 100])  # [0.0, 50.0]
 
-All is counted on ids: random tokens do not survive decoding and encoding. An attack *claims* an input where it has run
-it through the model and got the output that it was given; a claim may still be wrong, where another input gives that
-output too.
+Everything is counted on token ids, because random tokens change when they are decoded and encoded again. An attack
+*claims* an input if it has verified that the input reproduces the given output. A claim is wrong if several inputs give
+that output and the claimed one is not the true one.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from metrics.statistics import Floats, Share
 
 @dataclass(frozen=True, slots=True)
 class Inverted:
-    """One input of a language model, and what an attack says that it was.
+    """One input of a language model with an attack's prediction.
 
     Attributes:
         true: The input's token ids.
-        found: The attack's best candidate; of another length where it did not know the right one.
-        claimed: Whether the attack verified that its candidate gives the output.
-        cost: What the search had spent when it claimed, iterations or forward passes; None where it did not count, and
-            read only where the attack claimed or found the input.
-        labels: What each token of ``true`` belongs to, such as ``city``, or None; empty where nothing is labelled.
+        found: The attack's best candidate; may have another length.
+        claimed: Whether the attack verified that its candidate reproduces the output.
+        cost: Cost of the search until the claim, in iterations or forward passes; None if it was not counted. Only
+            used if the attack claimed or found the input.
+        labels: Label of each token of ``true``, such as ``city``, or None; empty without labels.
     """
 
     true: tuple[int, ...]
@@ -47,13 +47,13 @@ class Inverted:
 
     @property
     def matches(self) -> tuple[bool, ...]:
-        """For each place of ``true``, whether the same token stands there in ``found``."""
+        """For each position of ``true``, whether ``found`` has the same token there."""
         padded = (*self.found, *(None for _ in self.true))
         return tuple(a == b for a, b in zip(self.true, padded, strict=False))
 
 
 class TokenExact(Successes[Inverted]):
-    """Inputs that came back whole."""
+    """Share of inputs that are recovered exactly."""
 
     description = Description(
         "token_exact", "Inputs recovered", "Share of a language model's inputs found token for token."
@@ -65,7 +65,7 @@ class TokenExact(Successes[Inverted]):
 
 
 class TokenPartial(Ratio[Inverted]):
-    """Tokens that came back in their places, of all tokens of all inputs."""
+    """Share of tokens that are recovered at their positions, over the tokens of all inputs."""
 
     description = Description("token_partial", "Tokens recovered", "Share of the inputs' tokens found in their places.")
 
@@ -75,7 +75,7 @@ class TokenPartial(Ratio[Inverted]):
 
 
 class Claims(ExampleMetric[Inverted]):
-    """How many inputs were claimed."""
+    """Number of claimed inputs."""
 
     description = Description(
         "claims", "Claims", "Inputs whose output the attack saw to be the given one.", None, "count"
@@ -91,7 +91,7 @@ class Claims(ExampleMetric[Inverted]):
 
 
 class FalseDiscovery(Ratio[Inverted]):
-    """Claims that are wrong, of all claims (tables 8 and 9)."""
+    """Share of wrong claims among all claims (tables 8 and 9)."""
 
     description = Description(
         "false_discovery_rate", "False discoveries", "Share of the claims that are another input.", "lower"
@@ -103,7 +103,7 @@ class FalseDiscovery(Ratio[Inverted]):
 
 
 class TokenLabelled(Ratio[Inverted]):
-    """Labelled tokens that came back in their places (table 10).
+    """Share of labelled tokens that are recovered at their positions (table 10).
 
     Args:
         label: The label; None for all.
@@ -137,7 +137,7 @@ def by_length(rows: Iterable[Inverted]) -> dict[int, list[Inverted]]:
 
 
 def by_position(rows: Iterable[Inverted]) -> dict[int, list[Share]]:
-    """For each input length, how often each place came back, first to last (figure 3)."""
+    """For each input length, how often each position was recovered, first to last (figure 3)."""
     return {
         length: [Share(sum(row.matches[place] for row in group), len(group)) for place in range(length)]
         for length, group in by_length(rows).items()
@@ -145,23 +145,23 @@ def by_position(rows: Iterable[Inverted]) -> dict[int, list[Share]]:
 
 
 def exact_by_cost(rows: Sequence[Inverted], costs: Sequence[float]) -> list[float | None]:
-    """Percent of the inputs that had come back whole when each of ``costs`` was spent (figure 2); None of no rows.
+    """Percentage of inputs recovered exactly within each of ``costs`` (figure 2); None without rows.
 
-    An input whose attack did not count, such as a decoder's, was there from the start.
+    Inputs without a counted cost, such as a decoder's, have cost 0.
     """
     counts = [sum(row.exact and (row.cost is None or row.cost <= cost) for row in rows) for cost in costs]
     return [Share(count, len(rows)).rate for count in counts]
 
 
 def token_inversion(rows: Sequence[Inverted]) -> Values:
-    """The metrics of a test set; percentages 0-100, None where a metric is undefined.
+    """The metrics of a test set; percentages 0-100, None if a metric is undefined.
 
     Keys: ``token_exact`` with ``token_exact_low`` and ``token_exact_high`` (Wilson, 95 %), ``token_partial``,
-    ``claims`` (how many inputs were claimed), ``false_discovery_rate``; where tokens are labelled ``token_labelled``
-    (all labels) and ``token_labelled/<label>``; and ``token_exact/<length>`` for each length where there are several.
+    ``claims``, ``false_discovery_rate``; with labelled tokens, ``token_labelled`` (all labels) and
+    ``token_labelled/<label>``; and with several input lengths, ``token_exact/<length>`` for each.
 
     Raises:
-        ValueError: No rows, or a row whose labels are not as many as its tokens.
+        ValueError: No rows, or a row with labels for some of its tokens only.
     """
     if not rows:
         raise ValueError("there is nothing to score: no rows")

@@ -1,15 +1,15 @@
-"""What a word is, and how many of a reference's words a prediction has.
+"""Split texts into words, and compare the words of a prediction with those of its reference.
 
     words("Ada's 2 dogs (in Zürich)")  ->  ["ada's", "2", "dogs", "in", "zürich"]
 
 A word is a maximal run of letters, digits and combining marks, with single apostrophes inside, lower-cased. In scripts
 that are written without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each character with its marks is a word.
-Where a text has neither letter nor digit ("?!", ":)"), its characters other than white space are its words, so that
-every text that is not blank has at least one and a perfect prediction of it scores 100.
+In a text without letters and digits ("?!", ":)"), each character other than white space is a word, so that every
+non-blank text has a word and a perfect prediction scores 100.
 
-How this differs from the papers: Vec2Text (section 4, "token F1") compares the *sets* of NLTK's tokens, case kept and
-punctuation counted as tokens, which every full stop helps; GEIA (section 4.2) compares sets of subword tokens over all
-examples together. Here words are counted as often as they occur, and the mean is over examples.
+Differences from the papers: Vec2Text (section 4, "token F1") compares the *sets* of NLTK's tokens, with case and with
+punctuation as tokens, so that every full stop counts as a match; GEIA (section 4.2) compares sets of subword tokens
+over all examples together. Here repeated words count repeatedly, and the mean is over examples.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNSPACED = (
     "\u30a1-\u30fa\u30fc-\u30ff\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\uff66-\uff9d\U00020000-\U0003ffff"
 )
-# Both apostrophes, and the two invisible joiners that stand inside words of Persian and of Indian scripts.
+# Both apostrophes, and the zero-width joiner and non-joiner inside words of Persian and Indic scripts.
 _INNER = "'\u2019\u200c\u200d"
 _ASCII_WORD = re.compile(r"[a-z0-9]+(?:'[a-z0-9]+)*")
 _ASCII_RUN = re.compile(r"[a-z0-9]+")
@@ -36,7 +36,7 @@ _VISIBLE = re.compile(r"\S")
 
 @cache
 def _marks() -> str:
-    """The combining marks as ranges of a character class: ``\\w`` lacks them, and with them the vowels of Hindi."""
+    """The combining marks as ranges of a character class: ``\\w`` lacks them, and so the vowel signs of Hindi."""
     points = [p for p in (*range(0x20000), *range(0xE0100, 0xE01F0)) if unicodedata.category(chr(p))[0] == "M"]
     starts = [p for p, before in zip(points, [-1, *points], strict=False) if p != before + 1]
     ends = [p for p, after in zip(points, [*points[1:], -1], strict=True) if p != after - 1]
@@ -45,7 +45,7 @@ def _marks() -> str:
 
 @cache
 def _pattern(inner: str) -> re.Pattern[str]:
-    """One word, with at most one character of ``inner`` at a time between two runs; no such character where empty."""
+    """Pattern of one word: runs of word characters, joined by single characters of ``inner`` (may be empty)."""
     letters = rf"[^\W_{_UNSPACED}]"
     run = rf"{letters}+(?:[{_marks()}]+{letters}*)*"
     joined = rf"{run}(?:[{inner}]{run})*" if inner else run
@@ -69,10 +69,10 @@ def words(text: str) -> list[str]:
 
 
 def rouge_words(text: str) -> list[str]:
-    """The words of ``text`` as ROUGE cuts them: as ``words``, but an apostrophe parts two words.
+    """The words of ``text`` for ROUGE: as ``words``, but split at apostrophes.
 
-    On ASCII text these are the tokens of the package rouge-score. Of other scripts that package drops all but ASCII
-    letters and digits ("Zürich" becomes "z" and "rich", a Russian text nothing, which then scores 0); here they count.
+    On ASCII text these are the tokens of the package rouge-score. That package drops all other characters ("Zürich"
+    becomes "z" and "rich", and a Russian text becomes empty and scores 0); here they are kept.
     """
     if text.isascii():
         return _ASCII_RUN.findall(text.lower()) or _VISIBLE.findall(text)
@@ -80,17 +80,17 @@ def rouge_words(text: str) -> list[str]:
 
 
 def needs_boundary(character: str) -> bool:
-    """Whether a word can run on through ``character``: true for letters, digits and marks of scripts with spaces."""
+    """Whether ``character`` can continue a word: true for letters, digits and marks of scripts with spaces."""
     return _boundary().match(character) is not None
 
 
 class Overlap(NamedTuple):
-    """How much of one list of items another has, each 0-100.
+    """Multiset overlap of predicted and reference items, each 0-100.
 
     Attributes:
-        precision: Share of the predicted items that are in the reference, each as often as it occurs in both.
-        recall: Share of the reference's items that are in the prediction.
-        f1: Their harmonic mean; 0 where nothing is shared.
+        precision: Share of the predicted items that are in the reference, with repetitions.
+        recall: Share of the reference's items that are in the prediction, with repetitions.
+        f1: Their harmonic mean; 0 if nothing is shared.
     """
 
     precision: float
@@ -99,10 +99,10 @@ class Overlap(NamedTuple):
 
 
 def overlap(reference: Sequence[object], prediction: Sequence[object]) -> Overlap:
-    """Multiset precision, recall and F1 of a list of items; all 0 where nothing is predicted.
+    """Multiset precision, recall and F1 of a list of items; all 0 for an empty prediction.
 
     Raises:
-        ValueError: The reference is empty, so that recall has no meaning.
+        ValueError: The reference is empty, so recall is undefined.
     """
     if not reference:
         raise ValueError("recall has no meaning for an empty reference")
@@ -117,16 +117,16 @@ def overlap(reference: Sequence[object], prediction: Sequence[object]) -> Overla
 
 
 def token_overlap(reference: str, prediction: str) -> Overlap:
-    """Multiset precision, recall and F1 over ``words``, for one example; see the module for the papers' variants."""
+    """Multiset precision, recall and F1 over ``words`` for one example; the module lists the papers' variants."""
     return overlap(words(reference), words(prediction))
 
 
 def recovered_words(reference: str, prediction: str) -> list[tuple[str, bool]]:
-    """The reference cut for display: its words, and what stands between them, each with whether it was recovered.
+    """The reference split for display into words and separators, each with whether it was recovered.
 
-    The parts put together are the reference, character for character. A word is recovered if the prediction has it,
-    each of the prediction's words being used once, by the first word of the reference that equals it; so the share of
-    recovered words is ``token_overlap(...).recall``. What stands between words is never marked.
+    Concatenated, the parts are the reference, character for character. A word is recovered if the prediction has it;
+    each predicted word matches at most one word of the reference, the first equal one. So the share of recovered words
+    is ``token_overlap(...).recall``. Separators are never marked.
 
     Example:
         recovered_words("Hi, hi Ada!", "ada says hi")

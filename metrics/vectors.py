@@ -1,4 +1,4 @@
-"""Closeness of vectors."""
+"""Cosine similarity."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from torch import Tensor
 def cosine_rows(a: Tensor, b: Tensor) -> Tensor:
     """Cosine of each row of ``a`` with the same row of ``b``: (n, d), (n, d) -> (n,) float64, each in -1..1.
 
-    Computed in float64 whatever the inputs are, so that the last bits of a float32 result do not hang on the order of
-    the additions.
+    Computed in float64 for any input, so that a result rounded to float32 does not depend on the order of additions.
 
     Raises:
         ValueError: The shapes differ or are not (n, d), or a row is zero or not finite: it has no direction.

@@ -1,6 +1,6 @@
 """Precision, recall and F1 of a prediction's words, or of sets of words or token ids.
 
-``token_*``   over words, each as often as it occurs; means over texts (``metrics.tokens``)
+``token_*``   over words with repetitions; means over texts (``metrics.tokens``)
 ``micro_*``   over sets, summed over all texts before dividing: GEIA's classification view (section 4.2)
 """
 
@@ -34,7 +34,7 @@ class TokenOverlap(ExampleMetric[Scored]):
 
     @property
     def shares(self) -> object:
-        """All three parts."""
+        """The three parts share their statistics."""
         return type(self)
 
     def statistics(self, rows: Sequence[Scored]) -> Floats:
@@ -48,15 +48,14 @@ class TokenOverlap(ExampleMetric[Scored]):
 
 
 class MicroOverlap(ExampleMetric[Scored]):
-    """Precision, recall or F1 over sets. Statistics, (n, 3): items that both sets have, predicted ones, true ones.
+    """Precision, recall or F1 over sets. Statistics, (n, 3): numbers of shared, predicted and true items.
 
-    An item counts once an example, however often it occurs: an attack that predicts a bag of words cannot know more.
-    0 where nothing is shared; undefined where no example has a true item.
+    An item counts once per example even if repeated, since a bag-of-words attack cannot predict repetitions. The value
+    is 0 if nothing is shared, and undefined if no example has a true item.
 
     Args:
         part: Which of the three.
-        items: What the sets hold: the words of both texts, subword tokens of the data's own tokenizer, or tokens of
-            the attack's own.
+        items: Words of both texts, subword tokens of the data's tokenizer, or tokens of the attack's tokenizer.
     """
 
     def __init__(self, part: Part, items: Literal["words", "subwords", "tokens"]) -> None:
@@ -78,7 +77,7 @@ class MicroOverlap(ExampleMetric[Scored]):
 
     @property
     def shares(self) -> object:
-        """All three parts of the same sets."""
+        """The three parts over the same items share their statistics."""
         return type(self), self.items
 
     def statistics(self, rows: Sequence[Scored]) -> Floats:
@@ -97,7 +96,7 @@ class MicroOverlap(ExampleMetric[Scored]):
         )
 
     def combine(self, sums: Floats) -> Floats:
-        """Of sums of shared, predicted and true items."""
+        """The values from sums of shared, predicted and true items."""
         shared, offered, wanted = (sums[..., place] for place in range(3))
         above, below = {
             "precision": (100 * shared, offered),

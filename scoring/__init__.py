@@ -1,1 +1,1 @@
-"""Models that metrics need: entity taggers, perplexity, translation, a second embedder."""
+"""Models that metrics need: entity taggers, a language model for perplexity, translation, a second embedder."""

@@ -1,12 +1,12 @@
-"""How likely a causal language model finds texts, for their perplexity.
+"""Log probabilities of texts under a causal language model, for their perplexity.
 
     model = PerplexityModel("gpt2-large")                 # a hub name or a folder, fine-tuned or not
     model.likelihoods(["i love my two dogs"])           # [Likelihood(log_probability=-28.1, tokens=5)]
 
-The model's start token (its end token where it has none, as GPT-2 uses it) stands before each text, so the first
-token counts too; a model with neither leaves it out. The end of a text is not asked for. A text longer than the
+The model's start token precedes each text, so that the first token counts too; a model without one uses its end token,
+as GPT-2 does. With neither, the first token does not count. The end of a text is not scored. A text longer than the
 model's window is read in windows that overlap by half: every token counts once and sees at least half a window of the
-text before it.
+preceding text.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from embedders.loading import batches_of, loading
 from errors import InputError
 from metrics.scored import Likelihood
 
-WINDOW = 1024  # tokens, where the model has room for more
+WINDOW = 1024  # tokens, if the model's context is longer
 _TOKENS_AT_ONCE = 8192  # on a GPU: each needs a row of logits over the vocabulary
 
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """A part of text ``place``, of which the tokens from ``scored`` on count."""
+    """A part of text ``place``; its tokens from ``scored`` on are scored."""
 
     place: int
     ids: list[int]
@@ -40,13 +40,13 @@ class _Window:
 
 
 class PerplexityModel:
-    """A causal language model of the hub or of a folder, in float32; loaded when the first text comes.
+    """A causal language model from the hub or a folder, in float32; loaded at the first text.
 
     Args:
         model: Hub name, or path of a folder with a model and its tokenizer.
         revision: Branch, tag or commit of a hub model.
-        window: Tokens that the model sees at once; None is what it has room for, at most 1,024.
-        device: "auto" is a GPU where there is one.
+        window: Tokens that the model reads at once; None uses its context length, at most 1,024.
+        device: "auto" is a GPU if there is one.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class PerplexityModel:
         self.model, self.revision, self.window, self.device = model, revision, window, device
 
     def likelihoods(self, texts: Sequence[str]) -> list[Likelihood]:
-        """Of each text, in order; does not depend on the order of the texts, nor on how often one is repeated.
+        """Log probability of each text; independent of the order of the texts and of repetitions.
 
         Raises:
-            InputError: The model or its tokenizer cannot be loaded, or has less room than ``window``.
+            InputError: The model or its tokenizer cannot be loaded, or its context is shorter than ``window``.
         """
         distinct = sorted(set(texts))
         windows = [window for place, text in enumerate(distinct) for window in self._windows(place, text)]
@@ -84,7 +84,7 @@ class PerplexityModel:
         if not ids:
             return
         ids = [*start, *ids]
-        done = 1  # tokens that count already or never will: the first one has nothing before it
+        done = 1  # tokens that are scored already or never will be: the first has no token before it
         for begin in range(0, len(ids), size // 2):
             end = min(begin + size, len(ids))
             if end > done:
@@ -93,10 +93,10 @@ class PerplexityModel:
 
     @torch.inference_mode()
     def _forward(self, batch: Sequence[_Window]) -> list[float]:
-        """Summed log probability of what counts in each window."""
+        """Summed log probability of the scored tokens of each window."""
         model = self._loaded.model
         longest = max(len(window.ids) for window in batch)
-        # Padding stands to the right, where no token that counts can see it, so any id will do.
+        # Padding is on the right, where no scored token attends to it, so any id will do.
         ids = torch.tensor([window.ids + [0] * (longest - len(window.ids)) for window in batch])
         place = torch.arange(1, longest)
         first, length = torch.tensor([[window.scored, len(window.ids)] for window in batch]).T

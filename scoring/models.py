@@ -1,10 +1,10 @@
-"""What the user adds to scoring: metrics, and the models that some metrics need.
+"""The user's additions to scoring: own metrics, and the models that some metrics need.
 
-    models = scoring_models(config)        # before hours of training: what cannot be loaded is found out
+    models = scoring_models(config)        # checks before hours of training that every model can be loaded
     models.entities(references), models.cosines(references, predictions), models.likelihoods(predictions)
 
-Models are a tagger, a second embedder, a language model and a translator. All are None by default, and the metrics that
-need them null.
+The models are a tagger, a second embedder, a language model and a translator. All are None by default, and the metrics
+that need them are then null.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ PROBE = "My name is Ada and I live in Paris."
 
 
 class ScoringModels:
-    """What is asked beside the attacked embedder; see configs/scoring.
+    """The models and own metrics of ``config.scoring``; see configs/scoring.
 
     Args:
-        tagger: Finds the entities of the references, in the place of those that the data labels.
-        second_embedder: Compares predictions with references in another space than the attacked one.
-        language_model: Says how likely predictions are.
+        tagger: Finds the entities of the references, replacing the entity labels of the data.
+        second_embedder: Compares predictions with references in another embedding space than the attacked one.
+        language_model: Gives the log probability of predictions.
         translation: Translates predictions into the language of their reference.
-        metrics: The user's own, by a name of their choice; computed beside the built-in ones.
+        metrics: The user's own metrics by name; computed in addition to the built-in ones.
 
     Raises:
-        InputError: One of ``metrics`` is no metric, or has a key that another has.
+        InputError: One of ``metrics`` is not a metric, or its key is taken.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class ScoringModels:
         self._cache_dir: Path | None = None
 
     def connect(self, cache_dir: Path) -> None:
-        """Set the cache of the second embedder: that of the attacked one."""
+        """Set the cache folder of the second embedder."""
         self._cache_dir = cache_dir
 
     def check(self) -> None:
-        """Load each model and ask it for one text.
+        """Load each model and run it on one text.
 
         Raises:
-            InputError: A library or a model is missing, or cannot be used; names the key.
+            InputError: A library or a model is missing or unusable; names the key.
         """
         self.entities([PROBE])
         self.cosines([PROBE], [PROBE])
@@ -81,7 +81,7 @@ class ScoringModels:
             self.translations([PROBE] * len(targets), targets)
 
     def entities(self, texts: Sequence[str]) -> list[tuple[Span, ...]] | None:
-        """The tagger's entities of each text; None without a tagger. A text is tagged once, for attack and baseline."""
+        """The tagger's entities of each text; None without a tagger. Each text is tagged once."""
         if self.tagger is None:
             return None
         unseen = [text for text in dict.fromkeys(texts) if text not in self._tagged]
@@ -89,7 +89,7 @@ class ScoringModels:
         return [self._tagged[text] for text in texts]
 
     def cosines(self, references: Sequence[str], predictions: Sequence[str]) -> list[float] | list[None]:
-        """Cosine of the second embedder's vectors of each pair, -1..1; None for each without such an embedder.
+        """Cosine of the second embedder's vectors of each pair, -1..1; a list of None without such an embedder.
 
         Raises:
             InputError: The embedder cannot be loaded.
@@ -111,7 +111,7 @@ class ScoringModels:
         return cosines
 
     def likelihoods(self, texts: Sequence[str]) -> list[Likelihood] | list[None]:
-        """Of each text under the language model; None for each without one.
+        """Log probability of each text under the language model; a list of None without one.
 
         Raises:
             InputError: The model cannot be loaded.
@@ -119,7 +119,7 @@ class ScoringModels:
         return [None] * len(texts) if self.language_model is None else self.language_model.likelihoods(texts)
 
     def translations(self, texts: Sequence[str], languages: Sequence[str | None]) -> list[str | None]:
-        """Each text in the language given beside it; None for each without a translator, or that it does not do.
+        """Each text translated to the given language; None without a translator or a model for that language.
 
         Raises:
             InputError: A model cannot be loaded.
@@ -148,10 +148,10 @@ def own_metrics(named: Mapping[str, object]) -> list[TextMetric]:
 
 
 def scoring_models(config: DictConfig) -> ScoringModels:
-    """The models of ``config.scoring``, not loaded yet, after a copy of each was loaded and asked for one text.
+    """The models of ``config.scoring``, unloaded, after checking a temporary copy of each with one text.
 
-    The copy is thrown away, so that no model takes up memory while an attack trains. A run that was trained before
-    there was such a key has none.
+    The copy is discarded, so that no model takes memory while an attack trains. Runs older than this key have no
+    models.
 
     Raises:
         InputError: See ``ScoringModels.check``.

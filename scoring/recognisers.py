@@ -1,11 +1,11 @@
-"""Personal data that its form alone identifies, found without a model: scoring/tagger=patterns.
+"""Personal data recognised by its format, without a model: scoring/tagger=patterns.
 
     Recognisers().tag(["mail ada@example.org by 3 May 2021"])
     # [(Span(5, 20, "EMAIL"), Span(24, 34, "DATE"))]
 
-Mail addresses, web addresses, IBANs, card numbers, IP addresses, dates and phone numbers. Where a number carries a
-check (the modulus of an IBAN, Luhn's sum of a card, the range of an IP address), it must hold: a number that was read
-back with one wrong digit is no leak of that number. Names and places have no form; a tagger with a model finds those.
+Finds mail addresses, web addresses, IBANs, card numbers, IP addresses, dates and phone numbers. Checksums and ranges
+(the modulus of an IBAN, the Luhn checksum of a card, the range of an IP address) must be valid: a number recovered with
+one wrong digit does not leak that number. Names and places have no fixed format; use a tagger with a model for those.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def _any(_: str) -> bool:
 
 
 def _is_iban(text: str) -> bool:
-    """ISO 13616: the first four characters moved to the end, letters as numbers, the remainder by 97 is 1."""
+    """ISO 13616: with the first four characters moved to the end and letters as numbers, the value modulo 97 is 1."""
     characters = re.sub(r"\s", "", text).upper()
     turned = characters[4:] + characters[:4]
     return 15 <= len(turned) <= 34 and int("".join(str(int(c, 36)) for c in turned)) % 97 == 1
 
 
 def _is_card(text: str) -> bool:
-    """Luhn's sum: from the right, every second digit doubled, the digits of all added, a multiple of 10."""
+    """Luhn checksum: double every second digit from the right; the sum of all digits is a multiple of 10."""
     digits = [int(c) for c in text if c.isdigit()]
     doubled = [d if place % 2 == 0 else sum(divmod(2 * d, 10)) for place, d in enumerate(reversed(digits))]
     return 13 <= len(digits) <= 19 and any(digits) and sum(doubled) % 10 == 0
@@ -52,7 +52,7 @@ def _is_address(text: str) -> bool:
 
 
 def _is_date(text: str) -> bool:
-    """Whether a date of numbers names a day that a calendar can have, the month first or second."""
+    """Whether a numeric date exists in the calendar, with the month first or second."""
     if (found := _WHOLE_DATE.fullmatch(text)) is not None:
         year, month, day = map(int, found.groups())
         return _exists(year, month, day)
@@ -72,7 +72,7 @@ def _is_phone(text: str) -> bool:
     return 7 <= sum(character.isdigit() for character in text) <= 15
 
 
-# Kind, pattern, check. What an earlier one found is closed to the later ones: the digits of a card are no phone number.
+# Kind, pattern, check. A later pattern cannot match inside an earlier match: digits of a card are not a phone number.
 _PATTERNS: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
     ("EMAIL", r"(?<![\w.+-])[\w.+-]+@\w[\w-]*(?:\.\w[\w-]*)+", _any),
     ("URL", r"(?<!\w)(?:https?://|www\.)[^\s<>\"']*[^\s<>\"'.,;:!?)\]]", _any),
@@ -96,10 +96,10 @@ class Recognisers:
     """A tagger (see scoring.taggers.Tagger) of EMAIL, URL, IBAN, CARD, IP, DATE and PHONE.
 
     Args:
-        labels: Kinds that are kept, such as [EMAIL, CARD]; None keeps all.
+        labels: Kinds to find, such as [EMAIL, CARD]; None finds all.
 
     Raises:
-        InputError: A kind that there is not.
+        InputError: An unknown kind.
     """
 
     def __init__(self, labels: list[str] | None = None) -> None:

@@ -1,9 +1,9 @@
-"""Entities of texts whose data has no labels, found by spaCy or Stanza.
+"""Named entity recognition with spaCy or Stanza, for data without entity labels.
 
     SpacyTagger("en_core_web_sm").tag(["Ada moved to Paris."])   # [(Span(0, 3, "PERSON"), Span(13, 18, "GPE"))]
 
-Both libraries are optional; nothing is imported or loaded before the first text. A library or a model that is missing
-is one InputError, and no model is downloaded on the way. GEIA measured its entity recovery with Stanza (appendix B).
+Both libraries are optional and imported at the first text. A missing library or model raises an InputError; models are
+never downloaded automatically. GEIA measured its entity recovery with Stanza (appendix B).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SpacyTagger:
 
     Args:
         model: Name of an installed pipeline, or path of one on disk.
-        labels: Kinds of entities that are kept, such as [PERSON, GPE]; None keeps all.
+        labels: Kinds of entities to return, such as [PERSON, GPE]; None returns all.
         batch_size: Texts tagged at once.
     """
 
@@ -78,9 +78,9 @@ class StanzaTagger:
     Args:
         language: Code of an installed language.
         package: Its package of models.
-        labels: Kinds of entities that are kept; None keeps all.
-        directory: Where the models lie; None is Stanza's own place.
-        gpu: Whether a GPU is used where there is one.
+        labels: Kinds of entities to return; None returns all.
+        directory: Directory of the models; None is Stanza's default.
+        gpu: Whether to use a GPU if there is one.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class StanzaTagger:
 
     def tag(self, texts: Sequence[str]) -> list[tuple[Span, ...]]:
         """See :class:`Tagger`."""
-        # Stanza has no entities to find in a text without words, and stumbles over it.
+        # Stanza fails on a text without words.
         kept = [place for place, text in enumerate(texts) if text.strip()]
         spans: list[tuple[Span, ...]] = [()] * len(texts)
         documents = self._pipeline.bulk_process([texts[place] for place in kept]) if kept else []
@@ -137,7 +137,7 @@ def _not_installed(library: str, error: ModuleNotFoundError) -> InputError:
 
 
 def _spans(text: str, entities: Iterable[tuple[int, int, str]], labels: Sequence[str] | None) -> tuple[Span, ...]:
-    """Entities as spans, without white space at their ends; those that hold nothing else are left out."""
+    """Entities as spans, stripped of white space; blank ones are left out."""
     spans = []
     for start, end, label in entities:
         found = text[start:end]

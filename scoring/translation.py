@@ -1,11 +1,11 @@
-"""Ad hoc translation: predictions brought into the language of what they should be (Chen et al. 2024, section 4).
+"""Ad hoc translation of predictions into the language of their reference (Chen et al. 2024, section 4).
 
     Translator(written="de", models={"en": "Helsinki-NLP/opus-mt-de-en"}).translate(["Zwei Männer kochen."], ["en"])
     # ["Two men cook."]
 
-An attack that was trained on one language writes that language, whatever its target is in. Any encoder-decoder model
-whose tokenizer and configuration say how it begins and ends will do; one that reads the target language from
-its input gets it by ``prefixes``.
+An attack trained on one language predicts texts in that language, whatever the language of its target. Any
+encoder-decoder model with start and end tokens in its tokenizer and configuration works; ``prefixes`` gives the target
+language to models that read it from their input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from embedders.base import resolve_device
 from embedders.loading import loading
 from errors import did_you_mean
 
-# Tokens in one batch, padding included; beams come on top.
+# Tokens in one batch, padding included; times the number of beams.
 _TOKENS_AT_ONCE = {"cpu": 1024}
 _TOKENS_AT_ONCE_ELSEWHERE = 8192
 
@@ -32,19 +32,18 @@ class _Loaded(NamedTuple):
 
 
 class Translator:
-    """One translation model for each target language, in float32; each is loaded when its first text comes.
+    """One translation model for each target language, in float32; each is loaded at its first text.
 
     Args:
-        written: ISO 639-1 code of the language that the predictions are in: what the attack was trained on.
+        written: ISO 639-1 code of the predictions' language: the one the attack was trained on.
         models: By target language: hub name, or path of a folder with a model and its tokenizer.
-        prefixes: By target language: what stands before each text, such as ">>fra<< "; left out where a model needs
-            nothing.
+        prefixes: By target language: prepended to each text, such as ">>fra<< ", if the model needs it.
         beams: Beams of the search; 1 is greedy.
-        max_new_tokens: Tokens that a translation may have.
-        device: "auto" is a GPU where there is one.
+        max_new_tokens: Most tokens of a translation.
+        device: "auto" is a GPU if there is one.
 
     Raises:
-        ValueError: ``models`` has the written language, or ``prefixes`` one that ``models`` has not.
+        ValueError: ``models`` has the written language, or ``prefixes`` has a language that ``models`` lacks.
     """
 
     def __init__(
@@ -69,10 +68,10 @@ class Translator:
         self._done: dict[tuple[str, str], str] = {}
 
     def translate(self, texts: Sequence[str], languages: Sequence[str | None]) -> list[str | None]:
-        """Each text in the language given beside it, in order; a text in the written language stays as it is.
+        """Each text translated to the given language; a text whose language is the written one is returned unchanged.
 
-        None, and one warning a language, where there is no model for it or the language is not known. A text is
-        translated once, also over several calls; a blank one stays blank.
+        If the language is unknown or has no model, the result is None, with one warning per language. Translations are
+        cached over calls; a blank text stays blank.
 
         Raises:
             InputError: A model or its tokenizer cannot be loaded.

@@ -1,4 +1,4 @@
-"""Collections to search in: documents, queries, and judgements of which document answers which query.
+"""Retrieval collections: documents, queries, and relevance labels of query-document pairs.
 
     collection = BeirCollection("scifact").read()       # a directory or a data set of the hub
     collection.documents[4].text, collection.queries[0].text, collection.judgements[0]      # {"31715818": 1}
@@ -21,7 +21,7 @@ from examples import Example
 
 
 class Entry(NamedTuple):
-    """A document or a query as a file has it."""
+    """A document or a query of a file."""
 
     name: str
     text: str
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """How relevant a document is to a query; 0 or less is not at all."""
+    """The relevance label of a document for a query; grades of 0 or less mean irrelevant."""
 
     query: str
     document: str
@@ -38,17 +38,17 @@ class Judgement(NamedTuple):
 
 @dataclass(frozen=True)
 class Collection:
-    """What can be searched and judged.
+    """A retrieval collection.
 
     Attributes:
-        documents: Uncut, ``index`` their position; blank ones are left out.
-        document_ids: Of each document.
-        queries: Those with a text and a relevant document; uncut, ``index`` their position.
-        query_ids: Of each query.
-        judgements: Of each query: grades by document id, those of documents that are not there included, so that
-            figures are those of any evaluator that reads the judgements.
-        left_out: What does not fit, counted; see ``assembled``.
-        skip_same_id: Whether a document with a query's own id is no answer to it.
+        documents: Full texts without blank ones; ``index`` is the position.
+        document_ids: Id of each document.
+        queries: Full texts of the queries with a relevant document; ``index`` is the position.
+        query_ids: Id of each query.
+        judgements: Relevance labels of each query: grades by document id. Missing documents are included, as in
+            trec_eval, so that metrics are comparable.
+        left_out: Counts of the entries that were left out; see ``assembled``.
+        skip_same_id: Whether a document with the same id as a query is skipped in its ranking.
     """
 
     documents: Sequence[Example]
@@ -62,7 +62,7 @@ class Collection:
 
 @runtime_checkable
 class CollectionSource(Protocol):
-    """Reads a collection from where it lies."""
+    """Reads a collection."""
 
     def read(self) -> Collection: ...
 
@@ -74,20 +74,20 @@ def assembled(
     judgements: Iterable[tuple[str, Judgement]],
     skip_same_id: bool = False,
 ) -> Collection:
-    """A collection of its parts; what does not fit is left out, counted and reported in one warning.
+    """Assemble a collection; inconsistent entries are left out, counted and reported in one warning.
 
-    Counted are blank documents and queries, judgements of unknown documents (these stay in ``judgements``) and of
-    unknown queries, and judged queries to which no document is relevant, for which no figure is defined.
+    Left out are blank documents and queries, labels of unknown queries, and queries without a relevant document, for
+    which metrics are undefined. Labels of unknown documents are counted, but stay in ``judgements``.
 
     Args:
         name: For messages.
-        documents: With the place in a file of each, in the order in which they are searched.
-        queries: The same; those without a judgement are no part of the test.
-        judgements: The same.
+        documents: Each with its position in a file, in search order.
+        queries: Each with its position in a file; queries without labels are not used.
+        judgements: Relevance labels, each with its position in a file.
         skip_same_id: See Collection.
 
     Raises:
-        InputError: An id comes twice, a judgement contradicts another, or nothing is left to be searched for.
+        InputError: An id is repeated, labels contradict each other, or no query is left.
     """
     left_out: Counter[str] = Counter()
     all_documents, all_queries = _distinct("documents", documents), _distinct("queries", queries)
@@ -130,7 +130,7 @@ def assembled(
 def _apart(
     name: str, documents: Mapping[str, Entry], queries: Mapping[str, Entry], grades: Mapping[str, Mapping[str, int]]
 ) -> str:
-    """Why no judgement joins a query to a document, with one id of each kind."""
+    """Explain why no relevance label has a known query and document, with one id of each kind."""
     if not grades:
         return f"collection {name}: there are no judgements"
     judged = next(iter(grades.items()))

@@ -4,7 +4,7 @@
     queries.jsonl          {"_id": "0", "text": "0-dimensional biomaterials lack inductive properties."}
     qrels/test.tsv         query-id <tab> corpus-id <tab> score, with this header; or qrels.tsv for all queries
 
-Each file may be gzipped or .parquet, and the judgements .jsonl with the same fields.
+Each file may be gzipped or .parquet, and the relevance labels .jsonl with the same fields.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class BeirCollection:
 
     Attributes:
         path: A directory, or ``owner/name`` on the hub.
-        qrels: Another directory or data set that holds the judgements; null: ``path`` itself.
-        split: Whose judgements: ``qrels/<split>.tsv``; where there is only ``qrels.tsv``, that holds all.
+        qrels: Another directory or data set with the relevance labels; null: ``path`` itself.
+        split: Split of the labels: reads ``qrels/<split>.tsv``, or ``qrels.tsv`` if that is the only file.
         title: Put a document's title before its text, unless the text begins with it.
         language: ISO 639-1 code of texts whose row has no field ``language``.
         skip_same_id: Never count a document with the id of the query as found (ArguAna, Quora: queries are documents).

@@ -23,11 +23,11 @@ class ClirMatrixCollection:
 
     Attributes:
         documents: File of documents, ``id <tab> text`` a line.
-        queries: File of queries, each with the grades of the documents that were judged for it.
+        queries: File of queries, each with the grades of its labelled documents.
         query_language: ISO 639-1 code of the queries.
         document_language: ISO 639-1 code of the documents.
-        judged_only: Search among the documents alone that were judged for one query or another: a language's whole
-            Wikipedia may be millions of them.
+        judged_only: Search only the documents with a relevance label for some query, rather than a whole Wikipedia of
+            millions of documents.
     """
 
     documents: str

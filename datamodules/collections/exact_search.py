@@ -1,13 +1,13 @@
-"""Exact nearest neighbours of many queries, in blocks: memory is flat however many documents there are.
+"""Exact nearest-neighbour search in blocks, with memory independent of the number of documents.
 
     found = search(queries, blocks, k=10, similarity="cosine")        # blocks: (n_1, d), (n_2, d), ... in order
     found.positions, found.scores                                     # (q, 10) int64 and float64, best first
 
-Blocks come from any iterable, so that documents may lie on a disk or be made on the way, and each is asked for once.
+Blocks come from any iterable, which is read once, so documents can be loaded or computed lazily.
 
-Products are first taken in float32, where their last bits hang on the shape of a block. What may be among the best is
-then computed again in float64, a row at a time, so that equal documents have equal scores wherever they stand; of
-equals the earlier document comes first. Where more documents are tied than were kept, all of them are computed again.
+Inner products are first computed in float32, where their last bits depend on the shape of a block. Candidates for the
+top k are then rescored in float64, one row at a time, so that equal documents have equal scores; ties are sorted by
+position. If more documents are tied than there are candidates, all of them are rescored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Similarity = Literal["dot", "cosine"]
 QUERIES = 256  # compared with a block at once
 DOCUMENTS = 16_384  # of a block that are compared at once: 16 MB of products
 RESCORED = 4_000_000  # numbers that are multiplied in float64 at once
-GROUP = 64  # products whose largest stands for them in a first choice
+GROUP = 64  # products per group; groups are preselected by their maximum
 SPARE = 16  # candidates beyond k, so that rounding cannot hide one of the best
 
 
@@ -44,7 +44,7 @@ def search(queries: Tensor, blocks: Iterable[Tensor], k: int, similarity: Simila
         similarity: ``cosine`` divides by the lengths of both; a vector of zeros is like nothing (cosine 0).
 
     Raises:
-        ValueError: Another width, or a product that is not finite.
+        ValueError: Dimensions differ, or a product is not finite.
     """
     queries = _unit(queries.float()) if similarity == "cosine" else queries.float()
     positions = torch.empty(len(queries), 0, dtype=torch.int64)
@@ -66,7 +66,7 @@ def search(queries: Tensor, blocks: Iterable[Tensor], k: int, similarity: Simila
 
 def _best_of_block(queries: Tensor, block: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Columns and float64 scores of the best of a block, (q, min(k, n)), best first."""
-    # What float32 may be wrong by, for a sum of d products taken in any order.
+    # Bound of the float32 rounding error of a sum of d products in any order.
     error = block.shape[1] * torch.finfo(torch.float32).eps * block.norm(dim=1).max() * queries.norm(dim=1)
     tiles = zip(torch.split(queries, QUERIES), torch.split(error, QUERIES), strict=True)
     columns, scores = zip(*(_best_of_tile(some, block, k, wrong) for some, wrong in tiles), strict=True)

@@ -1,4 +1,4 @@
-"""A collection's vectors, searched under a defense: what a defense costs those who use the store.
+"""Search a collection's vectors under a defense, to measure the utility that the defense costs.
 
     index = Searchable(collection, embedder, max_tokens=32)
     metrics = index.retrieve(defense)            # {"ndcg_at_10": (queries,), "recall_at_10": ..., "mrr_at_10": ...}
@@ -69,10 +69,10 @@ class Searchable:
         self._views = (self.embedder.view(texts[0]), self.embedder.view(texts[1]))
 
     def fit(self, defense: Defense, documents: Sequence[int]) -> None:
-        """Fit a defense to the documents at these positions, and to the queries in languages that these are not in.
+        """Fit a defense to the documents at these positions, and to queries in languages that the documents lack.
 
-        A defender has the store, and can find text in the language of those who ask; without it, a defense that knows
-        languages would meet one that it has never seen.
+        A defender has the store and can obtain text in the language of the queries; without it, a defense with
+        per-language parameters would have none for the queries.
         """
         queries, stored = self._vectors()
         examples = [self.documents[place] for place in documents]

@@ -28,7 +28,7 @@ from examples import Example, Split
 
 END = re.compile(r"(?<=[.!?])\s+")
 WORD = re.compile(r"\S+")
-LEAST = 4  # words of a text that is no document's beginning
+LEAST = 4  # words of a text that does not start at the beginning of a document
 
 
 class CollectionTexts:

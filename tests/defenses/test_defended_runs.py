@@ -311,7 +311,7 @@ def test_an_evaluation_fits_its_defense_to_the_training_text_of_the_run(place: P
     assert len(seen["german"]) == 12
     assert {text: seen["all"][text] for text in seen["german"]} == seen["german"]
     assert not (run / "artifacts" / "defense.safetensors").exists()  # the run is as it was
-    with pytest.raises(InputError, match=r"test text 0 says no language"):
+    with pytest.raises(InputError, match=r"test text 0 has no language"):
         place.evaluate(run, "masked", "defense=masking", "defense.languages={de: 1}", "datamodule.language_field=null")
 
 

@@ -110,7 +110,7 @@ def test_languages_that_have_no_identifier() -> None:
     masking = Masking(languages={"en": 1, "de": 2})
     with pytest.raises(InputError, match=r"query text 0 is in 'dea', which has no identifier; did you mean de\?"):
         masking(rows(1, 4), texts(1, "dea"), "query")
-    with pytest.raises(InputError, match=r"test text 0 says no language.*datamodule\.language_field"):
+    with pytest.raises(InputError, match=r"test text 0 has no language.*datamodule\.language_field"):
         masking(rows(1, 4), texts(1), "test")
 
 
@@ -151,14 +151,14 @@ def test_the_mean_of_a_language_is_subtracted() -> None:
     assert seen.tolist() == [[2.0, -6.0], [0.0, 1.0]]
     with pytest.raises(InputError, match=r"test text 0 is in 'fr', and no training text is.*valid: de, en"):
         defense(train[:1], texts(1, "fr"), "test")
-    with pytest.raises(InputError, match=r"document text 0 says no language.*defense\.language"):
+    with pytest.raises(InputError, match=r"document text 0 has no language.*defense\.language"):
         defense(train[:1], texts(1), "document")
-    with pytest.raises(InputError, match="a text that the attack wrote says no language"):
+    with pytest.raises(InputError, match="a text that the attack wrote has no language"):
         defense(train[:1], texts(1), "hypothesis")
 
 
 def test_all_texts_in_one_language_that_they_do_not_say() -> None:
-    with pytest.raises(InputError, match="train text 0 says no language"):
+    with pytest.raises(InputError, match="train text 0 has no language"):
         LanguageAgnostic().fit(rows(3, 2), texts(3))
     defense = LanguageAgnostic(language="en")
     defense.fit(torch.tensor([[1.0, 0.0], [3.0, 2.0]]), texts(2, "fr"))

@@ -299,7 +299,7 @@ def test_settings_are_checked_together_before_anything_is_read(place: AuditedPla
     assert "vectors=nowhere.npy: no such file" in place.refuse("vectors=nowhere.npy")
     message = place.refuse(defenses='["defense=masking defense.languages={en:1}"]')
     assert message.startswith("defenses: masking languages={en:1}: ")
-    assert "says no language" in message
+    assert "has no language" in message
 
 
 @pytest.mark.parametrize(
