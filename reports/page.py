@@ -1,9 +1,9 @@
-"""The page that a run ends with: one file that needs no network and no script, read from the run directory alone.
+"""The HTML report of a run: one file without scripts or network access, made from the run directory only.
 
     write_report(Path("runs/geia-minilm-synthetic/2025-11-21"))     # -> .../report.html
     print_summary(Path("runs/geia-minilm-synthetic/2025-11-21"))    # the same, short, in the terminal
 
-What the page shows is listed in ``reports.sections``. Its content policy forbids scripts and anything from elsewhere.
+``reports.sections`` lists the sections. The page's content security policy forbids scripts and external resources.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def write_report(run_dir: Path) -> Path:
     """Write ``run_dir/report.html`` and return its path.
 
     Raises:
-        InputError: A file of the run directory is missing or broken.
+        InputError: A file of the run directory is missing or invalid.
     """
     results = read_results(run_dir)
     with knowing(results.described):
@@ -53,10 +53,10 @@ def write_report(run_dir: Path) -> Path:
 
 
 def print_summary(run_dir: Path, console: Console | None = None) -> None:
-    """Print the metrics beside the nearest neighbour's, five recovered texts, and where the report lies.
+    """Print the metrics beside the nearest neighbour's, five recovered texts, and the path of the report.
 
     Raises:
-        InputError: A file of the run directory is missing or broken.
+        InputError: A file of the run directory is missing or invalid.
     """
     from rich.table import Table
 
@@ -84,7 +84,7 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
 
 
 def _lead(results: Results) -> str:
-    """The first sentences: that the attack is below its baseline, where it is, and what was read."""
+    """The summary: a warning if the attack is below its baseline, and what was recovered."""
     said = verdict(results.metrics, results.baseline, len(results.recovered))
     below = below_baseline(results.metrics, results.baseline, trained=bool(results.training))
     return said if below is None else f"{below} {said}"

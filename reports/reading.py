@@ -1,8 +1,8 @@
-"""Reading vectors back outside of a trainer: for invert.py, audit.py and the trade-off.
+"""Inversion of vectors without a trainer, for invert.py, audit.py and the trade-off.
 
 reader = Reader(attack, session.oracle, batch_size=128)
-predictions = reader.read(vectors)                      # one a vector, in order, under a progress bar
-reader.cosines(predictions, vectors)                    # of each text, embedded again, with its vector
+predictions = reader.read(vectors)                      # one per vector, in order, with a progress bar
+reader.cosines(predictions, vectors)                    # of each re-embedded text with its vector
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from run_directory import layout
 
 
 class Reader:
-    """An attack that reads vectors in batches; those that are done are kept where the attack has a batch cache.
+    """Inverts vectors in batches, storing finished ones if the attack has a batch cache.
 
     Args:
-        attack: Restored, on its device.
-        oracle: Answers the attack, and embeds what was read.
+        attack: The restored attack, on its device.
+        oracle: The embedder that the attack queries and that embeds the recovered texts.
         batch_size: Vectors decoded at once.
-        partial: Whether texts that a limit of the embedder cut short are given, too.
+        partial: Whether to return texts of a search that a query limit cut short.
     """
 
     def __init__(self, attack: Attack, oracle: CachedEmbedder, batch_size: int, *, partial: bool = False) -> None:
@@ -43,12 +43,12 @@ class Reader:
         """A prediction for each vector, (n, d), in order.
 
         Args:
-            vectors: What the attacker holds.
-            positions: Seed any sampling; None: 0 to n - 1.
-            description: Of the progress bar, and of this work in the batch cache.
+            vectors: The attacked vectors.
+            positions: Seeds for any sampling; None: 0 to n - 1.
+            description: Title of the progress bar, and name of this work in the batch cache.
 
         Raises:
-            InputError: A limit of the embedder cut the attack short, and not ``partial``.
+            InputError: A query limit cut the attack short, and ``partial`` is false.
         """
         index = torch.arange(len(vectors)) if positions is None else torch.tensor(positions)
         predictions: list[Prediction] = []
@@ -56,9 +56,9 @@ class Reader:
             rows = slice(begin, begin + self.batch_size)
             targets = Targets(vectors[rows].to(self.attack.device), index[rows])
             with torch.no_grad():
-                # The cache tells batches apart by their first index, and positions may come in any order.
+                # The batch cache identifies batches by their first index, and positions may be in any order.
                 found, done = self.attack.invert_once(targets, self.oracle, f"{description}-{begin}")
-            if done.limit is not None and not self.partial:  # half a search would make the vectors look safer
+            if done.limit is not None and not self.partial:  # an incomplete search would make the vectors look safer
                 raise InputError(
                     f"{done.limit} Only whole batches are evaluated; the same command with a higher limit resumes "
                     "after those that are done"
@@ -67,9 +67,9 @@ class Reader:
         return predictions
 
     def cosines(self, predictions: Sequence[Prediction], vectors: Tensor) -> list[float | None]:
-        """The cosine of each best text, embedded again, with its vector, (n, d); None where there is none.
+        """The cosine of each best text, embedded again, with its vector, (n, d); None if there is none.
 
-        A limit of the embedder may leave texts without a vector, and a defense may change the dimension.
+        A query limit may leave texts without a vector, and a defense may change the dimension.
         """
         queries = [self.attack.query(prediction) for prediction in predictions]
         done: Sequence[int] = range(len(queries))
@@ -81,6 +81,6 @@ class Reader:
 
 
 def known_rows(run: Path) -> list[Row]:
-    """The rows of a run's predictions.jsonl; none where it was not tested."""
+    """The rows of a run's predictions.jsonl; empty if it was not tested."""
     path = run / layout.PREDICTIONS
     return read_rows(path) if path.is_file() else []

@@ -1,14 +1,14 @@
-"""What a finished run directory says, read and checked, and how well each text came back.
+"""Read and validate the files of a finished run directory, and score each recovered text.
 
     config.yaml        attack, embedder, datamodule, defense, trainer, seed, name, choices
     metrics.json       {"bleu": 91.2, "cosine": 0.981, "entity_recovery": null, "examples": 2000, ...}
-    baseline.json      the nearest neighbour's, same keys; absent where none was computed
-    analyses.json      what callbacks.analyses counted; absent where it did not
+    baseline.json      the nearest neighbour's, same keys; optional
+    analyses.json      written by callbacks.analyses; optional
     predictions.jsonl  {"index": 3, "reference": "...", "prediction": "...", "kind": "sequence", "cosine": 0.93, ...}
-    record.json        {"training": {"steps": 1800, "planned_steps": 1800, "cut_short": false}, ...}; may be absent
-    history.jsonl      {"step": 120, "train_loss": 3.1, "val_loss": null, ...}; absent where nothing was trained
+    record.json        {"training": {"steps": 1800, "planned_steps": 1800, "cut_short": false}, ...}; optional
+    history.jsonl      {"step": 120, "train_loss": 3.1, "val_loss": null, ...}; absent if nothing was trained
 
-Keys that are not named here are left alone, apart from those of metrics.json, which are all shown.
+Other keys are ignored, except in metrics.json, where all keys are shown.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from run_directory.resumption import changed_values, with_changes
 
 
 class Searched(BaseModel):
-    """What the search for a language model's input came to; see attacks.base.SearchRecord."""
+    """The search record of a language model's input; see attacks.base.SearchRecord."""
 
     verified: bool
     passes: int
 
 
 class Row(BaseModel):
-    """A line of predictions.jsonl; ``spans`` are (start, end, label) in characters of the reference. ``given`` is what
-    a baseline without vectors started from. Ids are there where a language model's input was attacked."""
+    """A line of predictions.jsonl; ``spans`` are (start, end, label) in characters of the reference. ``given`` is the
+    start of a baseline without vectors. Token ids are set if a language model's input was attacked."""
 
     index: int
     reference: str
@@ -57,7 +57,7 @@ class Row(BaseModel):
 
 
 def _finite(value: float | None) -> float | None:
-    """A number that a chart has a place for: the loss of a training that diverges is NaN."""
+    """A finite number, else None: the loss of a diverged training is NaN and cannot be shown in a chart."""
     return value if value is not None and abs(value) < 1e150 else None
 
 
@@ -81,7 +81,7 @@ class Recovered:
 
     Attributes:
         row: The line of predictions.jsonl.
-        quality: 0 to 100: sentence BLEU for a sequence, the share of the reference's words for a set.
+        quality: 0 to 100: sentence BLEU for a sequence, recall of the reference's words for a set.
         words: Number of words in the reference.
     """
 
@@ -101,10 +101,10 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All that a report shows.
+    """All results shown in a report.
 
-    ``baseline`` and ``analyses`` are None, ``history``, ``training`` (of record.json) and ``described`` (the user's own
-    metrics) are empty where there is none.
+    Missing ``baseline`` and ``analyses`` are None; missing ``history``, ``training`` (from record.json) and
+    ``described`` (the user's own metrics) are empty.
     """
 
     directory: Path
@@ -120,7 +120,7 @@ class Results:
 
     @property
     def ordered_words(self) -> bool:
-        """Whether the attack predicts texts, not sets of words: BLEU means nothing for a set."""
+        """Whether the attack predicts texts, not sets of words, for which BLEU is undefined."""
         return all(one.row.kind == "sequence" for one in self.recovered)
 
     @property
@@ -131,13 +131,13 @@ class Results:
         return [str(name) for name in refine] if isinstance(refine, dict) else []
 
     def choice(self, group: str) -> str | None:
-        """The name that was chosen in a config group, such as ``geia`` for ``attack``; None where it is not known."""
+        """The option chosen in a config group, such as ``geia`` for ``attack``; None if unknown."""
         name = chosen(self.config, group)
         return None if name is None else str(name)
 
 
 def chosen(config: Mapping[str, Any], group: str) -> Any:
-    """What was chosen in a config group; None where it is not known."""
+    """The option chosen in a config group; None if unknown."""
     choices = config.get("choices")
     return choices.get(group) if isinstance(choices, dict) else None
 
@@ -146,8 +146,7 @@ def read_results(run_dir: Path) -> Results:
     """Read a run directory.
 
     Raises:
-        InputError: A file is missing (baseline.json, analyses.json and history.jsonl may be) or broken; names it, and
-            the line.
+        InputError: A file is invalid, or is missing and not optional; names it, and the line.
     """
     config_text, config = read_config(run_dir / layout.CONFIG)
     if changed := changed_values(run_dir):
@@ -173,7 +172,7 @@ def read_rows(path: Path) -> list[Row]:
     """The lines of predictions.jsonl; at least one.
 
     Raises:
-        InputError: The file is missing, broken or empty; names it, and the line.
+        InputError: The file is missing, invalid or empty; names it, and the line.
     """
     rows = read_lines(path, Row)
     if not rows:
@@ -182,13 +181,13 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def by_quality(recovered: Sequence[Recovered]) -> list[Recovered]:
-    """Best first; among equals the longer text first, then the lower index, so that the order is always the same."""
+    """Best first; among equals the longer text first, then the lower index, so that the order is deterministic."""
     return sorted(recovered, key=lambda one: (-one.quality, -one.words, one.row.index))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A run of characters of a text: whether it is recovered, the label of the entity that it is in, if it ends it."""
+    """A part of a text: whether it is recovered, the label of its entity, and whether it ends that entity."""
 
     text: str
     recovered: bool
@@ -197,7 +196,7 @@ class Part:
 
 
 def parts(text: str, other: str, spans: Sequence[tuple[int, int, str]] = (), limit: int = 1000) -> list[Part]:
-    """Cut ``text`` (its first ``limit`` characters) where a word found in ``other`` or one of ``spans`` starts or ends.
+    """Cut the first ``limit`` characters of ``text`` where words found in ``other`` or ``spans`` start or end.
 
     Space between two recovered words counts as recovered, so that a recovered phrase is one part.
     """
@@ -227,7 +226,7 @@ def _score(rows: Sequence[Row]) -> list[Recovered]:
     scores = []
     for row in rows:
         size = len(words(row.reference))
-        # A blank reference has no word to recover, so its recall is not defined: nothing of it came back.
+        # a blank reference has no recall: count it as not recovered
         recall = token_overlap(row.reference, row.prediction).recall if size else 0.0
         quality = sentence_bleu(row.reference, row.prediction) if row.kind == "sequence" else recall
         scores.append(Recovered(row, quality, size))

@@ -1,4 +1,4 @@
-"""From predictions to predictions.jsonl and metrics: the one place where an attack is scored.
+"""Score predictions: the rows of predictions.jsonl and the metrics, used by all attacks and scripts.
 
 rows, metrics = score_predictions(predictions, datamodule, embedder, entities, attack, models)     # metrics["bleu"] ...
 """
@@ -40,12 +40,12 @@ def score_predictions(
     """Score the best candidate of each test example against its reference.
 
     Args:
-        predictions: By example index.
-        datamodule: Holds the test examples, the target vectors as the attacker saw them, and the tokenizer of subwords.
-        embedder: Embeds the predictions; these queries are scoring's, not the attack's.
-        training_entities: (label, lower-cased text) of the entities that the attack was trained on; None where unknown.
-        attack: Cuts texts into its own tokens, also those of another attack that is compared with it.
-        models: A tagger, a second embedder, a language model and a translator, where the user named them.
+        predictions: Predictions by example index.
+        datamodule: Holds the test examples, the target vectors as the attacker saw them, and the subword tokenizer.
+        embedder: Embeds the predictions; these queries are counted for scoring, not for the attack.
+        training_entities: (label, lower-cased text) of the entities in the attack's training text; None if unknown.
+        attack: Provides the tokenizer for token metrics, also for another attack that is compared with it.
+        models: Optional tagger, second embedder, language model and translator.
 
     Returns:
         The rows of predictions.jsonl, sorted by index, and the metrics.
@@ -56,10 +56,10 @@ def score_predictions(
     best = [prediction.candidates[0] for prediction in chosen]
     references = [examples[index].reference for index in indices]
     tagged = models.entities(references)
-    # A tagger's labels are not those of the data, and the training text was not tagged.
+    # A tagger's labels differ from those of the data, and the training text was not tagged.
     known = training_entities if tagged is None else None
     spans = [examples[index].spans for index in indices] if tagged is None else tagged
-    # A set of words has no fluency to speak of.
+    # Fluency is undefined for a set of words.
     fluent = all(prediction.kind == "sequence" for prediction in chosen)
     languages = [examples[index].language for index in indices]
     queries = [_query(examples[index], prediction) for index, prediction in zip(indices, chosen, strict=True)]
@@ -84,7 +84,7 @@ def score_predictions(
                 prediction=text,
                 spans=entities,
                 kind=prediction.kind,
-                # A mean over those texts alone that have a vector would flatter.
+                # The mean of only those texts that have a vector would be too high.
                 cosine=cosine if None not in received else None,
                 cosine_clean=undefended if None not in clean else None,
                 language=examples[index].language,
@@ -109,9 +109,9 @@ def score_predictions(
 
 
 def row_of(example: Example, prediction: Prediction) -> dict[str, Any]:
-    """A line of predictions.jsonl before it is scored.
+    """A line of predictions.jsonl before scoring.
 
-    How the search went, of an attack that searches; where the example is token ids, those of both, and their labels.
+    Includes the search record of an attack that searches, and token ids with labels if the example is token ids.
     """
     row = {
         "index": example.index,
@@ -132,12 +132,12 @@ def row_of(example: Example, prediction: Prediction) -> dict[str, Any]:
 
 
 def _known(**fields: Any) -> dict[str, Any]:
-    """Fields that most runs do not have."""
+    """The fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def _query(example: Example, prediction: Prediction) -> str:
-    """What the embedder is asked for a prediction: its token ids, where the example was token ids too."""
+    """The embedder's input for a prediction: its token ids if the example is token ids, else its text."""
     if example.tokens is None or not prediction.tokens:
         return prediction.candidates[0]
     return written_ids(prediction.tokens)
@@ -150,15 +150,15 @@ def _cosines(
     datamodule: InversionDataModule,
     embedder: CachedEmbedder,
 ) -> tuple[list[float | None], list[float | None]]:
-    """With the vectors that the attacker received, as it would compare them itself; and with those before a defense.
+    """Cosines with the vectors that the attacker received, and with the undefended vectors.
 
-    None where a limit cut the search short before the text had a vector; the first where the dimensions differ; the
-    second where no defense changed anything.
+    None for a text that has no vector since a limit cut the search short. The first cosines are None if the dimensions
+    differ; the second are None if no defense changed the vectors.
 
     Raises:
-        QueryLimitError: The limit is reached with a prediction that was not cut short.
+        QueryLimitError: The limit is reached for a prediction whose search was complete.
     """
-    with suppress(QueryLimitError):  # met again below, where it is known which texts it concerns
+    with suppress(QueryLimitError):  # raised again below, where the affected texts are known
         embedder.fill(queries, "scoring")
     received: list[float | None] = []
     clean: list[float | None] = []
@@ -182,7 +182,7 @@ def _cosines(
 
 
 def cosines_at(done: Sequence[int], vectors: Tensor, targets: Tensor) -> list[float | None]:
-    """The cosine of each target (n, d) with the vector of its text; None without one of its dimension."""
+    """The cosine of each target (n, d) with the vector of its text; None without a vector of that dimension."""
     found: list[float | None] = [None] * len(targets)
     if vectors.shape[-1] == targets.shape[-1]:
         for row, cosine in zip(done, cosine_rows(vectors, targets[list(done)]).tolist(), strict=True):
@@ -191,7 +191,7 @@ def cosines_at(done: Sequence[int], vectors: Tensor, targets: Tensor) -> list[fl
 
 
 def _subwords(references: Sequence[str], texts: Sequence[str], tokenizer: str) -> list[Sets]:
-    """Ids by the tokenizer that cut the references: one and the same for all attacks on this data."""
+    """Ids by the tokenizer that cut the references, the same for all attacks on this data."""
     declared = Truncation(1, tokenizer)
     return _sets(declared.pieces(references), declared.pieces(texts))
 
@@ -205,7 +205,7 @@ def _tokens(examples: Sequence[Example], predictions: Sequence[Prediction], atta
 
 
 def _inversion(examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float | int | None]:
-    """Metrics on ids, where examples are ids and the attack gives ids."""
+    """Metrics on token ids, if both the examples and the predictions have them."""
     rows = [
         Inverted(
             true=example.tokens,
@@ -221,7 +221,7 @@ def _inversion(examples: Sequence[Example], predictions: Sequence[Prediction]) -
 
 
 def _own(known: Sequence[Sequence[int] | None], cut: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-    """The ids that are known, and else those that the text was cut into."""
+    """The known ids, or else those of the tokenized text."""
     return [ids if given is None else given for given, ids in zip(known, cut, strict=True)]
 
 

@@ -1,8 +1,8 @@
 """The sections of the report, in the order of the page.
 
-A new one is a function from ``Results`` to its HTML, listed in ``SECTIONS``; the page leaves out one that gives None or
-nothing.
-Recovered text is hostile input: it reaches the page only through the autoescaping template or ``Markup.format``.
+To add one, write a function from ``Results`` to HTML and list it in ``SECTIONS``; a section that returns nothing is
+left out.
+Recovered text is untrusted: it enters the page only through the autoescaping template or ``Markup.format``.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def headline(results: Results) -> Markup:
 
 
 def training(results: Results) -> Markup | None:
-    """Loss and learning rate over the steps, and the training in a few facts; nothing where nothing was trained."""
+    """Loss and learning rate over the steps, and training facts; None if nothing was trained."""
     history = results.history
     curves = [("training", _curve(history, "train_loss"), False), ("validation", _curve(history, "val_loss"), True)]
     losses = [Series(name, points, dots) for name, points, dots in curves if points]
@@ -98,7 +98,7 @@ def training(results: Results) -> Markup | None:
 
 
 def closeness(results: Results) -> Markup:
-    """Histogram of cosine, BLEU against cosine, quality by length."""
+    """Histogram of cosines, BLEU against cosine, quality by length."""
     recovered = results.recovered
     known = [(one.cosine, one.quality) for one in recovered if one.cosine is not None]
     cosines = [cosine for cosine, _ in known]
@@ -123,7 +123,7 @@ def closeness(results: Results) -> Markup:
 
 
 def examples(results: Results) -> Markup:
-    """Texts side by side: thirty evenly over quality, the best ten, the worst ten."""
+    """Texts side by side: the best ten, thirty evenly sampled by quality, the worst ten."""
     ranked = by_quality(results.recovered)
     how = "sentence BLEU" if results.ordered_words else "the share of the text's words that came back"
     if len(ranked) <= 50:
@@ -142,7 +142,7 @@ def examples(results: Results) -> Markup:
 
 
 def all_metrics(results: Results) -> Markup:
-    """Every metric of metrics.json with its explanation, the secondary ones folded."""
+    """All metrics of metrics.json with explanations, the secondary ones folded."""
     also = ", or was not computed for the nearest neighbour" if results.baseline is not None else ""
     note = f"Shares, BLEU and ROUGE run from 0 to 100. A dash: the metric does not apply{also}."
     tables = [metrics_table(results, secondary=secondary) for secondary in (False, True)]
@@ -150,34 +150,34 @@ def all_metrics(results: Results) -> Markup:
 
 
 def frequency(results: Results) -> Markup:
-    """How much of the rare and of the common words came back."""
+    """Recovery of words by their frequency."""
     return charts_of(frequency_charts(results.analyses))
 
 
 def tokens(results: Results) -> Markup:
-    """What came back of a language model's inputs, by length, place and cost."""
+    """Recovery of a language model's inputs by length, position and cost."""
     return charts_of(token_charts([one.row for one in results.recovered]))
 
 
 def attributes(results: Results) -> Markup | None:
-    """How well the values of attributes were guessed, where the run tried."""
+    """Accuracy of the attribute attack; None if the run has none."""
     table = attribute_table(results.metrics)
     return macro("table_of", table=table) if table else None
 
 
 def languages(results: Results) -> Markup | None:
-    """The chief metrics of each language, where the texts are in several."""
+    """Main metrics by language; None if the texts are in one language."""
     table = language_table(results.metrics)
     return macro("table_of", table=table) if table else None
 
 
 def threshold(results: Results) -> Markup:
-    """What other thresholds of a classifier would give."""
+    """Precision and recall of a classifier at other thresholds."""
     return charts_of(threshold_charts(results.directory))
 
 
 def correction(results: Results) -> Markup | None:
-    """What each step of correction gave and cost, where the run looked, and one text's way."""
+    """Results and cost of each correction step, and the rounds of one text; None without corrections."""
     found = corrections(results.directory)
     if found is None:
         return None
@@ -189,7 +189,7 @@ def correction(results: Results) -> Markup | None:
 
 
 def hypotheses(results: Results) -> Markup:
-    """How near the hypotheses lay that a corrector was trained on."""
+    """Cosines of the hypotheses that a corrector was trained on."""
     return charts_of(hypothesis_charts(results.directory))
 
 
@@ -200,7 +200,7 @@ def configuration(results: Results) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page: its title, and the function that makes its HTML or finds that there is nothing to show."""
+    """A section of the page: its title, and the function that renders it or returns None."""
 
     title: str
     render: Callable[[Results], Markup | None]

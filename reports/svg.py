@@ -1,11 +1,11 @@
-"""The core of all charts: scales with ticks, the axes, and the parts that a drawing is made of.
+"""Basic elements of all charts: scales with ticks, axes, and SVG shapes.
 
     frame = Frame(x=(0, 500), y=(0, 100))
     frame.svg("BLEU by step", [*frame.axes("step"), frame.curve([(0, 20.0), (500, 84.3)], "series0")])
 
-The SVG is styled by classes of the page (``series0``, ``grid``, ``axis``), so that a chart follows the reader's light
-or dark mode and weighs a few kilobytes. No library draws these with less: matplotlib takes 0.7 s to import and its
-colours are fixed, and pygal's charts are eight times as large, hold a script, and differ from one drawing to the next.
+The SVG uses CSS classes of the page (``series0``, ``grid``, ``axis``), so that charts follow the reader's light or dark
+mode and are a few kilobytes large. Libraries need more: matplotlib takes 0.7 s to import and has fixed colours; pygal's
+charts are eight times as large, contain a script, and are not deterministic.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 Point = tuple[float, float]
 
-WIDTH, HEIGHT = 340.0, 242.0  # about the width of a phone: text is never scaled down to something unreadable
+WIDTH, HEIGHT = 340.0, 242.0  # about the width of a phone, so that text is never scaled down
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40.0, 12.0, 30.0, 46.0
 
 
@@ -32,11 +32,11 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """Where ``value`` lies in the drawing."""
+        """The position of ``value`` in the drawing."""
         return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 1)
 
     def ticks(self, count: int) -> list[tuple[float, str]]:
-        """About ``count`` round values of the data and how they are written."""
+        """About ``count`` round values with their labels."""
         values = nice_ticks(self.low, self.high, count)
         name = _names(values)
         return [(value, name(value)) for value in values]
@@ -60,13 +60,13 @@ class Frame:
     def axes(
         self, x_label: str, y_label: str = "", x_ticks: int = 5, y_ticks: int = 5, whole: bool = False
     ) -> list[Markup]:
-        """Horizontal grid lines with their values, and values and name of the x axis.
+        """Horizontal grid lines with values, and values and title of the x axis.
 
         Args:
-            x_label: Name of the x axis.
-            y_label: Name of the y axis, above it.
-            x_ticks: About how many values the x axis has; 0 where something else is written there.
-            y_ticks: About how many the y axis has.
+            x_label: Title of the x axis.
+                y_label: Title of the y axis, above it.
+                x_ticks: Approximate number of x values; 0 if other labels are written there.
+                y_ticks: Approximate number of y values.
             whole: Only whole numbers on the y axis.
         """
         parts = []
@@ -84,11 +84,11 @@ class Frame:
         return [*parts, text(self.left, 14, y_label, "label")] if y_label else parts
 
     def curve(self, points: Sequence[Point], style: str) -> Markup:
-        """A line through points of the data."""
+        """A line through points in data coordinates."""
         return path([(self.x(x), self.y(y)) for x, y in points], style)
 
     def svg(self, title: str, parts: Sequence[Markup]) -> Markup:
-        """The finished drawing; ``title`` is what a screen reader says."""
+        """The complete SVG; ``title`` is read by screen readers."""
         return drawing(title, self.width, self.height, parts)
 
 
@@ -102,7 +102,7 @@ def nice_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def widened(low: float, high: float, least: float = 1e-9) -> Point:
-    """The interval, widened around its middle where it is narrower than ``least``, so that a scale exists."""
+    """The interval, widened around its middle to at least ``least``, so that a scale exists."""
     least = max(least, 1e-9 * max(abs(low), abs(high)))
     if high - low >= least:
         return low, high
@@ -111,7 +111,7 @@ def widened(low: float, high: float, least: float = 1e-9) -> Point:
 
 
 def padded(low: float, high: float) -> Point:
-    """The interval with 6 % of air on both sides."""
+    """The interval with 6 % padding on both sides."""
     low, high = widened(low, high, least=1e-6 * max(1e-3, abs(high)))
     air = 0.06 * (high - low)
     return low - air, high + air
@@ -123,7 +123,7 @@ def line(x1: float, y1: float, x2: float, y2: float, style: str) -> Markup:
 
 
 def path(points: Sequence[Point], style: str) -> Markup:
-    """A line through points of the drawing."""
+    """A line through points in drawing coordinates."""
     return Markup('<polyline class="line {}" points="{}"/>').format(style, " ".join(f"{x},{y}" for x, y in points))
 
 
@@ -135,25 +135,25 @@ def bar(x: float, y: float, width: float, floor: float, style: str) -> Markup:
 
 
 def dot(x: float, y: float, radius: float, style: str, title: str = "") -> Markup:
-    """A dot; ``title`` is shown where a pointer rests on it."""
+    """A dot; ``title`` is its tooltip."""
     inner = Markup("><title>{}</title></circle>").format(title) if title else Markup("/>")
     return Markup('<circle class="fill {}" cx="{}" cy="{}" r="{}"{}').format(style, x, y, radius, inner)
 
 
 def text(x: float, y: float, content: str, style: str) -> Markup:
-    """Text that begins at ``x``; styles ``middle`` and ``end`` say otherwise."""
+    """Text that starts at ``x``, unless the style is ``middle`` or ``end``."""
     return Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>').format(style, x, y, content)
 
 
 def drawing(title: str, width: float, height: float, parts: Sequence[Markup]) -> Markup:
-    """The finished drawing; ``title`` is what a screen reader says."""
+    """The complete SVG; ``title`` is read by screen readers."""
     return Markup('<svg viewBox="0 0 {:g} {:g}" role="img" aria-label="{}">{}</svg>').format(
         width, height, title, Markup("").join(parts)
     )
 
 
 def _names(values: Sequence[float]) -> Callable[[float], str]:
-    """How to write tick values: as many decimals as their step needs, thousands as k, extremes in powers of ten."""
+    """The format of tick values: as many decimals as their step needs, thousands as k, extremes in powers of ten."""
     step = values[1] - values[0] if len(values) > 1 else abs(values[0]) if values else 1.0
     largest = max((abs(value) for value in values), default=1.0)
     if step >= 1000:

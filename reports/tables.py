@@ -1,4 +1,4 @@
-"""The core of all tables: lines and cells that the pages (macro ``table``), the terminal and Markdown show alike."""
+"""Tables for HTML pages (macro ``table``), the terminal and Markdown."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-NAMES = 26  # characters of the column that says what a run is
+NAMES = 26  # minimum width of the first column, which names the run
 COLOURS = {True: "green", False: "red", None: ""}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value, what stands smaller below it, and whether it is a gain (None: neither, or it may be chance).
+    """A value, the smaller text below it, and whether it is an improvement (None: neither, or not significant).
 
-    ``quoted``: whether it is text of a run, which may be written from right to left; ``title``: for a pointer.
+    ``quoted``: whether it is text from a run, which may be right-to-left; ``title``: a tooltip.
     """
 
     text: str
@@ -36,13 +36,13 @@ class Cell:
 
     @property
     def line(self) -> str:
-        """All of it on one line, for Markdown."""
+        """The cell on one line, for Markdown."""
         return " ".join([self.text, *(f"({part})" for part in self.below)])
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A row: its title, what stands smaller below that, and its cells; without any, the title spans all columns.
+    """A row: its title, the smaller text below it, and its cells; without cells, the title spans all columns.
 
     ``anchor``: its name on the page, for links.
     """
@@ -55,9 +55,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table with its title, loud warnings above it and notes below it.
+    """A table with its title, warnings above it and notes below it.
 
-    ``columns`` hold that of the lines' titles too; ``facts`` of those after it say what a run is, the rest how it did.
+    ``columns`` includes the column of row titles. The next ``facts`` columns describe the run, the others are metrics.
     """
 
     title: str
@@ -69,7 +69,7 @@ class Table:
 
 
 def print_values(table: Table, console: Console) -> None:
-    """Print a table without what stands below its values: a terminal has no room for intervals."""
+    """Print a table without the text below its values: a terminal has no room for intervals."""
     from rich.table import Table as RichTable
 
     found = RichTable(title=plain(table.title) if table.title else None, title_justify="left")
@@ -84,8 +84,8 @@ def print_values(table: Table, console: Console) -> None:
 def print_tables(tables: Sequence[Table], console: Console | None = None) -> None:
     """Print tables of runs with their intervals, warnings and notes.
 
-    A terminal is narrow: what a run is stands below its name, and only metrics have columns. A table that is still
-    wider than the terminal is printed in parts of so many columns as fit: no value is cut.
+    Columns that describe a run are printed below its name, so that only metrics have columns. A table wider than the
+    terminal is printed in several parts; no value is cut.
     """
     console = console or terminal.console()
     for table in tables:
@@ -98,8 +98,8 @@ def print_tables(tables: Sequence[Table], console: Console | None = None) -> Non
 
 
 def _parts(table: Table, places: Sequence[int], console: Console) -> Iterator[Sequence[int]]:
-    """The metrics of a table by their places, cut into parts that fit, of one metric at least."""
-    unlimited = console.options.update_width(terminal.PIPED)  # a measurement is never more than its limit
+    """Split the metrics of a table, by column index, into parts that fit, of at least one metric each."""
+    unlimited = console.options.update_width(terminal.PIPED)  # rich never measures more than this limit
     begin = 0
     while begin < len(places):
         end = len(places)
@@ -112,7 +112,7 @@ def _parts(table: Table, places: Sequence[int], console: Console) -> Iterator[Se
 
 
 def _of_runs(table: Table, places: Sequence[int]) -> RichTable:
-    """A table with some of its metrics."""
+    """A table with a subset of its metrics."""
     from rich.table import Table as RichTable
 
     found = RichTable(title=plain(table.title), title_justify="left", show_lines=True)
@@ -120,7 +120,7 @@ def _of_runs(table: Table, places: Sequence[int]) -> RichTable:
     chosen = [table.facts + place for place in places]
     for place in chosen:
         column, cells = table.columns[1 + place], [line.cells[place] for line in table.lines]
-        # Rich would narrow the columns of a table that is too wide, and break values.
+        # Otherwise rich would narrow the columns of a wide table and break values.
         parts = [*column.split(), *(part for cell in cells for part in (cell.text, *cell.below))]
         found.add_column(plain(column), justify="right", width=max(map(len, parts)))
     for line in table.lines:
@@ -134,7 +134,7 @@ def _of_runs(table: Table, places: Sequence[int]) -> RichTable:
 
 
 def write_markdown(path: Path, tables: Sequence[Table], lead: str = "") -> None:
-    """Write the tables as Markdown, below a first paragraph."""
+    """Write the tables as Markdown, after a first paragraph."""
     blocks = [lead] if lead else []
     for table in tables:
         blocks.append(f"## {_escaped(table.title)}")
@@ -149,7 +149,7 @@ def write_markdown(path: Path, tables: Sequence[Table], lead: str = "") -> None:
 
 
 def _escaped(text: str) -> str:
-    """Text of a table cell: no bars, no line ends, no HTML, nothing that a terminal would obey."""
+    """Text of a Markdown cell, without bars, line breaks, HTML and control characters."""
     text = printable(text)
     for special in ("\\", "|", "<", "*", "_", "`", "["):
         text = text.replace(special, f"\\{special}")

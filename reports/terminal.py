@@ -1,6 +1,6 @@
-"""Text of files and directories on a terminal: as it is, without markup, and without what the terminal would obey.
+"""Printing untrusted text on a terminal: without interpreting rich markup or control characters.
 
-    console.print(plain(run.name))            # "[red]" stays as it is, and an escape sequence clears no screen
+    console.print(plain(run.name))            # "[red]" is printed literally, escape sequences are removed
 
 Recovered text, names of runs and values of their configurations may come from an untrusted run directory.
 """
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-PIPED = 10_000  # columns of a file or a pipe, which has no edge that a line would have to break at
+PIPED = 10_000  # columns of a file or pipe, where lines need no wrapping
 
 
 def plain(text: str, style: str = "") -> Text:
-    """``text`` for rich, in a style of ours."""
+    """``text`` as a rich Text with the given style."""
     from rich.text import Text
 
     return Text(printable(text), style=style)
 
 
 def console() -> Console:
-    """Where all scripts print: as wide as the terminal or, where there is none, as what is printed."""
+    """The console of all scripts: as wide as the terminal, or unlimited for a file or pipe."""
     from rich.console import Console
 
     found = Console()

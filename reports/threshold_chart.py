@@ -1,4 +1,4 @@
-"""Precision against recall of a classifier, from the file that attack=bag_of_words leaves among its artifacts.
+"""Precision against recall of a classifier, from the file that attack=bag_of_words writes to its artifacts.
 
 artifacts/threshold.json   {"threshold": 0.2, "curve": [{"threshold": 0.05, "precision": 0.3, "recall": 0.6, ...}]}
 """
@@ -17,7 +17,7 @@ FILE = "threshold.json"
 
 
 class Threshold(BaseModel):
-    """One threshold on the validation text; 0 to 1, no precision where nothing is named."""
+    """Scores at one threshold on the validation text; 0 to 1, precision None if no word is predicted."""
 
     threshold: float
     precision: float | None
@@ -26,17 +26,17 @@ class Threshold(BaseModel):
 
 
 class Thresholds(BaseModel):
-    """The chosen threshold, and what all of them give."""
+    """The chosen threshold, and the scores at all thresholds."""
 
     threshold: float
     curve: list[Threshold]
 
 
 def threshold_charts(run_dir: Path) -> list[charts.Chart]:
-    """The chart of the report's section; none where the run has no threshold.
+    """The chart of the section; empty if the run has no threshold.
 
     Raises:
-        InputError: The file is broken.
+        InputError: The file is invalid.
     """
     path = run_dir / layout.ARTIFACTS / FILE
     if not path.exists():

@@ -1,4 +1,4 @@
-"""Charts of a run on a language model's inputs, counted on token ids: by length, by place, by what the search cost."""
+"""Charts of a run on a language model's inputs, by token ids: recovery by length, position and cost."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from metrics.token_inversion import Inverted, TokenExact, TokenPartial, by_lengt
 from reports import charts
 from reports.results import Row
 
-POINTS = 100  # of a curve
+POINTS = 100  # of a curve, at most
 
 
 def token_charts(rows: Sequence[Row]) -> list[charts.Chart]:
-    """All charts; none where predictions or references are texts only."""
+    """All charts; empty if predictions or references have no token ids."""
     inverted = [one for one in map(_inverted, rows) if one is not None]
     if not inverted:
         return []

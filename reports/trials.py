@@ -1,8 +1,8 @@
-"""Several trials of one evaluation, each with random numbers of its own: means, standard errors, and a t-test.
+"""Repeated trials of one evaluation with different random numbers: means, standard errors, and a t-test.
 
     python evaluate.py run=<dir> attack/decoding=sampling trials=10                  # writes trials.json
-    python evaluate.py run=<dir> attack/decoding=sampling trials=10 compare=<dir>    # and holds them against others
-    python evaluate.py run=<dir> compare=<dir>                                       # two that are there already
+    python evaluate.py run=<dir> attack/decoding=sampling trials=10 compare=<dir>    # and compares with others
+    python evaluate.py run=<dir> compare=<dir>                                       # compares finished trials
 
 trials.json: {"bleu": {"mean": 31.2, "standard_error": 0.04, "values": [31.1, 31.4, ...]}, ...}
 """
@@ -29,14 +29,14 @@ from run_directory import layout
 
 TRIALS, T_TEST = "trials.json", "t_test.json"
 TITLE = "Two-sided unpaired t-test between trials (Welch); * p < 0.05, not corrected for many metrics"
-UNTESTED = {"examples", "queries", "queries_per_target", "seconds"}  # metrics that are no results
+UNTESTED = {"examples", "queries", "queries_per_target", "seconds"}  # metrics that are not compared
 
-# Differences and squares of larger ones have no place in JSON.
+# Their squares would overflow.
 _Number = Annotated[float, Field(ge=-1e150, le=1e150)]
 
 
 class Summary(BaseModel):
-    """What ``summary`` gives of a metric, read from an untrusted trials.json."""
+    """The result of ``summary`` for a metric, read from an untrusted trials.json."""
 
     mean: _Number | None
     standard_error: Annotated[_Number, Field(ge=0)] | None
@@ -44,7 +44,7 @@ class Summary(BaseModel):
 
 
 class _Referring(BaseModel):
-    """Of a line of predictions.jsonl, what is compared."""
+    """The part of a line of predictions.jsonl that is compared."""
 
     reference: str
 
@@ -53,7 +53,7 @@ _SUMMARIES = TypeAdapter(dict[str, Summary])
 
 
 def folder(output: Path, number: int) -> Path:
-    """Where a trial writes: trial 0 is the evaluation itself."""
+    """The directory of a trial; trial 0 is the evaluation itself."""
     return output if number == 0 else output / "trials" / str(number)
 
 
@@ -64,7 +64,7 @@ def write_trials(output: Path, count: int) -> None:
 
 
 def summary(values: Sequence[float | None]) -> dict[str, Any]:
-    """Mean, standard error of the mean (that of the sample, n - 1) and the values; null where a value is null."""
+    """Mean, standard error of the mean (sample, n - 1) and values; null if a value is null."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return {"mean": None, "standard_error": None, "values": list(values)}
@@ -73,7 +73,7 @@ def summary(values: Sequence[float | None]) -> dict[str, Any]:
 
 
 def find(directory: Path, key: str) -> Path:
-    """The evaluation that ``directory`` names: itself, or the newest one with trials of the run that it is.
+    """The evaluation that ``directory`` names: itself, or the newest evaluation with trials if it is a run.
 
     Raises:
         InputError: There is none; ``key`` is the setting that named the directory.
@@ -93,14 +93,14 @@ def find(directory: Path, key: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class TrialDifference:
-    """A metric of two evaluations, and whether their trials differ.
+    """A metric of two evaluations, with a test for a difference between their trials.
 
     Attributes:
         key: Of the metric.
-        one: Mean of the first evaluation's trials, with its standard error.
-        other: The same of the second.
-        t: Welch's t; None where the trials of neither vary.
-        p: Two-sided.
+        one: Mean and standard error of the first evaluation's trials.
+        other: The same for the second.
+        t: Welch's t; None if neither side varies.
+        p: Two-sided p value.
     """
 
     key: str
@@ -111,13 +111,13 @@ class TrialDifference:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[TrialDifference]:
-    """Two-sided unpaired t-tests between the trials of two evaluations, one a metric, without correction for many.
+    """Two-sided unpaired t-tests between the trials of two evaluations, one per metric, uncorrected.
 
-    Zhu et al. (2024) say unpaired and no more. This is Welch's form, which does not take the two variances for equal.
+    Zhu et al. (2024) only say unpaired. This is Welch's test, which does not assume equal variances.
 
     Args:
         one: Content of a trials.json.
-        other: Another.
+        other: Content of another trials.json.
     """
     from scipy.stats import ttest_ind
 

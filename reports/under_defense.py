@@ -1,8 +1,8 @@
-"""What a finished attack reads from vectors under a defense that it was not trained on: the naive attacker.
+"""Inversion of vectors under a defense that a finished attack was not trained on: the naive attacker.
 
     rows, metrics = read_texts(attack, datamodule, defense, embedder, models)
 
-No trainer is needed: the attack is one that ``Session.restored_attack`` gives.
+No trainer is needed; ``Session.restored_attack`` returns the attack.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ Metrics = dict[str, float | int | None]
 
 
 class ZeroFilled:
-    """A defense as an attack sees it that was trained on longer vectors: what is missing is zero.
+    """A defense whose shorter vectors are filled up with zeros for an attack that was trained on longer ones.
 
-    A naive attacker who finds shorter vectors in a store can do no better without training anew. Longer ones it cannot
-    read at all; then ``fits`` is False.
+    A naive attacker who finds shorter vectors can do no better without training again. It cannot accept longer ones;
+    then ``fits`` is False.
 
     Args:
-        defense: What is applied first.
-        dimension: Of the vectors that the attack takes.
+        defense: The defense, applied first.
+        dimension: Dimension of the vectors that the attack accepts.
     """
 
     def __init__(self, defense: Defense, dimension: int) -> None:
         self.defense, self.dimension = defense, dimension
 
     def fits(self, dimension: int) -> bool:
-        """Whether the defended vectors are no longer than the attack takes, for an embedder of that dimension."""
+        """Whether the defended vectors are no longer than the attack accepts, given the embedder's dimension."""
         return self.defense.output_dimension(dimension) <= self.dimension
 
     def output_dimension(self, dimension: int) -> int:
@@ -48,11 +48,11 @@ class ZeroFilled:
         return self.dimension
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """Estimate what the defense needs."""
+        """Fit the defense."""
         self.defense.fit(embeddings, examples)
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """Defended vectors, filled up: (n, d) -> (n, dimension)."""
+        """Defended vectors, zero-filled: (n, d) -> (n, dimension)."""
         defended = self.defense(embeddings, examples, role, epoch)
         return torch.nn.functional.pad(defended, (0, self.dimension - defended.shape[1]))
 
@@ -65,21 +65,21 @@ def read_texts(
     models: ScoringModels,
     description: str = "inverting",
 ) -> tuple[list[dict[str, Any]], Metrics]:
-    """What the attack reads from the defended vectors of a data module's test texts, and how near it comes.
+    """Invert the defended vectors of a data module's test texts and score the recovered texts.
 
     Args:
-        attack: Restored, on its device.
-        datamodule: Its test texts are embedded here where they are not yet.
-        defense: Fitted; its vectors have the dimension that the attack takes (see ZeroFilled).
-        embedder: The black box behind its cache; the attack may ask it too.
-        models: What scoring asks besides.
-        description: Of the progress bar.
+        attack: The restored attack, on its device.
+        datamodule: Its test texts are embedded if they are not yet in the cache.
+        defense: Fitted; its vectors have the dimension that the attack accepts (see ZeroFilled).
+        embedder: The embedder with its cache; the attack may query it too.
+        models: Additional models for scoring.
+        description: Title of the progress bar.
 
     Returns:
         The rows of predictions.jsonl and the values of metrics.json; the cosine is with the defended vector.
 
     Raises:
-        InputError: A limit of the embedder cut the attack short.
+        InputError: A query limit cut the attack short.
     """
     datamodule.connect(embedder, defense)
     datamodule.setup("test")

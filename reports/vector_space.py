@@ -1,10 +1,10 @@
-"""Whether vectors that somebody gives to invert.py or audit.py are such as the run's embedder makes.
+"""Check that vectors given to invert.py or audit.py could come from the run's embedder.
 
     warnings = check_space("mine.npy", vectors, ["a text of the run's test", ...], embedder, trusted=False)
 
-Vectors of another embedder, of another pooling, in another order of their numbers or of another length are read as
-fluent text that nobody wrote, or give metrics that look like safety. So their lengths and directions are compared with
-those of the run's own test texts. docs/audit.md has the measurements behind the bounds.
+Vectors of another embedder or pooling, or with permuted or rescaled components, would be inverted to fluent but
+unrelated text, or would make a store look safe. So their lengths and directions are compared with those of the run's
+own test texts. docs/audit.md has the measurements behind the bounds.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from metrics import spaces
 
-COMPARED = 256  # the run's test texts whose vectors stand for its embedder
-FEWEST = 10  # rows below which directions say nothing
-LIKE = 0.3  # likeness of other text by the same embedder
-UNLIKE = 0.05  # likeness of another embedder's vectors
-LONGER = 1.5  # times that vectors may be longer or shorter: noise lengthens them a little
+COMPARED = 256  # number of the run's test texts to compare with
+FEWEST = 10  # smallest number of rows for a comparison of directions
+LIKE = 0.3  # likeness of other text by the same embedder, at least
+UNLIKE = 0.05  # likeness of another embedder's vectors, at most
+LONGER = 1.5  # accepted ratio of lengths: noise lengthens vectors a little
 TRUST = "; trust_vectors=true continues all the same"
 
 
 def check_space(name: str, vectors: Tensor, known: Sequence[str], embedder: CachedEmbedder, trusted: bool) -> list[str]:
     """Compare vectors, (n, d), with those of texts that the run was tested on.
 
-    Of fewer than ``FEWEST`` vectors, the lengths alone.
+    With fewer than ``FEWEST`` vectors, only the lengths are compared.
 
     Args:
-        name: Of the vectors, as in ``vectors=``.
+        name: Name of the vectors, as in ``vectors=``.
         vectors: The vectors.
-        known: Texts that the run was tested on.
-        embedder: What made their vectors: the run's embedder, with its defense if the attacker was trained behind it.
+        known: Test texts of the run.
+        embedder: The run's embedder, defended if the attacker was trained on defended vectors.
         trusted: Whether to warn instead of raising.
 
     Returns:
         Warnings for the user.
 
     Raises:
-        InputError: The vectors are not of the run's embedder, by their lengths or directions, and are not ``trusted``.
+        InputError: Lengths or directions do not match the run's embedder, and the vectors are not ``trusted``.
     """
     if not len(vectors) or len(known) < FEWEST:
         return []

@@ -1,4 +1,4 @@
-"""What the metrics of a run are called, what they mean, and one sentence that sums them up."""
+"""Titles and explanations of metrics, and a summary sentence of a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _own: contextvars.ContextVar[tuple[Description, ...]] = contextvars.ContextVar("
 
 @contextmanager
 def knowing(described: Sequence[Description]) -> Iterator[None]:
-    """Within it, these metrics of the user have their own titles and units too."""
+    """Inside, the user's own metrics have their titles and units too."""
     token = _own.set(tuple(described))
     try:
         yield
@@ -52,7 +52,7 @@ def own_keys() -> list[str]:
 
 
 def measure(key: str) -> Description:
-    """The measure with that key; an unknown key is shown under its own name, without explanation."""
+    """The description of a metric; an unknown key gets its own name and no explanation."""
     if key.startswith(_BY_LABEL):
         return EntityRecovery(key.removeprefix(_BY_LABEL)).description
     if key.startswith(_OF_LENGTH):
@@ -68,23 +68,23 @@ def measure(key: str) -> Description:
 
 
 def ordered(keys: Mapping[str, object]) -> list[Description]:
-    """The measures of ``keys``: the known ones in the order of ``MEASURES``, then the others as they stand."""
+    """The descriptions of ``keys``: known ones in the order of ``MEASURES``, then the others in the given order."""
     known = [one for one in MEASURES if one.key in keys]
     return known + [measure(key) for key in keys if key not in _BY_KEY]
 
 
 def difference(one: Description, mine: float | None, other: float | None) -> str:
-    """``mine - other`` with its sign; empty where a difference says nothing."""
+    """``mine - other`` with its sign; empty if a difference is meaningless."""
     if mine is None or other is None or one.more is None:
         return ""
     return signed(one.kind, mine - other)
 
 
 def verdict(metrics: Mapping[str, object], baseline: Mapping[str, object] | None, texts: int) -> str:
-    """What was read, in one sentence, and a second one on the nearest neighbour; true for any values and nulls.
+    """A summary sentence, and a second one on the nearest neighbour.
 
-    ``texts`` is the number of predictions. Says nothing about a metric that is null. Whether the attack saw the texts
-    in training is not in a run directory, so the sentence does not claim that it did not.
+    ``texts`` is the number of predictions. Null metrics are not mentioned. The sentence does not claim that the texts
+    were unseen in training, which a run directory does not tell.
     """
     exact, recall, entities = (number(metrics, key) for key in ("exact_match", "token_recall", "entity_recovery"))
     clauses = []
@@ -106,7 +106,7 @@ def verdict(metrics: Mapping[str, object], baseline: Mapping[str, object] | None
 
 
 def _neighbour(baseline: Mapping[str, object] | None, exact: float | None, recall: float | None) -> str:
-    """The neighbour's values of the metrics that the run itself has."""
+    """The nearest neighbour's values of the run's own metrics."""
     parts = []
     their_exact, their_recall = number(baseline, "exact_match"), number(baseline, "token_recall")
     if exact is not None and their_exact is not None:

@@ -1,1 +1,1 @@
-"""What defenses cost and what they protect: tradeoff.py."""
+"""The trade-off between privacy and search quality under defenses."""

@@ -1,4 +1,4 @@
-"""The chart of a sweep: what is read against what is found, a numbered dot a defense, the undefended one marked."""
+"""The trade-off chart: text recovery against search quality, a numbered dot per defense, the undefended one marked."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from reports.svg import Frame, dot, line, padded, path, text
 from reports.tradeoff.metrics import DefendedValue, MeasuredPoint, chief
 
 WIDTH, HEIGHT = 680.0, 400.0
-NEAR = 13.0  # units between dots whose numbers would stand on one another
+NEAR = 13.0  # distance of dots whose labels would overlap
 
 
 def tradeoff_chart(measured: Sequence[MeasuredPoint], search: str, y_name: str) -> Markup:
     """SVG of the points that have both metrics; at least the undefended one does.
 
-    Dots carry their number in the table; those of one defense are joined in the order of the sweep, and thin lines are
-    the 95 % intervals. Lower is better for the store, further right is better for its users.
+    Dots carry their number in the table; those of one defense are connected in the order of the sweep, and thin lines
+    are the 95 % intervals. Lower means more privacy, further right means better search.
     """
     key = chief(measured)
     placed = [
@@ -52,7 +52,7 @@ def tradeoff_chart(measured: Sequence[MeasuredPoint], search: str, y_name: str) 
 
 
 def _labels(dots: Sequence[tuple[int, float, float]]) -> list[tuple[float, float, str]]:
-    """Place and text of the numbers; dots that lie on one another share a label at the first of them."""
+    """Position and text of the labels; overlapping dots share a label at the first of them."""
     groups: list[tuple[float, float, list[int]]] = []
     for number, across, down in dots:
         near = next((one for one in groups if math.hypot(one[0] - across, one[1] - down) < NEAR), None)

@@ -1,8 +1,7 @@
-"""The points of a sweep as metrics with intervals, each beside the undefended one; and one sentence on what they show.
+"""Metrics of a sweep's points with intervals and their change from the undefended point, and a summary sentence.
 
-An interval is the 95 % percentile interval of a bootstrap over the attacked texts, or over the queries. All points are
-resampled alike, so a change against the undefended point has an interval of its own, far narrower than
-those of the two values would suggest.
+Intervals are 95 % percentile intervals of a bootstrap over the attacked texts, or over the queries. All points share
+their resamples, so the interval of a change is far narrower than those of the two values suggest.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from reports.tradeoff.sweep import Point
 
 READ = ("bleu", "token_f1", "exact_match", "cosine")
 RETRIEVED = "ndcg_at_10"
-LISTED = 4  # defenses that the sentence names
+LISTED = 4  # most defenses that the sentence names
 
 
 @dataclass(frozen=True, slots=True)
 class DefendedValue:
-    """A metric under a defense; None where it is undefined.
+    """A metric under a defense; fields are None if undefined.
 
     Attributes:
         value: The metric itself.
-        interval: Of the value.
-        change: Value minus the undefended one; None for the undefended one itself.
-        change_interval: Of the change.
+        interval: Interval of the value.
+        change: Value minus the undefended value; None for the undefended point itself.
+        change_interval: Interval of the change.
     """
 
     value: float | None
@@ -54,7 +53,7 @@ class DefendedValue:
         return self.change_interval is not None and self.change_interval.low > 0
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Plain values for JSON."""
         low, high = self.interval or (None, None)
         change_low, change_high = self.change_interval or (None, None)
         change = {"change": self.change, "change_low": change_low, "change_high": change_high}
@@ -73,7 +72,7 @@ class MeasuredPoint:
 def with_intervals(
     points: Sequence[tuple[Point, Sequence[Mapping[str, Any]]]], resamples: int, seed: int = 0
 ) -> list[MeasuredPoint]:
-    """DefendedValues of each point and its rows of texts; the first point is the undefended one."""
+    """Metrics with intervals of each point and its text rows; the first point is the undefended one."""
     metrics = [metric for metric in text_metrics() if metric.description.key in READ]
     read = [
         {m.description.key: Measured.of(m, scored) if scored else None for m in metrics}
@@ -124,19 +123,19 @@ def _resampled(measured: Measured[Any], resamples: int, seed: int) -> Floats:
 
 
 def chief(measured: Sequence[MeasuredPoint]) -> str:
-    """The metric of reconstruction that is drawn: BLEU, or word F1 of an attack that names words in no order."""
+    """The reconstruction metric of the chart: BLEU, or word F1 for an attack that predicts sets of words."""
     return "bleu" if measured[0].point.reconstruction.get("bleu") is not None else "token_f1"
 
 
 def sentence(measured: Sequence[MeasuredPoint], search: str, names: Mapping[str, str]) -> str:
-    """What the plot shows: how many defenses lower what is read, how many of them also what is found.
+    """A sentence on the chart: how many defenses lower reconstruction, and how many of them also search quality.
 
     A defense "lowers" a metric where the whole interval of the change lies below zero.
 
     Args:
         measured: The undefended point first.
-        search: The search that is drawn.
-        names: Of metrics, by key.
+        search: Name of the search in the chart.
+        names: Names of metrics, by key.
     """
     key = chief(measured)
     undefended, others = measured[0], [one for one in measured[1:] if one.read[key].value is not None]

@@ -1,4 +1,4 @@
-"""A sweep's results: tradeoff.json, tradeoff.md, and tradeoff.html in the look of the report."""
+"""Writes the results of a sweep: tradeoff.json, tradeoff.md and tradeoff.html."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def write_results(
     notes: Sequence[str],
     searches: Sequence[str],
 ) -> str:
-    """Write the three files and print the table; gives the sentence on what the chart shows.
+    """Write the three files and print the table; return the summary sentence.
 
     Args:
         output: The directory.
         measured: The undefended point first.
-        facts: What was attacked and searched, for the page's head and the JSON.
-        notes: What stands below the table.
-        searches: Names of the searches; the first is drawn.
+        facts: What was attacked and searched, for the page's header and the JSON.
+        notes: Notes below the table.
+        searches: Names of the searches; the chart shows the first.
     """
     first = searches[0]
     said = sentence(measured, first, {key: measure(key).title for key in READ})
@@ -68,7 +68,7 @@ def _table(measured: Sequence[MeasuredPoint], notes: Sequence[str], searches: Se
 
 
 def _cell(value: DefendedValue, kind: str, *, more_is_good: bool) -> Cell:
-    """A value, and below it its change; coloured as the store's owner sees it, where the change may not be chance."""
+    """A value with its change below, coloured from the view of the store's owner if the change is significant."""
     if value.value is None:
         return Cell(DASH)
     if value.change is None:

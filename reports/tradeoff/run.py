@@ -1,9 +1,9 @@
 """The trade-off of defenses: ``python evaluate.py run=<dir> experiment=tradeoff collection=<dir>``.
 
-A finished attack meets each defense of a list on documents that it has not seen, and a search over the same collection
-meets it too. The output is tradeoff.json, .md and .html; points that are finished are kept in points/, so the same
-command with output_dir=<the directory of a sweep that was killed> resumes it. configs/experiment/tradeoff.yaml has the
-list.
+A finished attack inverts unseen documents under each defense of a list, and a search over the same collection is
+evaluated under the same defense. The output is tradeoff.json, .md and .html. Finished points are stored in points/, so
+the same command with output_dir=<directory> resumes a killed sweep. configs/experiment/tradeoff.yaml has the list of
+defenses.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePo
     """Restore -> embed -> measure point by point -> write.
 
     Args:
-        session: Of the finished run.
-        settings: Of configs/evaluate.yaml.
-        points: What is measured, the undefended point first.
+        session: The session of the finished run.
+        settings: The settings of configs/evaluate.yaml.
+        points: The defenses to measure, the undefended point first.
     """
     from hydra.utils import instantiate
 
@@ -82,7 +82,7 @@ def _defense(config: DictConfig) -> Defense:
 
 
 def _key(session: Session, settings: DictConfig, bench: Bench) -> str:
-    """Hash of all that can change a metric of a point, apart from its defense."""
+    """Hash of everything that can change a metric of a point, apart from its defense."""
     from omegaconf import OmegaConf
 
     values = {name: value for name, value in session.values.items() if name != "defense"}

@@ -1,10 +1,10 @@
-"""A defense measured at both ends: what an attack reads of defended documents, and what a search still finds.
+"""Measure a defense on both sides: how much text an attack recovers, and how well search works.
 
     sweep = TradeOff(collection=BeirCollection("scifact"), points=["defense=none", "defense=noise defense.level=0.01"])
     bench = Bench(sweep, embedder, attack, HeldOut(sweep.collection.read()), training, models)
     point, rows = bench.measure("noise", ["defense=noise"], build=Noise)        # metrics, and texts
 
-``tradeoff.py`` runs the sweep, and keeps each point that is finished (``Finished``).
+``tradeoff.py`` runs the sweep, and stores each finished point (``Finished``).
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from reports.numbers import evenly
 from reports.under_defense import Metrics, ZeroFilled, read_texts
 from scoring.models import ScoringModels
 
-POINTS = "points"  # a folder of the output, for each finished point a .json of metrics and a .jsonl of texts
+POINTS = "points"  # folder of the output: for each finished point a .json of metrics and a .jsonl of texts
 
 
 class TradeOff:
-    """What is swept; the keys of ``tradeoff`` in configs/experiment/tradeoff.yaml.
+    """The settings of a sweep: the keys of ``tradeoff`` in configs/experiment/tradeoff.yaml.
 
     Args:
-        collection: What is searched, and whose documents are attacked.
-        points: Defenses, each as it would be given to evaluate.py; ``defense=none`` is measured in any case.
-        cuts: Tokens at which documents and queries are cut for the search; null leaves them whole.
-        defended: Whether the search meets defended queries and documents (``both``) or defended ``documents`` alone.
+        collection: The collection that is searched and whose documents are attacked.
+        points: Defenses, each as overrides of evaluate.py; ``defense=none`` is always measured.
+        cuts: Numbers of tokens to which documents and queries are cut for the search; null keeps them whole.
+        defended: Whether queries and documents are defended for the search (``both``) or only ``documents``.
         similarity: How the search compares vectors.
-        texts: Held-out documents that are attacked, at most.
-        resamples: Of the bootstrap.
+        texts: Maximum number of held-out documents to attack.
+        resamples: Number of bootstrap resamples.
     """
 
     def __init__(
@@ -66,24 +66,24 @@ class TradeOff:
 
     @property
     def searches(self) -> list[str]:
-        """Names of the searches of a point, the one that is drawn first."""
+        """Names of the searches of a point; the chart shows the first."""
         return [search_name(cut, defended) for cut in self.cuts for defended in self.defended]
 
 
 def search_name(cut: int | None, defended: Defended) -> str:
-    """What a search is called in files and tables."""
+    """The name of a search in files and tables."""
     return f"{'whole texts' if cut is None else f'{cut} tokens'}, {defended} defended"
 
 
 class Point(BaseModel):
-    """What was measured under one defense.
+    """The measurements under one defense.
 
     Attributes:
-        name: Of the defense.
-        overrides: As on the command line.
-        width: Of its vectors at the attack's cut.
-        reconstruction: Metrics as in metrics.json; empty where the vectors are longer than the attack takes.
-        retrieval: Metrics of each query by the name of the search; None where nothing could be compared.
+        name: Name of the defense.
+        overrides: Its overrides on the command line.
+        width: Dimension of its vectors at the attack's cut.
+        reconstruction: Metrics as in metrics.json; empty if the vectors are longer than the attack accepts.
+        retrieval: Metrics of each query by name of the search; None if the dimensions differ.
     """
 
     name: str
@@ -94,11 +94,11 @@ class Point(BaseModel):
 
 
 class Finished:
-    """Points that are measured, in a folder; a sweep that was killed begins with the next one.
+    """Stored points in a folder, so that a killed sweep resumes with the next one.
 
     Args:
-        folder: Where they are kept.
-        key: Hash of all that can change a metric of any point.
+        folder: The folder.
+        key: Hash of everything that can change a metric of any point.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
@@ -109,7 +109,7 @@ class Finished:
         return self.folder / f"{digest}.json"
 
     def find(self, overrides: Sequence[str]) -> tuple[Point, list[dict[str, Any]]] | None:
-        """The point and its rows of texts; None where it is not finished."""
+        """The stored point and its text rows; None if it is not finished."""
         path = self.path(overrides)
         if not path.exists():
             return None
@@ -121,23 +121,23 @@ class Finished:
             return None
 
     def keep(self, point: Point, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write a point; its metrics last, so that a point is there with its texts or not at all."""
+        """Store a point; the metrics are written last, so that a point is never stored without its texts."""
         path = self.path(point.overrides)
         write_json_lines(path.with_suffix(".jsonl"), rows)
         write_file(path, point.model_dump_json(indent=1) + "\n")
 
 
 class Bench:
-    """Everything that the points of a sweep share: the collection, its vectors, the texts to attack.
+    """The objects shared by all points of a sweep: the collection, its vectors, the texts to attack.
 
     Args:
-        sweep: What is measured.
-        embedder: The black box behind its cache.
+        sweep: The settings.
+        embedder: The embedder with its cache.
         attack: Built by ``Attack.restore``.
-        held_out: Documents of the collection, of which the attack has seen none if it was trained on such a collection.
-        training: The data that the attack was trained on: held-out documents that stand among its training texts are
-            not attacked, and the others are cut as those were.
-        models: What scoring asks besides.
+        held_out: Held-out documents of the collection, unseen by an attack that was trained on such a collection.
+        training: The attack's training data: held-out documents that are also training texts are not attacked, and the
+            others are cut like the training texts.
+        models: Additional models for scoring.
 
     Raises:
         InputError: No document is left to attack.
@@ -171,16 +171,16 @@ class Bench:
         self._others = [place for place, name in enumerate(self.collection.document_ids) if name not in attacked]
 
     def embed(self) -> None:
-        """Embed what is not in the cache yet."""
+        """Embed the texts that are not in the cache."""
         for index in self.indexes.values():
             index.embed()
 
     def measure(
         self, name: str, overrides: Sequence[str], build: Callable[[], Defense]
     ) -> tuple[Point, list[dict[str, Any]]]:
-        """Attack and search under a defense: the point, and the rows of texts.
+        """Attack and search under a defense; return the point and its text rows.
 
-        The defense is built anew for each cut, and fitted to the documents that are not attacked: a defender has them.
+        For each cut, the defense is fitted anew to the documents that are not attacked, which a defender has too.
         """
         defenses = {cut: build() for cut in self.indexes}
         for cut, index in self.indexes.items():
@@ -210,7 +210,7 @@ def _cut(source: HeldOut, training: InversionDataModule) -> InversionDataModule:
 
 
 def _training_texts(training: InversionDataModule) -> frozenset[str]:
-    """Folded; none where they cannot be read any more, with a warning."""
+    """The normalised training texts; empty, with a warning, if they can no longer be read."""
     try:
         return frozenset(folded(example.text) for example in training.examples("train"))
     except InputError as error:
