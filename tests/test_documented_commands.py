@@ -116,6 +116,7 @@ class Desk:
         for split, part in (("train", rows[24:]), ("valid", rows[:8]), ("test", rows[8:24])):
             self.write(f"audit_data/{split}.jsonl", part)
         self.write("mails.jsonl", [row | {"text": row["longer"]} for row in rows])
+        self.write("staff.txt", "Zoltan\nMary Ann\n")
         self.write("notes.jsonl", [{"text": f"note {n}: the invoice of {n} euros is due"} for n in range(30)])
         self.write("chat.csv", "text,part\n" + "".join(f"{row['text']},{row['split']}\n" for row in rows))
         for name, part in (("a", texts[24:]), ("b", texts[:8])):

@@ -497,8 +497,8 @@ def test_ten_trials_and_a_t_test(lora_run: Path, place: Hub, capsys: pytest.Capt
     one = place.evaluate(lora_run, "one", *sampled, "trials=3")
     trials = json.loads((one / "trials.json").read_text())
     assert trials["bleu"]["values"][0] == metrics_of(one)["bleu"]
-    sampled = [predictions_of(one), *(predictions_of(one / "trials" / str(n)) for n in (1, 2))]
-    assert len({str(texts) for texts in sampled}) == 3
+    predicted = [predictions_of(one), *(predictions_of(one / "trials" / str(n)) for n in (1, 2))]
+    assert len({str(texts) for texts in predicted}) == 3
     for key in ("rouge1", "token_f1", "edit_distance_mean"):
         values = [metrics_of(one)[key], *(metrics_of(one / "trials" / str(n))[key] for n in (1, 2))]
         assert trials[key]["values"] == values

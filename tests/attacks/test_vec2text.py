@@ -430,7 +430,7 @@ def test_runs_that_do_not_fit(place: Place, inverter: Path, corrector: Path, tmp
     with pytest.raises(InputError, match="its vectors come from another embedder"):
         place.train("bad2", *CORRECTOR, f"attack.inverter_run={other}")
     empty = f"cache_dir={tmp_path / 'nothing'}"  # all of this is found before anything is embedded
-    with pytest.raises(InputError, match=r"attack=vec2text_corrector .* Inverter"):
+    with pytest.raises(InputError, match=r"attack=vec2text_corrector .* GEIAEncoderDecoder"):
         place.train("bad3", "attack=vec2text", f"attack.corrector_run={inverter}", empty)
     with pytest.raises(InputError, match=r"attack\.corrector_run=.*correctr: not a run .*, did you mean corrector\?"):
         place.train("bad5", "attack=vec2text", f"attack.corrector_run={place.base / 'correctr'}", empty)

