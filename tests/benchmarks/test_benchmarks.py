@@ -82,7 +82,7 @@ def test_the_cache_at_scale(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPa
     small = ("--texts=2000", "--dimension=8", "--read-seconds=0.01", "--own-time")
     found = benchmarks.result("cache_scale", f"--folder={folder}", *small)
     assert found["texts"] == 2000
-    assert {"build_peak_gb", "read_peak_gb", "view_peak_gb", "built_per_second"} < set(found)
+    assert {"build_peak_gb", "read_peak_gb", "data_peak_gb", "built_per_second"} < set(found)
     assert not folder.exists()
 
 
