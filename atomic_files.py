@@ -116,5 +116,5 @@ def _temporary(path: Path) -> Path:
 def _finite(written: str) -> float:
     number = float(written)
     if not math.isfinite(number):
-        raise ValueError(f"{written:.20} is no finite number")
+        raise ValueError(f"{written:.20} is not a finite number")
     return number

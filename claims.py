@@ -85,7 +85,7 @@ def held(directory: Path, key: str) -> Iterator[None]:
 def _locked(path: Path, named: str) -> int:
     while True:
         if path.is_symlink() or (path.exists() and not _is_own(path.stat())):  # the file will be written to
-            raise InputError(f"{path}: a link or no file, where a process leaves a note that it writes; remove it")
+            raise InputError(f"{path}: a link or not a file, so it cannot serve as a lock; remove it")
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -121,8 +121,8 @@ class Unfolding:
         for count, most, what in ((self.bytes, self.most_bytes, "bytes"), (self.rows, self.most_rows, "rows")):
             if count > most:
                 raise InputError(
-                    f"{self.path}: {self.size:,} bytes that unfold to more than {most:,} {what}, as no data does; if "
-                    "you trust it, unpack it into a .jsonl, which may have any size"
+                    f"{self.path}: {self.size:,} bytes that unfold to more than {most:,} {what}, which real data does "
+                    "not; if you trust it, unpack it into a .jsonl, which may have any size"
                 )
 
 
@@ -133,7 +133,7 @@ def check_data(path: Path) -> None:
         InputError: The file, or the target of its link, is there.
     """
     if path.resolve().is_relative_to("/proc"):
-        raise InputError(f"{path}: leads to {path.resolve()}, which tells of processes and is no file of data")
+        raise InputError(f"{path}: leads to {path.resolve()}, which describes processes and is not a data file")
 
 
 def _check_regular(path: Path) -> None:
@@ -144,6 +144,4 @@ def _check_regular(path: Path) -> None:
 
 
 def _too_large(path: Path, size: int, most: int) -> InputError:
-    return InputError(
-        f"{path}: {size:,} bytes, and at most {most:,} are read of such a file: it is not what its name says"
-    )
+    return InputError(f"{path}: {size:,} bytes, and at most {most:,} are read of such a file")

@@ -139,7 +139,7 @@ def _check_parts(path: Path, what: str) -> None:
             f"writes {what} unpacked; nothing of it is read"
         )
     if len({part.filename.casefold() for part in parts}) < len(parts) or sum(part.file_size for part in parts) > size:
-        raise InputError(f"{path}: not {what}, or a damaged one: parts of it stand twice, or in one another")
+        raise InputError(f"{path}: not {what}, or a damaged one: parts of it are duplicated or overlap")
 
 
 def _is_one_archive(path: Path) -> bool:
@@ -183,7 +183,7 @@ def check_sizes(path: Path, content: Any) -> None:
     most, total = _REPEATED * path.stat().st_size, 0
     for name, tensor in _tensors(content):
         if tensor.layout != torch.strided or tensor.is_meta:  # it has no storage to measure
-            raise InputError(f"{path}: {name} is no plain tensor: sparse, or without data")
+            raise InputError(f"{path}: {name} is not a plain tensor: sparse, or without data")
         size, stored = tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()
         total += size
         if size > stored or total > most:

@@ -56,7 +56,7 @@ def train(cfg: DictConfig) -> None:
     if is_first():
         layout.start(run_dir, resuming=cfg.ckpt_path is not None)
         if cfg.ckpt_path == "last" and not (run_dir / layout.CONFIG).exists():
-            log.warning("run_dir=%s: there is no run to resume there, so a new one begins", run_dir)
+            log.warning("run_dir=%s: there is no run to resume, so a new one starts", run_dir)
         configuration.keep(run_dir, cfg)
     seed_everything(cfg.seed, workers=True, verbose=False)
 
@@ -90,7 +90,7 @@ def train(cfg: DictConfig) -> None:
             (run_dir / layout.PREVIOUS).unlink(missing_ok=True)
         if is_sharded(trainer.strategy):
             again = command("evaluate", f"run={run_dir}")
-            log.info("trained in shards, of which no process can decode alone; now: %s", again)
+            log.info("trained in shards, which one process cannot decode; now run: %s", again)
             return
     trainer.test(attack, datamodule, verbose=False, weights_only=True)
     if trainer.is_global_zero:

@@ -150,7 +150,8 @@ def _resolve(node: Any, key: str, messages: list[str], *, measure: bool) -> Any:
         except InterpolationKeyError:
             written_as = OmegaConf.to_container(node, resolve=False)[name]  # type: ignore[index]
             messages.append(
-                f"{child}: it is {written_as}, which is not there; choose what has it, or give {child}=<value>"
+                f"{child}: it is {written_as}, which does not exist; choose an option that has it, "
+                f"or give {child}=<value>"
             )
         except OmegaConfBaseException as error:
             messages.append(f"{child}: {str(error).splitlines()[0]}")
@@ -163,7 +164,7 @@ def _secrets(values: Any) -> Iterator[str]:
         given = isinstance(value, str | int | float) and not isinstance(value, bool)
         if isinstance(name, str) and given and _SECRET.search(_WORDS.sub("_", name).lower()):
             yield (
-                f"{key}: a secret does not belong into a configuration, which is written down; export it "
+                f"{key}: a secret does not belong in a configuration, which is written down; export it "
                 "(OPENAI_API_KEY, WANDB_API_KEY, HF_TOKEN, UNEMBED_ROTATION_KEY) and leave this out"
             )
         elif str(name).endswith("key_env") and given and not _VARIABLE.fullmatch(str(value)):

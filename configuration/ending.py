@@ -28,10 +28,10 @@ _UNUSABLE = {
     errno.EPERM: "permission denied",
     errno.EROFS: "the file system is read-only",
     errno.ENOTDIR: "a part of the path is a file, not a directory",
-    errno.EEXIST: "a file stands where a directory should be, or a link that leads nowhere",
-    errno.EISDIR: "a directory stands where a file should be",
+    errno.EEXIST: "a file or a broken link is in the place of a directory",
+    errno.EISDIR: "a directory is in the place of a file",
     errno.ENAMETOOLONG: "the name is too long",
-    errno.ELOOP: "symbolic links lead in a circle",
+    errno.ELOOP: "symbolic links form a cycle",
 }
 _CHOICE = {"run": "output_dir=<path>", "cache_dir": "cache_dir=<path> or the variable UNEMBED_CACHE"}
 _KEYS = ("output_dir", "output", "run", "run_dir", "cache_dir")
@@ -223,7 +223,7 @@ def _interrupted(
     if saved is not None:
         return f"{why}: step {saved:,} is saved in {checkpoints}; resume with: {again}"
     if training and any(checkpoints.glob("*.ckpt")):
-        return f"{why}: {checkpoints} is kept; resume with: {again}"
+        return f"{why}: {checkpoints} is saved; resume with: {again}"
     none = " and there is no checkpoint yet" if training and code == TERMINATED else ""
     return f"{why}: vectors that were embedded are kept{none}; start again with: {again}"
 

@@ -156,7 +156,7 @@ def key_error(tree: dict[str, Any], override: Override, groups: Sequence[str]) -
         else:
             return f"{key}: unknown key, {'.'.join(parts[: end - 1])} has no keys"
     if override.is_add() and not isinstance(override.value(), dict | list):
-        return f"{override.input_line}: stands there already, leave out the +"
+        return f"{override.input_line}: already exists, leave out the +"
     return None
 
 

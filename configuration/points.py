@@ -68,7 +68,7 @@ def defense_points(
             OmegaConf.resolve(amended)
             points.append(DefensePoint(_name(words), tuple(words), amended))
     names = [point.name for point in points]
-    errors += [f"{key}: {name} stands in it twice" for name in dict.fromkeys(names) if names.count(name) > 1]
+    errors += [f"{key}: {name} is listed twice" for name in dict.fromkeys(names) if names.count(name) > 1]
     raise_all(errors)
     return points
 

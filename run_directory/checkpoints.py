@@ -58,8 +58,8 @@ def finished_checkpoint(directory: Path, ckpt_path: str | None = None, key: str 
     checkpoint = directory / CHECKPOINT
     if not checkpoint.is_file():
         raise InputError(
-            f"{key}={directory}: no finished checkpoint ({CHECKPOINT} is missing): training has not come "
-            f"to its first one; unless it is under way, resume it: {resuming(directory)}"
+            f"{key}={directory}: no finished checkpoint ({CHECKPOINT} is missing): training has not "
+            f"reached its first one; unless it still runs, resume it: {resuming(directory)}"
         )
     try:
         return _checked(checkpoint)
@@ -88,7 +88,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: not a checkpoint: it has no weights (state_dict)")
     for name, tensor in content["state_dict"].items():
         if not isinstance(name, str) or not tensor_files.is_dense(tensor):
-            raise InputError(f"{path}: not a checkpoint: its weights {name!r} are no tensor of real numbers")
+            raise InputError(f"{path}: not a checkpoint: its weights {name!r} are not a tensor of real numbers")
     tensor_files.check_sizes(path, content)
     for name, tensor in content["state_dict"].items():
         if bool(tensor.isnan().any()):

@@ -89,6 +89,6 @@ def _check_plain(value: Any, key: str, path: Path) -> None:
         for number, child in enumerate(value):
             _check_plain(child, f"{key}[{number}]", path)
     elif isinstance(value, str) and "${" in value:
-        raise InputError(f"{path}: {key}={value}: a run's configuration holds plain values, nothing to be looked up")
+        raise InputError(f"{path}: {key}={value}: a run's configuration holds plain values, no interpolations")
     elif value is not None and not isinstance(value, str | int | float):
         raise InputError(f"{path}: {key}={value}: neither text nor number")

@@ -72,4 +72,4 @@ def missing_directory(directory: Path) -> str:
     """For a message: the first part of a path that does not exist, and the nearest name beside it."""
     missing = next(path for path in (*reversed(directory.parents), directory) if not path.is_dir())
     beside = [path.name for path in missing.parent.iterdir() if path.is_dir()]
-    return f"no directory {missing}, {did_you_mean(missing.name, beside) if beside else 'no directories stand there'}"
+    return f"no directory {missing}, {did_you_mean(missing.name, beside) if beside else 'there are no directories'}"

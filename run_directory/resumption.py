@@ -46,7 +46,7 @@ def with_changes(config: dict[str, Any], directory: Path) -> dict[str, Any]:
         for parent in parents:
             node = node.get(parent) if isinstance(node, dict) else None
         if not isinstance(node, dict):
-            raise InputError(f"{directory / RESUMED}: {key} is no key of the run's {CONFIG}")
+            raise InputError(f"{directory / RESUMED}: {key} is not a key of the run's {CONFIG}")
         node[name] = value
     return config
 

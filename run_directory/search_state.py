@@ -32,7 +32,7 @@ class SearchState:
         try:
             content = tensor_files.load(self.path, "an interrupted search")
         except InputError as error:
-            rank_zero_warn(f"{error}; that batch is begun anew")
+            rank_zero_warn(f"{error}; that batch starts again")
             return None
         if not isinstance(content, dict) or content.get("key") != self.key:
             return None

@@ -129,7 +129,7 @@ def _errors(node: dict[Any, Any], key: str) -> Iterator[str]:
     if "_target_" in node:
         target = node["_target_"]
         if not isinstance(target, str):
-            yield f"{at}_target_={target!r}: no name of a class"
+            yield f"{at}_target_={target!r}: not a class name"
         elif target not in _classes(_root(key)) and not _is_trusted(target):
             module = target.rpartition(".")[0] or target
             yield (

@@ -80,7 +80,7 @@ class Search:
             if active.fits():
                 task.found[:] = [Found(**values) for values in saved["found"]]
                 return saved["stage"], active
-        rank_zero_warn(f"{self.unfinished.path}: not what this search writes; that batch is begun anew")
+        rank_zero_warn(f"{self.unfinished.path}: not what this search writes; that batch starts again")
         return 0, None
 
     def _keep(self, stage: int, active: ActiveTargets) -> None:

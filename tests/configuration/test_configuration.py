@@ -220,7 +220,7 @@ def test_all_that_is_misspelt_is_reported_at_once() -> None:
         "trainer.max_stps: unknown key, did you mean max_steps?",
         "defense.pieces: unknown key, did you mean subvectors?",
         "trainer.val_check_interval: not set by the chosen option; to set it, write +trainer.val_check_interval=7",
-        "+seed=3: stands there already, leave out the +",
+        "+seed=3: already exists, leave out the +",
         "colour: unknown key, valid: attack, cache_dir, callbacks, choices, ckpt_path, datamodule, defense, embedder, "
         "init_from, logger, run_dir, scoring, seed, trainer, trust",
         "callbacks.progres: unknown key, did you mean progress?",
@@ -298,7 +298,7 @@ def test_interpolations_are_checked_for_what_they_give() -> None:
     config = OmegaConf.create({"words": "many", "gap": "???", **node("Engine", beams="${words}", rate="${gap}")})
     config.car.share = "${no.such}"
     assert configuration.check(config) == [
-        "car.share: it is ${no.such}, which is not there; choose what has it, or give car.share=<value>",
+        "car.share: it is ${no.such}, which does not exist; choose an option that has it, or give car.share=<value>",
         "gap: missing, give it as gap=<value>",
         "car.beams=many: must be an integer",
     ]
@@ -457,9 +457,9 @@ def test_a_full_disk_names_the_place(capsys: pytest.CaptureFixture[str], tmp_pat
     ("number", "reason"),
     [
         (errno.EACCES, "permission denied"), (errno.EROFS, "the file system is read-only"),
-        (errno.ENOTDIR, "a part of the path is a file"), (errno.EEXIST, "a file stands where a directory should be"),
-        (errno.ENAMETOOLONG, "the name is too long"), (errno.ELOOP, "symbolic links lead in a circle"),
-        (errno.EISDIR, "a directory stands where a file should be"), (errno.EPERM, "permission denied"),
+        (errno.ENOTDIR, "a part of the path is a file"), (errno.EEXIST, "a file or a broken link is in the place"),
+        (errno.ENAMETOOLONG, "the name is too long"), (errno.ELOOP, "symbolic links form a cycle"),
+        (errno.EISDIR, "a directory is in the place of a file"), (errno.EPERM, "permission denied"),
     ],
 )  # fmt: skip
 def test_a_path_that_cannot_be_used_is_named_with_its_key(
@@ -510,7 +510,7 @@ def test_a_configuration_directory_is_read_up_to_a_size(warm: Warm, tmp_path: Pa
     [
         ("evaluate", ["run=run", "output_dir=file/out"], "output_dir=file/out: "),
         ("audit", ["run=run", "vectors=mine.npy", "output_dir=/proc/nothing"], "output_dir=/proc/nothing: "),
-        ("invert", ["run=run", "vectors=mine.npy", "output=run"], "output=run: a directory stands where a file"),
+        ("invert", ["run=run", "vectors=mine.npy", "output=run"], "output=run: a directory is in the place of a file"),
         ("compare", ["run", "output=file/comparison"], "file"),
     ],
 )

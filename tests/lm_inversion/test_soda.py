@@ -302,7 +302,7 @@ def test_a_file_of_another_search_is_not_resumed_from(
     monkeypatch.setattr(SearchState, "write", write)
     again = attack(oracle, **settings)
     again.batch_cache = BatchCache(tmp_path, "settings")
-    with pytest.warns(UserWarning, match="that batch is begun anew"):
+    with pytest.warns(UserWarning, match="that batch starts again"):
         assert run(again, oracle, PAIRS[:2]) == whole
 
 

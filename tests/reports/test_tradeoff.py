@@ -327,7 +327,7 @@ def test_points_are_written_as_for_evaluate(run: Path) -> None:
     assert lines[1] == "points[3]=noise: write it as for evaluate.py, such as 'defense=noise defense.level=0.01'"
     assert lines[2].startswith("points[4]=defense=none seed=2: write it as for evaluate.py")
     assert lines[3].startswith("points[5]=defense='x: No closing quotation")
-    assert lines[4] == "points: none stands in it twice"
+    assert lines[4] == "points: none is listed twice"
 
 
 def test_an_attack_that_knows_all_documents_has_none_to_read(run: Path, tmp_path: Path) -> None:

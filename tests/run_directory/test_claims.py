@@ -66,7 +66,7 @@ def test_a_name_below_a_link_that_leads_nowhere_is_refused(scripts: Scripts, tmp
     with pytest.raises(FileNotFoundError):
         claims.claim(Path("/proc/name"))
     done = scripts.warm.run([str(ROOT / "train.py")], cwd=tmp_path, environment={**os.environ, "PYTHONPATH": str(ROOT)})
-    message = f"{tmp_path / 'runs'}: a file stands where a directory should be, or a link that leads nowhere; "
+    message = f"{tmp_path / 'runs'}: a file or a broken link is in the place of a directory; "
     assert (done.returncode, done.stderr.startswith(message)) == (2, True)
 
 
@@ -174,7 +174,7 @@ def test_a_failed_training_leaves_nothing(scripts: Scripts, tmp_path: Path) -> N
     own = Scripts(tmp_path, scripts.warm)
     own.refuse("train", *TINY[:4], "datamodule=files", "datamodule.path=nothere.jsonl")
     said, _ = own.start("train", *TINY[:4], "embedder=gtr", "run_dir=x", "ckpt_path=last").communicate()
-    assert "run_dir=x: there is no run to resume there, so a new one begins\n" in said
+    assert "run_dir=x: there is no run to resume, so a new one starts\n" in said
     own.refuse("train", *TINY[:4], "embedder=gtr", "run_dir=above/named")
     own.refuse("train", *TINY[:4], "attack=vec2text_corrector", "attack.inverter_run=nothing", "logger=tensorboard")
     own.refuse("train", "-m", *TINY[:4], "embedder=gtr", "seed=1,2")

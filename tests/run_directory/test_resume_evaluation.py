@@ -251,7 +251,7 @@ def test_an_interrupted_search_that_is_none_is_begun_anew(tmp_path: Path) -> Non
             (tmp_path / "search.pt").write_bytes(damaged)
         else:
             torch.save(damaged, tmp_path / "search.pt")
-        with pytest.warns(UserWarning, match="that batch is begun anew"):
+        with pytest.warns(UserWarning, match="that batch starts again"):
             assert kept.read() is None
 
 

@@ -347,7 +347,7 @@ def test_the_environment_is_no_file_of_texts(run: Path) -> None:
     (run / "metrics").mkdir()
     (run / "metrics" / "texts.txt").symlink_to("/proc/self/environ")
     source = TextFiles(test=str(run / "metrics" / "texts.txt"))
-    with pytest.raises(InputError, match=r"/environ, which tells of processes and is no file of data"):
+    with pytest.raises(InputError, match=r"/environ, which describes processes and is not a data file"):
         source.load()
 
 
@@ -383,7 +383,7 @@ def test_a_run_does_not_say_how_its_classes_are_built(run: Path, key: str) -> No
 @pytest.mark.parametrize("written", ["1e999", "-1e999", "NaN", "Infinity"])
 def test_a_record_holds_finite_numbers(run: Path, written: str) -> None:
     (run / layout.RECORD).write_text(f'{{"training": {{"seconds": {written}}}}}', encoding="utf-8")
-    with pytest.raises(InputError, match=f"not JSON that can be read: {written} is no finite number"):
+    with pytest.raises(InputError, match=f"not JSON that can be read: {written} is not a finite number"):
         training_of(run)
 
 
@@ -418,8 +418,8 @@ def test_a_packed_checkpoint_is_not_unfolded(run: Path) -> None:
         ),
         ({"state_dict": {"a": torch.zeros(4).as_strided((3_000, 4), (0, 1))}}, "of which the file stores 16"),
         ({"state_dict": {}, "x": [{"y": (torch.zeros(1).expand(10**9),)}]}, r"x\.0\.y\.0 has the shape"),
-        ({"state_dict": {}, "x": torch.ones(2, device="meta")}, "x is no plain tensor"),
-        ({"state_dict": {}, "x": torch.ones(2).to_sparse()}, "x is no plain tensor"),
+        ({"state_dict": {}, "x": torch.ones(2, device="meta")}, "x is not a plain tensor"),
+        ({"state_dict": {}, "x": torch.ones(2).to_sparse()}, "x is not a plain tensor"),
         # Each is as large as its storage, all together are not: optimisers copy.
         ({"state_dict": {}, "x": [SHARED.view(5_000) for _ in range(99)]}, "it would unfold"),
     ],
@@ -481,7 +481,7 @@ def test_a_pickle_names_parts_of_tensors_only(run: Path, pickled: bytes, named: 
 
 def test_parts_that_stand_twice_are_refused(run: Path) -> None:
     with_pickle(run / layout.CHECKPOINT, b"\x80\x02}.", extra=["last/DATA.pkl"])
-    with pytest.raises(InputError, match="parts of it stand twice"):
+    with pytest.raises(InputError, match="parts of it are duplicated"):
         load_checkpoint(run / layout.CHECKPOINT)
 
 
@@ -568,11 +568,11 @@ def test_only_files_that_were_written_are_removed(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ({"a": 1}, "its weights 'a' are no tensor of real numbers"),
-        ({1: torch.ones(1)}, "its weights 1 are no tensor of real numbers"),
-        ({"a": torch.ones(2).to_sparse()}, "its weights 'a' are no tensor"),
-        ({"a": torch.ones(2, device="meta")}, "its weights 'a' are no tensor"),
-        ({"a": torch.ones(2, dtype=torch.complex64)}, "its weights 'a' are no tensor"),
+        ({"a": 1}, "its weights 'a' are not a tensor of real numbers"),
+        ({1: torch.ones(1)}, "its weights 1 are not a tensor of real numbers"),
+        ({"a": torch.ones(2).to_sparse()}, "its weights 'a' are not a tensor"),
+        ({"a": torch.ones(2, device="meta")}, "its weights 'a' are not a tensor"),
+        ({"a": torch.ones(2, dtype=torch.complex64)}, "its weights 'a' are not a tensor"),
         ({"a": torch.tensor([1.0, float("nan")])}, "a holds NaN: the training diverged"),
     ],
 )

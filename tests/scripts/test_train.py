@@ -408,7 +408,7 @@ def test_ctrl_c_keeps_the_last_checkpoint(trained: Path, scripts: Scripts, tmp_p
     assert process.returncode == 130
     assert "Traceback" not in errors
     message = errors.splitlines()[-1]
-    assert message.startswith(f"interrupted: {run / 'checkpoints'} is kept; resume with: python train.py ")
+    assert message.startswith(f"interrupted: {run / 'checkpoints'} is saved; resume with: python train.py ")
     assert message.endswith(f"run_dir={run} ckpt_path=last")
     assert message.endswith(f"; resume with: python train.py run_dir={run} ckpt_path=last")  # no override is needed
     assert saved_step(run) >= 5
