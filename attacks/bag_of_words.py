@@ -1,10 +1,10 @@
-"""Multi-label classification: which words does a text have? (Li et al. 2023, section 4.1, "MLC")
+"""Multi-label classification of the words of a text (Li et al. 2023, section 4.1, "MLC").
 
     vector (d,) -> one linear layer -> a probability for each word -> those above a threshold: "dog love my i"
 
 The baseline of Song and Raghunathan (2020): binary cross-entropy over the vocabulary. The threshold is the one of 0.05,
-0.10, ... 0.95 with the best micro F1 on the validation text; it is found whenever a checkpoint is written, so it always
-belongs to the weights beside it.
+0.10, ... 0.95 with the best micro F1 on the validation texts. It is chosen whenever a checkpoint is written, so it
+always matches the stored weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from models.predictions import Prediction, Targets
 from models.vocabulary import Vocabulary
 
 THRESHOLDS = tuple(step / 20 for step in range(1, 20))
-BLOCK = 512  # validation texts whose probabilities exist at one time
+BLOCK = 512  # validation texts processed at once
 CURVE = "threshold.json"  # among the artifacts: the threshold, and precision and recall at all of them
 
 
@@ -37,9 +37,9 @@ class BagOfWords(WordSetAttack):
         vocabulary: What is predicted.
         optimizer: Optimiser settings.
         hidden: Width of a hidden layer (GELU); None: one linear layer.
-        dropout: Dropout on the vector, and on the hidden layer where there is one.
-        positive_weight: Weight of a word that occurs, against one that does not. 1 leaves the probabilities honest; the
-            threshold, not the weight, decides how many words are named.
+        dropout: Dropout on the vector, and on the hidden layer if there is one.
+        positive_weight: Loss weight of words that occur. 1 keeps the probabilities calibrated; the threshold controls
+            how many words are predicted.
     """
 
     threshold: Tensor
@@ -58,7 +58,7 @@ class BagOfWords(WordSetAttack):
     # -- the model ------------------------------------------------------------------------------------------------
 
     def build(self, dimension: int) -> None:
-        """Make the layers; each word's bias starts at the log odds of its frequency, where the vector says nothing."""
+        """Make the layers; each word's bias is initialised to the log odds of its frequency."""
         width = self.hidden or dimension
         between = [] if self.hidden is None else [nn.Linear(dimension, width), nn.GELU(), nn.Dropout(self.dropout)]
         output = nn.Linear(width, self.vocabulary.size)
@@ -80,7 +80,7 @@ class BagOfWords(WordSetAttack):
     def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Binary cross-entropy, summed over the vocabulary, mean over texts: nats a text.
 
-        Every entry is first taken for absent, and the few present ones are corrected: no matrix of labels is made.
+        Computed as if all entries were absent, then corrected for the few present ones, to avoid a matrix of labels.
         """
         logits = self(vectors).float()
         known = (labels >= 0) & (labels < self.vocabulary.size)
@@ -90,7 +90,7 @@ class BagOfWords(WordSetAttack):
 
     @torch.no_grad()
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        """The words whose probability reaches the threshold, the single likeliest where none does."""
+        """The words whose probability reaches the threshold, or else the most probable word."""
         probabilities = self(targets.vectors).sigmoid()
         counts = (probabilities >= self.threshold).sum(1).clamp(min=1).tolist()
         order = probabilities.topk(max(counts, default=0), dim=1).indices.tolist()
@@ -129,13 +129,13 @@ class BagOfWords(WordSetAttack):
 
     @torch.no_grad()
     def choose_threshold(self) -> None:
-        """Set ``threshold`` to the best on the validation text, the lowest of equals, and write the curve."""
+        """Set ``threshold`` to the best on the validation texts, the lowest of ties, and write the curve."""
         training, device = self.training, self.threshold.device
         self.eval()
         thresholds = torch.tensor(THRESHOLDS, device=device)
         named, right = torch.zeros(2, len(THRESHOLDS), dtype=torch.long, device=device)
         wanted = 0
-        # Every process reads all of the validation text: nothing to reduce, and the same result on any number of them.
+        # Every rank reads all validation texts, so the result needs no reduction and does not depend on their number.
         for ids, vectors in self._validation():
             with torch.autocast(device.type, enabled=False):
                 probabilities = self(vectors.to(device)).sigmoid()
@@ -170,7 +170,7 @@ class BagOfWords(WordSetAttack):
 
 
 def _distinct(ids: Sequence[int], unknown: int) -> list[int]:
-    """The known ids once each, and the unknown ones as they are: two unknown words are seldom the same."""
+    """The distinct known ids, and all unknown ones, since two unknown words are rarely equal."""
     return [*dict.fromkeys(number for number in ids if number != unknown), *(n for n in ids if n == unknown)]
 
 

@@ -1,4 +1,4 @@
-"""The contract of every attack, and the training and test steps that they share.
+"""The base class of all attacks, with shared training and test steps.
 
     attack.connect(artifacts=run / "artifacts", oracle=cached_embedder)
     trainer.fit(attack, datamodule)                        # prepare -> load -> build -> training_step ...
@@ -39,19 +39,19 @@ _PREDICTIONS = TypeAdapter(list[Prediction])
 class Attack(Checkpointed):
     """Base of all attacks.
 
-    A subclass gives ``prepare`` (what must exist before the model: tokenizer, vocabulary), ``load`` (read that back),
-    ``build`` (make the modules), ``encode`` (what the data module stores beside the vectors), ``loss`` and ``propose``.
+    A subclass implements ``prepare`` (write tokenizer and vocabulary), ``load`` (read them), ``build`` (create the
+    modules), ``encode`` (labels that the data module stores), ``loss`` and ``propose``.
 
     Args:
-        refine: What improves the proposed texts, by name (configs/attack/refine); for attacks that write texts.
+        refine: Refiners of the predicted texts, by name (configs/attack/refine).
 
     Attributes:
-        trainable: Whether ``fit`` has anything to do; scripts skip it for attacks without training.
-        reads_training_text: Whether ``prepare`` needs the training texts; an attack that only searches does without.
-        encodes_ids: Whether ``encode`` is given written-out ids where an example is ids, not the text that shows them.
-        dimension: Of the target vectors, known once the data module is set up.
-        target_device: Where the modules will be used; known before ``build``, which makes them on the CPU.
-        batch_cache: Test batches that need not be inverted again.
+        trainable: Whether the attack is trained; scripts skip ``fit`` otherwise.
+        reads_training_text: Whether ``prepare`` needs the training texts.
+        encodes_ids: Whether ``encode`` gets written-out token ids for examples that consist of ids.
+        dimension: Dimension of the target vectors, known once the data module is set up.
+        target_device: Device on which the modules will be used; known before ``build``, which creates them on the CPU.
+        batch_cache: Stored predictions of finished test batches.
     """
 
     trainable = True
@@ -79,13 +79,13 @@ class Attack(Checkpointed):
         from_checkpoint: bool = False,
         training_texts: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """Say where the artifacts lie, and which embedder may be asked.
+        """Set the artifacts and the embedder.
 
         Args:
-            artifacts: What ``prepare`` writes.
+            artifacts: Folder that ``prepare`` writes to.
             oracle: Embeds hypotheses.
-            from_checkpoint: Whether weights will be loaded over the modules, so pretrained ones need not be fetched.
-            training_texts: Those of a finished run, for refiners that it was trained without; none where not known.
+            from_checkpoint: Whether a checkpoint will be loaded, so that pretrained weights are not needed.
+            training_texts: Training texts of a finished run, for refiners added after training; empty if unknown.
         """
         self.artifacts, self.oracle, self.from_checkpoint = artifacts, oracle, from_checkpoint
         self._training_texts = training_texts
@@ -97,17 +97,17 @@ class Attack(Checkpointed):
     # -- what a subclass gives ------------------------------------------------------------------------------------
 
     def check_embedder(self, embedder: CachedEmbedder) -> None:
-        """Whether what it gives can be attacked; before it is asked for anything.
+        """Check that the attack supports the embedder, before anything is embedded.
 
         Raises:
-            InputError: It cannot.
+            InputError: It does not.
         """
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Write what the model needs from the training ``texts`` into ``artifacts``; called on global rank 0 only."""
+        """Write tokenizer, vocabulary and the like for ``texts`` to ``artifacts``; called on global rank 0 only."""
 
     def load(self, artifacts: Path) -> None:
-        """Read back what ``prepare`` wrote; called on every rank, and by evaluation."""
+        """Load the artifacts of ``prepare``; called on every rank, and by evaluation."""
 
     def build(self, dimension: int) -> None:
         """Make the modules for target vectors of this dimension."""
@@ -117,7 +117,7 @@ class Attack(Checkpointed):
         return [[] for _ in texts]
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]] | None:
-        """The attack's own token ids of texts, whole and in order, for metrics on its own tokens; None: it has none."""
+        """Token ids of full texts by the attack's tokenizer, for metrics on its tokens; None without a tokenizer."""
         return None
 
     def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
@@ -133,27 +133,27 @@ class Attack(Checkpointed):
         """One prediction a target, in order, before any refinement; ``oracle`` embeds hypotheses and counts them."""
 
     def all_weights(self) -> dict[str, Tensor]:
-        """All weights that its texts depend on: also those of attacks and refiners inside this one."""
+        """All weights that its predictions depend on, including those of nested attacks and refiners."""
         return self.state_dict() | self.refiners.all_weights()
 
     def begin_trial(self, number: int) -> None:
-        """Invert with the random numbers of a trial from now on; those of trial 0 are the configuration's.
+        """Set the trial, which selects the random numbers of ``invert``; trial 0 uses the configuration's seed.
 
         Raises:
-            InputError: The attack samples nothing, so that all trials would be one.
+            InputError: The attack is deterministic, so all trials would be equal.
         """
         raise InputError(f"trials: {type(self).__name__} samples nothing at random, so all trials would be alike")
 
     def hints(self, index: Sequence[int]) -> tuple[Hint, ...] | None:
-        """Hints for test examples; None for every attack that reads vectors: it never sees a part of a test text."""
+        """Hints (parts of the test texts) for baselines that read no vectors; None for every attack."""
         return None
 
     def lengths(self, index: Sequence[int]) -> tuple[int, ...] | None:
-        """Tokens of the inputs of test examples; None for every attack that is not to know them."""
+        """Input lengths of test examples in tokens; None unless the attack is given them."""
         return None
 
     def query(self, prediction: Prediction) -> str:
-        """What an embedder is asked, to embed the best candidate again."""
+        """The text to embed for the best candidate of a prediction."""
         return prediction.candidates[0]
 
     # -- inversion ------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Attack(Checkpointed):
         return self.refiners.refine(targets, self.propose(targets, oracle), oracle)
 
     def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
-        """Whether targets of this dimension can be refined as the configuration asks.
+        """Check that targets of this dimension can be refined as configured.
 
         Raises:
             InputError: See Refiner.check.
@@ -201,7 +201,7 @@ class Attack(Checkpointed):
         return data
 
     def prepare_data(self) -> None:
-        """Before anything is embedded: can the refiners do their work?"""
+        """Check the refiners before anything is embedded."""
         self.check_refining(self.data.dimension, self.oracle)
 
     def setup(self, stage: str) -> None:
@@ -240,7 +240,7 @@ class Attack(Checkpointed):
                 self.load_weights(finished_checkpoint(self.origin))
 
     def on_fit_start(self) -> None:
-        """Say what is trained, and what memory that takes."""
+        """Log the number of trained parameters and their memory."""
         rank_zero_info(str(footprint(self, self.trainer.optimizers)))
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
@@ -254,14 +254,14 @@ class Attack(Checkpointed):
         return int((batch["labels"] != IGNORED).sum())
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
-        """Loss on validation texts, a mean that does not depend on how batches were cut and dealt to ranks."""
+        """Mean loss on validation texts, independent of batch sizes and ranks."""
         weight = self.validation_weight(batch)
         # An empty batch has no loss, but its rank takes part in the mean of all.
         loss = self.batch_loss(batch) if weight else torch.zeros((), device=batch["vectors"].device)
         self.log("valid/loss", loss, prog_bar=True, batch_size=weight, sync_dist=True)
 
     def on_test_start(self) -> None:
-        """What was finished with other weights is none of this test's."""
+        """Discard cached test batches of other weights."""
         self.batch_cache.open(self.all_weights())
 
     def test_step(self, batch: dict[str, Tensor], batch_index: int) -> dict[str, Any]:
@@ -275,9 +275,9 @@ class Attack(Checkpointed):
     def invert_once(
         self, targets: Targets, oracle: CachedEmbedder | None, work: str
     ) -> tuple[list[Prediction], BatchResult]:
-        """Invert a batch, unless ``batch_cache`` has it from a process that was killed.
+        """Invert a batch, unless ``batch_cache`` has it from an interrupted test.
 
-        ``work`` names the batches that belong together; the result tells what they cost.
+        ``work`` names a group of batches; the result includes their cost.
         """
 
         def invert() -> Any:
@@ -291,12 +291,12 @@ class Attack(Checkpointed):
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Within it, artifacts are read: in those of a finished run, what is missing or damaged is one message."""
+        """Context manager around reading artifacts: turns errors about missing or damaged files into an InputError."""
         try:
             yield
         except InputError:
             raise
-        except Exception as error:  # transformers and tokenizers raise whatever they trip over in a damaged file
+        except Exception as error:  # transformers and tokenizers raise arbitrary errors for damaged files
             if not self.from_checkpoint:
                 raise
             reason = (str(error).strip().splitlines() or [""])[0]
@@ -306,7 +306,7 @@ class Attack(Checkpointed):
 
 
 def _are_predictions(value: Any) -> bool:
-    """Whether JSON is the predictions of some targets: a file of the test batch cache may be somebody else's."""
+    """Whether JSON holds the predictions of these targets; a file of the test batch cache may be untrusted."""
     try:
         _PREDICTIONS.validate_python(value)
     except (ValidationError, InputError):  # InputError: one without a candidate

@@ -1,7 +1,7 @@
-"""What of an attack is stored in a checkpoint.
+"""Checkpoints of an attack.
 
-Weights, compared by name and shape before they are loaded, and the state of the random numbers, so that a resumed
-training takes the very steps of an unbroken one.
+They hold weights, which are checked by name and shape before loading, and the state of the random generators, so that a
+resumed training takes the same steps as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Checkpointed(LightningModule):
         self._random_states: list[dict[str, Tensor]] = []  # of each rank
 
     def checkpoint_weights(self) -> dict[str, Tensor]:
-        """What a checkpoint holds of the state dict: all of it, or what cannot be read again from where it came."""
+        """The part of the state dict stored in checkpoints: everything, or without published pretrained weights."""
         return self.state_dict()
 
     def on_train_start(self) -> None:
         """Resume with the random numbers of a checkpoint.
 
-        Each rank has its own, and gets these back where there are as many ranks as before; else all start anew.
+        Each rank restores its own state if the number of ranks is unchanged; otherwise all are seeded anew.
         """
         check_moments(self.trainer)
         if len(self._random_states) == self.trainer.world_size:
@@ -44,7 +44,7 @@ class Checkpointed(LightningModule):
                 torch.cuda.set_rng_state(own["cuda"].cpu(), self.device)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Store ``checkpoint_weights``, and the state of the random numbers, of which dropout and noise are made."""
+        """Store ``checkpoint_weights``, and the state of the random generators (dropout, noise)."""
         if type(self).checkpoint_weights is not Checkpointed.checkpoint_weights:  # gathering all again takes time
             names = self.checkpoint_weights().keys()
             weights = checkpoint["state_dict"].items()
@@ -55,7 +55,7 @@ class Checkpointed(LightningModule):
         checkpoint["random_states"] = of_every_rank(own)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take over the random numbers, and compare the weights with the modules before they are loaded.
+        """Restore the random generators, and check the weights against the modules before they are loaded.
 
         Raises:
             InputError: See check_weights and check_state.
@@ -77,7 +77,7 @@ class Checkpointed(LightningModule):
         self.load_state_dict(content["state_dict"], strict=self.strict_loading)
 
     def check_weights(self, checkpoint: dict[str, Any]) -> None:
-        """Compare the weights of a checkpoint with those that it should hold.
+        """Compare the weights of a checkpoint with the expected ones.
 
         Raises:
             InputError: Missing or unexpected weights, or other shapes; the first one is named.

@@ -1,4 +1,4 @@
-"""What attacks with a text decoder share: prefix, teacher forcing, decoding.
+"""Base of attacks with a text decoder: prefix, teacher forcing, decoding.
 
 vector (d,) --prefix--> k vectors --decoder--> "my name is ada<eos>"
 """
@@ -38,7 +38,7 @@ class GenerativeAttack(Attack):
         optimizer: Optimiser settings.
         decoding: How a text is decoded.
         label_smoothing: Share of each target token's probability that training spreads evenly over the vocabulary
-            (Szegedy et al. 2016, section 7): a model that sees a text several times is not paid for being certain.
+            (Szegedy et al. 2016, section 7), against overconfidence after several epochs.
         refine: See Attack.
     """
 
@@ -64,11 +64,11 @@ class GenerativeAttack(Attack):
 
     @property
     def positions(self) -> int:
-        """The most vectors and tokens that the model reads in a row."""
+        """Longest input of the model, in prefix vectors and tokens."""
         return self.prefix.vectors + self.decoding.max_new_tokens
 
     def load_model(self) -> Any:
-        """The backbone's model, with its weights unless a checkpoint brings them."""
+        """The backbone's model, without weights if a checkpoint will be loaded."""
         assert self.artifacts is not None
         return self.backbone.model(self.artifacts, weights=not self.from_checkpoint)
 

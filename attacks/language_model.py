@@ -1,10 +1,11 @@
-"""A baseline without vectors: a language model that goes on from a text's first word (Li et al. 2023, table 4).
+"""A baseline without vectors: a language model that continues a text's first word (Li et al. 2023, table 4).
 
     "my"                                        ->  "my favorite color is blue ."
     "what do you do ? | i fly planes . | my"    ->  "my job keeps me away from home ."      (with context)
 
-It is trained on the same text as the attacks, and shows what knowing the language and the first word is worth: an
-attack must do better to have read anything from a vector. The hints are parts of the test texts, so this is no attack.
+It is trained on the same texts as the attacks, and measures how well the language and the first word alone predict a
+text: an attack must do better to show that vectors leak information. The hints are parts of the test texts, so this is
+not an attack.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ FIRST = 16  # tokens of a first word that are used: enough for all but addresses
 
 
 class Start(Prefix):
-    """One learned vector in the place of the embedding, the same for every target."""
+    """One learned vector that replaces the embedding of every target."""
 
     def build(self, dimension: int, width: int) -> None:
         """Make the vector; ``dimension`` does not matter."""
@@ -38,7 +39,7 @@ class Start(Prefix):
         self.vector = nn.Parameter(0.02 * torch.randn(width))
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """(n, d) -> (n, 1, width), whatever the embeddings hold."""
+        """(n, d) -> (n, 1, width), independent of the embeddings."""
         return self.vector.expand(len(embeddings), 1, self.width)
 
 
@@ -46,8 +47,8 @@ class LanguageModel(GenerativeAttack):
     """Continues the first word of each test text, by itself or after what was said before.
 
     Args:
-        context_tokens: The last tokens of what was said before (``datamodule.context_field``) that the model reads, in
-            training as in the test; 0: the first word alone.
+        context_tokens: Number of last context tokens (``datamodule.context_field``) that the model reads, in training
+            and test; 0: only the first word.
         generative: See GenerativeAttack; ``decoding.max_new_tokens`` counts what follows the first word.
     """
 
@@ -79,10 +80,10 @@ class LanguageModel(GenerativeAttack):
         super().setup(stage)
 
     def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
-        """There is none: it would read the vectors.
+        """None: reranking would read the vectors.
 
         Raises:
-            InputError: It is asked for.
+            InputError: Reranking is configured.
         """
         if self.decoding.rerank:
             raise InputError(
@@ -96,7 +97,7 @@ class LanguageModel(GenerativeAttack):
         return tuple(Hint(examples[i].text.split(maxsplit=1)[0], examples[i].context) for i in index)
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
-        """Train on context and text alike: both are what people said."""
+        """Train on the tokens of context and text alike."""
         return super().training_step(self._with_context(batch, "train"), batch_index)
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:

@@ -1,9 +1,9 @@
-"""The attacker of LLM scale: GPT-2 medium to XL, or any causal language model (Zhu et al. 2024, sections 2.1 and 4.3).
+"""An attack with a large causal language model, such as GPT-2 XL (Zhu et al. 2024, sections 2.1 and 4.3).
 
     embedding -> linear projection -> [vector, <eos>] -> "i love to hike with my dog . <eos>"
 
-It is GEIA with an end token between the embedding and the text, and with weights that may be trained in part: a LoRA
-checkpoint holds the adapters and the projection, and the model itself is read from where it came from.
+It is GEIA with an end token between the embedding and the text, and optional adapters: a LoRA checkpoint holds the
+adapters and the projection, and the pretrained weights are loaded from their source again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LLM(GenerativeAttack):
 
     Args:
         adapter: Which weights are trained.
-        gradient_checkpointing: Compute activations a second time in the backward pass instead of keeping them.
+        gradient_checkpointing: Recompute activations in the backward pass instead of storing them.
         generative: See GenerativeAttack; without ``label_smoothing``.
     """
 
@@ -45,7 +45,7 @@ class LLM(GenerativeAttack):
         return super().positions + 1
 
     def prepare_data(self) -> None:
-        """Before anything is embedded: does the adapter go with the model?"""
+        """Check before anything is embedded that the adapter fits the model."""
         if not self.from_checkpoint:
             self.adapter.check(self.backbone)
         super().prepare_data()
@@ -75,7 +75,7 @@ class LLM(GenerativeAttack):
         return model
 
     def make_decoder(self, model: Any) -> ClosedPrefixDecoder:
-        """An end token stands between prefix and text."""
+        """Decode with an end token between prefix and text."""
         return ClosedPrefixDecoder(model, self.tokenizer.eos_token_id)
 
     def checkpoint_weights(self) -> dict[str, Tensor]:
@@ -86,7 +86,7 @@ class LLM(GenerativeAttack):
         return {name: tensor for name, tensor in self.state_dict().items() if name in trained}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Say which model an adapter belongs to."""
+        """Store a hash of the model that the adapter belongs to."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["base"] = self.base
 

@@ -1,10 +1,10 @@
-"""Multi-set prediction: the words of a text, one a step, in any order (Li et al. 2023, section 4.1, "MSP").
+"""Multi-set prediction: the words of a text, one per step, in any order (Li et al. 2023, section 4.1, "MSP").
 
     vector (d,) -> GRU, 10 steps -> "i", "love", "my", "dog", end -> "i love my dog"
 
-The loss is that of Welleck et al. (2018): a step may name any word of the text that was not named before, so its target
-is uniform over what remains, each word as often as it is left. A named word leaves what remains once, a wrong one takes
-nothing away, and where nothing remains the target is the end.
+The loss is that of Welleck et al. (2018): the target of a step is the uniform distribution over the remaining words of
+the text, with repetitions. Predicting a remaining word removes one copy of it, and predicting a wrong word removes
+nothing. When no word remains, the target is the end.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from models.vocabulary import Vocabulary
 
 
 class Multiset(WordSetAttack):
-    """A GRU that reads the projected vector at every step and names one entry of a vocabulary, or the end.
+    """A GRU that reads the projected vector at every step and predicts one entry of a vocabulary, or the end.
 
     Args:
         vocabulary: What is predicted.
         optimizer: Optimiser settings.
         prefix: How a vector becomes the GRU's input; one prefix vector.
-        steps: Words that can be named.
-        width: Of the GRU's state.
-        feedback: Give the GRU the word named at the step before, besides the vector.
-        sampled: In training, draw the word of a step from its distribution instead of taking the likeliest.
-        repeats: Whether an entry may be named again. Without repeats a step names the best of those not named yet, in
-            training too; the loss still counts a word as often as the text has it.
+        steps: Most words that can be predicted.
+        width: Size of the GRU's state.
+        feedback: Also feed the previously predicted word to the GRU.
+        sampled: In training, sample the word of a step instead of taking the most probable one.
+        repeats: Whether an entry may be predicted repeatedly. If not, a step predicts the best new entry, in training
+            too; the loss still counts repeated words of the text.
         dropout: Dropout on the GRU's state before the output layer.
     """
 
@@ -62,7 +62,7 @@ class Multiset(WordSetAttack):
 
     @property
     def end(self) -> int:
-        """The class that says that nothing remains."""
+        """The class of the end."""
         return self.vocabulary.size
 
     def build(self, dimension: int) -> None:
@@ -77,7 +77,7 @@ class Multiset(WordSetAttack):
             self.output.bias[-1] = 0.0
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The known words of each text, as often as they occur; an unknown one can never be named."""
+        """The known words of each text with repetitions; unknown words cannot be predicted."""
         return [[number for number in row if number < self.end] for row in self.tokens(texts)]
 
     def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,7 +85,7 @@ class Multiset(WordSetAttack):
         each step names, (B, steps)."""
         inputs, steps, state = self.prefix(vectors), self.steps, None
         named = torch.empty(len(vectors), 0, dtype=torch.long, device=vectors.device)
-        if self.before is None:  # no step waits for another one's word: one call for all of them
+        if self.before is None:  # without feedback, all steps run in one call
             states, _ = self.gru(inputs.expand(-1, steps, -1))
             logits: Tensor = self.output(self.drop(states)).float()
             for scores in logits.detach().unbind(1):
@@ -107,7 +107,7 @@ class Multiset(WordSetAttack):
                 1, torch.tensor([self.end], device=scores.device), scores[:, -1:]
             )
         if self.sampled and self.training:
-            # The largest of log-probabilities plus Gumbel noise is a draw from the distribution.
+            # Gumbel-max trick: the argmax of log-probabilities plus Gumbel noise is a sample.
             scores = scores - torch.empty_like(scores).exponential_().log_()
         return scores.argmax(1, keepdim=True)
 
@@ -118,7 +118,7 @@ class Multiset(WordSetAttack):
 
     @torch.no_grad()
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        """The likeliest entry of each step, up to the end; where that comes first, the likeliest word of that step."""
+        """The most probable entry of each step up to the end; if the end is first, the most probable word instead."""
         logits, named = self(targets.vectors)
         ends = (named == self.end).cumsum(1).logical_not().sum(1).clamp(min=1).tolist()
         named[:, 0] = logits[:, 0, :-1].argmax(1)
@@ -126,16 +126,16 @@ class Multiset(WordSetAttack):
 
 
 def multiset_loss(logits: Tensor, labels: Tensor, named: Tensor) -> Tensor:
-    """Cross-entropy against the uniform distribution over what remains to be named, mean over steps and texts.
+    """Cross-entropy against the uniform distribution over the remaining words, mean over steps and texts.
 
     Args:
         logits: (B, S, V + 1); the last class is the end.
-        labels: The entries of each text, (B, T), as often as they occur, padded with -100.
-        named: The entry named at each step, (B, S). It decides what remains for the steps after it.
+        labels: The entries of each text with repetitions, (B, T), padded with -100.
+        named: The predicted entry of each step, (B, S), which is removed for the following steps.
     """
     remaining = remaining_words(labels, named)
     left = remaining.sum(2, keepdim=True)
-    # One gather for the words and the end, and one normalisation: each is a pass over all logits, there and back.
+    # One gather and one normalisation: each is a pass over all logits, forward and backward.
     weights = torch.cat([remaining / left.clamp(min=1), left == 0], 2)
     classes = torch.nn.functional.pad(labels.clamp(min=0), (0, 1), value=logits.shape[2] - 1)
     found = logits.log_softmax(2).gather(2, classes[:, None].expand(-1, logits.shape[1], -1))
@@ -143,9 +143,9 @@ def multiset_loss(logits: Tensor, labels: Tensor, named: Tensor) -> Tensor:
 
 
 def remaining_words(labels: Tensor, named: Tensor) -> Tensor:
-    """Which of the labels (B, T) remain at the beginning of each step, given what the steps (B, S) name: (B, S, T).
+    """Which labels (B, T) remain before each step, given the predicted entries (B, S): (B, S, T).
 
-    A named entry crosses out one of its labels.
+    A predicted entry removes one of its labels.
     """
     remaining, steps = labels != IGNORED, []
     for entry in named.unbind(1):

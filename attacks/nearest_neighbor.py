@@ -1,4 +1,4 @@
-"""The baseline that every attack should beat: the training text whose vector lies closest to the target.
+"""The nearest-neighbour baseline: the training text whose vector is closest to the target.
 
     "i have two dogs and a cat ."  ->  "i have two cats and a dog ."
 
@@ -25,7 +25,7 @@ from examples import written_ids
 from models.predictions import Prediction, Targets
 from models.refining import Refiner
 
-BLOCK = 16_384  # training vectors compared at once: memory stays flat whatever their number
+BLOCK = 16_384  # training vectors compared at once: bounds memory
 
 
 class NearestNeighbor(Attack):
@@ -46,13 +46,13 @@ class NearestNeighbor(Attack):
         self._ids: list[tuple[int, ...] | None] = []
 
     def prepare_data(self) -> None:
-        """Before anything is embedded: is there anything to compare with?"""
+        """Check before anything is embedded that there are training texts."""
         if not self.from_checkpoint:
             self.data.check_training()
         super().prepare_data()
 
     def setup(self, stage: str) -> None:
-        """See Attack; an attacker who is told of a defense compares with defended training vectors."""
+        """See Attack; an adaptive attacker compares with defended training vectors."""
         self._known = lambda rows: self.data.vectors("train", rows)
         self._ids = [] if self.from_checkpoint else list(self.data.examples("train").column("tokens"))
         super().setup(stage)

@@ -1,4 +1,4 @@
-"""What attacks share that recover the words of a text and not their order.
+"""Base of attacks that recover the words of a text without their order.
 
 vector (d,) --> entries of a vocabulary --> "dog love my i", kind "set"
 """
@@ -44,7 +44,7 @@ class WordSetAttack(Attack):
         return self.vocabulary.ids(texts)
 
     def validation_weight(self, batch: dict[str, Tensor]) -> int:
-        """Texts: that is what the losses of sets are means of."""
+        """Number of texts: losses of sets are means over texts."""
         return len(batch["index"])
 
     def prediction(self, ids: Sequence[int]) -> Prediction:
@@ -52,7 +52,7 @@ class WordSetAttack(Attack):
         return Prediction((self.vocabulary.text(ids),), kind="set", tokens=tuple(ids))
 
     def configure_optimizers(self) -> Any:
-        """The optimiser with the house's schedule."""
+        """The optimiser with the learning-rate schedule of the training budget."""
         return scheduled(self.optimizer_settings, self)
 
 

@@ -1,1 +1,1 @@
-"""What attacks are built from: backbones, decoders, generation, optimizers; nothing here knows an attack."""
+"""Components of attacks: backbones, decoders, generation, optimizers; independent of any attack."""

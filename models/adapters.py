@@ -1,4 +1,4 @@
-"""Which weights of a pretrained language model are trained: all of them, or a few beside them (LoRA, QLoRA).
+"""Fine-tuning methods of a pretrained language model: full fine-tuning, LoRA, QLoRA.
 
 adapter = LoRA(rank=16, modules=["c_attn"])
 adapter.check(backbone)                                          # has the model such modules?
@@ -26,17 +26,17 @@ ALL_LINEAR: Literal["all-linear"] = "all-linear"
 
 
 class Adapter(Protocol):
-    """Makes a language model ready to be trained.
+    """Prepares a language model for training.
 
     Attributes:
-        frozen: Whether the model's own weights stay as they were published. Checkpoints then leave them out, and they
-            are read again from where they came.
+        frozen: Whether the pretrained weights are frozen. Checkpoints then omit them, and they are loaded from their
+            source.
     """
 
     frozen: bool
 
     def check(self, backbone: Backbone) -> None:
-        """Whether this goes with the backbone, found out from its configuration alone.
+        """Check that the adapter fits the backbone, by its configuration only.
 
         Raises:
             InputError: It does not.
@@ -44,7 +44,7 @@ class Adapter(Protocol):
         ...
 
     def model(self, backbone: Backbone, artifacts: Path, *, weights: bool, device: torch.device) -> Any:
-        """The backbone's model; what is not to be trained has ``requires_grad`` False.
+        """The backbone's model; frozen weights have ``requires_grad`` False.
 
         Args:
             backbone: Where the model comes from.
@@ -72,8 +72,8 @@ class FullFineTuning:
 class LoRA:
     """Low-rank matrices beside linear layers are trained, the layers themselves are not (Hu et al. 2021).
 
-    A layer W becomes W + alpha / rank * B A, with A (rank, in) drawn at random and B (out, rank) zero at first. A and B
-    are kept in float32 whatever the model's precision.
+    A layer W becomes W + alpha / rank * B A, with A (rank, in) initialised randomly and B (out, rank) with zeros. A and
+    B are float32 for any precision of the model.
 
     Args:
         rank: Rank of the matrices.

@@ -1,4 +1,4 @@
-"""Where a decoder's model and tokenizer come from: random weights with a tokenizer of its own, or a hub model.
+"""Sources of a decoder's model and tokenizer: random weights with a trained tokenizer, or a hub model.
 
 backbone.prepare(texts, artifacts, positions=65)     # writes artifacts/decoder: tokenizer and config.json
 model = backbone.model(artifacts, weights=True)
@@ -152,8 +152,8 @@ class RandomT5:
         from transformers import AutoModelForSeq2SeqLM
 
         model = AutoModelForSeq2SeqLM.from_config(_config(artifacts), dtype=torch.float32, attn_implementation="eager")
-        # transformers 5 gives T5 one embedding for input and output, and begins it at size 1: with vectors of norm
-        # sqrt(width) behind the decoder's last norm, the first loss would be that of random certainty (78 for 7).
+        # transformers 5 ties T5's input and output embeddings and initialises them with std 1: with vectors of norm
+        # sqrt(width) after the decoder's last norm, the initial loss would be about 78 instead of 7.
         torch.nn.init.normal_(model.get_input_embeddings().weight, std=self.width**-0.5)
         return model
 

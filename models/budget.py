@@ -1,4 +1,4 @@
-"""How long a training is: the steps or the time that it was given, and the share of them that is used.
+"""The training budget in steps or time, and the share of it that is used.
 
 planned_steps(trainer)       # 1800; None where only the time is limited
 training_progress(trainer)   # 0.25 after 450 of 1,800 steps
@@ -34,9 +34,9 @@ def timer(trainer: Trainer) -> Timer | None:
 def training_progress(trainer: Trainer) -> float:
     """Share of the training budget that is used, 0 to 1; 0 without a budget. All ranks call this together.
 
-    Steps count where they are planned, so that the learning rate does not depend on the speed of the machine; a time
-    limit beside them only cuts the training short. Without steps it is the time that counts. Ranks read their own
-    clocks, so the time is averaged over them: one learning rate for all.
+    With a planned number of steps, progress is counted in steps, so that the learning rate does not depend on the speed
+    of the machine; an additional time limit only stops the training early. Without planned steps, progress is the
+    elapsed time, averaged over ranks so that all have the same learning rate.
     """
     share = own_progress(trainer)
     if trainer.world_size > 1 and planned_steps(trainer) is None:  # on the device: nccl reduces nothing else

@@ -27,7 +27,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Makes the gradient together with the loss: the logits are read from memory once, and never kept in float32."""
+    """Computes gradient and loss together: the logits are read once, and never stored in float32."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:

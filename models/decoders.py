@@ -1,8 +1,8 @@
-"""Language models that read prefix vectors in place of a prompt: how they are trained and stepped.
+"""Language models that read prefix vectors instead of a prompt: training loss and decoding steps.
 
     decoder = CausalDecoder(model)
     decoder.loss(prefix, labels)                 # teacher forcing
-    logits, state = decoder.start(prefix)        # then decoding.BeamSearch goes on
+    logits, state = decoder.start(prefix)        # decoding.BeamSearch continues from there
 
 ``CausalDecoder`` puts the prefix before the text (GEIA), ``ClosedPrefixDecoder`` an end token between the two.
 ``EncoderDecoder`` gives the prefix to the encoder and writes the text with the decoder (GEIA on T5, Vec2Text's
@@ -24,8 +24,8 @@ class CausalDecoder(nn.Module):
     """A causal language model after prefix vectors.
 
     The prefix has the width of the model's *input embeddings*; OPT-350m projects that to another hidden width inside.
-    No attention mask is used: padding stands to the right, where causal attention never looks, and a mask would tell
-    the attacker the length of the target.
+    No attention mask is used: causal attention never attends to the padding on the right, and a mask would leak the
+    length of the target to the attacker.
     """
 
     def __init__(self, model: Any) -> None:
@@ -143,7 +143,7 @@ class EncoderDecoder(nn.Module):
 
 
 class EncoderDecoderState:
-    """What an encoder-decoder goes on from.
+    """Decoding state of an encoder-decoder.
 
     Attributes:
         encoded: The encoder's output, (n, k, width).
@@ -160,8 +160,8 @@ class EncoderDecoderState:
     def select(self, rows: Tensor) -> None:
         """Keep ``rows`` (m, b), in that order.
 
-        Beams mostly change places among those of one source, and what was encoded is the same for all of them: then
-        only the keys and values of the text so far move. Those of the source are ten times as many.
+        Beams of one source share its encoding. If every beam stays with its source, only the keys and values of the
+        decoded text are reordered; those of the source are ten times larger.
         """
         rows = rows.flatten()
         self.cache.self_attention_cache.reorder_cache(rows)

@@ -20,7 +20,7 @@ BLOCK = 64  # elements of the vocabulary whose largest is looked at first
 
 
 class Decoder(Protocol):
-    """A causal or encoder-decoder model as decoding sees it; models/decoders.py holds the implementations."""
+    """The interface of decoders; models/decoders.py holds the implementations."""
 
     def start(self, prefix: Tensor) -> tuple[Tensor, object]:
         """Prefix vectors (n, k, width) -> next-token logits (n, V) and the state to continue from."""
@@ -33,8 +33,8 @@ class Decoder(Protocol):
     def select(self, rows: Tensor, state: object) -> None:
         """Keep these ``rows`` (m, b) of the state, in that order, repeats allowed.
 
-        Before the first step there are n rows, then n * b, the beams of a target one after the other; what stands in
-        one line of ``rows`` belongs to one target.
+        Before the first step there are n rows, then n * b, with the beams of a target adjacent; each row of ``rows``
+        belongs to one target.
         """
         ...
 
@@ -44,9 +44,9 @@ class Decoding(Protocol):
 
     Attributes:
         max_new_tokens: Longest text that is decoded, its end token included.
-        candidates: Texts that the attack keeps a target.
-        rerank: Texts that it proposes and compares with the target by their vectors (see models/reranking.py), to keep
-            the closest; 0: none, the most probable are kept.
+        candidates: Texts to return per target.
+        rerank: Texts to decode per target and rerank by their vectors (see models/reranking.py); 0: return the most
+            probable ones.
     """
 
     max_new_tokens: int
@@ -54,7 +54,7 @@ class Decoding(Protocol):
     rerank: int
 
     def propose(self, count: int) -> None:
-        """Give at least ``count`` candidates a target from now on, for a refiner to choose among."""
+        """Return at least ``count`` candidates per target, for a refiner to choose from."""
         ...
 
     def __call__(self, decoder: Decoder, prefix: Tensor, *, eos: int, index: Tensor) -> list[list[list[int]]]:
@@ -65,15 +65,15 @@ class Decoding(Protocol):
 class BeamSearch:
     """Beam search with scores sum(log p) / length ** length_penalty; one beam is greedy decoding.
 
-    A target is done when ``beams`` texts have ended and no running beam can, at its present length, beat the worst of
-    them: the rule that transformers' ``generate`` follows with ``early_stopping=False``, so results can be compared.
+    A target is finished when ``beams`` texts have ended and no running beam can beat the worst of them at its current
+    length, as in transformers' ``generate`` with ``early_stopping=False``.
 
     Args:
-        beams: Beams b a target; with ``rerank``, at least that many are searched.
+        beams: Beams b per target; at least ``rerank``.
         max_new_tokens: Longest text in tokens, the end token included.
         length_penalty: Exponent on the length; 1 compares mean log probabilities.
-        candidates: How many texts to keep a target, at most ``beams``.
-        rerank: How many texts to propose for the comparison with the target; 0: there is none.
+        candidates: Texts to return per target, at most ``beams``.
+        rerank: Texts to decode per target for reranking; 0: no reranking.
     """
 
     def __init__(
@@ -153,16 +153,15 @@ class BeamSearch:
 class NucleusSampling:
     """Sampling from the smallest set of tokens whose probability reaches ``p`` (Holtzman et al. 2020).
 
-    The random numbers of a target are drawn from (seed, trial, its index, candidate): neither the batch nor the rank
-    matters.
+    Random numbers depend only on (seed, trial, index of the target, candidate), not on batch or rank.
 
     Args:
-        p: Probability mass that is kept.
+        p: Probability mass of the nucleus.
         temperature: Divides the logits.
         max_new_tokens: Longest text in tokens, the end token included.
-        candidates: How many texts to keep a target, in the order drawn.
-        seed: Seed of the draws.
-        rerank: How many texts to draw for the comparison with the target; 0: there is none.
+        candidates: Texts to return per target, in the order sampled.
+        seed: Seed of the samples.
+        rerank: Texts to sample per target for reranking; 0: no reranking.
 
     Attributes:
         trial: Number of the trial, 0 at first; each has random numbers of its own.
@@ -216,13 +215,13 @@ class NucleusSampling:
         return torch.rand((self.proposals, self.max_new_tokens), generator=generator)
 
     def _draw(self, logits: Tensor, uniforms: Tensor) -> Tensor:
-        """Inverse-CDF draws, (n, V) and (n,) -> (n,) token ids."""
+        """Inverse-CDF samples, (n, V) and (n,) -> (n,) token ids."""
         probabilities, order = torch.softmax(logits, -1).sort(dim=-1, descending=True)
         before = probabilities.cumsum(-1) - probabilities
         nucleus = probabilities.masked_fill(before >= self.p, 0.0)  # the token that crosses p is kept
         mass = nucleus.cumsum(-1)
         picked = torch.searchsorted(mass, (uniforms * mass[:, -1])[:, None], right=True)
-        # Rounding may carry a draw past the last kept token.
+        # Rounding may move a sample past the last token of the nucleus.
         picked = torch.minimum(picked, ((nucleus > 0).sum(-1) - 1)[:, None])
         return order.gather(1, picked)[:, 0]
 
@@ -230,8 +229,8 @@ class NucleusSampling:
 def _largest(log_p: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The ``count`` largest scores of each target's continuations, best first, and their places among b * V.
 
-    ``topk`` takes longer over all of them than the model's arithmetic over most of its layers. They lie in the
-    ``count`` blocks whose largest elements are the largest, so only those are searched.
+    ``topk`` over all continuations takes longer than most of the model's layers. The largest scores are in the
+    ``count`` blocks with the largest maxima, so only those are searched.
 
     Args:
         log_p: (n, b, V), of the next token.
@@ -257,9 +256,9 @@ def _largest(log_p: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor]
 
 
 def _packed(keep: Tensor) -> Tensor:
-    """Numbers of the elements that are true, such that as many as possible stay at their places.
+    """Indices of the true elements, in an order that leaves as many as possible at their positions.
 
-    Those behind fill the holes before them: a state that is held in place moves the least.
+    Later elements fill the gaps, so that an in-place state is moved as little as possible.
     """
     kept = keep.nonzero()[:, 0]
     packed = torch.arange(len(kept), device=keep.device)

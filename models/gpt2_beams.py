@@ -1,13 +1,13 @@
-"""Steps of GPT-2 for many beams that share their past, whose keys and values never change places.
+"""Beam search steps of GPT-2 without reordering keys and values: beams of a target share one cache through masks.
 
     slots of one target:   my | name dog | is was | ...      as the tokens were written, two beams here
     beam 0 looks at:        x    x         x
     beam 1 looks at:        x    x            x
 
-Beam search reorders its beams after every token, and with them, in transformers, all keys and values. Here a token
-stays where it was written, and each beam knows which of its target's slots are its own past: a mask. The beams of a
-target are the queries of one attention, so what they share stands there once. Layers are those of the model, called as
-they are: only attention, its memory and the activation are ours.
+Beam search reorders its beams after every token; transformers then reorders all keys and values. Here a token stays in
+its cache slot, and each beam has a mask of the slots that belong to its past. The beams of a target are the queries of
+one attention, so their shared past is stored once. The model's own layers are called; only attention, its cache and the
+activation are replaced.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-STEPS = 8  # for which there is room until the slots that no beam looks at any more are given back
+STEPS = 8  # cache slots are allocated for so many steps; unused slots are then freed
 TANH_GELU = ("gelu_new", "gelu_pytorch_tanh")  # two names of one function, x * sigmoid(2u)
 GELU_LINEAR = 2 * (2 / torch.pi) ** 0.5  # 2u = GELU_LINEAR * x + GELU_CUBIC * x ** 3
 GELU_CUBIC = GELU_LINEAR * 0.044715
@@ -37,7 +37,7 @@ def runs(model: Any) -> bool:
 
 
 class GPT2Beams:
-    """What a GPT-2 resumes from, for b beams each of n targets.
+    """Decoding state of a GPT-2 for n targets with b beams each.
 
     Attributes:
         logits: Of the first token, (n, V).
@@ -124,7 +124,7 @@ class GPT2Beams:
         return torch.mm(hidden, head.weight.t(), out=self._space[:size].view(len(hidden), -1))
 
     def _reserve(self, room: int) -> None:
-        """Make room for so many slots behind those that a beam looks at; the others are given back."""
+        """Allocate so many slots after those in use, and free the others."""
         n, b, _ = self.bias.shape
         dead = (self.bias != 0).all(1)
         live = int((~dead).sum(1).max())  # where a target has fewer, dead ones fill up

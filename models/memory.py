@@ -1,4 +1,4 @@
-"""What training keeps in memory beside activations: weights, gradients, the state of the optimiser.
+"""Memory of a training without activations: weights, gradients, optimiser state.
 
 parameters: 361,902,080, trained 7,078,912 (1.96 %); memory without activations: 1.53 GB (weights 1.45 GB, gradients
 28.3 MB, optimiser 56.6 MB)

@@ -1,4 +1,4 @@
-"""Which number type a device multiplies fast, measured once per process.
+"""The data type in which a device multiplies matrices fastest, measured once per process.
 
     measured("cpu")              # Rates(float32=428.0, bfloat16=1486.0), in GFLOP/s
     training_precision("auto")   # "bf16-mixed", or "32-true" where bfloat16 is not clearly faster
@@ -64,7 +64,7 @@ def training_precision(accelerator: str) -> Precision:
 
 
 def processor_name() -> str:
-    """What the processor calls itself, or its architecture where the system does not tell."""
+    """The name of the processor, or its architecture if the system does not give a name."""
     table = Path("/proc/cpuinfo")
     lines = table.read_text(encoding="utf-8", errors="replace").splitlines() if table.is_file() else []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -1,4 +1,4 @@
-"""What an attack is given, and what it returns.
+"""Inputs and outputs of attacks: targets and predictions.
 
 Targets(vectors, index)                                  # vectors (n, d), positions of their examples (n,)
 Prediction(candidates=("my name is ada", "i am ada"))    # of one target, best first
@@ -16,7 +16,7 @@ from errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What a baseline that reads no vector is given instead: a text's first word, and what was said before it."""
+    """The input of a baseline that reads no vectors: a text's first word, and its context."""
 
     first: str
     context: str | None = None
@@ -24,10 +24,10 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What the attacker holds: vectors (n, d) and the positions of their examples, (n,), which seed any sampling.
+    """The attacker's input: vectors (n, d) and the positions of their examples, (n,), which seed any sampling.
 
-    ``hints`` is None but for a baseline that asks for them (``Attack.hints``): they are parts of the texts themselves.
-    ``lengths`` are the tokens of each input, for an attack on a language model that knows them (``Attack.lengths``).
+    ``hints`` are parts of the texts, only for baselines that ask for them (``Attack.hints``), otherwise None.
+    ``lengths`` are input lengths in tokens, for attacks on a language model that know them (``Attack.lengths``).
     """
 
     vectors: Tensor
@@ -38,13 +38,13 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class SearchRecord:
-    """What a search for the input of one target came to.
+    """The result of a search for the input of one target.
 
     Attributes:
-        verified: Whether the best candidate gives all that was seen of the target.
-        iterations: Of the search, in all the lengths that it tried: up to the candidate that was verified, or all.
-        passes: Forward passes of a single input; a backward pass counts two. Of all restarts together.
-        loss: Of the best candidate's own tokens; None where none was computed.
+        verified: Whether the best candidate reproduces the observation of the target.
+        iterations: Iterations over all lengths, until a candidate was verified.
+        passes: Forward passes per input, over all restarts; a backward pass counts two.
+        loss: Loss of the best candidate's tokens; None if not computed.
     """
 
     verified: bool
@@ -59,12 +59,12 @@ class Prediction:
 
     Attributes:
         candidates: At least one text.
-        kind: ``sequence``, or ``set`` where the order of the words means nothing.
-        tokens: The ids that the attack predicted, as ``Attack.tokens`` numbers them, where its text would not be cut
-            into these again (a set of tokens, say); None where it would.
-        given: What a baseline without vectors was given instead of the vector; None for every attack.
-        search: What the search came to, of an attack that searches for the input of a language model.
-        partial: A limit of the embedder ended the search for it early: these are the best texts until then.
+        kind: ``sequence``, or ``set`` for unordered words.
+        tokens: The predicted token ids (see ``Attack.tokens``) if tokenizing the text does not give them back, as for
+            a set of tokens; otherwise None.
+        given: The hint that a baseline without vectors was given; None for every attack.
+        search: The result of a search for the input of a language model.
+        partial: Whether a query limit ended the search early; the candidates are the best texts until then.
 
     Raises:
         InputError: There is no text: no beam survives where weights are so large that scores overflow.

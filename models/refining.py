@@ -10,7 +10,7 @@ A refiner is a class here or anywhere else, and a file configs/attack/refine/<na
     shorter:
       _target_: refiners.shorter.Shorter
 
-Its queries count as the attack's. What it makes of a target must not depend on the other targets of the batch.
+Its queries count as the attack's. Its result for a target must not depend on the other targets of the batch.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Refiner:
     """Base of all refiners; a subclass gives ``refine``, and the other methods where it needs them.
 
     Attributes:
-        proposals: Candidates that it wants of the attack for each target; it is given those that the attack finds.
+        proposals: Number of candidates per target requested from the attack, which may find fewer.
     """
 
     proposals = 1
 
     def check(self, dimension: int, oracle: CachedEmbedder | None) -> None:
-        """Whether vectors of this dimension can be refined; before anything is embedded.
+        """Check, before anything is embedded, that vectors of this dimension can be refined.
 
         Raises:
             InputError: See comparable.
@@ -51,10 +51,10 @@ class Refiner:
         comparable(dimension, oracle)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Write what it needs into the folder ``artifacts``, which is empty.
+        """Write the refiner's files to the empty folder ``artifacts``.
 
-        Called once, by the first process, before training; of a run that was trained without it, by every process,
-        before it refines. ``texts`` are the training texts, none where these are not known, as in invert.py.
+        Called once by the first process before training; or, for a run trained without this refiner, by every process
+        before refining. ``texts`` are the training texts, empty if they are unknown, as in invert.py.
         """
 
     def prepared(self, artifacts: Path) -> bool:
@@ -72,7 +72,7 @@ class Refiner:
     def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
         """Better predictions, one a target.
 
-        Where the embedder reaches its limit (``QueryLimitError``), the best texts until then, ``partial``.
+        If the embedder reaches its limit (``QueryLimitError``), returns the best texts until then, marked ``partial``.
 
         Args:
             targets: Of n vectors (n, d); ``targets.index`` seeds any sampling.
@@ -104,7 +104,7 @@ class Refiners:
                 refiner.check(dimension, oracle)
 
     def prepare(self, texts: Texts, artifacts: Path) -> None:
-        """Write into ``artifacts``, those of the attack, what does not lie there yet."""
+        """Write missing files of the refiners to the attack's ``artifacts``."""
         for name, refiner in self.named.items():
             folder = artifacts / FOLDER / name
             if not refiner.prepared(folder):
@@ -112,7 +112,7 @@ class Refiners:
                 refiner.prepare(texts(), folder)
 
     def load(self, artifacts: Path, dimension: int, texts: Texts) -> None:
-        """Read what lies in ``artifacts``; what does not is prepared in a temporary folder: a run is not changed."""
+        """Load the refiners' files; missing ones are prepared in a temporary folder (a run is not changed)."""
         for name, refiner in self.named.items():
             folder = artifacts / FOLDER / name
             if not refiner.prepared(folder):
@@ -146,7 +146,7 @@ def named(key: str) -> Iterator[None]:
 
 
 def comparable(dimension: int, oracle: CachedEmbedder | None) -> None:
-    """Whether texts can be compared with targets of this dimension by their vectors.
+    """Check that texts can be compared with targets of this dimension by their vectors.
 
     Raises:
         InputError: There is no embedder, its vectors have another dimension, or they are no vectors of texts.

@@ -1,10 +1,10 @@
-"""Reranking: of several texts that an attack proposes for a target, the one whose vector lies closest to it.
+"""Reranking: sort the candidates of a target by the cosine of their vectors with it.
 
     attack/refine=[rerank]              # sixteen texts a target, embedded, and ordered by cosine
     attack.decoding.rerank=16           # the same, of an attack that decodes text
 
-An attacker who may ask the embedder can check guesses. What that costs is counted as the attack's queries, so that
-attacks can be compared at equal budgets: a corrector (Morris et al. 2023) spends its queries in another way.
+An attacker with access to the embedder can check candidates. The calls count as the attack's queries, so that attacks
+can be compared at equal query budgets, for example with a corrector (Morris et al. 2023).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from metrics.vectors import cosine_rows
 from models.predictions import Prediction, Targets
 from models.refining import Refiner, embedded
 
-# The last bits of a vector depend on the texts that it was embedded with: nearer than this, two texts are equally near,
-# and the one that the attack found more probable stands first, whatever the batch.
+# The last bits of a vector depend on its batch in the embedder. Cosines closer than this count as equal, and the text
+# that is more probable for the attack comes first.
 EQUAL = 1e-6
 
 

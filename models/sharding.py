@@ -1,4 +1,4 @@
-"""trainer=fsdp: weights, gradients and optimiser states in one part a process (ZeRO 3), for models beyond one GPU.
+"""trainer=fsdp: weights, gradients and optimiser states sharded over processes (ZeRO 3), for models beyond one GPU.
 
 Each transformer block is a unit: while one computes, only its weights are whole. The checkpoint is one file, as that of
 every other run, so evaluate.py and invert.py need no sharding.
@@ -42,7 +42,7 @@ class Sharded(FSDPStrategy):
 
 
 def is_block(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
-    """torch's question about each module: whether to look into it (``recurse``), and whether to make it a unit."""
+    """FSDP's auto-wrap policy: whether to recurse into a module (``recurse``), or whether to make it a unit."""
     return recurse or type(module).__name__.endswith(_BLOCKS)
 
 

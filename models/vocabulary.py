@@ -1,4 +1,4 @@
-"""What attacks without word order choose from: the words of the training text, or pieces of a byte-level BPE.
+"""Vocabularies of attacks without word order: the words of the training text, or tokens of a byte-level BPE.
 
 vocabulary.prepare(texts, artifacts)         # writes artifacts/words.json, or artifacts/pieces.json
 vocabulary.load(artifacts)
@@ -88,7 +88,7 @@ class Vocabulary(ABC):
 
 
 class Words(Vocabulary):
-    """The most common words of the training text, cut and lower-cased as the figures count them (metrics/tokens.py).
+    """The most common words of the training text, split and lower-cased as for metrics (metrics/tokens.py).
 
     Args:
         limit: Words kept, at most.
@@ -125,9 +125,9 @@ class Words(Vocabulary):
 
 
 class Pieces(Vocabulary):
-    """Pieces of a byte-level BPE that is trained on the training text: any text can be written with them.
+    """Tokens of a byte-level BPE trained on the training text, which can represent any text.
 
-    Pieces in no order are no text. Joined by spaces they are a reading aid; the ids are what counts.
+    Unordered tokens are not a text: joining them by spaces only makes them readable, and metrics use the ids.
 
     Args:
         limit: Entries, at most; its 256 bytes and two special ones included.

@@ -1,1 +1,1 @@
-"""Attacks on what a language model put out."""
+"""Attacks on the outputs of language models."""

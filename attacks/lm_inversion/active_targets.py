@@ -1,11 +1,11 @@
-"""The targets that are searched at once: a step for all, candidates checked, solved ones leave, waiting ones follow.
+"""The batch of active targets of a search: solved targets leave the batch and are replaced by waiting ones.
 
     active = ActiveTargets(task, length=3, waiting=[0, 1, 2])
     while active.fill():
         active.step()
     task.found[0].ids
 
-All their inputs have one length; a search over several is search.py's.
+All their inputs have one length; search.py searches several lengths.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from attacks.lm_inversion.method import Method, Rows, State
 from embedders.observation import Seen
 from embedders.white_box import WhiteBox
 
-_WORST = 3e38  # in the place of a loss that is no number: any candidate is better than none
+_WORST = 3e38  # replaces a NaN loss, so that any candidate is better than none
 
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """How long, how wide and how exact a search is.
+    """Budget, batch size and tolerances of a search.
 
     Attributes:
         iterations: For each target, and each length that is tried.
         active_targets: Targets searched at once; at most as many as a test batch has (datamodule.eval_batch_size).
-        restarts: Searches for a target side by side, each with random numbers of its own; the first that ends counts.
-        seed: Of all random numbers.
-        atol: Within which observed logits agree, absolute.
-        rtol: The same, relative to the target's.
-        snapshot_every: Iterations between two files from which a killed search is resumed.
+        restarts: Parallel searches per target with different random numbers; the first solution counts.
+        seed: Seed of all random numbers.
+        atol: Absolute tolerance of observed logits.
+        rtol: Relative tolerance of observed logits.
+        snapshot_every: Iterations between snapshots, from which an interrupted search is resumed.
     """
 
     iterations: PositiveInt = 1000
@@ -53,11 +53,11 @@ class Found:
     """The best candidate of a target so far.
 
     Attributes:
-        ids: Its tokens; None before the first.
-        loss: Its distance from the target.
-        verified: Whether it gives all that is seen.
-        iterations: Taken for the target, over all lengths.
-        passes: Forward passes, over all lengths and restarts.
+        ids: Its tokens; None before the first candidate.
+        loss: Its loss.
+        verified: Whether it reproduces the observation.
+        iterations: Iterations spent on the target, over all lengths.
+        passes: Forward passes spent on the target, over all lengths and restarts.
     """
 
     ids: list[int] | None = None
@@ -72,12 +72,12 @@ class Task:
     """A search for the inputs behind some observations.
 
     Attributes:
-        method: Takes the steps.
-        model: Whose inputs are searched, in fp32.
-        seen: What is seen of N targets.
-        index: Example of each.
-        settings: How long, how wide, how exact.
-        found: What was found for each so far.
+        method: The search method.
+        model: The attacked model, in fp32.
+        seen: Observations of N targets.
+        index: Example index of each target.
+        settings: Budget and tolerances.
+        found: The best candidate of each target so far.
     """
 
     method: Method
@@ -110,7 +110,7 @@ class ActiveTargets:
         self._rows: Rows | None = None
 
     def fits(self) -> bool:
-        """Whether book and state are those of this search: they are read from a file, which may be somebody else's."""
+        """Whether book and state fit this search; they come from a file, which may be untrusted."""
         sizes = {"targets": len(self.task.found), "vocabulary": self.task.model.inputs}
         if not book_fits(self.book, self._new([0]), **sizes):
             return False
@@ -118,7 +118,7 @@ class ActiveTargets:
         return state_fits(self.state, begun, vocabulary=self.task.model.inputs) if begun else True
 
     def fill(self) -> bool:
-        """Take waiting targets in the place of those that have left; whether there is anything left to do."""
+        """Fill free rows with waiting targets; False if no targets are left."""
         taken = len(self.book["target"]) if self.book else 0
         new = self.waiting[: self.task.settings.active_targets - taken]
         if new:
@@ -131,7 +131,7 @@ class ActiveTargets:
         return bool(self.book) and len(self.book["target"]) > 0
 
     def step(self) -> None:
-        """One iteration of all active targets; those that are solved or have had theirs leave."""
+        """One iteration of all active targets; solved targets, and those without iterations left, leave the batch."""
         method, settings, book = self.task.method, self.task.settings, self.book
         book["iteration"] += 1
         if self._rows is None:

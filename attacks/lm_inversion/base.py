@@ -76,7 +76,7 @@ class LanguageModelAttack(Attack):
         """See method.Method."""
 
     def distance(self, model: WhiteBox, seen: Seen, logits: Tensor) -> Tensor:
-        """Loss of candidates by their logits (B, m, V), (B,)."""
+        """Loss (B,) of candidates with logits (B, m, V)."""
         return self.objective(model.observation, seen, logits)
 
     # -- the attack -----------------------------------------------------------------------------------------------
@@ -99,15 +99,15 @@ class LanguageModelAttack(Attack):
         self.white_box(embedder)
 
     def prepare_data(self) -> None:
-        """Before anything is embedded: is enough seen of the model?"""
+        """Check before anything is embedded that the observation suffices."""
         self.check(self.model)
         super().prepare_data()
 
     def check(self, model: WhiteBox) -> None:
-        """Whether outputs of ``model`` can be attacked with these settings.
+        """Check that outputs of ``model`` can be attacked with these settings.
 
         Raises:
-            InputError: The loss needs logits and the text alone is seen; inputs are longer than the model's positions.
+            InputError: The loss needs logits but only the text is observed; inputs exceed the model's positions.
         """
         if self.objective.reads_logits and not model.observation.sees_logits:
             raise InputError(
@@ -121,7 +121,7 @@ class LanguageModelAttack(Attack):
             )
 
     def lengths(self, index: Sequence[int]) -> tuple[int, ...] | None:
-        """Tokens of the inputs of test examples, where the attack is told them."""
+        """Input lengths of test examples in tokens, if the attack is given them."""
         if self.length != "known":
             return None
         examples = self.data.examples("test")
@@ -138,7 +138,7 @@ class LanguageModelAttack(Attack):
         return written_ids(prediction.tokens)
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        """Search an input for each target; a killed search goes on from its last file.
+        """Search an input for each target; an interrupted search resumes from its snapshot.
 
         Raises:
             InputError: The embedder is no language model; NaN, infinity or another width than the observation's; the
@@ -165,7 +165,7 @@ class LanguageModelAttack(Attack):
             return [(self.length, everyone)]
         if targets.lengths is None:
             raise InputError(
-                "attack.length=known: nobody says how long these inputs are; give attack.length=<number>, or "
+                "attack.length=known: the lengths of these inputs are unknown; give attack.length=<number>, or "
                 "attack.length=search attack.max_length=<number> to try one length after another"
             )
         if max(targets.lengths, default=0) > model.max_tokens:
@@ -213,7 +213,7 @@ def checked(vectors: Tensor, model: WhiteBox) -> Tensor:
 
 
 def prediction_of(found: Found, model: WhiteBox) -> Prediction:
-    """What a search found, with the text that shows it."""
+    """The prediction of a search's result, with its text."""
     assert found.ids is not None
     record = SearchRecord(found.verified, found.iterations, found.passes, found.loss)
     return Prediction((model.decode(found.ids),), tokens=tuple(found.ids), search=record)

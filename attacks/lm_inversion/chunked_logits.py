@@ -2,8 +2,8 @@
 
     logits (V,) - their moving average -> 64 pieces of V / 64 -> an MLP a piece -> 64 vectors
 
-Most of what a language model says is the same whatever it read: which tokens are common. The moving average over the
-training batches (unigram adaptation) is taken away, so that what is left is what the input changed.
+Logits mostly reflect token frequencies, independent of the input. Subtracting their moving average over the training
+batches (unigram adaptation) leaves the effect of the input.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whether what a file says of an interrupted search is what this search would have written; it may be somebody else's.
+"""Validation of the snapshot of an interrupted search, which may be untrusted.
 
     {"stage": 0, "found": [{"ids": [3, 7], "loss": 0.1, ...}, ...], "waiting": [5, 6], "book": {...}, "state": {...}}
 
-The numbers are places of targets, tokens and shapes of tensors here, so each is held against this search's own.
+Its numbers are target positions, token ids and tensor shapes, so each is checked against this search.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     logits (V,) -> pieces (chunked_logits.py) -> T5 encoder, decoder -> 17862 14520 -> " Wheel adop"
 
-The inversion model that Skapars et al. 2025 (section 5.1, appendix D) take from Morris et al. 2023b. It needs the
-model as a black box only, and no search; what it writes is never run through the model, so it claims nothing.
+The inversion model that Skapars et al. 2025 (section 5.1, appendix D) take from Morris et al. 2023b. It needs only
+black-box access and no search. Its predictions are not verified with the model, so it claims no inputs.
 
 ``LogitsInverter`` writes the model's own token ids. A published T5 has other tokens: ``TextLogitsInverter`` writes
 text, which is cut into the model's tokens again. Random ids seldom survive that.
@@ -100,7 +100,7 @@ class LogitsInverter(GenerativeAttack):
         self.model(embedder)
 
     def prepare_data(self) -> None:
-        """Before anything is embedded: can the attack read what the embedder gives?"""
+        """Check before anything is embedded that the attack can read the embedder's output."""
         self.model(self.oracle)
         super().prepare_data()
 
@@ -112,8 +112,7 @@ class LogitsInverter(GenerativeAttack):
 
     @torch.no_grad()
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        """Decode each target; what goes beyond the input's length, where that is known, or beyond the model's positions
-        is cut off."""
+        """Decode each target, truncated to the input's length, if known, and to the model's positions."""
         model = self.model(oracle)
         decoded = self.decoding(
             self.decoder, self.prefix(targets.vectors), eos=self.tokenizer.eos_token_id, index=targets.index

@@ -1,6 +1,6 @@
-"""How far a candidate's output is from the target's; each is a number a target, so that no target's depends on others.
+"""Losses between the outputs of candidates and targets, one value per target.
 
-    LogitLoss()(observation, seen, logits)       # (B,), differentiable; 0 where all that is seen agrees
+    LogitLoss()(observation, seen, logits)       # (B,), differentiable; 0 if the observed parts agree
 
 soda_skapars2025, section 3.1.
 """
@@ -38,10 +38,9 @@ class Loss(Protocol):
 
 
 class LogitLoss:
-    """Huber loss between the logits that are seen and the candidate's at the same ids, summed (equation 12).
+    """Sum of Huber losses between the observed logits and the candidate's at the same ids (equation 12).
 
-    A sum for each target: under a mean over the batch, Adam's epsilon would make a target's path depend on how many
-    others there are.
+    Each target has its own sum: with a mean over the batch, Adam's epsilon would make updates depend on the batch size.
 
     Args:
         delta: Where the loss turns from a square to a line.
@@ -60,7 +59,7 @@ class LogitLoss:
 
 
 class TextLoss:
-    """How far each output token is from being the likeliest (equation 11), summed over the output.
+    """Sum over output tokens of the margin by which each is not the most probable token (equation 11).
 
     Args:
         log: Compare logarithms of probabilities, as the authors' code does; false: probabilities, as the paper.
@@ -81,7 +80,8 @@ class CosineLoss:
     """One minus the cosine of two vectors, of a sentence embedder's outputs.
 
     Args:
-        scale: Gradients of a cosine in the weights of 30,000 tokens are small beside Adam's epsilon.
+        scale: Factor of the loss; gradients of a cosine with respect to 30,000 token weights are otherwise small
+            relative to Adam's epsilon.
     """
 
     reads_logits = True

@@ -1,7 +1,7 @@
-"""What takes the steps of a search (SODA, GCG, ...), and the inputs that it is handed.
+"""The interface of search methods (SODA, GCG, ...).
 
-A *method* holds the state of all inputs in tensors whose first dimension is the inputs', and takes one step for all of
-them; it knows nothing of checks, restarts or files (active_targets.py, search.py).
+A *method* updates a batch of inputs; its state is a dict of tensors whose first dimension is the batch. Checks,
+restarts and snapshots are handled in active_targets.py and search.py.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Rows:
 
 
 class Method(Protocol):
-    """What a search does in an iteration."""
+    """The update of a search iteration."""
 
     def passes(self, state: State) -> int | Tensor:
         """Forward passes that the last step took, for every input alike or (B,); a backward pass counts two."""
@@ -78,9 +78,9 @@ class Method(Protocol):
         ...
 
     def step(self, state: State, rows: Rows) -> Tensor:
-        """Take a step, in place or by new tensors in ``state``; gives each input's candidate, ids (B, n)."""
+        """Take a step, in place or by replacing tensors of ``state``; returns the candidates, ids (B, n)."""
         ...
 
     def distance(self, model: WhiteBox, seen: Seen, logits: Tensor) -> Tensor:
-        """Loss of candidates by their logits (B, m, V), (B,): which is the best where none is exact."""
+        """Loss (B,) of candidates with logits (B, m, V), which ranks candidates that are not exact."""
         ...

@@ -1,11 +1,11 @@
-"""The search for many inputs at once, over one length after another; a killed one goes on from its last file.
+"""Search for the inputs of many targets, one length after another; an interrupted search resumes from its snapshot.
 
     search = Search(method, model, rows, index, SearchSettings(iterations=1000), unfinished)
     search.run([(1, [0, 3]), (2, [1, 2])])      # inputs of one token for targets 0 and 3, of two for 1 and 2
 
-Every random number comes from (seed, example, length, restart, purpose), and a loss is a number a target, so what is
-found for a target depends neither on its neighbours nor on when it became active: all restarts of a target begin
-together and stop together.
+Random numbers are derived from (seed, example, length, restart, purpose), and every target has its own loss. So the
+result for a target depends neither on the other targets nor on when it became active. All restarts of a target start
+and stop together.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from attacks.lm_inversion.method import Method, State
 from embedders.white_box import WhiteBox
 from run_directory.search_state import SearchState
 
-SNAPSHOT_SECONDS = 60.0  # after which a file is written whatever the number of iterations: they may be slow
+SNAPSHOT_SECONDS = 60.0  # a snapshot is written after this time even within snapshot_every iterations
 
 
 class Search:

@@ -2,9 +2,9 @@
 
     state Z (B, n, V), one row a target's input; the input read is softmax(Z / temperature) @ embedding matrix
     step  Adam without bias correction, then Z shrinks (decay); argmax Z is the candidate
-    every reset_moments steps Adam forgets, every reset_state steps Z is drawn anew
+    every reset_moments steps Adam's moments are reset, every reset_state steps Z is resampled
 
-Without decay the search fails almost always: weights that once rose are never lowered again.
+Without decay the search almost always fails, because large weights never shrink.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class SODA(LanguageModelAttack):
         lr: Learning rate.
         betas: Of Adam's moments.
         temperature: Of the softmax.
-        decay: What Z is multiplied with after each step; 1: nothing.
-        reset_moments: Steps after which Adam's moments are zero again, t1; null: never.
-        reset_state: Steps after which Z is drawn anew too, t2; null: never.
+        decay: Factor on Z after each step; 1: no decay.
+        reset_moments: Steps after which Adam's moments are reset to zero, t1; null: never.
+        reset_state: Steps after which Z is resampled too, t2; null: never.
         bias_correction: Adam's, which the paper leaves out.
         reparametrize: Search weights of tokens (true), or input vectors, which begin at random and are read as the
             nearest token (false; the paper's embedding search).
         fluency: Weight of the input's negative log-likelihood (equation 13); the paper uses 0.009 on natural text.
-        draw_std: Standard deviation of what is drawn; null: the paper's, 0.1 for weights and 1 for input vectors. A
-            model's own vectors may be far shorter than those (GPT-2's are about 0.14 a number).
+        draw_std: Standard deviation of sampled states; null: the paper's, 0.1 for weights and 1 for input vectors. A
+            model's embeddings may be far smaller (about 0.14 per coordinate for GPT-2).
         search: See LanguageModelAttack.
     """
 
@@ -71,7 +71,7 @@ class SODA(LanguageModelAttack):
         return 3
 
     def begin(self, rows: Rows) -> State:
-        """Z = 0 for the first restart, drawn for the others; input vectors are always drawn."""
+        """Z = 0 for the first restart, sampled for the others; input vectors are always sampled."""
         vectors = rows.model.input_vectors
         shape = (len(rows), rows.length, len(vectors) if self.reparametrize else vectors.shape[1])
         z = torch.zeros(shape, device=rows.model.device)

@@ -1,10 +1,10 @@
-"""SODA against a sentence embedder whose weights are known: a vector in, the word pieces behind it out.
+"""SODA against a sentence embedder with known weights: recovers the wordpieces of a vector.
 
-    attack=soda_embedder embedder=minilm                                # from nothing
-    attack=soda_embedder embedder=minilm attack.start_run=<geia run>    # from what another attack reads
+    attack=soda_embedder embedder=minilm                                # from scratch
+    attack=soda_embedder embedder=minilm attack.start_run=<geia run>    # from the predictions of another attack
 
-The same relaxation and steps as against a language model; the vector is the only "token" that is seen. No paper has it:
-what it reaches is in docs/lm_inversion.md.
+Uses the same relaxation and steps as against a language model; the vector is the logits of the only observed "token".
+This attack is not from a paper; docs/lm_inversion.md has measurements.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ class SodaEmbedder(SODA):
 
     Args:
         loss: See SODA.
-        start_run: A finished run on vectors of the same embedder; the search begins at what its attack reads. None
-            begins from nothing.
-        start_weight: Of the tokens that the start says, before the first step, among all tokens.
-        exact_steps: The last so many iterations are exact steps (see coordinates.py), from the best candidate of the
-            others; 0: none, ``iterations``: all, from the start itself.
+        start_run: A finished run on the same embedder, whose predictions initialise the search; None: from scratch.
+        start_weight: Initial weight of the start's tokens among all tokens.
+        exact_steps: Number of final iterations that are exact steps (see coordinates.py), from the best candidate so
+            far; 0: none, ``iterations``: all, from the start itself.
         candidates: Tokens that an exact step tries at its place.
         soda: See SODA; without ``fluency`` and ``draw_std``.
     """
@@ -75,7 +74,7 @@ class SodaEmbedder(SODA):
         return relaxed_encoder(oracle)
 
     def prepare_data(self) -> None:
-        """Before anything is embedded: does the start go with the embedder?"""
+        """Check before anything is embedded that the start run fits the embedder."""
         super().prepare_data()
         if self.start_run is not None and not self.from_checkpoint:
             assert self.oracle is not None
@@ -112,7 +111,7 @@ class SodaEmbedder(SODA):
                 self._starts[place] = model.ids(prediction.candidates[0])
                 said[place] = prediction.candidates[0]
         found = super().propose(targets, oracle)
-        # Pieces do not say how a text was spaced and capitalised: where they are the start's, its text stands.
+        # Wordpieces lose spacing and capitalisation: if the ids are those of the start, keep its text.
         return [
             replace(prediction, candidates=(said[place],))
             if place in said and list(prediction.tokens or ()) == self._starts[place]

@@ -1,10 +1,10 @@
-"""Which inputs a step of GCG tries: the present one with a token swapped (Skapars et al. 2025, appendix C).
+"""Candidates of a GCG step: the current input with one token swapped (Skapars et al. 2025, appendix C).
 
     gradient of the loss in the one-hot input -> the k tokens of each place along which the loss falls fastest
-    -> draw a place and one of its k tokens, both evenly, as often as there are candidates
+    -> sample a position and one of its k tokens uniformly, for each candidate
 
-A pair may be drawn more than once, and may name the token that stands there already: running an input twice tells
-nothing new, so ``distinct`` keeps one of each. The distribution is that of the package nanogcg (test_swaps.py).
+The samples may repeat a pair or the current token; ``distinct`` removes duplicates, which need not be evaluated twice.
+The distribution is that of the package nanogcg (test_swaps.py).
 """
 
 from __future__ import annotations

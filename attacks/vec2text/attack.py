@@ -60,7 +60,7 @@ class Vec2Text(IterativeAttack):
         self._held: dict[str, Attack] = {}
 
     def prepare_data(self) -> None:
-        """Before anything is embedded: do the runs, or the released weights, go with the embedder?"""
+        """Check before anything is embedded that the runs, or the released weights, fit the embedder."""
         if not self.from_checkpoint:
             self._check()
         self._load_published()
@@ -98,7 +98,7 @@ class Vec2Text(IterativeAttack):
         self._held = {name: attack_of(self.artifacts / name, dimension) for name in self.runs}
 
     def all_weights(self) -> dict[str, Tensor]:
-        """The weights of what it is made of, too."""
+        """Include the weights of inverter and corrector."""
         parts = [(name, attack.all_weights()) for name, attack in self._held.items()]
         parts += [("pretrained", published.state_dict()) for published in self._published]
         held = {f"{part}.{name}": tensor for part, weights in parts for name, tensor in weights.items()}

@@ -2,8 +2,8 @@
 
 (target, vector of the hypothesis, their difference, "my name is bob") -> "my name is ada"
 
-It is trained on what a trained inverter says of the training texts, and inverts by correcting the inverter's first
-guess round after round. Its run keeps a copy of the inverter, so it is a whole attack.
+It is trained on a trained inverter's hypotheses of the training texts, and inverts by iteratively correcting the
+inverter's prediction. Its run contains a copy of the inverter, so it is a complete attack.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Corrector(IterativeAttack):
     # -- before training ------------------------------------------------------------------------------------------
 
     def prepare_data(self) -> None:
-        """Before anything is embedded: does all go together, embedder, inverter, and the defense with correction?"""
+        """Check before anything is embedded that embedder, inverter and defense fit together."""
         if not self.from_checkpoint:
             self._check()
             self._answers()
@@ -167,7 +167,7 @@ class Corrector(IterativeAttack):
     # -- hypotheses -----------------------------------------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
-        """Before a fit, write what is missing of the hypotheses, and embed them."""
+        """Before a fit, write missing hypotheses and embed them."""
         super().setup(stage)
         if stage == "fit":
             self.configure_model()
@@ -177,12 +177,12 @@ class Corrector(IterativeAttack):
                 self._write_first(split)
 
     def _write_first(self, split: Split) -> None:
-        """The sets that do not hang on this corrector: of validation texts only the published one."""
+        """The sets that the inverter writes; for validation texts only the published one."""
         assert self.artifacts is not None
         examples = self.data.examples(split)
         if not examples:
             return
-        # The vectors stand for whatever decides them: embedder, defense, its strength.
+        # The hash of a sample of vectors identifies embedder and defense.
         sample = self.data.vectors(split, range(0, len(examples), -(-len(examples) // BLOCK)), epoch=0)
         who = identity(self.artifacts / INVERTER), texts_key(examples.texts), weights_key({"vectors": sample})
         recipes = self.plan.recipes(self._matched_noise) if split == "train" else [Recipe()]
@@ -202,7 +202,7 @@ class Corrector(IterativeAttack):
         return answers
 
     def _matched_noise(self) -> float:
-        """Every rank finds it, and the same: what one has embedded, the others read."""
+        """Every rank finds the same noise; vectors that one rank has embedded are read by the others."""
         if not self.data.examples("valid"):
             rank_zero_warn("attack.hypotheses.noise=matched: there is no validation text to match: no noise")
             return 0.0
@@ -260,7 +260,7 @@ class Corrector(IterativeAttack):
         write_json(path, {**known, f"{split}, {name}": entry})
 
     def on_train_epoch_start(self) -> None:
-        """Where it is time, rewrite the first set: these hypotheses are what later rounds start from."""
+        """When due, correct the first set of hypotheses, to train on the inputs of later rounds."""
         due = int(training_progress(self.trainer) * (self.plan.later_rounds + 1))
         if len(self._later) >= min(due, self.plan.later_rounds):
             return
@@ -288,7 +288,7 @@ class Corrector(IterativeAttack):
         return texts
 
     def on_train_start(self) -> None:
-        """Go on with the sets of the checkpoint."""
+        """Restore the hypothesis sets of the checkpoint."""
         super().on_train_start()
         for number, name in enumerate(self._later):
             folder = self.plan.directory / name
@@ -312,7 +312,7 @@ class Corrector(IterativeAttack):
     # -- training and inversion -----------------------------------------------------------------------------------
 
     def batch_loss(self, batch: dict[str, Tensor]) -> Tensor:
-        """The loss of one step, from a hypothesis that each example draws; smoothed in training only."""
+        """The loss of one step with a sampled hypothesis per example; label smoothing in training only."""
         ids, vectors = self._mixtures["train" if self.training else "valid"].draw(batch["index"])
         pad = self.network.model.config.pad_token_id
         return self.network.loss(

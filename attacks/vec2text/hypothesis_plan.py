@@ -1,9 +1,8 @@
-"""Which hypotheses a corrector learns from, and how an inverter writes them.
+"""The hypotheses that a corrector is trained on, and how an inverter generates them.
 
-The published corrector sees one hypothesis a training text, what the inverter says greedily. An inverter that was
-trained on these very texts says too much of them: its hypotheses of training texts are better than those of unseen
-ones. Noise on the vector that it reads, and sampling, bring them back to what will be met; texts that the corrector
-wrote itself show it what later rounds look like.
+The published corrector sees one greedy hypothesis per training text. But an inverter trained on the same texts
+generates better hypotheses for them than for unseen texts. Noise on the inverter's input vector, and sampling, remove
+this mismatch; texts that the corrector has rewritten itself prepare it for later rounds.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ NOISE_STEP = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one hypothesis a text is written.
+    """Settings of one set of hypotheses.
 
     Attributes:
         noise: Norm of Gaussian noise on the vector, as a share of the vector's norm.
@@ -67,15 +66,15 @@ class Recipe:
 
 
 class HypothesisPlan:
-    """The sets of hypotheses; each training example draws one of its own in every epoch.
+    """The sets of hypotheses; each training example samples one of its hypotheses in every epoch.
 
     Args:
-        directory: Where they are kept, so that no corrector makes them again that another has made.
+        directory: Cache of hypotheses, shared by correctors.
         noise: A greedy set for each entry: noise on the vector that the inverter reads, as a share of its norm.
             ``matched`` is the noise with which hypotheses of training texts are as close to their targets as those of
             validation texts are without any.
-        sampled: Sets drawn from the inverter.
-        temperature: Of these.
+        sampled: Number of sets sampled from the inverter.
+        temperature: Sampling temperature.
         later_rounds: Sets that the corrector itself writes while it is trained, at equal distances of time: the
             rewriting of the first set.
         seed: Of noise and sampling.
@@ -101,7 +100,7 @@ class HypothesisPlan:
         return recipes + [Recipe(temperature=self.temperature, seed=self.seed + n) for n in range(self.sampled)]
 
     def folder(self, *parts: object) -> Path:
-        """The folder of one set: a hash of all that decides what stands in it."""
+        """The folder of one set: a hash of everything that determines its content."""
         return self.directory / blake2b(repr(parts).encode(), digest_size=12).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""What attacks that correct a first guess round by round have in common: where they start, and how they invert.
+"""Base of attacks that iteratively correct an initial hypothesis.
 
 attack.correct(targets, oracle, steps=20, beams=4)[0][5]       # Round(text="...", cosine=0.97, queries=31, ...)
 """
@@ -28,7 +28,7 @@ class IterativeAttack(Attack):
 
     Args:
         search: How corrections are searched.
-        initial: The first hypothesis: what the inverter says, random tokens, or one text for all (table 5).
+        initial: The first hypothesis: the inverter's prediction, random tokens, or a constant text (table 5).
         constant: That text.
         refine: See Attack; after the correction.
     """
@@ -80,7 +80,7 @@ class IterativeAttack(Attack):
             oracle: Embeds hypotheses; the distinct texts that it is asked for are the attack's queries.
             start: The initial hypotheses; None: the configuration's.
             steps: Correction steps; None: the configuration's.
-            beams: Width of the sequence beam; None: the configuration's.
+            beams: Size of the sequence beam; None: the configuration's.
 
         Raises:
             InputError: See comparable.

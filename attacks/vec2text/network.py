@@ -28,7 +28,7 @@ from models.tokenizing import token_ids
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What released correctors differ in.
+    """Architecture options in which released correctors differ.
 
     Attributes:
         vectors: Vectors that each transform makes.
@@ -52,7 +52,7 @@ class CorrectorNetwork(nn.Module):
 
     Args:
         model: A transformers encoder-decoder with a language-modelling head.
-        dimension: Width d of the vectors.
+        dimension: Dimension d of the vectors.
         layout: See :class:`Layout`.
     """
 

@@ -48,7 +48,7 @@ class Published(nn.Module):
 
     Attributes:
         name: As the user gave it.
-        dimension: Width d of the vectors that they were trained on.
+        dimension: Dimension d of the vectors that they were trained on.
         embedder: What the checkpoint calls the embedder of these vectors.
         tokenizer: Of both language models.
         max_new_tokens: Longest text, its end token included: the length of the training texts.

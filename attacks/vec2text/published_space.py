@@ -1,4 +1,4 @@
-"""Does the user's embedder give the vectors that a released checkpoint was trained on?
+"""Check that the user's embedder gives the vectors that a released checkpoint was trained on.
 
     check_space(load_published("jxm/gtr__nq__32__correct"), oracle)
 
@@ -6,7 +6,7 @@ Vectors of "the same" model are of another space where pooling, prefix or normal
 sentence-transformers pipeline have a cosine of .018 with those of its bare encoder, which the released inverters read.
 Three things can be checked without trust in names, from the most certain to the least:
 
-1. the width of the vectors;
+1. the dimension of the vectors;
 2. where the checkpoint holds its embedder and that is a T5 encoder under a masked mean (GTR: the paper's), it embeds a
    few known sentences, and so does the user's;
 3. elsewhere (an API, another architecture), the inverter reads the user's vectors of those sentences, and its texts are

@@ -320,7 +320,7 @@ def test_what_is_wrong_is_said(oracle: CachedEmbedder, language_model: Path, tmp
         inverted(attack(oracle, length="known"), lengths=(POSITIONS + 1,))
     with pytest.raises(InputError, match=r"attack\.length=17"):
         inverted(attack(oracle, length=POSITIONS + 1))
-    with pytest.raises(InputError, match="nobody says how long"):
+    with pytest.raises(InputError, match="the lengths of these inputs are unknown"):
         inverted(attack(oracle, length="known"))
     with pytest.raises(InputError, match="MiniLM is no language model"):
         inverted(attack(oracle), by=CachedEmbedder(MiniLM(), tmp_path))
