@@ -1,1 +1,1 @@
-"""Where texts come from: files, sets of the hub, the built-in corpus, token ids."""
+"""Sources of texts: files, data sets of the hub, the built-in corpus, token ids."""

@@ -1,4 +1,4 @@
-"""What a source of texts is, and how a row of a file or a table becomes an example.
+"""The interface of text sources, and the conversion of a row of a file or table to an example.
 
 A row of a data set, and the example that ``Fields(text="utterance", spans="entities")`` makes of it:
 
@@ -29,33 +29,33 @@ SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 @runtime_checkable
 class Source(Protocol):
-    """Gives the texts of a data set, uncut; a split that it does not have is left out."""
+    """Gives the texts of a data set, not truncated; missing splits are left out."""
 
     def load(self) -> Mapping[Split, Sequence[Example]]: ...
 
 
 @runtime_checkable
 class Downloaded(Protocol):
-    """A source that is fetched from elsewhere."""
+    """A source that is downloaded."""
 
     def download(self) -> str | None:
-        """Fetch what is not on this machine yet; gives the commit that it was, where that is known."""
+        """Download missing files; returns their commit, if known."""
         ...
 
 
 @dataclass(frozen=True)
 class Fields:
-    """Which fields of a row hold what.
+    """The fields of a row.
 
     Attributes:
         text: The text.
         spans: Entities of the text: a list (or its JSON) of ``{"start", "end", "label"}``, ``[start, end, label]`` or
-            ``[label, text, start, end]``; where an entity's own text is given too, it must stand at that place.
+            ``[label, text, start, end]``; if the entity's text is given, it must match the span.
         language: ISO 639-1 code.
         attributes: Labels of the text; fields of the row, or of a field ``attributes`` that holds an object.
-        group: What the text is about; a row without it belongs to no group.
-        context: What was said before the text: a text, or a list of them, the latest last; a row may lack it.
-        original: What the text was made from; spans are places in it.
+        group: The text's subject, such as a person; optional in a row.
+        context: Preceding text, or a list of preceding texts, the latest last; optional in a row.
+        original: The text that this one was made from; spans refer to it.
     """
 
     text: str = "text"
@@ -67,10 +67,10 @@ class Fields:
     original: str | None = None
 
     def example(self, row: Mapping[str, Any], where: str) -> Example | None:
-        """The example of a row, with index 0; None where the text, or what it was made from, is blank.
+        """The example of a row, with index 0; None if the text or its original is blank.
 
         Raises:
-            InputError: A field is missing, the text is no text, or a span does not lie in it; names ``where``.
+            InputError: A field is missing, the text is not a string, or a span lies outside it; names ``where``.
         """
         text = _text(row, self.text, "text_field", where)
         original = None if self.original is None else _text(row, self.original, "original_field", where)
@@ -172,18 +172,18 @@ _TABLE = _WithoutPunctuation()
 
 
 def folded(text: str) -> str:
-    """The text lower-cased, without punctuation and with single spaces: two texts with one such form are repeats.
+    """The text lower-cased, without punctuation and with single spaces; texts with equal folded forms are repeats.
 
-    A text of nothing but punctuation stands for itself.
+    A text of punctuation only is returned unchanged.
     """
     return " ".join(text.lower().translate(_TABLE).split()) or text
 
 
 def cut_apart(examples: Sequence[Example], counts: Sequence[int], seed: int) -> list[ArrowExamples]:
-    """Take about so many examples out, once for each of ``counts``: [the rest, the first part, ...], all in order.
+    """Split off parts of about ``counts`` examples: [the rest, the first part, ...], all in order.
 
-    Chosen by a hash of the reference's folded form, so neither the order of a file nor its other texts decide, and
-    repeats of a text stay together.
+    Examples are chosen by a hash of the reference's folded form, so the choice is independent of the file's order and
+    other texts, and repeats stay together.
     """
     found = to_arrow(examples)
     salt = seed.to_bytes(8, "little")
@@ -208,10 +208,7 @@ Cut = Callable[[Sequence[Example], Sequence[int], int], list[ArrowExamples]]
 def completed(
     found: Mapping[Split, Sequence[Example]], counts: Mapping[Split, int], seed: int, cut_off: Cut = cut_apart
 ) -> dict[Split, ArrowExamples]:
-    """All splits, numbered; those of ``counts`` that were not found are cut off the training texts by ``cut_off``.
-
-    Without training texts nothing is cut.
-    """
+    """All splits, with examples numbered; missing splits of ``counts`` are split off the training texts, if any."""
     everything = {split: to_arrow(examples) for split, examples in found.items()}
     absent: list[Split] = [split for split in counts if split not in found] if everything.get("train") else []
     if absent:

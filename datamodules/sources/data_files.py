@@ -1,4 +1,4 @@
-"""The files that texts are read from, and whether they are still what they were: size and SHA-256 of each.
+"""Size and SHA-256 of the files that texts are read from, to detect changes.
 
 {"path": "/home/ada/chat.jsonl", "bytes": 81320, "sha256": "9f86d081884c7d65..."}
 """
@@ -36,7 +36,7 @@ class DataFile:
 
 
 def files_of(source: object) -> list[Path]:
-    """The files that a source reads; none where it does not say."""
+    """The files that a source reads; empty if it does not list them."""
     return list(dict.fromkeys(source.data_files())) if isinstance(source, ReadsFiles) else []
 
 
@@ -46,15 +46,15 @@ def described(files: Iterable[Path]) -> list[DataFile]:
 
 
 def check_unchanged(files: Iterable[Path], trained_on: Sequence[DataFile], names: str) -> None:
-    """Whether each file has the content of one that a run was trained on, whatever it is called now.
+    """Check that each file has the content of one that a run was trained on, under any name.
 
     Args:
-        files: That are about to be read.
-        trained_on: As the run has noted them.
-        names: What to give on the command line where the other content is wanted, or the file has moved.
+        files: The files to read.
+        trained_on: The files recorded by the run.
+        names: Advice for the message: the option to give if the changed content is intended, or the file has moved.
 
     Raises:
-        InputError: A file has changed, is none of these, or is missing; names it, and what to do.
+        InputError: A file has changed, is unknown or missing; names the file and the advice.
     """
     before: Mapping[str, DataFile] = {found.path: found for found in trained_on}
     known = {found.sha256 for found in trained_on}

@@ -183,7 +183,7 @@ def batches(file: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
 
 
 def checked(file: Path, columns: Sequence[str] | None = None) -> tuple[list[str], int]:
-    """What ``declared`` gives, read in a process of its own: Arrow aborts on some damaged metadata.
+    """The result of ``declared``, in a separate process, since Arrow aborts on some damaged metadata.
 
     Raises:
         InputError: As ``declared``, or the process ended.
@@ -195,7 +195,7 @@ def checked(file: Path, columns: Sequence[str] | None = None) -> tuple[list[str]
 
 
 def declared(name: str, columns: Sequence[str] | None) -> tuple[tuple[list[str], int], Answer]:
-    """What a parquet file says of itself: its columns of text, and the bytes of its widest column of fixed width.
+    """Metadata of a parquet file: its text columns, and the bytes of its widest fixed-width column.
 
     Raises:
         InputError: It is damaged, or declares more than data unfolds to.

@@ -36,27 +36,27 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 class TextFiles:
     """Texts from files.
 
-    Either ``path`` holds all texts, told apart by ``split_field`` where it is given, or ``train``, ``valid`` and
-    ``test`` are files of their own. A validation or test split that is given neither way is cut from the training
-    texts, by a hash of the text. With ``test`` alone there is nothing but test texts, which is enough to evaluate.
+    Either ``path`` holds all texts, with an optional ``split_field``, or ``train``, ``valid`` and ``test`` are separate
+    files. A missing validation or test split is split off the training texts by a hash of the text. ``test`` alone is
+    enough to evaluate.
 
     Args:
         path: One file or several, for all splits.
         train: One file or several of training texts.
-        valid: The same of validation texts.
-        test: The same of test texts.
+        valid: One file or several of validation texts.
+        test: One file or several of test texts.
         text_field: Field or column of the text; .txt files have none.
-        split_field: Field that says which split a row belongs to; rows of no split that is asked for are skipped.
-        split_values: The value of ``split_field`` that makes a split; null means the usual names (train; valid,
+        split_field: Field with the split of a row; rows of other splits are skipped.
+        split_values: The value of ``split_field`` for each split; null means the usual names (train; valid,
             validation, dev; test).
         spans_field: Field of entity spans (see Fields).
         language_field: Field of the language.
         attributes: Fields that are labels of the text; the attribute attack predicts them.
-        group_field: Field of what a text is about, such as a person: no group will stand in two splits. Texts without
-            one stay in training.
-        context_field: Field of what was said before a text: a text, or a list of them.
-        original_field: Field of what a text was made from, where it was lengthened or otherwise rewritten: metrics
-            compare with that, and spans are places in it.
+        group_field: Field of a text's subject, such as a person: no group is in two splits. Texts without a group stay
+            in training.
+        context_field: Field of the preceding text, or a list of preceding texts.
+        original_field: Field of the original of a lengthened or rewritten text: metrics compare with the original, and
+            spans refer to it.
         valid_fraction: Share of the training texts to cut off for validation.
         test_fraction: Share of the training texts to cut off for testing.
         split_seed: Chooses which.
@@ -148,7 +148,7 @@ class TextFiles:
         return [("attributes", name) for name in self.fields.attributes] + [(k, name) for k, name in single if name]
 
     def _told_apart(self, path: Paths) -> dict[Split, ArrowExamples]:
-        """The rows of all files, those that belong to a split."""
+        """The rows of all files that belong to a split."""
         found: dict[Split, ExampleWriter] = defaultdict(ExampleWriter)
         values: Counter[str] = Counter()
         for example, value in self._texts(path, "datamodule.path"):
@@ -179,7 +179,7 @@ class TextFiles:
                 rank_zero_warn(f"{file}: {blank} blank texts skipped")
 
     def _look_for(self, example: Example, row: Mapping[str, Any]) -> None:
-        """Strike off the fields that this row has, until all were seen in one row or another."""
+        """Remove the fields of this row from those that no row has had so far."""
         self._columns.update(row)
         self._columns.update(row["attributes"] if isinstance(row.get("attributes"), Mapping) else ())
         seen = {("attributes", name) for name in example.attributes}

@@ -1,4 +1,4 @@
-"""Splits that share no subject: a test on people of whom the attacker has read nothing.
+"""Splits by group: the test texts are about subjects, such as people, that are not in the training texts.
 
     rest, valid, test = cut_by_group(examples, counts=[100, 500], seed=0)
 
@@ -20,7 +20,7 @@ from datamodules.sources.base import parted
 from errors import InputError
 from examples import Example, Split
 
-VALUES = 10  # of each attribute in the last part, where the data has as many: fewer make a poor guessing game
+VALUES = 10  # distinct values of each attribute in the test split, if available: fewer are too easy to guess
 
 
 @dataclass
@@ -30,11 +30,11 @@ class _Group:
 
 
 def cut_by_group(examples: Sequence[Example], counts: Sequence[int], seed: int) -> list[ArrowExamples]:
-    """Take whole groups out, about so many texts for each of ``counts``: [the rest, the first part, ...], all in order.
+    """Split off parts of whole groups with about ``counts`` texts: [the rest, the first part, ...], all in order.
 
-    Chosen by a hash of the group's name, but the last part (the test) is chosen first, and first of all from groups
-    that bring it an attribute's value that it does not have yet, until it has ``VALUES`` of each attribute. For that it
-    may grow beyond its count. A text without a group stays in the rest, and so does at least one group.
+    Groups are chosen by a hash of their name. The last part (the test) is chosen first, preferring groups with new
+    attribute values until it has ``VALUES`` of each attribute, even if it then exceeds its count. Texts without a group
+    stay in the rest, and so does at least one group.
     """
     found = to_arrow(examples)
     groups: dict[str, _Group] = defaultdict(_Group)
@@ -93,10 +93,10 @@ def _choose(groups: Mapping[str, _Group], count: int, values: int) -> list[str]:
 
 
 def check_disjoint(found: Mapping[Split, Sequence[Example]], group_field: str) -> None:
-    """Whether splits that a file gives share no group.
+    """Check that the splits given in a file share no group.
 
     Raises:
-        InputError: They do; names one.
+        InputError: They share a group; names it.
     """
     where: dict[str, Split] = {}
     for split, examples in found.items():

@@ -48,11 +48,11 @@ class HubSet:
         path: ``owner/name`` on the hub, a local folder, or an address ``https://...`` to which the files' names are
             added (``{revision}`` in it is filled in).
         files: Names of each split's files in the repository, with ``*``; .parquet, .jsonl, .csv, .tsv, .json.
-        texts: Where the texts of a row are: keys and positions joined by dots; ``*`` stands for every element, and
-            ``key!=value`` lets only those elements pass whose ``key`` holds something else.
-        sizes: Use at most the first so many texts of each split. A validation or test split without files is cut from
-            the training texts, so large, by a hash of the text.
-        licence: What the set's owner says.
+        texts: Paths of the texts in a row: keys and positions joined by dots; ``*`` selects every element, and
+            ``key!=value`` selects the elements whose ``key`` differs from ``value``.
+        sizes: Maximum number of texts of each split. A validation or test split without files is split off the training
+            texts with this size, by a hash of the text.
+        licence: Licence of the data set, as stated by its owner.
         revision: Branch, tag or commit.
         rows: Where a .json file keeps the rows of each split; left out where it is one list.
         language: ISO 639-1 code of all texts.
@@ -76,16 +76,16 @@ class HubSet:
     plain: bool = False
 
     def download(self) -> str | None:
-        """Fetch what is not here yet; gives ``resolved_revision``.
+        """Download missing files; returns ``resolved_revision``.
 
         Raises:
-            InputError: It is neither here nor to be had.
+            InputError: The files are neither on this machine nor can be downloaded.
         """
         return self.resolved_revision
 
     @property
     def resolved_revision(self) -> str | None:
-        """The commit that ``revision`` stood for; None for a local folder or a web address, which do not tell."""
+        """The commit of ``revision``; None for a local folder or a web address."""
         folder = self.folder
         return None if self._is_local or self._is_address else folder.name
 
@@ -192,10 +192,10 @@ class HubSet:
 
     @cached_property
     def folder(self) -> Path:
-        """Where the files lie on this machine; they are fetched where they do not yet.
+        """The folder of the files on this machine; missing files are downloaded.
 
         Raises:
-            InputError: They cannot be fetched.
+            InputError: They cannot be downloaded.
         """
         if self._is_local:
             return Path(self.path).expanduser()

@@ -1,4 +1,4 @@
-"""Which split a row of a file belongs to, where a field of the row says so.
+"""The split of a row of a file, given by a field of the row.
 
 named = NamedSplits("part", {"train": "a", "valid": None, "test": None})
 named.split(named.value({"part": "a"}, "chat.jsonl:3"))              # "train"
@@ -25,7 +25,7 @@ USUAL_NAMES: Mapping[Split, tuple[str, ...]] = {
 
 
 class NamedSplits:
-    """Tells rows apart by the value of a field.
+    """Assigns rows to splits by the value of a field.
 
     Args:
         field: The field; None: all rows are training texts.

@@ -6,10 +6,10 @@ Example:
             spans=(Span(8, 12, "first_name"), Span(32, 37, "diagnosis"), Span(41, 44, "date")),
             attributes={"genre": "chat"})
 
-Sentence patterns are in synthetic_shapes.yaml, the values of their slots in synthetic_words.yaml. What keeps the
-corpus from being a toy: several hundred shapes that each say something of their own, values sampled with Zipf-like
-frequencies, no sentence twice in any split (case and punctuation aside), and a fifth of the entity values of the test
-split, the rarest of every label, that no training sentence holds.
+Sentence patterns are in synthetic_shapes.yaml, the values of their slots in synthetic_words.yaml. The corpus has
+several hundred distinct patterns, values with Zipf-like frequencies, and no repeated sentences over all splits (up to
+case and punctuation). A fifth of the entity values of the test split, the rarest of every label, occur in no training
+sentence.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from examples import Example, Span, Split
 MOST_SENTENCES = 100_000
 FEWEST_TRAINING = 2
 UNSEEN_SHARE = 0.2
-# A shape that can say fewer things than this is drawn less often, or its sentences would soon be used up.
+# A shape with fewer possible sentences than this is sampled less often, so that they are not soon used up.
 ROOMY = 100_000
 
 _SLOT = re.compile(r"\{(a )?(\w+)\}")
@@ -64,7 +64,7 @@ def _words(text: str) -> list[str]:
 
 
 class _Skewed:
-    """Values, common ones first, drawn with weights 1 / (rank + 3): rank 1 about forty times as often as rank 150."""
+    """Values, common ones first, sampled with weights 1 / (rank + 3): rank 1 about forty times as often as rank 150."""
 
     def __init__(self, values: Sequence[str]) -> None:
         self.values = values
@@ -75,7 +75,7 @@ class _Skewed:
 
 
 class _Grammar:
-    """Draws single sentences, with their entity spans; knows nothing of splits."""
+    """Samples single sentences with their entity spans."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[dict[str, _Skewed]]] = {}  # slot -> the rows of the table that it belongs to

@@ -1,1 +1,1 @@
-"""Vectors in: files, FAISS, Chroma, Qdrant, pgvector."""
+"""Readers of vector stores: files, FAISS, Chroma, Qdrant, pgvector."""

@@ -1,11 +1,10 @@
-"""What ``vectors=`` may say of a store, and that no password is in it: addresses are shown, written down and logged.
+"""Addresses of vector stores in ``vectors=``; they are shown, stored and logged, so they must contain no password.
 
     chroma:folder    chroma:http://host:8000            token in CHROMA_CLIENT_AUTH_CREDENTIALS
     qdrant:folder    qdrant:https://host:6333           key in QDRANT_API_KEY
     postgresql://user@host:5432/database?sslmode=require      password in PGPASSWORD or ~/.pgpass
 
-An address has exactly this form. All else is refused without being repeated: what does not look like an address may be
-one that was split at a character of its password.
+Other forms are refused, and the message does not repeat them, since a malformed address may contain a password.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _ALIASES = {"postgres": "postgresql"}
 
 
 def split_address(vectors: str) -> tuple[str, str]:
-    """The kind of a store in lower case, and what stands behind its colon; an empty kind where there is no colon."""
+    """The kind of a store in lower case, and the rest after the colon; the kind is empty without a colon."""
     kind, colon, place = vectors.partition(":")
     return (_ALIASES.get(kind.lower(), kind.lower()), place) if colon else ("", vectors)
 
@@ -69,7 +68,7 @@ def check_address(vectors: str) -> None:
 
 
 def address_error(vectors: str) -> str | None:
-    """Why an address is refused, without a part of it; None where nothing is wrong with it, and for files."""
+    """Why an address is refused, without quoting it; None for files and valid addresses."""
     if Path(vectors).exists():
         return None
     kind, place = split_address(vectors)

@@ -1,12 +1,12 @@
-"""An untrusted file, read in a process of its own: what it does to its reader ends that process alone.
+"""Read an untrusted file in a child process, so that a crash or a memory bomb affects only that process.
 
     child = Child("mine.index", open_index, ["mine.index"], imports=["faiss"], limits=limits_for(size))
-    child.opened                   # what open_index("mine.index") said first, a JSON value
-    child.ask([0, 5])              # (2, d) float32: what it answers since then
+    child.opened                   # the first result of open_index("mine.index"), a JSON value
+    child.ask([0, 5])              # (2, d) float32: its answer to a request
 
-The child is a fresh interpreter with limits on memory, processor time and time. It writes no file above 64 kB and
-sees no secret of the environment. It hands over JSON and plain numbers; no object of its making is built here. It ends
-when this side closes it, lets go of it, or is killed. It is no sandbox: code that ran there could do what its user can.
+The child is a fresh interpreter with limits on memory, CPU time and wall time. It cannot write files above 64 kB, and
+its environment has no secrets. It returns JSON and plain numbers, which are parsed without unpickling. It ends when the
+parent closes or drops it, or is killed. It is not a sandbox: code running there has the user's permissions.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ _SMALL = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of a child.
+    """Resource limits of a child.
 
     Attributes:
-        seconds: Of the processor, for opening and for each answer; ten times as long, and half a minute more, by the
-            clock.
-        memory: Bytes beyond those of the imported libraries.
+        seconds: CPU seconds for opening and for each answer; the wall-time limit is ten times that plus 30 seconds.
+        memory: Bytes in addition to the imported libraries.
         writes: Whether it may write files of more than 64 kB.
     """
 
@@ -66,7 +65,7 @@ class Limits:
 
 
 def limits_for(size: int) -> Limits:
-    """For reading a file of ``size`` bytes: an honest one stays far below them."""
+    """Limits for reading a file of ``size`` bytes; valid files stay far below them."""
     return Limits(2 + size / 1e6, (512 << 20) + 4 * size)
 
 
@@ -139,7 +138,7 @@ class Child:
         return answer["value"], content
 
     def _refuse(self) -> NoReturn:
-        """Say how the process ended."""
+        """Raise an InputError that says how the process ended."""
         try:
             code = self._process.wait(timeout=5)  # mostly it has ended
         except subprocess.TimeoutExpired:
@@ -192,7 +191,7 @@ def _end(process: subprocess.Popen[bytes], said: IO[bytes]) -> None:
 
 
 def serve() -> None:
-    """Be the child of a ``Child``: what it asks comes on standard input, line by line."""
+    """Run the child process: answer the requests of a ``Child`` from standard input, one per line."""
     asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries print
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; this one ends with it
@@ -235,12 +234,12 @@ def _set_limits(memory: int, *, writes: bool) -> None:
 
 
 def _set_timers(seconds: float) -> None:
-    """Have the kernel end this process after so long, C++ that never comes back included."""
+    """Let the kernel end this process after so many seconds, even inside C++ code."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, 10 * seconds + 30)
 
 
 def _stop_timers() -> None:
-    """Until the next question: whoever asks may load a model meanwhile."""
+    """Suspend the time limit until the next request, since the parent may load a model meanwhile."""
     signal.setitimer(signal.ITIMER_PROF, 0)
     signal.setitimer(signal.ITIMER_REAL, 0)

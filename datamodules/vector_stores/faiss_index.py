@@ -1,9 +1,9 @@
 """Vectors of a FAISS index file: ``faiss:mine.index`` or ``mine.faiss``.
 
-An index of compressed vectors (PQ, SQ) gives what it reconstructs, which is all that a thief of the file would have.
+An index of compressed vectors (PQ, SQ) gives reconstructed vectors, as available to an attacker with the file.
 
-FAISS believes what a file says: a few changed bytes make it take all memory, run for ever, or crash. So what the header
-states is compared with the file's size, and the index is only ever loaded in a child process (child.py).
+FAISS trusts the file: a few changed bytes can exhaust memory, loop forever, or crash it. So the header is checked
+against the file's size, and the index is only loaded in a child process (child.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The plain data in a pickle: every class that it names becomes a stand-in, so nothing is imported and none of it runs.
+"""Read a pickle as plain data: every class becomes a placeholder, so nothing is imported or executed.
 
     point = pickled_data(pickle.dumps(PointStruct(id=1, vector=[0.5])), allowed)
     point.name, point.state     # "qdrant_client.http.models.models.PointStruct", {"__dict__": {"id": 1, ...}, ...}
@@ -24,11 +24,11 @@ class PickledDataError(Exception):
 
 
 class Stored:
-    """What stands for an object of any class.
+    """Placeholder of an object of any class.
 
     Attributes:
-        name: Of its class, with the module.
-        state: What its class would be given to restore it; None where there is none.
+        name: Name of its class, with the module.
+        state: The pickled state of the object; None if there is none.
     """
 
     name = ""

@@ -1,4 +1,4 @@
-"""A sample of somebody's vectors, wherever they lie: a file, or a vector store read through its own client library.
+"""A random sample of the vectors in a file, or in a vector store read through its client library.
 
     sample = sample_store(open_store("chroma:db"), dimension=384, limit=2000, seed=0)
     sample.ids, sample.vectors                     # 2,000 of the store's own ids, (2000, 384) float32

@@ -198,7 +198,7 @@ def _jsonl(path: Path, dimension: int, limit: int | None) -> Array:
 
 
 def _choose(path: Path, names: Iterable[str], where: str = "") -> str:
-    """The one that holds the vectors: the only one, or the only one of a usual name."""
+    """The name of the vectors: the only name, or the only one of ``NAMES``."""
     present = list(names)
     usual = [name for name in present if name in NAMES]
     if len(present) != 1 and len(usual) != 1:
