@@ -1,10 +1,10 @@
-"""attack=mt5_inverter: Vec2Text's first guess in any of 101 languages, by mT5 (Chen et al. 2024, appendix D).
+"""attack=mt5_inverter: Vec2Text's inverter for 101 languages, on mT5 (Chen et al. 2024, appendix D).
 
 vector (d,) --MLP--> 16 vectors --mT5 encoder, decoder--> "zwei männer kochen ."
 
 As the inverter of Vec2Text (``GEIAEncoderDecoder``), whose place it takes before a corrector. Two things are
 mT5's own. Its vocabulary has 250,112 entries, so the logits of one batch of 128 texts take 4 GB and their gradient as
-much again: the loss is computed over pieces of the labels, padding left out. And its input and output embeddings are
+much again: the loss is computed over chunks of the labels, padding left out. And its input and output embeddings are
 two matrices: transformers 5 makes one of them wherever a model is built from its configuration, as for evaluation,
 which would drop half of what was trained.
 """

@@ -23,7 +23,7 @@ class WordSetAttack(Attack):
     """Base of the attacks whose predictions are sets.
 
     Args:
-        vocabulary: What is predicted: words, or pieces of a BPE.
+        vocabulary: The predicted entries: words, or tokens of a BPE.
         optimizer: Optimiser settings.
     """
 

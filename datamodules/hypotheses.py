@@ -112,14 +112,14 @@ class HypothesisMixture:
         self.dimension = dimension
         self.sets: list[Hypotheses] = []
 
-    def draw(self, index: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """For examples ``index`` (B,): ids (B, T) padded with -100, vectors (B, d), on the CPU."""
         examples = index.cpu()
-        drawn = torch.randint(len(self.sets), examples.shape) if len(self.sets) > 1 else torch.zeros_like(examples)
+        sampled = torch.randint(len(self.sets), examples.shape) if len(self.sets) > 1 else torch.zeros_like(examples)
         vectors = torch.empty(len(examples), self.dimension)
         ids = [torch.empty(0, dtype=torch.long)] * len(examples)
         for number, hypotheses in enumerate(self.sets):
-            rows = (drawn == number).nonzero()[:, 0]
+            rows = (sampled == number).nonzero()[:, 0]
             if len(rows):
                 chosen = examples[rows].numpy()
                 vectors[rows] = hypotheses.vectors[chosen.tolist()]

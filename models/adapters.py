@@ -168,7 +168,7 @@ class QLoRA(LoRA):
         )
         model = backbone.pretrained(quantization_config=four_bits, device_map={"": device})
         for layer in layers(model).values():
-            # For evaluation on some CPUs, bitsandbytes reorders the weights for good; training cannot go on with these.
+            # For evaluation on some CPUs, bitsandbytes reorders the weights for good, and they cannot be trained again.
             layer.support_avx512bf16_for_cpu = False  # type: ignore[assignment]
         return model
 

@@ -109,7 +109,7 @@ class Words(Vocabulary):
 
     def use(self, entries: list[str]) -> int:
         """See :class:`Vocabulary`."""
-        if not all(isinstance(word, str) for word in entries):  # the file may be somebody else's
+        if not all(isinstance(word, str) for word in entries):  # the file may be untrusted
             raise InputError(f"{self.file}: its entries are no words")
         self.words = list(entries)
         self.numbers = {word: number for number, word in enumerate(entries)}
@@ -159,6 +159,6 @@ class Pieces(Vocabulary):
         return [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
     def text(self, ids: Sequence[int]) -> str:
-        """See :class:`Vocabulary`; pieces of white space only are left out."""
+        """See :class:`Vocabulary`; blank tokens are left out."""
         pieces = (self.tokenizer.decode([number], skip_special_tokens=True).strip() for number in ids)
         return " ".join(piece for piece in pieces if piece)

@@ -1,6 +1,6 @@
 """From next-token logits to the vectors that an encoder reads (Skapars et al. 2025, appendix D; Morris et al. 2023b).
 
-    logits (V,) - their moving average -> 64 pieces of V / 64 -> an MLP a piece -> 64 vectors
+    logits (V,) - their moving average -> 64 chunks of V / 64 -> one MLP per chunk -> 64 vectors
 
 Logits mostly reflect token frequencies, independent of the input. Subtracting their moving average over the training
 batches (unigram adaptation) leaves the effect of the input.
@@ -19,7 +19,7 @@ from models.prefix import Prefix
 
 
 class ChunkedLogits(Prefix):
-    """Logits cut into pieces, each through an MLP of its own, since each is of other tokens.
+    """Logits split into chunks, each with its own MLP, since each chunk belongs to different tokens.
 
     Args:
         vectors: Pieces, and so vectors.
@@ -71,7 +71,7 @@ class ChunkedLogits(Prefix):
 
 
 class _Layers(nn.Module):
-    """A linear layer for each of k pieces: (n, k, input) -> (n, k, output)."""
+    """A linear layer for each of k chunks: (n, k, input) -> (n, k, output)."""
 
     def __init__(self, pieces: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -80,5 +80,5 @@ class _Layers(nn.Module):
         self.bias = nn.Parameter(torch.zeros(pieces, outputs))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """All pieces in one batched product."""
+        """All chunks in one batched product."""
         return torch.einsum("nki,kio->nko", inputs, self.weight) + self.bias

@@ -75,12 +75,12 @@ class Coordinates:
         return torch.cat(slopes).view(size, length, -1).mean(dim=1) @ table.T
 
     def _disturbed(self, rows: Rows, row: int, place: int, tokens: Tensor) -> Tensor:
-        """The best input so far with other tokens at a place and at one that is drawn."""
+        """The best input so far with other tokens at a given and at a sampled position."""
         generator = rows.generator(row, int(rows.iteration[row]))
         ids = rows.best[row].clone()
-        drawn = torch.randint(len(tokens), (2,), generator=generator)
-        ids[place] = tokens[drawn[0]]
-        ids[int(torch.randint(rows.length, (1,), generator=generator))] = tokens[drawn[1]]
+        sampled = torch.randint(len(tokens), (2,), generator=generator)
+        ids[place] = tokens[sampled[0]]
+        ids[int(torch.randint(rows.length, (1,), generator=generator))] = tokens[sampled[1]]
         return ids
 
 

@@ -1,10 +1,9 @@
 """attack=gcg: greedy coordinate gradient (Zou et al. 2023; Skapars et al. 2025, appendix C).
 
     an input -> the gradient of the loss in its one-hot tokens -> 700 inputs with one token swapped (swaps.py)
-             -> run them all -> the best is the next input, also where it is worse than the last
+             -> run them all -> the best is the next input, even if it is worse than the last
 
-A step takes hundreds of forward passes where SODA's takes four. Candidates of all targets run together, one drawn twice
-once.
+A step takes hundreds of forward passes; SODA's takes four. Candidates of all targets run together, without duplicates.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class GCG(LanguageModelAttack):
 
     Args:
         loss: How far a candidate's output is from the target's.
-        candidates: Inputs drawn in a step.
+        candidates: Inputs sampled in a step.
         k: Tokens that may be swapped in at a place.
         search: See LanguageModelAttack; an iteration is a swap.
     """
@@ -51,12 +50,14 @@ class GCG(LanguageModelAttack):
     def begin(self, rows: Rows) -> State:
         """Random tokens."""
         size = (rows.length,)
-        drawn = [torch.randint(rows.model.inputs, size, generator=rows.generator(i, _START)) for i in range(len(rows))]
-        ids = torch.stack(drawn).to(rows.model.device)
+        sampled = [
+            torch.randint(rows.model.inputs, size, generator=rows.generator(i, _START)) for i in range(len(rows))
+        ]
+        ids = torch.stack(sampled).to(rows.model.device)
         return {"ids": ids, "spent": torch.zeros_like(ids[:, 0])}
 
     def step(self, state: State, rows: Rows) -> Tensor:
-        """The best of the drawn candidates."""
+        """The best of the sampled candidates."""
         tokens = promising_tokens(self._gradient(state["ids"], rows), self.k)
         generators = [rows.generator(i, number) for i, number in enumerate(rows.iteration.tolist())]
         candidates, owners = distinct(drawn_swaps(state["ids"], tokens, self.candidates, generators))

@@ -1,6 +1,6 @@
 """attack=logits_inverter: a T5 that is trained to write the input that a language model's logits come from.
 
-    logits (V,) -> pieces (chunked_logits.py) -> T5 encoder, decoder -> 17862 14520 -> " Wheel adop"
+    logits (V,) -> chunks (chunked_logits.py) -> T5 encoder, decoder -> 17862 14520 -> " Wheel adop"
 
 The inversion model that Skapars et al. 2025 (section 5.1, appendix D) take from Morris et al. 2023b. It needs only
 black-box access and no search. Its predictions are not verified with the model, so it claims no inputs.
@@ -73,7 +73,7 @@ class LogitsInverter(GenerativeAttack):
     encodes_ids = True
 
     def make_decoder(self, model: Any) -> EncoderDecoder:
-        """The encoder reads all pieces, without a mask."""
+        """The encoder reads all chunks, without a mask."""
         return EncoderDecoder(model)
 
     def model(self, oracle: CachedEmbedder | None) -> LanguageModelEmbedder:

@@ -20,7 +20,7 @@ from attacks.lm_inversion.losses import Loss
 from attacks.lm_inversion.method import Rows, State
 
 EPSILON = 1e-8
-# Of what is drawn, in the paper: weights of tokens (algorithm 1) and input vectors (algorithm 2).
+# The paper's standard deviations of sampled token weights (algorithm 1) and input vectors (algorithm 2).
 WEIGHTS_STD, VECTORS_STD = 0.1, 1.0
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -136,8 +136,8 @@ class SODA(LanguageModelAttack):
             self._draw(state["z"], rows, row, purpose=int(iteration[row]))
 
     def _draw(self, z: Tensor, rows: Rows, row: int, purpose: int) -> None:
-        drawn = torch.randn(z.shape[1:], generator=rows.generator(row, purpose))
-        z[row] = (drawn * self.draw_std).to(z.device)
+        sampled = torch.randn(z.shape[1:], generator=rows.generator(row, purpose))
+        z[row] = (sampled * self.draw_std).to(z.device)
 
 
 def _every(iteration: Tensor, steps: int | None) -> Tensor:

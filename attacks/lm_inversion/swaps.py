@@ -29,7 +29,7 @@ def promising_tokens(gradient: Tensor, k: int) -> Tensor:
 def drawn_swaps(ids: Tensor, tokens: Tensor, count: int, generators: Sequence[torch.Generator]) -> Tensor:
     """Candidates of each target, one token swapped in each: (B, n), (B, n, k) -> (B, count, n).
 
-    A target draws from its own generator (on the CPU), so its candidates do not depend on its neighbours.
+    Each target has its own generator (on the CPU), so its candidates do not depend on the other targets.
 
     Args:
         ids: The present input of each target.

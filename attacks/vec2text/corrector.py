@@ -313,7 +313,7 @@ class Corrector(IterativeAttack):
 
     def batch_loss(self, batch: dict[str, Tensor]) -> Tensor:
         """The loss of one step with a sampled hypothesis per example; label smoothing in training only."""
-        ids, vectors = self._mixtures["train" if self.training else "valid"].draw(batch["index"])
+        ids, vectors = self._mixtures["train" if self.training else "valid"].sample(batch["index"])
         pad = self.network.model.config.pad_token_id
         return self.network.loss(
             batch["vectors"],

@@ -70,7 +70,7 @@ class _Skewed:
         self.values = values
         self.cumulative = list(itertools.accumulate(1 / (rank + 3) for rank in range(1, len(values) + 1)))
 
-    def draw(self, rng: random.Random) -> str:
+    def sample(self, rng: random.Random) -> str:
         return self.values[bisect(self.cumulative, rng.random() * self.cumulative[-1])]
 
 
@@ -113,11 +113,11 @@ class _Grammar:
         for slot in slots:
             table = self.rows.get(slot)
             if table is None:
-                values.append(self.columns[slot].draw(rng))
+                values.append(self.columns[slot].sample(rng))
             elif id(table) in chosen:
-                values.append(chosen[id(table)][slot].draw(rng))
+                values.append(chosen[id(table)][slot].sample(rng))
             else:
-                values.append(self.columns[slot].draw(rng))
+                values.append(self.columns[slot].sample(rng))
                 chosen[id(table)] = rng.choice([row for row in table if values[-1] in row[slot].values])
         return values
 

@@ -1,1 +1,1 @@
-"""Lexicon search: words of a text are replaced by others whose vectors fit what the text's vector lacks."""
+"""Lexicon search: change words of a text so that its vector moves closer to the target."""

@@ -1,4 +1,4 @@
-"""What the training text says of word order and of capital letters: counts, no trained model.
+"""Word order and capitalisation in the training texts: smoothed bigram counts.
 
 language = Language.count(["Ada went to Rome.", ...])
 language.score(("ada", "went", "to", "oslo", "."))   # log probability under smoothed bigrams

@@ -1,8 +1,8 @@
-"""Which change of a text would bring its vector nearer to a target: predicted from vectors of single words.
+"""Predict, from vectors of single words, which change of a text moves its vector closer to a target.
 
-A mean-pooled embedder adds up what its words contribute, so replacing the word o by w moves the vector of a text
-roughly along phi(w) - phi(o), by about ``_REACH / (n + 2)`` of that in a text of n units. A replacement fits where this
-direction is that of the residual r = target - phi(text) and where its length is not beyond the residual's.
+A mean-pooled embedder averages contributions of words, so replacing the word o by w moves the vector of a text of n
+units by about ``_REACH / (n + 2)`` times phi(w) - phi(o). A replacement fits if this step has the direction of the
+residual r = target - phi(text) and is not longer than it.
 """
 
 from __future__ import annotations

