@@ -23,7 +23,7 @@ from models.backbones import RandomT5, untied
 from models.cross_entropy import cross_entropy
 from models.decoders import EncoderDecoder
 
-LOGITS_AT_ONCE = 2**28  # in one piece of the loss: 1 GB in float32
+LOGITS_AT_ONCE = 2**28  # in one part of the loss: 1 GB in float32
 
 
 class MT5Inverter(GenerativeAttack):
@@ -53,9 +53,9 @@ class MT5Decoder(EncoderDecoder):
         size = max(1, LOGITS_AT_ONCE // self.model.lm_head.out_features)
         if len(hidden) <= size:
             return self._summed(hidden, wanted, smoothing) / len(wanted)
-        # The logits of a piece are computed again in the backward pass, so those of one piece exist at a time.
-        pieces = zip(torch.split(hidden, size), torch.split(wanted, size), strict=True)
-        sums = [checkpoint(self._summed, *piece, smoothing, use_reentrant=False) for piece in pieces]
+        # The logits of a part are computed again in the backward pass, so those of one part exist at a time.
+        parts = zip(torch.split(hidden, size), torch.split(wanted, size), strict=True)
+        sums = [checkpoint(self._summed, *part, smoothing, use_reentrant=False) for part in parts]
         total: Tensor = torch.stack(sums).sum() / len(wanted)
         return total
 

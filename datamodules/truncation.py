@@ -56,7 +56,7 @@ class Truncation:
                 self.cut_texts += example.tokens is None and end < len(example.text)
                 yield shortened(example, end, None if example.original is None else next(bounds))
 
-    def pieces(self, texts: Sequence[str]) -> list[list[int]]:
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of the tokens of whole texts, in order, special tokens left out."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
 

@@ -90,19 +90,19 @@ class Recall(_AtRank):
 
 def score_rankings(
     rankings: Sequence[Sequence[str]],
-    judgements: Sequence[Mapping[str, int]],
+    relevance: Sequence[Mapping[str, int]],
     recall_at: Sequence[int] = (10, 100),
 ) -> dict[str, Floats]:
     """Values of each query, (n,) in 0 to 1: ``ndcg_at_10``, ``mrr_at_10``, ``recall_at_<k>``.
 
     Args:
         rankings: Documents of each query, best first.
-        judgements: Relevance labels of each query, in the same order.
+        relevance: Relevance labels of each query, in the same order.
 
     Raises:
         ValueError: A query without a relevant document.
     """
-    rows = [Ranked(ranking, grades) for ranking, grades in zip(rankings, judgements, strict=True)]
+    rows = [Ranked(ranking, grades) for ranking, grades in zip(rankings, relevance, strict=True)]
     metrics: list[_AtRank] = [Ndcg(), ReciprocalRank(), *map(Recall, recall_at)]
     return {metric.description.key: metric.statistics(rows)[:, 0] for metric in metrics}
 

@@ -160,5 +160,5 @@ class Pieces(Vocabulary):
 
     def text(self, ids: Sequence[int]) -> str:
         """See :class:`Vocabulary`; blank tokens are left out."""
-        pieces = (self.tokenizer.decode([number], skip_special_tokens=True).strip() for number in ids)
-        return " ".join(piece for piece in pieces if piece)
+        tokens = (self.tokenizer.decode([number], skip_special_tokens=True).strip() for number in ids)
+        return " ".join(token for token in tokens if token)

@@ -193,7 +193,7 @@ def cosines_at(done: Sequence[int], vectors: Tensor, targets: Tensor) -> list[fl
 def _subwords(references: Sequence[str], texts: Sequence[str], tokenizer: str) -> list[Sets]:
     """Ids by the tokenizer that cut the references, the same for all attacks on this data."""
     declared = Truncation(1, tokenizer)
-    return _sets(declared.pieces(references), declared.pieces(texts))
+    return _sets(declared.tokens(references), declared.tokens(texts))
 
 
 def _tokens(examples: Sequence[Example], predictions: Sequence[Prediction], attack: Attack) -> list[Sets] | list[None]:

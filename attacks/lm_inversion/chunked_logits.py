@@ -22,7 +22,7 @@ class ChunkedLogits(Prefix):
     """Logits split into chunks, each with its own MLP, since each chunk belongs to different tokens.
 
     Args:
-        vectors: Pieces, and so vectors.
+        vectors: Chunks, and so vectors.
         hidden: Width inside an MLP.
         adaptation: Share of a training batch in the moving average; 0 leaves the logits as they are.
         dropout: Dropout inside the MLPs.
@@ -42,10 +42,10 @@ class ChunkedLogits(Prefix):
         self.hidden, self.adaptation = hidden, adaptation
 
     def build(self, dimension: int, width: int) -> None:
-        """Make the layers for ``dimension`` logits (fewer than ``vectors`` leave pieces of zeros) and an encoder of
+        """Make the layers for ``dimension`` logits (fewer than ``vectors`` leave chunks of zeros) and an encoder of
         ``width``."""
-        self.width, self.piece = width, math.ceil(dimension / self.vectors)
-        self.inner = _Layers(self.vectors, self.piece, self.hidden)
+        self.width, self.chunk = width, math.ceil(dimension / self.vectors)
+        self.inner = _Layers(self.vectors, self.chunk, self.hidden)
         self.drop = nn.Dropout(self.dropout)
         self.outer = _Layers(self.vectors, self.hidden, width)
         self.register_buffer("unigram", torch.zeros(dimension))
@@ -57,9 +57,9 @@ class ChunkedLogits(Prefix):
             if self.training:
                 self._adapt(embeddings.detach().mean(0))
             embeddings = embeddings - self.unigram
-        missing = self.vectors * self.piece - embeddings.shape[1]
-        pieces = nn.functional.pad(embeddings, (0, missing)).view(len(embeddings), self.vectors, self.piece)
-        projected: Tensor = self.outer(self.drop(nn.functional.gelu(self.inner(pieces))))
+        missing = self.vectors * self.chunk - embeddings.shape[1]
+        chunks = nn.functional.pad(embeddings, (0, missing)).view(len(embeddings), self.vectors, self.chunk)
+        projected: Tensor = self.outer(self.drop(nn.functional.gelu(self.inner(chunks))))
         return projected
 
     @torch.no_grad()
@@ -73,11 +73,11 @@ class ChunkedLogits(Prefix):
 class _Layers(nn.Module):
     """A linear layer for each of k chunks: (n, k, input) -> (n, k, output)."""
 
-    def __init__(self, pieces: int, inputs: int, outputs: int) -> None:
+    def __init__(self, chunks: int, inputs: int, outputs: int) -> None:
         super().__init__()
         bound = inputs**-0.5
-        self.weight = nn.Parameter(torch.empty(pieces, inputs, outputs).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.zeros(pieces, outputs))
+        self.weight = nn.Parameter(torch.empty(chunks, inputs, outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(chunks, outputs))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """All chunks in one batched product."""

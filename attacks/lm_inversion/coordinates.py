@@ -64,8 +64,8 @@ class Coordinates:
         points[every, :, places] = (table[ids] + table.mean(dim=0)) / 2
         owners = every.repeat_interleave(length)
         slopes = []
-        pieces = (torch.split(whole, _INPUTS_AT_ONCE) for whole in (points.flatten(0, 1), owners))
-        for part, of in zip(*pieces, strict=True):
+        parts = (torch.split(whole, _INPUTS_AT_ONCE) for whole in (points.flatten(0, 1), owners))
+        for part, of in zip(*parts, strict=True):
             part.requires_grad_()
             seen = rows.seen[of]
             logits = rows.model.relaxed(part, seen.continuation, seen.ids.shape[1])

@@ -1,4 +1,4 @@
-"""Files of texts and judgements: .jsonl, .csv, .txt, .gz, .parquet, and a BEIR collection."""
+"""Files of texts and of relevance labels: .jsonl, .csv, .txt, .gz, .parquet, and a BEIR collection."""
 
 from __future__ import annotations
 

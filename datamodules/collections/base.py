@@ -1,7 +1,7 @@
 """Retrieval collections: documents, queries, and relevance labels of query-document pairs.
 
     collection = BeirCollection("scifact").read()       # a directory or a data set of the hub
-    collection.documents[4].text, collection.queries[0].text, collection.judgements[0]      # {"31715818": 1}
+    collection.documents[4].text, collection.queries[0].text, collection.relevance[0]      # {"31715818": 1}
 
 ``datamodules.collections.beir`` and ``datamodules.collections.clirmatrix`` read files; what does not fit together is
 found here.
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     language: str | None
 
 
-class Judgement(NamedTuple):
+class RelevanceLabel(NamedTuple):
     """The relevance label of a document for a query; grades of 0 or less mean irrelevant."""
 
     query: str
@@ -45,7 +45,7 @@ class Collection:
         document_ids: Id of each document.
         queries: Full texts of the queries with a relevant document; ``index`` is the position.
         query_ids: Id of each query.
-        judgements: Relevance labels of each query: grades by document id. Missing documents are included, as in
+        relevance: Relevance labels of each query: grades by document id. Missing documents are included, as in
             trec_eval, so that metrics are comparable.
         left_out: Counts of the entries that were left out; see ``assembled``.
         skip_same_id: Whether a document with the same id as a query is skipped in its ranking.
@@ -55,7 +55,7 @@ class Collection:
     document_ids: Sequence[str]
     queries: Sequence[Example]
     query_ids: Sequence[str]
-    judgements: Sequence[Mapping[str, int]]
+    relevance: Sequence[Mapping[str, int]]
     left_out: Mapping[str, int] = field(default_factory=dict)
     skip_same_id: bool = False
 
@@ -71,19 +71,19 @@ def assembled(
     name: str,
     documents: Iterable[tuple[str, Entry]],
     queries: Iterable[tuple[str, Entry]],
-    judgements: Iterable[tuple[str, Judgement]],
+    relevance: Iterable[tuple[str, RelevanceLabel]],
     skip_same_id: bool = False,
 ) -> Collection:
     """Assemble a collection; inconsistent entries are left out, counted and reported in one warning.
 
     Left out are blank documents and queries, labels of unknown queries, and queries without a relevant document, for
-    which metrics are undefined. Labels of unknown documents are counted, but stay in ``judgements``.
+    which metrics are undefined. Labels of unknown documents are counted, but stay in ``relevance``.
 
     Args:
         name: For messages.
         documents: Each with its position in a file, in search order.
         queries: Each with its position in a file; queries without labels are not used.
-        judgements: Relevance labels, each with its position in a file.
+        relevance: Relevance labels, each with its position in a file.
         skip_same_id: See Collection.
 
     Raises:
@@ -96,32 +96,32 @@ def assembled(
     left_out["blank documents"] = len(all_documents) - len(known)
     grades: dict[str, dict[str, int]] = {}
     overlap = False
-    for where, (query, document, grade) in judgements:
+    for where, (query, document, grade) in relevance:
         of_query = grades.setdefault(query, {})
         if of_query.setdefault(document, grade) != grade:
             raise InputError(
-                f"{where}: query {query!r} and document {document!r} were judged {of_query[document]} before"
+                f"{where}: query {query!r} and document {document!r} were labelled {of_query[document]} before"
             )
-        left_out["judgements of unknown documents"] += document not in all_documents
-        left_out["judgements of unknown queries"] += query not in all_queries
+        left_out["relevance labels of unknown documents"] += document not in all_documents
+        left_out["relevance labels of unknown queries"] += query not in all_queries
         overlap = overlap or (document in known and query in asked)
     if not overlap:
         raise InputError(_apart(name, all_documents, all_queries, grades))
     left_out["blank queries"] = sum(one in grades and one not in asked for one in all_queries)
-    judged = [one for one in asked if one in grades]
-    chosen = [one for one in judged if any(grade > 0 for grade in grades[one].values())]
-    left_out["queries without a relevant document"] = len(judged) - len(chosen)
+    labelled = [one for one in asked if one in grades]
+    chosen = [one for one in labelled if any(grade > 0 for grade in grades[one].values())]
+    left_out["queries without a relevant document"] = len(labelled) - len(chosen)
     counted = {what: count for what, count in left_out.items() if count}
     if counted:
         rank_zero_warn(f"collection {name}: {', '.join(f'{count:,} {what}' for what, count in counted.items())}")
     if not chosen:
-        raise InputError(f"collection {name}: no document is relevant to any of {len(judged)} judged queries")
+        raise InputError(f"collection {name}: no document is relevant to any of {len(labelled)} labelled queries")
     return Collection(
         documents=[Example(place, entry.text, language=entry.language) for place, entry in enumerate(known.values())],
         document_ids=list(known),
         queries=[Example(place, asked[one].text, language=asked[one].language) for place, one in enumerate(chosen)],
         query_ids=chosen,
-        judgements=[grades[one] for one in chosen],
+        relevance=[grades[one] for one in chosen],
         left_out=counted,
         skip_same_id=skip_same_id,
     )
@@ -132,16 +132,16 @@ def _apart(
 ) -> str:
     """Explain why no relevance label has a known query and document, with one id of each kind."""
     if not grades:
-        return f"collection {name}: there are no judgements"
-    judged = next(iter(grades.items()))
+        return f"collection {name}: there are no relevance labels"
+    labelled = next(iter(grades.items()))
     samples = {
-        "documents": (len(documents), next(iter(documents), "none"), next(iter(judged[1]))),
-        "queries": (len(queries), next(iter(queries), "none"), judged[0]),
+        "documents": (len(documents), next(iter(documents), "none"), next(iter(labelled[1]))),
+        "queries": (len(queries), next(iter(queries), "none"), labelled[0]),
     }
     said = (
-        f"{count:,} {kind} such as {one!r}, judged such as {other!r}" for kind, (count, one, other) in samples.items()
+        f"{count:,} {kind} such as {one!r}, labelled such as {other!r}" for kind, (count, one, other) in samples.items()
     )
-    return f"collection {name}: no judgement joins a query to a document that are both there ({'; '.join(said)})"
+    return f"collection {name}: no relevance label joins a known query to a known document ({'; '.join(said)})"
 
 
 def _distinct(kind: str, entries: Iterable[tuple[str, Entry]]) -> dict[str, Entry]:

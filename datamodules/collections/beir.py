@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datamodules.collections.base import Collection, Entry, Judgement, assembled, grade_of, name_of, text_of
+from datamodules.collections.base import Collection, Entry, RelevanceLabel, assembled, grade_of, name_of, text_of
 from datamodules.sources.file_rows import rows
 from datamodules.sources.hub import HubSet
 from errors import InputError, did_you_mean
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet", "/*.parquet", "/*.jsonl", "/*.jsonl.gz")
-JUDGED = (".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", "*.parquet")
+LABELS = (".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", "*.parquet")
 QRELS = ("query-id", "corpus-id", "score")
 BLANK = {"": ""}  # a line of nothing
 
@@ -60,7 +60,7 @@ class BeirCollection:
         Raises:
             InputError: A file is missing or malformed (named with its line), or the parts do not belong together.
         """
-        return assembled(str(self.path), self.documents(), self._queries(), self._judgements(), self.skip_same_id)
+        return assembled(str(self.path), self.documents(), self._queries(), self._labels(), self.skip_same_id)
 
     def documents(self) -> Iterator[tuple[str, Entry]]:
         """The documents, each with its place in a file; the other files need not be there.
@@ -79,22 +79,22 @@ class BeirCollection:
         for where, row in self._rows("queries"):
             yield where, Entry(name_of(row, "_id", where), text_of(row, "text", where), self._language(row))
 
-    def _judgements(self) -> Iterator[tuple[str, Judgement]]:
+    def _labels(self) -> Iterator[tuple[str, RelevanceLabel]]:
         stems = (f"qrels/{self.split}", *([self.split] if self.qrels else []), "qrels", f"data/{self.split}")
         folder = _folder(
-            self.qrels or str(self.path), self.revision, [f"{stem}{end}" for stem in stems for end in JUDGED]
+            self.qrels or str(self.path), self.revision, [f"{stem}{end}" for stem in stems for end in LABELS]
         )
-        found = next(filter(None, (_present(folder, stem, JUDGED) for stem in stems)), None)
+        found = next(filter(None, (_present(folder, stem, LABELS) for stem in stems)), None)
         if found is None:
             splits = sorted({file.name.partition(".")[0] for file in folder.glob("qrels/*") if file.is_file()})
             hint = f"split={self.split}: {did_you_mean(self.split, splits)}" if splits else f"{' '.join(QRELS)} a line"
-            raise InputError(f"{folder}: no judgements qrels/{self.split}.tsv or qrels.tsv ({hint})")
+            raise InputError(f"{folder}: no relevance labels qrels/{self.split}.tsv or qrels.tsv ({hint})")
         for file in found:
             for number, row in rows(file, ""):
                 where = f"{file}:{number}"
                 if row != BLANK:
                     query, document = (name_of(row, name, where) for name in QRELS[:2])
-                    yield where, Judgement(query, document, grade_of(row, where))
+                    yield where, RelevanceLabel(query, document, grade_of(row, where))
 
     def document_files(self) -> list[Path]:
         """The files of the documents, fetched where they are not here.

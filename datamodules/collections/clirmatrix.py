@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datamodules.collections.base import Collection, Entry, Judgement, assembled, grade_of, name_of, text_of
+from datamodules.collections.base import Collection, Entry, RelevanceLabel, assembled, grade_of, name_of, text_of
 from datamodules.sources.file_rows import existing, plain_rows
 from errors import InputError
 
@@ -43,16 +43,16 @@ class ClirMatrixCollection:
             InputError: A file is missing or malformed (named with its line), or the parts do not belong together.
         """
         queries: list[tuple[str, Entry]] = []
-        judgements: list[tuple[str, Judgement]] = []
+        relevance: list[tuple[str, RelevanceLabel]] = []
         file = existing(self.queries, "collection.queries")
         for number, row in _json_lines(file):
             where = f"{file}:{number}"
             query = Entry(name_of(row, "src_id", where), text_of(row, "src_query", where), self.query_language)
             queries.append((where, query))
-            judgements += [(where, one) for one in self._results(query.name, row, where)]
-        judged = {one.document for _, one in judgements}
-        found = (pair for pair in self._documents() if not self.judged_only or pair[1].name in judged)
-        return assembled(f"{self.queries} and {self.documents}", found, queries, judgements)
+            relevance += [(where, one) for one in self._results(query.name, row, where)]
+        labelled = {one.document for _, one in relevance}
+        found = (pair for pair in self._documents() if not self.judged_only or pair[1].name in labelled)
+        return assembled(f"{self.queries} and {self.documents}", found, queries, relevance)
 
     def _documents(self) -> Iterator[tuple[str, Entry]]:
         file = existing(self.documents, "collection.documents")
@@ -63,14 +63,14 @@ class ClirMatrixCollection:
             if tab:
                 yield f"{file}:{number}", Entry(name.strip(), text, self.document_language)
 
-    def _results(self, query: str, row: Mapping[str, Any], where: str) -> Iterator[Judgement]:
+    def _results(self, query: str, row: Mapping[str, Any], where: str) -> Iterator[RelevanceLabel]:
         results = row.get("tgt_results")
         if not isinstance(results, Sequence) or isinstance(results, str):
             raise InputError(f"{where}: tgt_results should be a list of [document, grade], not {results!r:.60}")
         for result in results:
             match result:
                 case [str() | int() as document, int() | float() | str() as grade]:
-                    yield Judgement(query, str(document), grade_of({"score": grade}, where))
+                    yield RelevanceLabel(query, str(document), grade_of({"score": grade}, where))
                 case _:
                     raise InputError(f"{where}: {result!r:.60} in tgt_results is not [document, grade]")
 

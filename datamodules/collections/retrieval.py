@@ -119,7 +119,7 @@ class Searchable:
     ) -> dict[str, Floats] | None:
         """Metrics of each query (see metrics.retrieval.score_rankings); arguments and None as in ``rankings``."""
         rankings = self.rankings(defense, defended, similarity, max(RECALL))
-        return None if rankings is None else score_rankings(rankings, self.collection.judgements, RECALL)
+        return None if rankings is None else score_rankings(rankings, self.collection.relevance, RECALL)
 
     def _vectors(self) -> tuple[CachedVectors, CachedVectors]:
         if self._views is None:

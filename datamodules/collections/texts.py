@@ -87,10 +87,10 @@ class CollectionTexts:
         documents = to_arrow(Example(0, entry.text, language=entry.language, group=entry.name) for entry in entries)
         found = by_document(documents, self.fractions, self.split_seed)
         if self.begin == "sentence":
-            found["train"] = to_arrow(piece for one in found["train"] for piece in self._pieces(one))
+            found["train"] = to_arrow(part for one in found["train"] for part in self._parts(one))
         return found
 
-    def _pieces(self, document: Example) -> Iterator[Example]:
+    def _parts(self, document: Example) -> Iterator[Example]:
         for start, end in begun(document.text, self.words):
             yield replace(document, text=document.text[start:end])
 

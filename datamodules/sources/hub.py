@@ -118,13 +118,13 @@ class HubSet:
             for number, row in self._rows(file, split):
                 where = f"{file}:{number}"
                 labels = {name: value for name, path in self.attributes.items() if (value := _single(row, path, where))}
-                fill = {piece: _single(row, path, where) for piece, path in self.fill.items()}
+                fill = {placeholder: _single(row, path, where) for placeholder, path in self.fill.items()}
                 for path in self.texts:
                     for text in found_at(row, path, where):
                         if not isinstance(text, str):
                             raise InputError(f"{where}: {path} holds {type(text).__name__}, not a text")
-                        for piece, value in fill.items():
-                            text = text.replace(piece, value)
+                        for placeholder, value in fill.items():
+                            text = text.replace(placeholder, value)
                         if text.strip():
                             yield Example(0, text, language=self.language, attributes=labels)
                         else:

@@ -92,7 +92,7 @@ def _key(session: Session, settings: DictConfig, bench: Bench) -> str:
     sweep = OmegaConf.to_container(settings.tradeoff, resolve=True)
     assert isinstance(sweep, dict)
     sweep = {key: value for key, value in sweep.items() if key not in ("points", "resamples")}
-    relevance = json.dumps(bench.collection.judgements)
+    relevance = json.dumps(bench.collection.relevance)
     parts = [settings_key(values, bench.embedder.fingerprint), sweep, texts.hexdigest(), relevance]
     return blake2b(json.dumps([*parts, str(settings.ckpt_path)], sort_keys=True).encode(), digest_size=16).hexdigest()
 

@@ -32,7 +32,7 @@ DOCUMENTS = [
     {"_id": "d3", "title": "", "text": "fish swim far below ."},
     {"_id": "d4", "title": "a cat", "text": "a cat again , and its kittens ."},
 ]
-QUERIES = [{"_id": "q1", "text": "cat"}, {"_id": "q2", "text": "dogs"}, {"_id": "q3", "text": "never judged"}]
+QUERIES = [{"_id": "q1", "text": "cat"}, {"_id": "q2", "text": "dogs"}, {"_id": "q3", "text": "never labelled"}]
 QRELS = "query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td4\t1\nq2\td2\t1\n"
 
 
@@ -80,7 +80,7 @@ def test_a_directory_is_read(tmp_path: Path) -> None:
     ]
     assert [example.index for example in found.documents] == [0, 1, 2, 3]
     assert (found.query_ids, [q.text for q in found.queries]) == (["q1", "q2"], ["cat", "dogs"])
-    assert found.judgements == [{"d1": 2, "d4": 1}, {"d2": 1}]
+    assert found.relevance == [{"d1": 2, "d4": 1}, {"d2": 1}]
     assert found.left_out == {}
     assert {example.language for example in (*found.documents, *found.queries)} == {"en"}
 
@@ -102,21 +102,21 @@ def test_compressed_files_and_judgements_by_split(tmp_path: Path) -> None:
     assert BeirCollection(str(folder), split="dev").read().query_ids == ["q3"]
     assert BeirCollection(str(folder)).read().query_ids == ["q1", "q2"]  # there is no qrels/test.tsv
     (folder / "qrels.tsv").unlink()
-    with pytest.raises(InputError, match=r"no judgements qrels/test.tsv or qrels.tsv \(split=test: .*dev"):
+    with pytest.raises(InputError, match=r"no relevance labels qrels/test.tsv or qrels.tsv \(split=test: .*dev"):
         BeirCollection(str(folder)).read()
 
 
 def test_the_layout_of_the_hub_and_judgements_of_their_own(tmp_path: Path) -> None:
-    """Parquet in folders, as the hub converts sets to, and a second set with the judgements alone."""
+    """Parquet in folders, as the hub converts sets to, and a second set with the relevance labels alone."""
     for name, rows in (("corpus", DOCUMENTS), ("queries", QUERIES)):
         (tmp_path / "texts" / name).mkdir(parents=True)
         table = pyarrow.Table.from_pylist(rows)
         pyarrow.parquet.write_table(table, tmp_path / "texts" / name / "part-00000-of-00001.parquet")
-    (tmp_path / "judged").mkdir()
-    judged = [{"query-id": "q2", "corpus-id": "d3", "score": 1}]
-    (tmp_path / "judged" / "test.jsonl").write_text(json.dumps(judged[0]) + "\n", encoding="utf-8")
-    found = BeirCollection(str(tmp_path / "texts"), qrels=str(tmp_path / "judged")).read()
-    assert found.judgements == [{"d3": 1}]
+    (tmp_path / "labelled").mkdir()
+    labelled = [{"query-id": "q2", "corpus-id": "d3", "score": 1}]
+    (tmp_path / "labelled" / "test.jsonl").write_text(json.dumps(labelled[0]) + "\n", encoding="utf-8")
+    found = BeirCollection(str(tmp_path / "texts"), qrels=str(tmp_path / "labelled")).read()
+    assert found.relevance == [{"d3": 1}]
     assert len(found.documents) == 4
 
 
@@ -124,38 +124,38 @@ def test_what_does_not_fit_is_counted_and_reported(tmp_path: Path) -> None:
     corpus = [*DOCUMENTS, {"_id": "empty", "title": "", "text": "  "}]
     queries = [*QUERIES, {"_id": "blank", "text": " "}, {"_id": "hopeless", "text": "nothing"}]
     qrels = f"{QRELS}q1\tgone\t1\nq9\td1\t1\nq1\tempty\t1\nblank\td1\t1\nhopeless\td1\t0\n"
-    with pytest.warns(UserWarning, match="1 judgements of unknown documents"):
+    with pytest.warns(UserWarning, match="1 relevance labels of unknown documents"):
         found = BeirCollection(str(beir(tmp_path, corpus=corpus, queries=queries, qrels=qrels))).read()
     assert found.left_out == {
         "blank documents": 1,
-        "judgements of unknown documents": 1,
-        "judgements of unknown queries": 1,
+        "relevance labels of unknown documents": 1,
+        "relevance labels of unknown queries": 1,
         "blank queries": 1,
         "queries without a relevant document": 1,
     }
     assert found.query_ids == ["q1", "q2"]
-    assert found.judgements[0] == {"d1": 2, "d4": 1, "gone": 1, "empty": 1}  # as every evaluator counts them
+    assert found.relevance[0] == {"d1": 2, "d4": 1, "gone": 1, "empty": 1}  # as every evaluator counts them
     assert "empty" not in found.document_ids
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"qrels": "query-id\tcorpus-id\tscore\n1\t2\t1\n"}, "no judgement joins a query to a doc.*'d1', judged such"),
-        ({"qrels": "query-id\tcorpus-id\tscore\n"}, "there are no judgements"),
+        ({"qrels": "query-id\tcorpus-id\tscore\n1\t2\t1\n"}, "no relevance label joins .*'d1', labelled such"),
+        ({"qrels": "query-id\tcorpus-id\tscore\n"}, "there are no relevance labels"),
         ({"qrels": "q1\td1\t1\nq2\td2\t1\n"}, r"qrels.tsv:2: no 'query-id'"),
         ({"qrels": "query-id\tcorpus-id\tscore\nq1\td1\n"}, r"qrels.tsv:2: 2 fields, but the header has 3"),
         ({"qrels": "query-id\tcorpus-id\tscore\nq1\td1\tvery\n"}, r"qrels.tsv:2: the score .* whole number, not 've"),
         ({"qrels": "query-id\tcorpus-id\tscore\nq1\td1\t.5\n"}, r"qrels.tsv:2: the score .* whole number"),
-        ({"qrels": f"{QRELS}q1\td1\t1\n"}, r"qrels.tsv:5: query 'q1' and document 'd1' were judged 2 before"),
-        ({"qrels": "query-id\tcorpus-id\tscore\nq1\td1\t0\n"}, "no document is relevant to any of 1 judged queries"),
+        ({"qrels": f"{QRELS}q1\td1\t1\n"}, r"qrels.tsv:5: query 'q1' and document 'd1' were labelled 2 before"),
+        ({"qrels": "query-id\tcorpus-id\tscore\nq1\td1\t0\n"}, "no document is relevant to any of 1 labelled queries"),
         ({"corpus": '{"_id": "d", "text": "a"}\n{"_id": "d", "text": "b"}\n'}, r"corpus.jsonl:2: two doc.*'d'"),
         ({"corpus": '{"_id": "d1", "text": "a"}\n\n{"id": "d2"\n'}, r"corpus.jsonl:3: not JSON"),
         ({"corpus": '{"id": "d1", "text": "a"}\n'}, r"corpus.jsonl:1: no '_id'; did you mean id"),
         ({"corpus": '{"_id": "d1", "txt": "a"}\n'}, r"corpus.jsonl:1: no field 'text'; did you mean txt"),
         ({"corpus": '{"_id": "d1", "text": 5}\n'}, r"corpus.jsonl:1: text should be a text, not int"),
         ({"queries": '{"_id": "", "text": "a"}\n'}, r"queries.jsonl:1: _id is empty"),
-        ({"queries": '{"_id": "q1", "text": ""}\n'}, "no judgement joins"),
+        ({"queries": '{"_id": "q1", "text": ""}\n'}, "no relevance label joins"),
     ],
 )  # fmt: skip
 def test_bad_collections_are_named_with_file_and_line(tmp_path: Path, changes: dict[str, str], message: str) -> None:
@@ -189,13 +189,13 @@ def clirmatrix(
 
 def test_clirmatrix_is_read(tmp_path: Path) -> None:
     found = clirmatrix(tmp_path).read()
-    assert found.document_ids == ["11", "12"]  # 13 was judged for no query
+    assert found.document_ids == ["11", "12"]  # 13 is labelled for no query
     assert [(example.text, example.language) for example in found.documents] == [
         ("eine Katze", "de"),
         ("ein\tHund", "de"),
     ]
     assert [(example.text, example.language) for example in found.queries] == [("cat", "en"), ("dog", "en")]
-    assert found.judgements == [{"11": 6, "12": 0}, {"12": 3}]
+    assert found.relevance == [{"11": 6, "12": 0}, {"12": 3}]
     assert clirmatrix(tmp_path, judged_only=False).read().document_ids == ["11", "12", "13"]
 
 

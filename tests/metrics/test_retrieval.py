@@ -67,29 +67,29 @@ def test_without_a_relevant_document_no_metric_is_defined() -> None:
 
 
 def test_metrics_agree_with_trec_eval() -> None:
-    """On random graded judgements, some of documents that no ranking holds."""
+    """On random graded relevance labels, some of documents that no ranking holds."""
     generator = np.random.default_rng(0)
     names = [f"d{number}" for number in range(150)]
-    rankings, judgements = [], []
+    rankings, relevance = [], []
     for _ in range(60):
         rankings.append([str(name) for name in generator.permutation(names)[: generator.integers(1, 130)]])
-        judged = [*generator.permutation(names)[:20], "gone"]
-        judgements.append(
-            {str(name): int(grade) for name, grade in zip(judged, generator.integers(-1, 4, 21), strict=True)}
+        labelled = [*generator.permutation(names)[:20], "gone"]
+        relevance.append(
+            {str(name): int(grade) for name, grade in zip(labelled, generator.integers(-1, 4, 21), strict=True)}
         )
-        judgements[-1]["always"] = 1
+        relevance[-1]["always"] = 1
     measures = {"ndcg_cut.10", "recall.10,100", "recip_rank"}
-    oracle = pytrec_eval.RelevanceEvaluator({str(n): grades for n, grades in enumerate(judgements)}, measures)
+    oracle = pytrec_eval.RelevanceEvaluator({str(n): grades for n, grades in enumerate(relevance)}, measures)
     # It sorts by score, so rankings are given falling ones.
     runs = {str(n): {name: -float(rank) for rank, name in enumerate(ranking)} for n, ranking in enumerate(rankings)}
     wanted = oracle.evaluate(runs)
-    found = score_rankings(rankings, judgements)
+    found = score_rankings(rankings, relevance)
     for n, ranking in enumerate(rankings):
         row = wanted[str(n)]
         assert found["ndcg_at_10"][n] == pytest.approx(row["ndcg_cut_10"], abs=1e-12)
         assert found["recall_at_10"][n] == pytest.approx(row["recall_10"], abs=1e-12)
         assert found["recall_at_100"][n] == pytest.approx(row["recall_100"], abs=1e-12)
-        assert reciprocal_rank(ranking, judgements[n]) == pytest.approx(row["recip_rank"], abs=1e-12)
+        assert reciprocal_rank(ranking, relevance[n]) == pytest.approx(row["recip_rank"], abs=1e-12)
         if row["recip_rank"] >= 0.1:
             assert found["mrr_at_10"][n] == pytest.approx(row["recip_rank"], abs=1e-12)
 

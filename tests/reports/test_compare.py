@@ -62,10 +62,10 @@ def write_run(
         {"index": place, "reference": one.reference, "prediction": one.prediction, "kind": kind, "cosine": 0.5}
         for place, one in enumerate(scored)
     ]
-    figures = score(scored) | {"queries": 0, "seconds": 1.5} | (metrics or {})
+    metrics_found = score(scored) | {"queries": 0, "seconds": 1.5} | (metrics or {})
     choices = f"choices: {{attack: {attack}, embedder: {embedder}, datamodule: synthetic, defense: none}}\n"
     (path / "config.yaml").write_text(choices + config)
-    (path / "metrics.json").write_text(json.dumps(figures))
+    (path / "metrics.json").write_text(json.dumps(metrics_found))
     write_lines(path / "predictions.jsonl", rows)
     if parameters is not None:
         record = {"parameters": parameters, "training": {"seconds": 423.0}}
@@ -86,20 +86,20 @@ def test_intervals_and_paired_differences_agree_with_scipy(tmp_path: Path) -> No
     entries = read_entries([write_run(tmp_path / "a"), write_run(tmp_path / "b", improved(9))])
     first, second = compare(entries, METRICS, resamples=5000, seed=0)
     values = [np.array([score([Scored(*pair)])["token_f1"] for pair in pairs], float) for pairs in (PAIRS, improved(9))]
-    figure = second.values["token_f1"]
-    assert figure.value == pytest.approx(values[1].mean())
+    measured = second.values["token_f1"]
+    assert measured.value == pytest.approx(values[1].mean())
     options: dict[str, Any] = {"n_resamples": 5000, "method": "percentile", "random_state": 1}
     oracle = scipy.stats.bootstrap((values[1],), np.mean, **options).confidence_interval
-    assert figure.interval == pytest.approx((oracle.low, oracle.high), abs=1.0)
+    assert measured.interval == pytest.approx((oracle.low, oracle.high), abs=1.0)
     difference = second.differences["token_f1"]
     assert difference is not None
     assert difference.value == pytest.approx((values[1] - values[0]).mean())
     oracle = scipy.stats.bootstrap((values[1] - values[0],), np.mean, **options).confidence_interval
     assert difference.interval == pytest.approx((oracle.low, oracle.high), abs=1.0)
     assert difference.p < 0.02
-    # Pairing is worth something: the interval of the difference is narrower than that of either figure alone.
-    assert figure.interval is not None
-    assert difference.interval.high - difference.interval.low < figure.interval.high - figure.interval.low
+    # Pairing is worth something: the interval of the difference is narrower than that of either metric alone.
+    assert measured.interval is not None
+    assert difference.interval.high - difference.interval.low < measured.interval.high - measured.interval.low
     same = first.differences["bleu"]
     assert same is not None
     assert (same.value, same.interval, same.p) == (0.0, (0.0, 0.0), 1.0)
@@ -270,15 +270,15 @@ def test_lines_join_sizes_of_one_attack_and_never_two_attacks(tmp_path: Path) ->
     assert ">GEIA</text>" in words[1]
     assert ">BagOfWords</text>" in words[1]
     assert order[0] == "BLEU by parameters"
-    # Only one size of those that have the figure: there is nothing to draw over sizes.
+    # Only one size of those that have the metric: there is nothing to draw over sizes.
     alone = compare(read_entries([runs[0], runs[2]]), ["token_f1", "bleu"], 1000, 0)
     assert [title for title, _, _ in charts(alone, ["token_f1", "bleu"], None)] == ["Token F1 by parameters"]
 
 
 def test_a_baseline_that_is_one_of_the_runs_has_no_second_row(tmp_path: Path) -> None:
     neighbour = write_run(tmp_path / "nearest", attack="nearest_neighbor", parameters=None)
-    figures = json.loads((neighbour / "metrics.json").read_text())
-    runs = [neighbour, write_run(tmp_path / "geia", improved(9), baseline=figures)]
+    metrics_found = json.loads((neighbour / "metrics.json").read_text())
+    runs = [neighbour, write_run(tmp_path / "geia", improved(9), baseline=metrics_found)]
     table = tables(compare(read_entries(runs), METRICS, 1000, 0), METRICS, 1000)[0]
     assert [line.title for line in table.lines] == ["nearest", "geia"]
     assert not any("Nearest neighbour" in note for note in table.notes)

@@ -29,7 +29,7 @@ from support.files import write_lines
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 SPACES = dict.fromkeys(map(ord, "\u00a0\u202f"), " ")
-FIGURES: dict[str, Any] = {
+METRICS: dict[str, Any] = {
     "bleu": 84.31,
     "token_f1": 90.6,
     "token_recall": 90.1,
@@ -42,7 +42,7 @@ FIGURES: dict[str, Any] = {
     "seconds": 196.4,
     "perplexity_of_something": 12.5,
 }
-BASELINE = dict.fromkeys(FIGURES, None) | {"bleu": 41.2, "exact_match": 0.0, "token_recall": 55.0, "cosine": 0.741}
+BASELINE = dict.fromkeys(METRICS, None) | {"bleu": 41.2, "exact_match": 0.0, "token_recall": 55.0, "cosine": 0.741}
 CONFIG = """name: first-light
 seed: 7
 choices: {attack: geia, embedder: minilm, datamodule: synthetic, defense: none}
@@ -74,7 +74,7 @@ HISTORY: list[dict[str, Any]] = [
 
 def make_run(
     path: Path,
-    metrics: dict[str, Any] = FIGURES,
+    metrics: dict[str, Any] = METRICS,
     baseline: dict[str, Any] | None = BASELINE,
     rows: list[dict[str, Any]] = ROWS,
     history: list[dict[str, Any]] | None = HISTORY,
@@ -148,7 +148,7 @@ def test_headline_shows_five_metrics_beside_the_neighbours(tmp_path: Path) -> No
 def test_table_holds_every_figure_with_its_difference(tmp_path: Path) -> None:
     page = page_of(make_run(tmp_path))
     lines = [" ".join(text.split()) for text in page.texts("tr")][1:]
-    assert len(lines) == len(FIGURES)
+    assert len(lines) == len(METRICS)
     cells = page.texts("td")
     assert cells[cells.index("84.3") :][:3] == ["84.3", "41.2", "+43.1"]
     assert lines[-1].startswith("perplexity of something 12.5")  # a key that the report does not know
@@ -156,7 +156,7 @@ def test_table_holds_every_figure_with_its_difference(tmp_path: Path) -> None:
 
 
 def test_nulls_no_baseline_no_history(tmp_path: Path) -> None:
-    nulls: dict[str, Any] = dict.fromkeys(FIGURES, None) | {"examples": 3, "token_recall": 12.0}
+    nulls: dict[str, Any] = dict.fromkeys(METRICS, None) | {"examples": 3, "token_recall": 12.0}
     rows = [one | {"kind": "set", "cosine": None} for one in ROWS]
     page = page_of(make_run(tmp_path, nulls, None, rows, None, config="attack: {_target_: a.B}\n"))
     assert page.texts("p", "value") == ["–"] * 5  # noqa: RUF001
@@ -170,7 +170,7 @@ def test_nulls_no_baseline_no_history(tmp_path: Path) -> None:
 
 def test_not_a_number_is_named_and_breaks_nothing(tmp_path: Path) -> None:
     broken = [moment | {"train_loss": float("nan")} for moment in HISTORY]
-    page = page_of(make_run(tmp_path, FIGURES | {"bleu": float("nan")}, history=broken))
+    page = page_of(make_run(tmp_path, METRICS | {"bleu": float("nan")}, history=broken))
     assert "not a number" in page.texts("td")
     assert "How it learned" in page.texts("h2")
 
@@ -210,7 +210,7 @@ def test_the_head_names_the_refiners(tmp_path: Path, attack: str, shown: bool) -
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
     rows = [row(0, f"{HOSTILE} name", f"name {HOSTILE}", spans=[[0, 8, HOSTILE]])]
     config = f"name: {json.dumps(HOSTILE)}\nseed: {json.dumps(HOSTILE)}\nchoices: {{attack: {json.dumps(HOSTILE)}}}\n"
-    page = page_of(make_run(tmp_path, FIGURES | {HOSTILE: HOSTILE}, FIGURES, rows, config=config))
+    page = page_of(make_run(tmp_path, METRICS | {HOSTILE: HOSTILE}, METRICS, rows, config=config))
     tags = {tag for tag, _, _ in page.elements} | {tag for tag, _, _ in page.attributes}
     assert not tags & {"script", "img", "iframe", "object", "embed", "form"}
     assert not [name for _, name, _ in page.attributes if name.startswith("on")]
@@ -468,7 +468,7 @@ def test_summary_obeys_no_markup_and_no_escape_sequence_of_recovered_text(tmp_pa
 
 def test_secondary_metrics_are_folded_in_the_page_and_left_out_of_the_terminal(tmp_path: Path) -> None:
     more = {"micro_f1": 61.25, "micro_recall": 55.5, "entity_recovery/first_name": 12.5, "perplexity": None}
-    page = page_of(make_run(tmp_path, FIGURES | more, dict.fromkeys(FIGURES | more)))
+    page = page_of(make_run(tmp_path, METRICS | more, dict.fromkeys(METRICS | more)))
     folded = [text for text in page.texts("details") if "more metrics" in text]
     assert len(folded) == 1
     assert "Entities: first name" in folded[0]

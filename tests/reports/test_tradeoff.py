@@ -339,6 +339,6 @@ def test_an_attack_that_knows_all_documents_has_none_to_read(run: Path, tmp_path
     (folder / "corpus.jsonl").write_text("".join(line for line in lines if json.loads(line)["_id"] in trained))
     with (
         pytest.raises(InputError, match="held-out documents stand in the attack's training text"),
-        pytest.warns(UserWarning, match="judgements of unknown documents"),
+        pytest.warns(UserWarning, match="relevance labels of unknown documents"),
     ):
         sweep(run, tmp_path / "out", f"collection={folder}")

@@ -213,7 +213,7 @@ def test_tokens_are_the_attacks_own_and_wordpieces_are_the_datas() -> None:
     _, got = score_predictions(predictions, held, held, None, Letters(), ScoringModels())
     # a of a, b, c, x, y and x of it: predicted were 97, 7, 8 and x, z.
     assert (got["micro_token_precision"], got["micro_token_recall"], got["micro_token_f1"]) == (40, 40, 40)
-    ids = [set(row) for row in Truncation(1).pieces(["abc", "ab", "xy", "xz"])]
+    ids = [set(row) for row in Truncation(1).tokens(["abc", "ab", "xy", "xz"])]
     shared = len(ids[0] & ids[1]) + len(ids[2] & ids[3])
     assert got["micro_piece_precision"] == pytest.approx(100 * shared / (len(ids[1]) + len(ids[3])))
     assert got["stop_word_rate_reference"] == 0  # of the text that is not German
