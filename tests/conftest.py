@@ -36,6 +36,16 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def _no_script_remains() -> Iterator[None]:
+    """A script that a test ran in this process leaves no handlers of signals, and is no starter of later processes."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    os.environ.pop("UNEMBED_STARTER", None)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Warm]:
     """Starts scripts in processes of their own; the first start takes as long as any, the others hardly anything."""

@@ -141,7 +141,7 @@ def test_nothing_is_measured_before_names_and_values_are_right(
         return "32-true"
 
     OmegaConf.register_new_resolver("test_measured", measure, replace=True)
-    monkeypatch.setattr("configuration.composing._MEASURED", "${test_measured:")
+    monkeypatch.setattr("configuration.sources._MEASURED", "${test_measured:")
     configs, errors = survey("train", [*overrides, "trainer.precision='${test_measured:}'", "attack.label_smoothing=2"])
     assert len(errors) == len(overrides)
     assert isinstance(configs[0], DictConfig)

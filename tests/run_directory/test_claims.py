@@ -133,7 +133,7 @@ def test_a_lock_of_somebody_elses_run_writes_nothing_else(tmp_path: Path) -> Non
     run.mkdir()
     for make in (os.link, os.symlink):
         make(victim, run / claims.LOCK)
-        with pytest.raises(InputError, match=r"\.lock: a link or no file"), claims.held(run, "run_dir"):
+        with pytest.raises(InputError, match=r"\.lock: a link or not a file"), claims.held(run, "run_dir"):
             pass
         (run / claims.LOCK).unlink()
     (run / claims.LOCK).mkdir()
