@@ -1,7 +1,7 @@
 """Shared by train.py and evaluate.py: the callbacks that write test results, and repeated test trials.
 
 trainer = session.trainer(run, [*writing(run, session, datamodule, configured), record])
-test_trials(session, output, 1, known, of_the_test(config), checkpoint)
+run_trials(session, output, 1, known, of_the_test(config), checkpoint)
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def writing(
     return [Predictions(output, session.embedder, training, session.models), *configured, *known]
 
 
-def test_trials(
+def run_trials(
     session: Session,
     output: Path,
     count: int,

@@ -35,7 +35,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     """Open the run -> test, once or in several trials -> report."""
     from lightning import seed_everything
 
-    from attack_tests import test_trials
+    from attack_tests import run_trials
     from callbacks.testing import of_the_test
     from reports import trials
     from reports.page import print_summary, write_report
@@ -72,7 +72,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     known = session.known_data(files)
     oracle = (known or datamodule).oracle
     attack.connect(run / layout.ARTIFACTS, oracle, from_checkpoint=True, training_texts=session.training_texts)
-    if test_trials(session, output, settings.trials, known, testing, checkpoint):
+    if run_trials(session, output, settings.trials, known, testing, checkpoint):
         if settings.trials > 1:
             trials.write_trials(output, settings.trials)
             if other is not None:

@@ -52,9 +52,6 @@ class Lexicon:
         self._rows = {words[row]: place for place, row in enumerate(kept)}
         self._others: dict[str, Tensor] = {}
 
-    def __len__(self) -> int:
-        return len(self.entries)
-
     def vectors_of(self, words: Sequence[str]) -> Tensor:
         """Vectors of lower-case words (n, d), those that are no entries included."""
         missing = sorted({word for word in words if word not in self._rows and word not in self._others})

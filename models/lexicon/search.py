@@ -113,7 +113,7 @@ class LexiconSearch(Refiner):
         lexicon = self.lexicon(oracle)
         vectors = torch.nn.functional.normalize(targets.vectors.cpu().float(), dim=1)
         searches = [
-            _Search(target, list(dict.fromkeys(one.candidates)), self)
+            _Search(target, [Units.of(text) for text in dict.fromkeys(one.candidates)], self)
             for target, one in zip(vectors, predictions, strict=True)
         ]
         while active := [search for search in searches if search.pending]:
@@ -142,7 +142,7 @@ class _Search:
     """The search for one target."""
 
     target: Tensor
-    candidates: list[str]
+    starts: list[Units]  # candidates of the attack that are not yet embedded
     settings: LexiconSearch
     pending: list[Units] = field(default_factory=list)  # to be embedded next
     texts: list[_Text] = field(default_factory=list)  # the closest first
@@ -151,8 +151,8 @@ class _Search:
     partial: bool = False
 
     def __post_init__(self) -> None:
-        self.seen.update(self.candidates)
-        self.pending = [Units.of(self.candidates[0])]
+        self.seen.update(map(str, self.starts))
+        self.pending, self.starts = self.starts[:1], self.starts[1:]
 
     @property
     def finished(self) -> bool:
@@ -185,7 +185,7 @@ class _Search:
         """What is embedded next: other candidates of the attack first, then changes of the closest texts."""
         beam = self.beam()
         if beam:
-            self.pending, self.candidates = [Units.of(text) for text in self.candidates[1:]], self.candidates[:1]
+            self.pending, self.starts = self.starts, []
         for text in beam:
             assert text.changes is not None
             fresh = 0
@@ -204,12 +204,9 @@ class _Search:
 
     def result(self, before: Prediction) -> Prediction:
         """The closest texts, as many as there were candidates."""
-        found = [str(text.units) for text in self.texts][: len(before.candidates)] or list(before.candidates)
-        if tuple(found) == before.candidates:
-            return replace(before, partial=before.partial or self.partial)
-        return replace(
-            before, candidates=tuple(found), kind="sequence", tokens=None, partial=before.partial or self.partial
-        )
+        found = [str(text.units) for text in self.texts][: len(before.candidates)] or before.candidates
+        after = before.refined(tuple(found), self.partial)
+        return after if after.candidates[0] == before.candidates[0] else replace(after, kind="sequence")
 
 
 def _propose(texts: Sequence[tuple[_Search, _Text]], lexicon: Lexicon) -> None:
