@@ -1,0 +1,214 @@
+"""Exact match and recovery of unseen names against queries a text, of several attacks on the same test texts.
+
+    python train.py attack=geia run_dir=runs/geia
+    python benchmarks/lexicon_curve.py --run runs/geia --output curve.json
+    python benchmarks/lexicon_curve.py --run runs/geia --output curve.json --white-box soda_refine \\
+        'attack/refine=[lexicon,soda_refine]' attack.refine.lexicon.names=true
+    python benchmarks/draw_curve.py --points curve.json --output docs/lexicon.svg
+
+Attacks: the nearest training text; the run's own attack; its proposals, reranked; both with lexicon search behind
+them; and a refiner that knows the embedder's weights behind these (``--white-box``). Each is run with several
+budgets. Each point is written when it is known, and the same command computes what is missing: the vectors of texts
+that were embedded before are in the cache. Ends with one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import quiet
+from measuring import command_line
+
+import configuration
+from atomic_files import write_json
+from attacks.base import Attack
+from attacks.nearest_neighbor import BLOCK, nearest
+from embedders.cache.cached import CachedEmbedder
+from errors import InputError
+from metrics.entities import entity_keys, span_text
+from metrics.entity_recovery import UnseenEntityRecovery
+from metrics.matches import ExactMatch, ExactMatchNoPunctuation
+from metrics.scored import Scored
+from models.lexicon.units import Units
+from models.predictions import Prediction, Targets
+from models.refining import Refiner
+from models.reranking import Rerank
+from run_directory.session import Session
+
+BUDGETS = (1, 3, 10, 30, 100, 300, 500)
+MOST_BEAMS = 100
+Found = Sequence[Prediction]
+Way = Callable[[Targets, int, CachedEmbedder], Found]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One attack at several budgets: queries a text at the most."""
+
+    name: str
+    budgets: tuple[int, ...]
+    way: Way
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = command_line(__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="a finished run of an attack that writes texts")
+    parser.add_argument("--output", type=Path, required=True, help="the JSON file to write, or to complete")
+    parser.add_argument("--targets", type=int, default=500, help="test texts (default 500)")
+    parser.add_argument("--lines", nargs="+", help="only these, by name")
+    parser.add_argument("--budgets", nargs="+", type=int, default=BUDGETS, help=f"queries a text (default {BUDGETS})")
+    parser.add_argument("--white-box", help="name of a refiner behind lexicon in attack/refine")
+    parser.add_argument("overrides", nargs="*", help="of the configuration, as for evaluate.py")
+    options = parser.parse_args(argv)
+    quiet()
+    try:
+        limit = f"datamodule.limit_test={options.targets}"
+        overrides = [f"run={options.run}", "attack/refine=[lexicon]", limit, *options.overrides]
+        _, config = configuration.on_run("evaluate", overrides)
+        with torch.no_grad():
+            measure(Session.open(options.run, config), options)
+    except InputError as error:
+        raise SystemExit(str(error)) from error
+
+
+def measure(session: Session, options: argparse.Namespace) -> None:
+    """Compute the points that are missing."""
+    attack = session.restored_attack(session.oracle, session.dimension)
+    lexicon: Any = attack.refiners.named["lexicon"]
+    texts = Texts(session, options.targets, lexicon.lexicon(session.oracle).entries)
+    settings = {"run": str(options.run), "targets": len(texts.rows), "overrides": sorted(options.overrides)}
+    points = Points(options.output)
+    for line in lines(attack, texts, options):
+        for budget in line.budgets:
+            if (options.lines and line.name not in options.lines) or points.has(line.name, budget, settings):
+                continue
+            oracle = CachedEmbedder(session.embedder.embedder, Path(session.config.cache_dir))
+            began = time.process_time()
+            found = [one for block in texts.blocks(session) for one in line.way(block, budget, oracle)]
+            seconds = time.process_time() - began
+            oracle.flush()
+            asked = oracle.queries.asked["attack"] / len(found)
+            points.add({"line": line.name, "budget": budget, "settings": settings, "queries": round(asked, 2),
+                        "processor_seconds": round(seconds, 1), **texts.score(found)})  # fmt: skip
+    print(json.dumps({"points": len(points.rows), "targets": len(texts.rows)}))
+
+
+def lines(attack: Attack, texts: Texts, options: argparse.Namespace) -> Iterator[Line]:
+    """The attacks that are compared."""
+    budgets, named = tuple(options.budgets), attack.refiners.named
+    lexicon: Any = named["lexicon"]
+    proposals: dict[int, Found] = {}
+
+    def alone(targets: Targets, budget: int, oracle: CachedEmbedder) -> Found:
+        first = int(targets.index[0])
+        if first not in proposals:
+            proposals[first] = attack.propose(targets, oracle)
+        return proposals[first]
+
+    def closest(targets: Targets, budget: int, oracle: CachedEmbedder) -> Found:
+        return texts.nearest(targets)
+
+    def reranked(targets: Targets, budget: int, oracle: CachedEmbedder) -> Found:
+        attack.decoding.propose(budget)  # type: ignore[operator, union-attr]
+        return Rerank(budget).refine(targets, attack.propose(targets, oracle), oracle)
+
+    def behind(start: Way, *refiners: Refiner) -> Way:
+        def refined(targets: Targets, budget: int, oracle: CachedEmbedder) -> Found:
+            lexicon.max_queries = budget
+            found = start(targets, 0, oracle)
+            for refiner in refiners:
+                found = refiner.refine(targets, found, oracle)
+            return found
+
+        return refined
+
+    yield Line("nearest", (0,), closest)
+    yield Line("attack", (0,), alone)
+    yield Line("attack + lexicon", budgets, behind(alone, lexicon))
+    yield Line("nearest + lexicon", budgets, behind(closest, lexicon))
+    if options.white_box:
+        yield Line("attack + lexicon + white box", budgets, behind(alone, lexicon, named[options.white_box]))
+    # The last: the width of the beam search only grows.
+    yield Line("attack + reranking", tuple(n for n in budgets if 1 < n <= MOST_BEAMS), reranked)
+
+
+class Texts:
+    """Test texts and what is known of the training text."""
+
+    def __init__(self, session: Session, count: int, entries: Sequence[str]) -> None:
+        self.data = session.datamodule
+        self.data.setup("fit")
+        self.data.setup("test")
+        self.rows = list(self.data.examples("test"))[:count]
+        examples = self.data.examples("train")
+        self.training: Sequence[str] = examples.texts
+        known = frozenset(key for one in examples for key in entity_keys(one.reference, one.spans))
+        self.unseen = UnseenEntityRecovery(known)
+        words = {word for entry in entries for word in Units.of(entry).words}
+        self.covered = [
+            tuple(span for span in one.spans if words.issuperset(Units.of(span_text(one.reference, span)).words))
+            for one in self.rows
+        ]
+
+    def blocks(self, session: Session) -> Iterator[Targets]:
+        """The targets in the batches of a test."""
+        vectors = self.data.vectors("test", list(range(len(self.rows))))
+        for index in torch.arange(len(self.rows)).split(session.config.datamodule.eval_batch_size):
+            yield Targets(vectors[index], index)
+
+    def nearest(self, targets: Targets) -> list[Prediction]:
+        """The training text nearest to each target."""
+        count = len(self.training)
+        blocks = (self.data.vectors("train", range(at, min(at + BLOCK, count))) for at in range(0, count, BLOCK))
+        return [Prediction((self.training[row],)) for row in nearest(targets.vectors, blocks)]
+
+    def score(self, found: Found) -> dict[str, Any]:
+        """Successes and trials of each metric."""
+        rows = [
+            Scored(reference=example.reference, prediction=one.candidates[0], spans=example.spans, kind="sequence")
+            for example, one in zip(self.rows, found, strict=True)
+        ]
+        counts = [self.unseen.of_example(row) for row in rows]
+        held = [row for row, (_, total) in zip(rows, counts, strict=True) if total]
+        covered = [self.unseen.of_example(replace(row, spans=own)) for row, own in zip(rows, self.covered, strict=True)]
+        folded = ExactMatchNoPunctuation().succeeds
+        return {
+            "exact": [sum(map(ExactMatch().succeeds, rows)), len(rows)],
+            "exact_folded": [sum(map(folded, rows)), len(rows)],
+            "unseen_entities": [sum(hits for hits, _ in counts), sum(total for _, total in counts)],
+            "unseen_entities_in_lexicon": [sum(hits for hits, _ in covered), sum(total for _, total in covered)],
+            "exact_folded_of_texts_with_unseen": [sum(map(folded, held)), len(held)],
+        }
+
+
+class Points:
+    """The file of results."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+    def has(self, line: str, budget: int, settings: dict[str, Any]) -> bool:
+        return any((row["line"], row["budget"], row["settings"]) == (line, budget, settings) for row in self.rows)
+
+    def save(self) -> None:
+        write_json(self.path, self.rows)
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        self.save()
+        shares = "".join(f"{100 * row[key][0] / max(1, row[key][1]):>8.1f}" for key in SHOWN)
+        print(f"{row['line']:<32}{row['budget']:>6}{row['queries']:>8.1f}{shares}{row['processor_seconds']:>8.1f} s")
+
+
+SHOWN = ("exact", "exact_folded", "unseen_entities", "unseen_entities_in_lexicon")
+
+if __name__ == "__main__":
+    main()
