@@ -14,6 +14,7 @@ from embedders.base import QueryLimitError
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from models.lexicon.language import Language
+from models.lexicon.units import UNIT
 
 _AT_ONCE = 4096
 
@@ -29,7 +30,9 @@ class Lexicon:
         oracle: Embeds them.
 
     Attributes:
-        vectors: (V, d), of entries that the embedder tells apart.
+        entries: As they are written, without those that the embedder does not tell from an earlier one.
+        vectors: Theirs, (V, d).
+        rows: Places of lower-case entries in these lists.
 
     Raises:
         InputError: There is no entry.
@@ -49,16 +52,20 @@ class Lexicon:
             first.setdefault(vector.tobytes(), row)
         kept, words = list(first.values()), list(entries)
         self.entries, self.vectors = [written[row] for row in kept], vectors[kept]
-        self._rows = {words[row]: place for place, row in enumerate(kept)}
+        self.rows = {words[row]: place for place, row in enumerate(kept)}
         self._others: dict[str, Tensor] = {}
+
+    def words(self, row: int) -> tuple[str, ...]:
+        """The units of an entry, in lower case."""
+        return tuple(UNIT.findall(self.entries[row].lower()))
 
     def vectors_of(self, words: Sequence[str]) -> Tensor:
         """Vectors of lower-case words (n, d), those that are no entries included."""
-        missing = sorted({word for word in words if word not in self._rows and word not in self._others})
+        missing = sorted({word for word in words if word not in self.rows and word not in self._others})
         if missing:
             self._others.update(zip(missing, self._embedded(missing), strict=True))
         return torch.stack(
-            [self.vectors[self._rows[word]] if word in self._rows else self._others[word] for word in words]
+            [self.vectors[self.rows[word]] if word in self.rows else self._others[word] for word in words]
         )
 
     def _embedded(self, words: Sequence[str]) -> Tensor:

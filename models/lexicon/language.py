@@ -1,14 +1,15 @@
 """Word order and capitalisation in the training texts: smoothed bigram counts.
 
 language = Language.count(["Ada went to Rome.", ...])
-language.score(("ada", "went", "to", "oslo", "."))   # log probability under smoothed bigrams
+language.follows("went", "to")                       # log probability under smoothed bigrams
+language.between("to", ".")                          # {"rome"}: words seen behind the one and before the other
 language.written("rome")                             # "Rome"
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -19,10 +20,12 @@ from pydantic import BaseModel, PositiveInt, ValidationError
 from atomic_files import read_json, write_json
 from errors import InputError
 from models.lexicon.units import Units
+from models.lexicon.writing import Writing
 
 START, END = "<s>", "</s>"
 _PRIOR = 2.0  # of the unigram distribution, in bigrams
 _REMEMBERED = 1_000_000  # log probabilities
+_NONE: frozenset[str] = frozenset()
 _COMMON = 60  # words that are tried wherever word order asks for one
 
 
@@ -31,6 +34,7 @@ class _Counts(BaseModel):
 
     follows: dict[str, dict[str, PositiveInt]]
     forms: dict[str, str]
+    writing: dict[str, dict[str, PositiveInt]] = {}  # files of version 0.2 have none
 
 
 class Language:
@@ -39,10 +43,13 @@ class Language:
     Args:
         pairs: How often a word follows another.
         forms: Of each word that is not usually written in lower case, the form inside sentences.
+        writing: Capital letters and spaces in context.
     """
 
-    def __init__(self, pairs: Mapping[tuple[str, str], int], forms: Mapping[str, str]) -> None:
-        self.pairs, self.forms = Counter(pairs), dict(forms)
+    def __init__(
+        self, pairs: Mapping[tuple[str, str], int], forms: Mapping[str, str], writing: Writing | None = None
+    ) -> None:
+        self.pairs, self.forms, self.writing = Counter(pairs), dict(forms), writing or Writing()
         self.before: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         for (left, right), count in self.pairs.items():
@@ -54,6 +61,7 @@ class Language:
     @classmethod
     def count(cls, texts: Iterable[str]) -> Language:
         """Counts of ``texts``."""
+        texts = list(texts)
         pairs: Counter[tuple[str, str]] = Counter()
         written: dict[str, Counter[str]] = {}
         for text in texts:
@@ -63,11 +71,23 @@ class Language:
                 if not units.initial(place):
                     written.setdefault(surface.lower(), Counter())[surface] += 1
         usual = {word: min(forms, key=lambda form: (-forms[form], form)) for word, forms in written.items()}
-        return cls(pairs, {word: form for word, form in usual.items() if form != word})
+        return cls(pairs, {word: form for word, form in usual.items() if form != word}, Writing.count(texts))
 
     @property
     def words(self) -> list[str]:
-        """All words and punctuation marks that were counted."""
+        """All words and punctuation marks that were counted inside a sentence."""
+        return [word for word in self._all_words if not self._begins(word)]
+
+    @property
+    def beginnings(self) -> list[str]:
+        """The words that were counted at the beginning of a sentence only: their capital letters are not known."""
+        return [word for word in self._all_words if self._begins(word)]
+
+    def _begins(self, word: str) -> bool:
+        return word[0].isalpha() and bool(self.writing.counts) and not self.writing.inside(word)
+
+    @cached_property
+    def _all_words(self) -> list[str]:
         return sorted(word for word in self.counts if word != END)
 
     @cached_property
@@ -90,6 +110,20 @@ class Language:
         """Log probability of a sentence of lower-case words."""
         return sum(self.follows(left, right) for left, right in pairwise((START, *words, END)))
 
+    def between(self, left: str, right: str) -> frozenset[str]:
+        """Words that were seen behind ``left`` and, elsewhere or there, before ``right``."""
+        behind, ahead = self._neighbours
+        return behind.get(left, _NONE) & ahead.get(right, _NONE)
+
+    @cached_property
+    def _neighbours(self) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
+        behind: defaultdict[str, set[str]] = defaultdict(set)
+        ahead: defaultdict[str, set[str]] = defaultdict(set)
+        for left, right in self.pairs:
+            behind[left].add(right)
+            ahead[right].add(left)
+        return tuple({word: frozenset(found) for word, found in side.items()} for side in (behind, ahead))  # type: ignore[return-value]
+
     def written(self, word: str) -> str:
         """The word as it is written inside a sentence."""
         return self.forms.get(word, word)
@@ -99,7 +133,7 @@ class Language:
         follows: dict[str, dict[str, int]] = {}
         for (left, right), count in self.pairs.items():
             follows.setdefault(left, {})[right] = count
-        write_json(path, {"follows": follows, "forms": self.forms})
+        write_json(path, {"follows": follows, "forms": self.forms, "writing": self.writing.counts})
 
     @classmethod
     def read(cls, path: Path) -> Language:
@@ -113,4 +147,4 @@ class Language:
         except ValidationError as error:
             raise InputError(f"{path}: not the counts of a training text: {error.errors()[0]['msg']}") from error
         pairs = {(left, right): count for left, own in content.follows.items() for right, count in own.items()}
-        return cls(pairs, content.forms)
+        return cls(pairs, content.forms, Writing(content.writing))

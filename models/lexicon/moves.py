@@ -17,15 +17,19 @@ from torch import Tensor
 
 from models.lexicon.entries import Lexicon
 from models.lexicon.language import END, START
+from models.lexicon.orders import orders
 from models.lexicon.units import Units
+from models.lexicon.writing import capitalised
 
 _REACH = 5.0  # measured with MiniLM on the built-in corpus, lengths 7 to 16: 4.1 to 5.7
 _TOO_LONG, _TOO_SHORT = 0.25, 0.1  # cosine that a predicted step loses by each factor e of length
 _NEAREST = 4000  # entries that are looked at for each text: those that point most along the residual
-_SUBSTITUTES, _SIBLINGS, _ENTRIES, _PLACES, _FUNCTION = 60, 6, 8, 4, 40
-_FLUENCY = 0.05  # cosine that one nat of log probability is worth
-_NEAR = 0.9  # cosine from which word order and small differences are looked at
-_FIRST, _THEN = "ssss", "ddiiooossnnf"  # in which order kinds of moves are tried
+_SUBSTITUTES, _SIBLINGS, _ENTRIES, _PLACES = 180, 6, 8, 4
+_ORDERS, _USUAL, _FREQUENT = 60, 60, 40  # moves of a kind at the most; usual words of a place, too
+# Cosine that one nat of log probability is worth: of other forms and shorter texts, of usual words, of any word.
+_FLUENCY, _USUAL_FLUENCY, _WORD_FLUENCY = 0.05, 0.02, 0.01
+_NEAR_ORDER, _NEAR = 0.8, 0.9  # cosine from which word order, and small differences, are looked at
+_FIRST, _THEN = "ssss", "ccddiioosnf"  # in which order kinds of moves are tried
 _MOST = 120  # changes of a text
 _LEAST = 1e-4
 
@@ -51,21 +55,19 @@ class Proposals:
 
     def __init__(self, units: Units, vector: Tensor, target: Tensor, along: Tensor, lexicon: Lexicon) -> None:
         self.units, self.lexicon, self.language = units, lexicon, lexicon.language
-        self.near = float(target @ vector) > _NEAR
-        self.fluency = self.language.score(units.words)
-        residual = target - vector
-        length = residual.norm().clamp_min(_LEAST)
-        old = lexicon.vectors_of(units.words)
+        self.cosine = float(target @ vector)
+        self.residual = target - vector
+        self.length = self.residual.norm().clamp_min(_LEAST)
+        self.old = lexicon.vectors_of(units.words)
+        self.own, self.here = self.old @ self.residual, self.residual @ vector
+        self.log_reach = float((_REACH / (len(units) + 2) / self.length).log())
+        self._around = (START, *units.words, END)
         rows = torch.topk(along, min(_NEAREST, len(along))).indices.sort().values
         entries, along = lexicon.vectors[rows], along[rows]
-        own, here = old @ residual, residual @ vector
-        alike = old @ entries.T  # (n, m)
-        step = _distance(alike)
-        factor = (step * (_REACH / (len(units) + 2)) / length).log()
-        loss = _TOO_LONG * factor.clamp_min(0) + _TOO_SHORT * (-factor).clamp_min(0)
-        substitution = (along[None] - own[:, None]) / step / length - loss
-        insertion = (along - here) / _distance(entries @ vector) / length
-        self._removal = ((here - own) / _distance(old @ vector) / length).tolist()
+        alike = self.old @ entries.T  # (n, m)
+        substitution = self._fit(along[None] - self.own[:, None], _distance(alike))
+        insertion = (along - self.here) / _distance(entries @ vector) / self.length
+        self._removal = ((self.here - self.own) / _distance(self.old @ vector) / self.length).tolist()
         # Kept is what is left of the matrices, (score, place, entry): many texts wait at the same time.
         count = len(rows)
         scores, best = substitution.flatten().topk(min(_SUBSTITUTES, substitution.numel()))
@@ -82,15 +84,28 @@ class Proposals:
         scores, best = insertion.topk(min(_ENTRIES, count))
         self._insertions = list(zip(scores.tolist(), rows[best].tolist(), strict=True))
 
+    def _fit(self, along: Tensor, step: Tensor) -> Tensor:
+        """Cosine of predicted steps and residual, less for those that are too long or too short."""
+        factor = step.log() + self.log_reach
+        loss = _TOO_LONG * factor.clamp_min(0) + _TOO_SHORT * (-factor).clamp_min(0)
+        fit: Tensor = along / step / self.length - loss
+        return fit
+
     def __iter__(self) -> Iterator[Units]:
         """Kinds of moves take turns; within a kind, the highest score comes first."""
         kinds: dict[str, Iterator[Move]] = {
-            "s": self.substitutes(),
+            "s": _best(self.substitutes),
             "d": _best(self.removals),
             "i": _best(self.insertions),
         }
-        if self.near:
-            kinds |= {"o": _best(self.orders), "n": _best(self.siblings), "f": _best(self.function_words, _FUNCTION)}
+        if self.cosine > _NEAR_ORDER:
+            kinds |= {"o": self.orders()}
+        if self.cosine > _NEAR:
+            kinds |= {
+                "n": _best(self.siblings),
+                "c": _best(self.usual, _USUAL),
+                "f": _best(self.frequent, _FREQUENT),
+            }
         found = 0
         for pattern in chain([_FIRST], repeat(_THEN)):
             moves = [move for kind in pattern if (move := next(kinds.get(kind, iter(())), None)) is not None]
@@ -105,58 +120,79 @@ class Proposals:
     def substitutes(self) -> Iterator[Move]:
         """The replacements that fit the residual best."""
         for score, place, row in self._substitutes:
-            yield self.substitute(score, place, self.lexicon.entries[row])
+            entry = self.lexicon.entries[row]
+            fluency = self.gain(place, place + 1, self.lexicon.words(row))
+            yield self.substitute(score + _WORD_FLUENCY * fluency, place, entry)
 
     def siblings(self) -> Iterable[Move]:
-        """Replacements by words that are nearly the same to the embedder: another weekday, another form."""
+        """Replacements by words that are nearly the same to the embedder: another form of the word."""
         for score, place, row in self._siblings:
-            entry = self.lexicon.entries[row]
-            if entry.lower() != self.units.words[place]:
-                fluency = self.gain(self.units.replaced(place, entry).words)
-                yield self.substitute(score + _FLUENCY * fluency, place, entry)
+            entry, words = self.lexicon.entries[row], self.lexicon.words(row)
+            if words != (self.units.words[place],):
+                yield self.substitute(score + _FLUENCY * self.gain(place, place + 1, words), place, entry)
+
+    def usual(self) -> Iterable[Move]:
+        """Replacements by words that training has between these neighbours: another weekday, ``an`` for ``a``."""
+        places: list[int] = []
+        words: list[str] = []
+        for place, (left, right) in enumerate(zip(self._around, self._around[2:], strict=False)):
+            likely = [
+                (-self.gain(place, place + 1, (word,)), word)
+                for word in self.language.between(left, right)
+                if word in self.lexicon.rows and word != self.units.words[place]
+            ]
+            words += [word for _, word in sorted(likely)[:_USUAL]]
+            places += [place] * (len(words) - len(places))
+        if not words:
+            return
+        new = self.lexicon.vectors_of(words)
+        scores = self._fit(new @ self.residual - self.own[places], _distance((new * self.old[places]).sum(1)))
+        for score, place, word in zip(scores.tolist(), places, words, strict=True):
+            fluency = self.gain(place, place + 1, (word,))
+            yield self.substitute(
+                score + _USUAL_FLUENCY * fluency, place, self.lexicon.entries[self.lexicon.rows[word]]
+            )
 
     def removals(self) -> Iterable[Move]:
-        """Every text that is one unit shorter."""
+        """Every text that is one unit shorter, but for the empty one."""
+        if len(self.units) == 1:
+            return
         for place, score in enumerate(self._removal):
-            changed = self.units.removed(place)
-            yield Move(score + _FLUENCY * self.gain(changed.words), partial(self.recased, changed))
+            fluency = self.gain(place, place + 1, ())
+            yield Move(score + _FLUENCY * fluency, partial(self._removed, place))
 
     def insertions(self) -> Iterable[Move]:
         """The entries that fit best, in the places where they are most fluent: their vectors do not say where."""
         for score, row in self._insertions:
-            entry = self.lexicon.entries[row]
-            texts = [self.units.inserted(place, entry) for place in range(len(self.units) + 1)]
-            texts.sort(key=lambda changed: -self.gain(changed.words))
-            for rank, changed in enumerate(texts[:_PLACES]):
-                yield Move(score - 0.03 * rank, partial(self.recased, changed))
+            entry, words = self.lexicon.entries[row], self.lexicon.words(row)
+            places = sorted((-self.gain(place, place, words), place) for place in range(len(self.units) + 1))
+            for rank, (_, place) in enumerate(places[:_PLACES]):
+                yield Move(score - 0.03 * rank, partial(self._inserted, place, entry))
 
-    def orders(self) -> Iterable[Move]:
-        """Two units in each other's place, or one somewhere else; the more fluent, the better."""
-        count = len(self.units)
-        for one in range(count):
-            for other in range(one + 1, count):
-                words = list(self.units.words)
-                words[one], words[other] = words[other], words[one]
-                yield Move(self.gain(words), partial(self._exchanged, one, other))
-            for to in range(count):
-                if abs(one - to) > 1:
-                    words = list(self.units.words)
-                    words.insert(to, words.pop(one))
-                    yield Move(self.gain(words), partial(self._moved, one, to))
+    def orders(self) -> Iterator[Move]:
+        """The most fluent exchanges of two spans."""
+        for score, changed in orders(self.units, self.language, _ORDERS):
+            yield Move(score, partial(self.recased, changed))
 
-    def function_words(self) -> Iterable[Move]:
+    def frequent(self) -> Iterable[Move]:
         """Frequent words where the neighbours ask for them."""
         follows = self.language.follows
-        for place, (left, right) in enumerate(pairwise((START, *self.units.words, END))):
+        for place, (left, right) in enumerate(pairwise(self._around)):
+            lost = follows(left, right)
             for word in self.language.common:
-                score = follows(left, word) + follows(word, right) - follows(left, right)
-                yield Move(score, partial(self._inserted, place, word))
+                score = follows(left, word) + follows(word, right) - lost
+                yield Move(score, partial(self._inserted, place, self.language.written(word)))
 
     # -- what they share ------------------------------------------------------------------------------------------
 
-    def gain(self, words: Sequence[str]) -> float:
-        """Log probability of a changed text, less that of the text."""
-        return self.language.score(words) - self.fluency
+    def gain(self, begin: int, end: int, words: Sequence[str]) -> float:
+        """Log probability of the text with ``words`` instead of the units from ``begin`` to ``end``, less its own."""
+        follows, around = self.language.follows, self._around
+        new = (around[begin], *words, around[end + 1])
+        old = around[begin : end + 2]
+        gain = sum(follows(left, right) for left, right in pairwise(new))
+        gain -= sum(follows(left, right) for left, right in pairwise(old))
+        return gain
 
     def substitute(self, score: float, place: int, entry: str) -> Move:
         return Move(score, partial(self._replaced, place, entry))
@@ -167,17 +203,14 @@ class Proposals:
         return self.units.replaced(place, capitalised(entry) if large else entry)
 
     def _inserted(self, place: int, word: str) -> Units:
-        return self.recased(self.units.inserted(place, self.language.written(word)))
+        return self.recased(self.units.inserted(place, word))
 
-    def _exchanged(self, one: int, other: int) -> Units:
-        return self.recased(self.units.exchanged(one, other))
-
-    def _moved(self, place: int, to: int) -> Units:
-        return self.recased(self.units.moved(place, to))
+    def _removed(self, place: int) -> Units:
+        return self.recased(self.units.removed(place))
 
     def recased(self, changed: Units) -> Units:
         """With the capital letter of the beginning at the beginning, where a move has changed what stands there."""
-        if not len(changed) or changed.words[0] == self.units.words[0]:
+        if not len(changed) or not len(self.units) or changed.words[0] == self.units.words[0]:
             return changed
         first = self.units.surfaces[0]
         usual = self.language.written(first.lower())
@@ -185,11 +218,6 @@ class Proposals:
         if first[:1].isupper():
             surfaces[0] = capitalised(surfaces[0])
         return Units(tuple(surfaces), changed.gaps, changed.tail)
-
-
-def capitalised(word: str) -> str:
-    """With its first letter in upper case."""
-    return word[:1].upper() + word[1:]
 
 
 def _distance(cosines: Tensor) -> Tensor:

