@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from examples import Span
 from metrics.tokens import needs_boundary, words
@@ -28,8 +28,13 @@ def entity_key(label: str, text: str) -> tuple[str, str]:
 
 
 def entity_keys(text: str, spans: Iterable[Span]) -> list[tuple[str, str]]:
-    """``entity_key`` of each span of ``text``; ``score`` takes their union over the training split."""
+    """``entity_key`` of each span of ``text``."""
     return [entity_key(span.label, span_text(text, span)) for span in spans]
+
+
+def unseen_entities(text: str, spans: Iterable[Span], training: Collection[tuple[str, str]]) -> tuple[bool, ...]:
+    """Of each span, whether its key is missing in ``training``: all ``entity_keys`` of the training split."""
+    return tuple(key not in training for key in entity_keys(text, spans))
 
 
 def span_text(text: str, span: Span) -> str:

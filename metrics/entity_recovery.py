@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from metrics.base import Description, Ratio
-from metrics.entities import entity_key, recovered_entities, span_text
+from metrics.entities import recovered_entities, span_text
 from metrics.names import names
 from metrics.scored import Scored
 
@@ -25,8 +26,7 @@ class EntityRecovery(Ratio[Scored]):
 
     def of_example(self, row: Scored) -> tuple[int, int]:
         """Recovered spans, and all spans."""
-        values = [span_text(row.reference, span) for span in row.spans if self.label in (None, span.label)]
-        return recovered_entities(values, row.prediction, ordered=row.kind == "sequence"), len(values)
+        return recovered_spans(row, [self.label in (None, span.label) for span in row.spans])
 
 
 def _described(label: str | None) -> Description:
@@ -38,28 +38,22 @@ def _described(label: str | None) -> Description:
 
 
 class UnseenEntityRecovery(Ratio[Scored]):
-    """Share of recovered spans among those that no training text contains with the same label.
-
-    Args:
-        training: All ``entity_keys`` of the training split; None if unknown, then the metric is undefined.
-    """
+    """Share of recovered spans among those that no training text contains with the same label (``Scored.unseen``)."""
 
     description = Description(
         "entity_recovery_unseen", "Entities, unseen", "The same, for values that no training text contains."
     )
     needs = "labels"
 
-    def __init__(self, training: frozenset[tuple[str, str]] | None = None) -> None:
-        super().__init__()
-        self.known = training
-
     def of_example(self, row: Scored) -> tuple[int, int]:
         """Recovered unseen spans, and all unseen spans."""
-        if self.known is None:
-            return 0, 0
-        found = [(span.label, span_text(row.reference, span)) for span in row.spans]
-        values = [value for label, value in found if entity_key(label, value) not in self.known]
-        return recovered_entities(values, row.prediction, ordered=row.kind == "sequence"), len(values)
+        return (0, 0) if row.unseen is None else recovered_spans(row, row.unseen)
+
+
+def recovered_spans(row: Scored, chosen: Iterable[bool]) -> tuple[int, int]:
+    """Of the ``chosen`` spans of a row: how many are recovered, and how many there are."""
+    values = [span_text(row.reference, span) for span, wanted in zip(row.spans, chosen, strict=True) if wanted]
+    return recovered_entities(values, row.prediction, ordered=row.kind == "sequence"), len(values)
 
 
 class NameRecovery(Ratio[Scored]):

@@ -30,6 +30,8 @@ class Scored:
         reference: The text that the embedder saw.
         prediction: The attack's best candidate; may be empty.
         spans: Entities of the reference.
+        unseen: Of each span, whether no training text has an entity of its label and text; None if unknown.
+        in_lexicon: Of each span, whether the attack's lexicon has it; None for an attack without a lexicon.
         kind: "set" if the prediction is an unordered set of words, joined by spaces; metrics that depend on word order
             are then None.
         cosine: Cosine of the prediction's vector with the target, -1..1, if computed.
@@ -54,3 +56,5 @@ class Scored:
     cosine_second: float | None = None
     likelihood: Likelihood | None = None
     translation: str | None = None
+    unseen: tuple[bool, ...] | None = None
+    in_lexicon: tuple[bool, ...] | None = None

@@ -19,6 +19,7 @@ from metrics.cosine import Cosine, CosineSecond, CosineUndefended
 from metrics.entities import span_text
 from metrics.entity_recovery import EntityRecovery, NameRecovery, UnseenEntityRecovery
 from metrics.fluency import ContentWordRecovery, Perplexity, StopWordDifference, StopWordRate
+from metrics.lexicon import lexicon_metrics
 from metrics.matches import EditDistanceMean, EditDistanceMedian, ExactMatch, ExactMatchNoPunctuation
 from metrics.rouge import ClippedBleu1, ClippedRouge1, RougeL, RougeN
 from metrics.scored import Scored
@@ -28,14 +29,14 @@ TextMetric = ExampleMetric[Scored]
 # Of each language, and of translated predictions.
 CHIEF = ("exact_match", "token_f1", "bleu", "rougeL", "cosine")
 TRANSLATED = "translated/"
-_WHERE_ASKED = ("cosine", "cosine_clean", "cosine_second", "subwords", "tokens", "likelihood")
+_WHERE_ASKED = ("cosine", "cosine_clean", "cosine_second", "subwords", "tokens", "likelihood", "unseen", "in_lexicon")
 
 
-def text_metrics(training: frozenset[tuple[str, str]] | None = None) -> list[TextMetric]:
+def text_metrics(*, lexicon: bool = False) -> list[TextMetric]:
     """All built-in metrics of texts, in the order of metrics.json and of tables.
 
     Args:
-        training: All ``metrics.entities.entity_keys`` of the training split; None if unknown.
+        lexicon: Include those of an attack with a lexicon.
     """
     return [
         ExactMatch(),
@@ -62,7 +63,8 @@ def text_metrics(training: frozenset[tuple[str, str]] | None = None) -> list[Tex
         StopWordRate("prediction"),
         StopWordRate("reference"),
         EntityRecovery(),
-        UnseenEntityRecovery(training),
+        UnseenEntityRecovery(),
+        *(lexicon_metrics() if lexicon else ()),
         *(NameRecovery(part) for part in ("first", "last", "full")),
     ]
 
@@ -72,35 +74,32 @@ def metric_of(key: str) -> TextMetric | None:
     family, _, label = key.partition("/")
     if family == "entity_recovery" and label:
         return EntityRecovery(label)
-    return next((metric for metric in text_metrics() if metric.description.key == key), None)
+    return next((metric for metric in text_metrics(lexicon=True) if metric.description.key == key), None)
 
 
-def score(
-    rows: Sequence[Scored],
-    *,
-    training_entities: frozenset[tuple[str, str]] | None = None,
-    own: Sequence[TextMetric] = (),
-) -> Values:
+def score(rows: Sequence[Scored], *, own: Sequence[TextMetric] = ()) -> Values:
     """All metrics of a test set; percentages 0-100, None if a metric is undefined for these rows.
 
-    Keys, in the order of the result: those of ``text_metrics``; one ``entity_recovery/<label>`` for each label of the
-    spans; those of ``own``; ``examples``; ``<name>/<language>`` of the main metrics and of ``own`` for each language,
-    if there are several; and ``translated/<name>`` of the same metrics if predictions were translated. There the
-    translation replaces the prediction (ad hoc translation, Chen et al. 2024, section 4), because an attack trained on
-    German predicts German texts even for a target in another language.
+    Keys, in the order of the result: those of ``text_metrics``, with those of a lexicon if rows have
+    ``Scored.in_lexicon``; one ``entity_recovery/<label>`` for each label of the spans; those of ``own``; ``examples``;
+    ``<name>/<language>`` of the main metrics and of ``own`` for each language, if there are several; and
+    ``translated/<name>`` of the same metrics if predictions were translated. There the translation replaces the
+    prediction (ad hoc translation, Chen et al. 2024, section 4), because an attack trained on German predicts German
+    texts even for a target in another language.
 
     Args:
         rows: The examples, in any order; all of one kind.
-        training_entities: All ``metrics.entities.entity_keys`` of the training split; None if unknown.
         own: The user's metrics, with unique keys.
 
     Raises:
         ValueError: No rows; rows of both kinds; a blank reference; a span outside its reference; a cosine, subwords,
-            tokens or a likelihood in some rows only; a cosine outside -1..1. The message gives the row's index.
+            tokens, a likelihood, or what is known of spans, in some rows only; a cosine outside -1..1. The message
+            gives the row's index.
     """
     check(rows)
     labels = sorted({span.label for row in rows for span in row.spans})
-    metrics: list[TextMetric] = [*text_metrics(training_entities), *map(EntityRecovery, labels), *map(deepcopy, own)]
+    built_in = text_metrics(lexicon=rows[0].in_lexicon is not None)
+    metrics: list[TextMetric] = [*built_in, *map(EntityRecovery, labels), *map(deepcopy, own)]
     collection(metrics).update(rows)
     chief = _chief(metrics, metrics[len(metrics) - len(own) :])
     return _values(metrics, rows) | {"examples": len(rows)} | _of_languages(chief, rows) | _of_translations(own, rows)
@@ -127,6 +126,9 @@ def check(rows: Sequence[Scored]) -> None:
         for cosine in (row.cosine, row.cosine_clean, row.cosine_second):
             if cosine is not None and not abs(cosine) <= 1 + 1e-6:
                 raise ValueError(f"row {place}: cosine {cosine} is outside -1..1")
+        for known in (row.unseen, row.in_lexicon):
+            if known is not None and len(known) != len(row.spans):
+                raise ValueError(f"row {place}: {len(known)} values for {len(row.spans)} spans")
         for span in row.spans:
             try:
                 span_text(row.reference, span)

@@ -68,6 +68,10 @@ class Refiner:
         """The weights that its texts depend on."""
         return {}
 
+    def in_lexicon(self, texts: Sequence[str], oracle: CachedEmbedder) -> list[bool] | None:
+        """For a refiner that takes words from a list: whether it has each text, or each of its words; else None."""
+        return None
+
     @abstractmethod
     def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
         """Better predictions, one a target.
@@ -125,6 +129,14 @@ class Refiners:
         """Of all of them."""
         weights = ((name, refiner.all_weights()) for name, refiner in self.named.items())
         return {f"{FOLDER}.{name}.{key}": tensor for name, own in weights for key, tensor in own.items()}
+
+    def in_lexicon(self, texts: Sequence[str], oracle: CachedEmbedder | None) -> list[bool] | None:
+        """Whether one of them has each text; None if none has a list of words."""
+        if oracle is None:
+            return None
+        found = [refiner.in_lexicon(texts, oracle) for refiner in self.named.values()]
+        known = [one for one in found if one is not None]
+        return [any(of_text) for of_text in zip(*known, strict=True)] if known else None
 
     def refine(
         self, targets: Targets, predictions: list[Prediction], oracle: CachedEmbedder | None

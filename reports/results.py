@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, Field, TypeAdapter
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, model_validator
 
 from errors import InputError
+from examples import Span
 from metrics.description import Description
+from metrics.scored import Scored
 from metrics.text import exact_match, sentence_bleu
 from metrics.tokens import recovered_words, token_overlap, words
 from reports.files import read_config, read_lines, read_object, validated
@@ -41,7 +43,8 @@ class Searched(BaseModel):
 
 class Row(BaseModel):
     """A line of predictions.jsonl; ``spans`` are (start, end, label) in characters of the reference. ``given`` is the
-    start of a baseline without vectors. Token ids are set if a language model's input was attacked."""
+    start of a baseline without vectors. Token ids are set if a language model's input was attacked. ``unseen`` and
+    ``in_lexicon`` are of each span (see metrics.scored.Scored)."""
 
     index: int
     reference: str
@@ -54,6 +57,29 @@ class Row(BaseModel):
     reference_tokens: tuple[int, ...] | None = None
     prediction_tokens: tuple[int, ...] | None = None
     search: Searched | None = None
+    unseen: list[bool] | None = None
+    in_lexicon: list[bool] | None = None
+
+    @model_validator(mode="after")
+    def _of_each_span(self) -> Row:
+        for known in (self.unseen, self.in_lexicon):
+            if known is not None and len(known) != len(self.spans):
+                raise ValueError(f"{len(known)} values of unseen or in_lexicon for {len(self.spans)} spans")
+        return self
+
+    @property
+    def scored(self) -> Scored:
+        """The row as metrics take it, without what only models give."""
+        unseen, in_lexicon = (None if known is None else tuple(known) for known in (self.unseen, self.in_lexicon))
+        return Scored(
+            self.reference,
+            self.prediction,
+            tuple(Span(*span) for span in self.spans),
+            kind=self.kind,
+            cosine=self.cosine,
+            unseen=unseen,
+            in_lexicon=in_lexicon,
+        )
 
 
 def _finite(value: float | None) -> float | None:

@@ -18,7 +18,8 @@ from datamodules.inversion import InversionDataModule
 from datamodules.truncation import Truncation
 from embedders.base import QueryLimitError
 from embedders.cache.cached import CachedEmbedder
-from examples import Example, written_ids
+from examples import Example, Span, written_ids
+from metrics.entities import span_text, unseen_entities
 from metrics.scored import Scored, Sets
 from metrics.scoring import score
 from metrics.token_inversion import Inverted, token_inversion
@@ -73,11 +74,13 @@ def score_predictions(
         _subwords(references, best, datamodule.tokenizer),
         _tokens([examples[index] for index in indices], chosen, attack),
         models.translations(best, languages) if fluent else [None] * len(best),
+        _unseen(references, spans, known),
+        _in_lexicon(references, spans, attack),
         strict=True,
     )
     rows, scored = [], []
     for index, prediction, text, entities, column in zip(indices, chosen, best, spans, columns, strict=True):
-        cosine, undefended, second, likelihood, subwords, tokens, translation = column
+        cosine, undefended, second, likelihood, subwords, tokens, translation, unseen, in_lexicon = column
         scored.append(
             Scored(
                 reference=examples[index].reference,
@@ -93,18 +96,21 @@ def score_predictions(
                 cosine_second=second,
                 likelihood=likelihood,
                 translation=translation,
+                unseen=unseen,
+                in_lexicon=in_lexicon,
             )
         )
         rows.append(
             {
                 **row_of(examples[index], prediction),
                 "spans": [[span.start, span.end, span.label] for span in entities],
+                **_known(unseen=unseen or None, in_lexicon=in_lexicon or None),
                 "cosine": cosine,
                 **_known(cosine_clean=undefended, language=examples[index].language, translation=translation),
             }
         )
     read = [examples[index] for index in indices]
-    values = score(scored, training_entities=known, own=models.metrics)
+    values = score(scored, own=models.metrics)
     return rows, {**values, **_inversion(read, chosen)}
 
 
@@ -188,6 +194,27 @@ def cosines_at(done: Sequence[int], vectors: Tensor, targets: Tensor) -> list[fl
         for row, cosine in zip(done, cosine_rows(vectors, targets[list(done)]).tolist(), strict=True):
             found[row] = cosine
     return found
+
+
+def _unseen(
+    references: Sequence[str], spans: Sequence[Sequence[Span]], training: frozenset[tuple[str, str]] | None
+) -> Sequence[tuple[bool, ...] | None]:
+    """Whether each span of each reference is unseen in training, if that is known."""
+    if training is None:
+        return [None] * len(references)
+    return [unseen_entities(text, own, training) for text, own in zip(references, spans, strict=True)]
+
+
+def _in_lexicon(
+    references: Sequence[str], spans: Sequence[Sequence[Span]], attack: Attack
+) -> Sequence[tuple[bool, ...] | None]:
+    """Whether the attack's lexicon has each span of each reference, if it has a lexicon."""
+    values = [[span_text(text, span) for span in own] for text, own in zip(references, spans, strict=True)]
+    found = attack.in_lexicon([value for own in values for value in own])
+    if found is None:
+        return [None] * len(references)
+    one = iter(found)
+    return [tuple(next(one) for _ in own) for own in values]
 
 
 def _subwords(references: Sequence[str], texts: Sequence[str], tokenizer: str) -> list[Sets]:

@@ -27,6 +27,7 @@ from reports.correction_chart import (
 from reports.frequency_chart import frequency_charts
 from reports.html import Tile, charts_of, macro
 from reports.language_table import language_table
+from reports.lexicon_table import lexicon_table
 from reports.metrics_table import metrics_table
 from reports.numbers import duration, evenly, number, shown
 from reports.results import Moment, Recovered, Results, by_quality, parts
@@ -154,6 +155,12 @@ def frequency(results: Results) -> Markup:
     return charts_of(frequency_charts(results.analyses))
 
 
+def lexicon(results: Results) -> Markup | None:
+    """Entities inside and outside the lexicon of the attack; None if it has none."""
+    table = lexicon_table([one.row.scored for one in results.recovered])
+    return macro("table_of", table=table) if table else None
+
+
 def tokens(results: Results) -> Markup:
     """Recovery of a language model's inputs by length, position and cost."""
     return charts_of(token_charts([one.row for one in results.recovered]))
@@ -217,6 +224,7 @@ SECTIONS = (
     Section("Languages", languages),
     Section("Step by step", correction),
     Section("Rare and common words", frequency),
+    Section("Inside and outside the lexicon", lexicon),
     Section("What it discloses", attributes),
     Section("How it learned", training),
     Section("Hypotheses it learned from", hypotheses),

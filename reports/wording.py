@@ -14,7 +14,7 @@ from metrics.token_inversion import Claims, FalseDiscovery, TokenExact, TokenLab
 from reports.numbers import in_words, number, signed
 
 MEASURES = (
-    *(metric.description for metric in text_metrics()),
+    *(metric.description for metric in text_metrics(lexicon=True)),
     *(kind.description for kind in (TokenExact, TokenPartial)),
     Description("token_exact_low", "Inputs recovered, from", "Lower end of the share's 95 % interval.", secondary=True),
     Description("token_exact_high", "Inputs recovered, to", "Upper end of the share's 95 % interval.", secondary=True),

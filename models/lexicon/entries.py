@@ -59,6 +59,13 @@ class Lexicon:
         """The units of an entry, in lower case."""
         return tuple(UNIT.findall(self.entries[row].lower()))
 
+    def has(self, text: str) -> bool:
+        """Whether a text is an entry, or all its words are; case, spaces and punctuation marks are ignored."""
+        if " ".join(text.lower().split()) in self.rows:
+            return True
+        words = [word for word in UNIT.findall(text.lower()) if word[0].isalnum()]
+        return bool(words) and all(word in self.rows for word in words)
+
     def vectors_of(self, words: Sequence[str]) -> Tensor:
         """Vectors of lower-case words (n, d), those that are no entries included."""
         missing = sorted({word for word in words if word not in self.rows and word not in self._others})

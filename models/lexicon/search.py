@@ -116,6 +116,11 @@ class LexiconSearch(Refiner):
         rows = torch.topk(lexicon.vectors @ target, min(self.moves, len(lexicon.entries))).indices
         return [Units.of(lexicon.entries[row]) for row in rows.tolist()]
 
+    def in_lexicon(self, texts: Sequence[str], oracle: CachedEmbedder) -> list[bool]:
+        """See Refiner."""
+        lexicon = self.lexicon(oracle)
+        return [lexicon.has(text) for text in texts]
+
     @torch.no_grad()
     def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
         """See Refiner."""

@@ -17,7 +17,6 @@ from typing import Any, Literal
 import numpy as np
 
 from errors import InputError, did_you_mean
-from examples import Span
 from metrics.base import Measured
 from metrics.scored import Scored
 from metrics.scoring import metric_of
@@ -142,12 +141,7 @@ def baseline_values(metrics: Mapping[str, Any], keys: Sequence[str]) -> dict[str
 def _sums(entry: Entry, metrics: Sequence[str]) -> dict[str, Measured[Scored]]:
     """Each metric of the run that predictions.jsonl reproduces, examples ordered by index."""
     rows = sorted((one.row for one in entry.results.recovered), key=lambda row: row.index)
-    scored = [
-        Scored(
-            row.reference, row.prediction, tuple(Span(*span) for span in row.spans), kind=row.kind, cosine=row.cosine
-        )
-        for row in rows
-    ]
+    scored = [row.scored for row in rows]
     found, own = {}, own_metrics_of(entry, metrics)
     for key in metrics:
         value, metric = number(entry.results.metrics, key), metric_of(key) or own.get(key)

@@ -18,7 +18,7 @@ from rouge_score import rouge_scorer
 from sklearn.metrics.pairwise import cosine_similarity
 
 from examples import Span
-from metrics.entities import entity_keys, recovered_entities
+from metrics.entities import entity_keys, recovered_entities, unseen_entities
 from metrics.scored import Likelihood, Scored
 from metrics.scoring import score
 from metrics.text import edit_distance, exact_match, without_punctuation
@@ -345,16 +345,17 @@ def test_occurrences_of_an_entity_do_not_overlap() -> None:
 def test_unseen_entities() -> None:
     reference = "Ada met Paris in Paris"
     spans = spans_of(reference, ("Ada", "name"), ("Paris", "name"), ("Paris", "city"))
-    row = Scored(reference, "ada in paris", spans)
     training = frozenset(entity_keys("ADA in PARIS", [Span(0, 3, "name"), Span(7, 12, "city")]))
     assert training == {("name", "ada"), ("city", "paris")}
-    got = score([row], training_entities=training)
+    row = Scored(reference, "ada in paris", spans, unseen=unseen_entities(reference, spans, training))
+    got = score([row])
     assert got["entity_recovery"] == pytest.approx(200 / 3)
     assert got["entity_recovery_unseen"] == 100  # Paris as a name: the label counts
-    assert score([row])["entity_recovery_unseen"] is None
-    assert score([row], training_entities=training | {("name", "paris")})["entity_recovery_unseen"] is None
+    assert score([dataclasses.replace(row, unseen=None)])["entity_recovery_unseen"] is None
+    everything = unseen_entities(reference, spans, training | {("name", "paris")})
+    assert score([dataclasses.replace(row, unseen=everything)])["entity_recovery_unseen"] is None
     missed = dataclasses.replace(row, prediction="ada")
-    assert score([missed], training_entities=training)["entity_recovery_unseen"] == 0
+    assert score([missed])["entity_recovery_unseen"] == 0
 
 
 def test_entities_of_a_set_of_words() -> None:

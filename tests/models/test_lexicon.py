@@ -23,6 +23,8 @@ from models.lexicon.search import LexiconSearch
 from models.lexicon.units import Units
 from models.lexicon.words import cities, common_words, merged, names, read_words
 from models.predictions import Prediction, Targets
+from models.refining import Refiners
+from models.reranking import Rerank
 
 NAMES, CITIES = ["Ada", "Bob", "Cleo", "Dan"], ["Paris", "Rome", "Oslo", "Lima"]
 TEXTS = [f"{name} went to {city} on Monday, and {other} stayed in {city}." for name in NAMES for city in CITIES
@@ -219,6 +221,20 @@ def test_other_candidates_are_starts_where_the_first_fails(tmp_path: Path) -> No
     (found,) = search.refine(targets, [Prediction((TEXTS[0], TEXTS[1], true))], oracle)
     assert found.candidates[0] == true
     assert len(found.candidates) == 3
+
+
+def test_what_the_lexicon_has(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("Zoltan\nMary Ann\nO\nBrien\n")
+    search = LexiconSearch(path=str(tmp_path / "list.txt"), numbers=3)
+    search.prepare(TEXTS, tmp_path)
+    search.load(tmp_path, Words.dimension)
+    wanted = {
+        "zoltan": True, "ZOLTAN": True, "Zolta": False, "Mary  Ann": True, "Mary": False, "Ada Zoltan": True,
+        "Zoltan Ann": False, "O'Brien": True, "2": True, "3": False, "$2": True, "...": False,
+    }  # fmt: skip
+    found = Refiners({"rerank": Rerank(), "lexicon": search}).in_lexicon([*wanted], CachedEmbedder(Words(), tmp_path))
+    assert found == [*wanted.values()]
+    assert Refiners({"rerank": Rerank()}).in_lexicon([*wanted], CachedEmbedder(Words(), tmp_path)) is None
 
 
 def test_a_lexicon_needs_words(tmp_path: Path) -> None:

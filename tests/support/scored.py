@@ -44,3 +44,6 @@ class HeldOut:
 
     def tokens(self, texts: Sequence[str]) -> None:
         return None
+
+    def in_lexicon(self, texts: Sequence[str]) -> None:
+        return None
