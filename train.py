@@ -70,7 +70,7 @@ def train(cfg: DictConfig) -> None:
     if cfg.init_from is not None and checkpoint is None:
         check_origin(Path(cfg.init_from), session.values["attack"], embedder.fingerprint, embedder.dimension)
         attack.begin_from(Path(cfg.init_from))
-    configured = [instantiate(callback, _convert_="all") for callback in cfg.callbacks.values()]
+    configured = [instantiate(node, _convert_="all") for node in cfg.callbacks.values() if node is not None]
     results = writing(run_dir, session, datamodule, configured)
     record, end = RunRecord(run_dir, embedder), Termination(run_dir / layout.CHECKPOINT)
     trainer = session.trainer(run_dir, [*results, record, end])

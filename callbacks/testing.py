@@ -24,11 +24,11 @@ class Testing(Callback):
 
 
 def of_the_test(config: DictConfig) -> list[Testing]:
-    """Build the test callbacks of ``config``; those with a cache use the one of ``config``."""
+    """Build the test callbacks of ``config``; those with a cache use the one of ``config``, null ones are left out."""
     from hydra.utils import get_object, instantiate
 
     found: list[Testing] = []
-    for node in config.callbacks.values():
+    for node in (one for one in config.callbacks.values() if one is not None):
         kind = get_object(node._target_)
         if isinstance(kind, type) and issubclass(kind, Testing):
             cache = {"cache_dir": config.cache_dir} if "cache_dir" in node else {}

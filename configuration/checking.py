@@ -117,6 +117,9 @@ def _check(values: Any, messages: list[str], signature_of: Callable[[str], Signa
             messages += _value_errors(f"{group}.{name}", node[name], hints[name]) if name in node else []
     for key, _, value in _walk(values):
         messages += _node_errors(value, key, signature_of) if _is_node(value) else []
+    for name, node in (values.get("callbacks") or {}).items():
+        if node is not None and not _is_open(node):
+            messages.append(f"callbacks.{name}={_written(node)}: must be a node with _target_, or null to leave it out")
     messages += limit_errors(values.get("trainer"))
     refused = {message.partition("=")[0] for message in messages}
     messages += [message for message in secrets if message.partition(":")[0] not in refused]

@@ -123,9 +123,11 @@ def elements(override: Override) -> list[str]:
 def _option_errors(override: Override, search: tuple[str, ...]) -> list[str]:
     """A message for each option that does not exist, including all options of a sweep."""
     chosen = override.value()
-    if override.is_delete() or chosen is None:
+    if override.is_delete():
         return []  # a missing option is reported when the configuration is composed
     valid = options(override.key_or_group, search)
+    if chosen is None:
+        return [f"{override.key_or_group}=null: null is no option, {did_you_mean('null', valid)}; or leave this out"]
     listed = chosen if isinstance(chosen, list) else [line.partition("=")[2] for line in elements(override)]
     names = [str(option).strip("'\"") for option in listed]
     return [f"{override.key_or_group}={name}: {did_you_mean(name, valid)}" for name in names if name not in valid]

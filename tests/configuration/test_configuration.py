@@ -22,6 +22,7 @@ from omegaconf import OmegaConf
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 import configuration
+from callbacks.testing import of_the_test
 from commands import command
 from configuration.composing import compose, plain, survey
 from configuration.ending import ending
@@ -341,6 +342,20 @@ def test_nested_nodes_missing_and_unknown_arguments() -> None:
 def test_a_target_that_does_not_exist(target: str, reason: str) -> None:
     config = OmegaConf.create({"car": {"_target_": target}})
     assert configuration.check(config) == [f"car._target_={target}: {reason}"]
+
+
+def test_null_leaves_a_callback_out_and_is_no_option() -> None:
+    config = configuration.compose("train", ["callbacks.attributes=null", "callbacks.progress=null"])
+    assert configuration.check(config) == []
+    assert of_the_test(config) == []  # and train.py skips it: support/small_scripts.py
+    wrong = configuration.check(configuration.compose("train", ["callbacks.pace=5", "+callbacks.mine.every=3"]))
+    needed = "must be a node with _target_, or null to leave it out"
+    assert wrong == [f"callbacks.pace=5: {needed}", f'callbacks.mine={{"every": 3}}: {needed}']
+    for group in ("logger", "callbacks", "attack", "scoring/tagger", "attack/refine", "debug"):
+        with pytest.raises(InputError, match=f"{group}=null: null is no option, .*; or leave this out"):
+            configuration.compose("train", [f"{group}=null"])
+    with pytest.raises(InputError, match="logger=null: null is no option"):
+        configuration.amend(config, ["logger=null"])
 
 
 def test_amending_changes_values_and_whole_groups() -> None:
