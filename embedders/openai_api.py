@@ -91,6 +91,11 @@ class OpenAIEmbedder:
         """Number of texts that keeps all concurrent requests busy."""
         return self._batch_size * self._concurrency
 
+    @property
+    def queries_left(self) -> int | None:
+        """Texts that ``max_queries`` still allows; None without a limit."""
+        return self._left
+
     def announce(self, texts: Iterable[str]) -> None:
         """Log the size and cost of embedding ``texts``; small jobs are not logged."""
         sizes = [len(text.encode(errors="replace")) for text in texts]

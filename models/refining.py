@@ -150,10 +150,12 @@ class Refiners:
 
 @contextmanager
 def named(key: str) -> Iterator[None]:
-    """Within it, messages begin with the ``key`` that they are about."""
+    """Within it, messages begin with the ``key`` that they are about, unless they name a key of a refiner."""
     try:
         yield
     except InputError as error:
+        if str(error).startswith("attack.refine."):
+            raise
         raise InputError(f"{key}: {error}") from error
 
 

@@ -117,6 +117,10 @@ class CachedEmbedder:
                 vectors = torch.from_numpy(self._rows.read(keys[done]))
                 raise QueryLimitError(str(error), done.tolist(), vectors) from error
 
+    def missing(self, texts: Sequence[str]) -> int:
+        """How many distinct texts have no stored vector."""
+        return len(self._rows.unseen(texts, text_keys(texts)))
+
     def fill(
         self,
         texts: Sequence[str],

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from errors import InputError
 from models.lexicon.language import Language
 from models.lexicon.units import UNIT
 
+_KEY = "attack/refine=[lexicon]"
 _AT_ONCE = 4096
 
 
@@ -40,18 +42,13 @@ class Lexicon:
 
     def __init__(self, entries: Mapping[str, str], language: Language, oracle: CachedEmbedder) -> None:
         if not entries:
-            raise InputError(
-                "attack/refine=[lexicon]: no word in the lexicon: no training text is known, and no source is on"
-            )
+            raise InputError(f"{_KEY}: no word in the lexicon: no training text is known, and no source is on")
         self.language, self._oracle = language, oracle
         written = [language.written(entry) if entry.islower() else entry for entry in entries.values()]
-        vectors = self._embedded(written)
-        # Of entries with one vector, such as those that differ by an accent that the embedder drops, the first stands.
-        first: dict[bytes, int] = {}
-        for row, vector in enumerate(_rounded(vectors)):
-            first.setdefault(vector.tobytes(), row)
-        kept, words = list(first.values()), list(entries)
-        self.entries, self.vectors = [written[row] for row in kept], vectors[kept]
+        self._check_limit(written)
+        kept, self.vectors = self._distinct(written)
+        words = list(entries)
+        self.entries = [written[row] for row in kept]
         self.rows = {words[row]: place for place, row in enumerate(kept)}
         self._others: dict[str, Tensor] = {}
 
@@ -67,25 +64,70 @@ class Lexicon:
         return bool(words) and all(word in self.rows for word in words)
 
     def vectors_of(self, words: Sequence[str]) -> Tensor:
-        """Vectors of lower-case words (n, d), those that are no entries included."""
-        missing = sorted({word for word in words if word not in self.rows and word not in self._others})
-        if missing:
-            self._others.update(zip(missing, self._embedded(missing), strict=True))
-        return torch.stack(
-            [self.vectors[self.rows[word]] if word in self.rows else self._others[word] for word in words]
-        )
+        """Vectors of lower-case words (n, d), those that are no entries included.
 
-    def _embedded(self, words: Sequence[str]) -> Tensor:
+        Zeros for words that a limit of the embedder cuts off: no text that is proposed can be embedded either.
+        """
+        missing = sorted({word for word in words if not self.knows(word)})
+        if missing:
+            done: Sequence[int]
+            try:
+                done, found = range(len(missing)), self._oracle.embed(missing, "lexicon")
+            except QueryLimitError as error:
+                done, found = error.done, error.vectors
+            unit = torch.nn.functional.normalize(found, dim=1)
+            self._others.update((missing[place], vector) for place, vector in zip(done, unit, strict=True))
+        vectors = torch.zeros(len(words), self.vectors.shape[1])
+        for place, word in enumerate(words):
+            if self.knows(word):
+                vectors[place] = self.vectors[self.rows[word]] if word in self.rows else self._others[word]
+        return vectors
+
+    def knows(self, word: str) -> bool:
+        """Whether the vector of a lower-case word is at hand."""
+        return word in self.rows or word in self._others
+
+    def _distinct(self, written: Sequence[str]) -> tuple[list[int], Tensor]:
+        """Places of the entries with a vector of their own, and these vectors (V, d).
+
+        Of entries with one vector, such as those that differ by an accent that the embedder drops, the first stands.
+        """
+        kept: list[int] = []
+        seen: set[bytes] = set()
+        vectors = torch.empty(len(written), self._oracle.dimension)
+        for number, block in enumerate(self._blocks(written)):
+            fresh = []
+            for row, vector in enumerate(_rounded(block)):
+                key = blake2b(vector.tobytes(), digest_size=16).digest()
+                if key not in seen:
+                    seen.add(key)
+                    fresh.append(row)
+            vectors[len(kept) : len(kept) + len(fresh)] = block[fresh]
+            kept += [number * _AT_ONCE + row for row in fresh]
+        return kept, vectors[: len(kept)]
+
+    def _blocks(self, words: Sequence[str]) -> Iterator[Tensor]:
+        """Unit vectors (n, d) of ``words``, block by block."""
         blocks: Iterable[int] = range(0, len(words), _AT_ONCE)
         if len(words) > _AT_ONCE:
             blocks = track(blocks, "embedding the lexicon")
-        try:
-            found = [self._oracle.embed(words[begin : begin + _AT_ONCE], "lexicon") for begin in blocks]
-        except QueryLimitError as error:
+        for begin in blocks:
+            try:
+                found = self._oracle.embed(words[begin : begin + _AT_ONCE], "lexicon")
+            except QueryLimitError as error:
+                raise InputError(
+                    f"{_KEY}: {error} The lexicon has {len(words):,} entries, each embedded once"
+                ) from error
+            yield torch.nn.functional.normalize(found, dim=1)
+
+    def _check_limit(self, words: Sequence[str]) -> None:
+        """Before anything is paid for."""
+        limit = getattr(self._oracle.source.embedder, "queries_left", None)
+        if limit is not None and (needed := self._oracle.source.missing(words)) > limit:
             raise InputError(
-                f"attack/refine=[lexicon]: {error} The lexicon has {len(words):,} entries, each embedded once"
-            ) from error
-        return torch.nn.functional.normalize(torch.cat(found), dim=1)
+                f"{_KEY}: the lexicon has {len(words):,} entries, {needed:,} of them not yet embedded, and "
+                f"embedder.max_queries leaves {limit:,}; raise it, or take fewer: vocabulary=false, common=0, numbers=0"
+            )
 
 
 def _rounded(vectors: Tensor) -> NDArray[np.int16]:

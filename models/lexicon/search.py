@@ -15,17 +15,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
 import torch
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from embedders.cache.cached import CachedEmbedder
+from models.lexicon.additivity import Additivity
 from models.lexicon.entries import Lexicon
 from models.lexicon.language import Language
 from models.lexicon.moves import Proposals
+from models.lexicon.own_words import known_words, read_words, warn_of_equals
 from models.lexicon.units import Units
-from models.lexicon.words import cities, common_words, embedder_words, merged, names, numbers, read_words
+from models.lexicon.words import check_packages, cities, common_words, embedder_words, merged, names, numbers
 from models.predictions import Prediction, Targets
 from models.refining import Refiner, embedded
 
@@ -64,7 +67,7 @@ class LexiconSearch(Refiner):
         proposals: PositiveInt = 5,
         training: bool = True,
         vocabulary: bool = True,
-        numbers: NonNegativeInt = 1000,
+        numbers: Annotated[int, Field(ge=0, le=1_000_000)] = 1000,
         names: bool = False,
         cities: bool = False,
         common: NonNegativeInt = 0,
@@ -75,6 +78,15 @@ class LexiconSearch(Refiner):
         self.names, self.cities, self.common, self.path = names, cities, common, path
         self._language = Language({}, {})
         self._lexicon: Lexicon | None = None
+        self._own: list[str] | None = None
+        self._additivity = Additivity()
+
+    def check(self, dimension: int, oracle: CachedEmbedder | None) -> None:
+        """See Refiner; the file of own entries is read, and missing packages are reported."""
+        super().check(dimension, oracle)
+        check_packages(names=self.names, cities=self.cities, common=self.common)
+        if self._own is None:
+            self._own = [] if self.path is None else read_words(Path(self.path))
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Count words and word order of the training text."""
@@ -95,8 +107,11 @@ class LexiconSearch(Refiner):
             InputError: A source cannot be read, or all are empty.
         """
         if self._lexicon is None:
+            self.check(oracle.dimension, oracle)
+            path, own = Path(self.path or ""), self._own or []
+            own = known_words(own, path, oracle.source.embedder) if own else []
             entries = merged(
-                [] if self.path is None else read_words(Path(self.path)),
+                own,
                 self._language.words if self.training else [],
                 names() if self.names else [],
                 cities() if self.cities else [],
@@ -106,6 +121,7 @@ class LexiconSearch(Refiner):
                 self._language.beginnings if self.training else [],
             )
             self._lexicon = Lexicon(entries, self._language, oracle)
+            warn_of_equals(own, self._lexicon.has, path)
         return self._lexicon
 
     def _starts(self, target: Tensor, prediction: Prediction, lexicon: Lexicon) -> list[Units]:
@@ -137,6 +153,11 @@ class LexiconSearch(Refiner):
             _propose([(search, text) for search in active for text in search.to_change()], lexicon)
             for search in active:
                 search.choose(self._language)
+        for search, one in zip(searches, predictions, strict=True):
+            if not self._additivity.known:
+                self._additivity.see(
+                    one.candidates[0], {str(text.units): text.vector for text in search.texts}, lexicon
+                )
         return [search.result(one) for search, one in zip(searches, predictions, strict=True)]
 
 
@@ -219,7 +240,7 @@ class _Search:
                 if changed is None:
                     text.open = False
                     break
-                if str(changed) not in self.seen:
+                if len(changed) and str(changed) not in self.seen:  # servers refuse an empty text
                     self.seen.add(str(changed))
                     self.pending.append(changed)
                     fresh += 1

