@@ -210,7 +210,7 @@ class Proposals:
 
     def recased(self, changed: Units) -> Units:
         """With the capital letter of the beginning at the beginning, where a move has changed what stands there."""
-        if not len(changed) or changed.words[0] == self.units.words[0]:
+        if not len(changed) or not len(self.units) or changed.words[0] == self.units.words[0]:
             return changed
         first = self.units.surfaces[0]
         usual = self.language.written(first.lower())
