@@ -8,16 +8,19 @@ language.written("rome")                             # "Rome"
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from atomic_files import read_json, write_json
+import limits
+from atomic_files import read_json, write_file
 from errors import InputError
 from models.lexicon.units import Units
 from models.lexicon.writing import Writing
@@ -29,12 +32,18 @@ _NONE: frozenset[str] = frozenset()
 _COMMON = 60  # words that are tried wherever word order asks for one
 
 
+_MOST = 2**53  # occurrences; more are no count of any text
+_Unit = Annotated[str, Field(pattern=r"^\S+$")]
+_Count = Annotated[int, Field(gt=0, le=_MOST)]
+
+
 class _Counts(BaseModel):
     """The file."""
 
-    follows: dict[str, dict[str, PositiveInt]]
-    forms: dict[str, str]
-    writing: dict[str, dict[str, PositiveInt]] = {}  # files of version 0.2 have none
+    follows: dict[_Unit, Annotated[dict[_Unit, _Count], Field(min_length=1)]]
+    forms: dict[_Unit, _Unit]
+    # files of version 0.2 have none
+    writing: dict[str, Annotated[dict[str, _Count], Field(min_length=1)]] = {}
 
 
 class Language:
@@ -129,11 +138,24 @@ class Language:
         return self.forms.get(word, word)
 
     def save(self, path: Path) -> None:
-        """Write the counts."""
+        """Write the counts; of a text so large that the file could not be read, the most frequent ones."""
+        kept = max(len(self.pairs), len(self.writing.counts))
+        while len(content := self._written(kept)) > limits.LARGEST_JSON:
+            kept //= 2
+        write_file(path, content.decode())
+
+    def _written(self, kept: int) -> bytes:
+        """The file with at most ``kept`` pairs, and as many keys of how words are written."""
         follows: dict[str, dict[str, int]] = {}
-        for (left, right), count in self.pairs.items():
+        for (left, right), count in self.pairs.most_common(kept):
             follows.setdefault(left, {})[right] = count
-        write_json(path, {"follows": follows, "forms": self.forms, "writing": self.writing.counts})
+        occurrences = {key: sum(found.values()) for key, found in self.writing.counts.items()}
+        keys = sorted(occurrences, key=lambda key: (-occurrences[key], key))[:kept]
+        writing = {key: self.writing.counts[key] for key in keys}
+        words = {word for pair in follows.items() for word in (pair[0], *pair[1])}
+        forms = {word: form for word, form in self.forms.items() if word in words}
+        content = {"follows": follows, "forms": forms, "writing": writing}
+        return json.dumps(content, ensure_ascii=False).encode()
 
     @classmethod
     def read(cls, path: Path) -> Language:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
 import warnings
@@ -19,6 +20,7 @@ from embedders.cache.cached import CachedEmbedder
 from embedders.minilm import MiniLM
 from embedders.openai_api import OpenAIEmbedder
 from errors import InputError
+from models.lexicon.language import Language
 from models.lexicon.own_words import known_words, read_words
 from models.lexicon.search import LexiconSearch
 from models.predictions import Prediction, Targets
@@ -141,6 +143,43 @@ def test_a_lexicon_beyond_the_limit_of_a_server_costs_nothing(tmp_path: Path) ->
         InputError, match=r"26 entries, 26 of them not yet embedded, and embedder\.max_queries leaves 12"
     ):
         made.lexicon(oracle)
+
+
+def test_counts_of_a_large_training_text_can_be_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"Word{n} met Other{n % 7} in Rome." for n in range(400)]
+    everything = Language.count(texts)
+    everything.save(tmp_path / "all.json")
+    assert Language.read(tmp_path / "all.json").pairs == everything.pairs
+    monkeypatch.setattr(limits, "LARGEST_JSON", 9_000)
+    everything.save(tmp_path / "some.json")
+    assert 4_000 < (tmp_path / "some.json").stat().st_size <= 9_000
+    some = Language.read(tmp_path / "some.json")
+    assert some.pairs.items() < everything.pairs.items()
+    assert some.pairs["in", "rome"] == 400
+    monkeypatch.setattr("models.lexicon.search._TEXTS", 10)
+    LexiconSearch().prepare(texts, tmp_path)
+    assert Language.read(tmp_path / "language.json").pairs["in", "rome"] == 10
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"follows": {"a": {"b": 10**400}}, "forms": {}},
+        {"follows": {"a": {"": 1}}, "forms": {}},
+        {"follows": {"a": {"b c": 1}}, "forms": {}},
+        {"follows": {"a": {}}, "forms": {}},
+        {"follows": {}, "forms": {"a": ""}},
+        {"follows": {}, "forms": {}, "writing": {"form a": {}}},
+        {"follows": {}, "forms": {}, "writing": {"form a": {"A": -1}}},
+        {"follows": [], "forms": {}},
+        {},
+    ],
+)
+def test_counts_of_an_untrusted_run(tmp_path: Path, content: dict[str, object]) -> None:
+    path = tmp_path / "language.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=rf"{path}: not the counts of a training text"):
+        Language.read(path)
 
 
 def test_a_limit_ends_the_search_wherever_it_is_reached(tmp_path: Path) -> None:
