@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated
 
@@ -86,8 +87,20 @@ class LexiconSearch(Refiner):
         """See Refiner; the file of own entries is read, and missing packages are reported."""
         super().check(dimension, oracle)
         check_packages(names=self.names, cities=self.cities, common=self.common)
+        self._listed()
+
+    def all_weights(self) -> dict[str, Tensor]:
+        """A hash of the user's own entries: with others, the texts are others."""
+        if self.path is None:
+            return {}
+        digest = blake2b("\n".join(self._listed()).encode(), digest_size=16).digest()
+        return {"entries": torch.tensor([*digest], dtype=torch.uint8)}
+
+    def _listed(self) -> list[str]:
+        """The user's own entries, read once."""
         if self._own is None:
             self._own = [] if self.path is None else read_words(Path(self.path))
+        return self._own
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Count words and word order of the training text, of a very large one evenly over it."""
@@ -110,7 +123,7 @@ class LexiconSearch(Refiner):
         """
         if self._lexicon is None:
             self.check(oracle.dimension, oracle)
-            path, own = Path(self.path or ""), self._own or []
+            path, own = Path(self.path or ""), self._listed()
             own = known_words(own, path, oracle.source.embedder) if own else []
             entries = merged(
                 own,

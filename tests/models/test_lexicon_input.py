@@ -100,6 +100,19 @@ def test_repeats_marks_and_line_ends_of_a_list(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_finished_batches_of_another_list_are_not_taken(tmp_path: Path) -> None:
+    path = written(tmp_path, "Zoltan")
+    first, _ = search(tmp_path, Hashes(), path=str(path))
+    same, _ = search(tmp_path, Hashes(), path=str(path))
+    hashes = [made.all_weights()["entries"] for made in (first, same)]
+    written(tmp_path, "Winifred")
+    assert torch.equal(first.all_weights()["entries"], hashes[0])  # read once
+    other, _ = search(tmp_path, Hashes(), path=str(path))
+    assert torch.equal(*hashes)
+    assert not torch.equal(other.all_weights()["entries"], hashes[0])
+    assert LexiconSearch().all_weights() == {}
+
+
 def test_entries_that_the_embedder_cannot_represent_are_counted_once(tmp_path: Path) -> None:
     wrong = ["😀", "😁", "ខ្មែរ", "Zol\x00tan", "\x1b[31mred", "\u202eabc", "\u200b", "word " * 300]
     path = written(tmp_path, "\n".join(["Zoltan", *wrong, "Zoltan 😀"]))
