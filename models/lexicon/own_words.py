@@ -86,8 +86,10 @@ def _unknown(entries: Sequence[str], embedder: Embedder) -> set[str]:
     if tokenizer is None:
         return set()
     found: set[str] = set()
-    for begin in range(0, len(entries), _AT_ONCE):
-        block = list(entries[begin : begin + _AT_ONCE])
+    # Tokenizers know ASCII, except in words of great length; all entries of a long list would take a minute.
+    doubtful = [entry for entry in entries if not entry.isascii() or len(entry) > _LONGEST]
+    for begin in range(0, len(doubtful), _AT_ONCE):
+        block = doubtful[begin : begin + _AT_ONCE]
         ids = tokenizer(block, add_special_tokens=False)["input_ids"]
         found.update(entry for entry, own in zip(block, ids, strict=True) if set(own) <= {tokenizer.unk_token_id})
     return found
