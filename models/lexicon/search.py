@@ -165,9 +165,12 @@ class LexiconSearch(Refiner):
             found = embedded([str(units) for search in active for units in search.pending], oracle)
             for search in active:
                 search.receive(found)
-            _propose([(search, text) for search in active for text in search.to_change()], lexicon)
-            for search in active:
-                search.choose(self._language)
+            while active:
+                _propose([(search, text) for search in active for text in search.to_change()], lexicon)
+                for search in active:
+                    search.choose(self._language)
+                # Where nothing is left of the closest texts, the next ones are changed.
+                active = [search for search in active if not search.pending and search.beam()]
         for search, one in zip(searches, predictions, strict=True):
             if not self._additivity.known:
                 self._additivity.see(
@@ -260,8 +263,6 @@ class _Search:
                     self.pending.append(changed)
                     fresh += 1
         del self.pending[max(0, self.settings.max_queries - self.queries) :]
-        if beam and not self.pending:
-            self.choose(language)  # nothing is left of these texts: the next ones
 
     def result(self, before: Prediction) -> Prediction:
         """The closest texts, as many as there were candidates."""

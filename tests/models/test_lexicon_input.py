@@ -232,6 +232,15 @@ def test_minilm_adds_up_words(tmp_path: Path) -> None:
         made.refine(targets, [Prediction((TEXTS[0],))] * 2, oracle)
 
 
+@pytest.mark.parametrize("beam", [1, 2, 40])
+def test_a_search_that_runs_out_of_changes_goes_on_with_other_texts(tmp_path: Path, beam: int) -> None:
+    made, oracle = search(tmp_path, Hashes(), training=False, numbers=2, beam=beam, max_queries=400)
+    targets = Targets(Hashes().embed(["Zoltan went to Malta."]), torch.arange(1))
+    (found,) = made.refine(targets, [Prediction(("Ada Bob",))], oracle)
+    assert 20 < oracle.queries.asked["attack"] <= 400
+    assert not found.partial
+
+
 @pytest.mark.parametrize("dimension", [1, 2, 3, 8])
 def test_few_dimensions(tmp_path: Path, dimension: int) -> None:
     embedder = Hashes(dimension)
