@@ -42,6 +42,13 @@ class Refiner:
 
     proposals = 1
 
+    def check_sources(self) -> None:
+        """Check the files and packages that its settings name, before anything else is read.
+
+        Raises:
+            InputError: One is missing, or not what is needed.
+        """
+
     def check(self, dimension: int, oracle: CachedEmbedder | None) -> None:
         """Check, before anything is embedded, that vectors of this dimension can be refined.
 
@@ -100,6 +107,12 @@ class Refiners:
     def proposals(self) -> int:
         """The most candidates a target that one of them wants."""
         return max((refiner.proposals for refiner in self.named.values()), default=1)
+
+    def check_sources(self) -> None:
+        """See Refiner.check_sources; names the refiner."""
+        for name, refiner in self.named.items():
+            with named(f"attack/refine=[{name}]"):
+                refiner.check_sources()
 
     def check(self, dimension: int, oracle: CachedEmbedder | None) -> None:
         """See Refiner.check; names the refiner."""

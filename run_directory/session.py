@@ -80,17 +80,18 @@ class Session:
         return scoring_models(self.config)
 
     def check(self) -> None:
-        """Check early that the scoring models load and the defense has its secrets.
+        """Check early that the scoring models load, the defense has its secrets, and the attack its files.
 
         Raises:
-            InputError: A model does not load, or a secret is missing.
+            InputError: A model does not load, or a secret or file is missing.
         """
-        _ = self.models, self.threat
+        _ = self.models, self.threat, self.attack
 
     @cached_property
     def attack(self) -> Attack:
-        """The attack, not yet connected or restored."""
+        """The attack, not yet connected or restored; what its refiners read from files is checked."""
         attack: Attack = _build(self.config.attack)
+        attack.refiners.check_sources()
         return attack
 
     @cached_property

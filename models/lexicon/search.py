@@ -83,9 +83,8 @@ class LexiconSearch(Refiner):
         self._own: list[str] | None = None
         self._additivity = Additivity()
 
-    def check(self, dimension: int, oracle: CachedEmbedder | None) -> None:
-        """See Refiner; the file of own entries is read, and missing packages are reported."""
-        super().check(dimension, oracle)
+    def check_sources(self) -> None:
+        """See Refiner."""
         check_packages(names=self.names, cities=self.cities, common=self.common)
         self._listed()
 
@@ -122,7 +121,6 @@ class LexiconSearch(Refiner):
             InputError: A source cannot be read, or all are empty.
         """
         if self._lexicon is None:
-            self.check(oracle.dimension, oracle)
             path, own = Path(self.path or ""), self._listed()
             own = known_words(own, path, oracle.source.embedder) if own else []
             entries = merged(

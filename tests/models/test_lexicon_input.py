@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import configuration
 import limits
 from embedders.base import QueryLimitError, fingerprint_of
 from embedders.cache.cached import CachedEmbedder
@@ -25,6 +26,7 @@ from models.lexicon.own_words import known_words, read_words
 from models.lexicon.search import LexiconSearch
 from models.predictions import Prediction, Targets
 from models.refining import Refiners
+from run_directory.session import Session
 
 TEXTS = ["Ada went to Paris on Monday, and Bob stayed.", "Bob went to Rome on Friday.", "Cleo moved to Oslo."]
 
@@ -135,16 +137,15 @@ def test_entries_with_the_vector_of_another_are_counted(tmp_path: Path) -> None:
     assert [lexicon.has(name) for name in ("josé", "jose", "zoltan")] == [True, False, True]
 
 
-def test_mistakes_are_found_before_anything_is_embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    embedder = Hashes()
-    made, oracle = search(tmp_path, embedder, path=str(tmp_path / "none.txt"))
-    with pytest.raises(InputError, match=r"^attack\.refine\.lexicon\.path=.*none\.txt: no such file"):
-        Refiners({"lexicon": made}).check(embedder.dimension, oracle)
+def test_mistakes_are_found_before_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = ["attack=nearest_neighbor", "attack/refine=[lexicon]", f"attack.refine.lexicon.path={tmp_path}/none.txt"]
+    for check in (lambda session: session.check(), lambda session: session.attack):
+        with pytest.raises(InputError, match=r"^attack\.refine\.lexicon\.path=.*none\.txt: no such file"):
+            check(Session(configuration.compose("train", chosen), tmp_path / "run"))
     monkeypatch.setitem(sys.modules, "faker", None)
-    made, oracle = search(tmp_path, embedder, names=True)
     with pytest.raises(InputError, match=r"^attack\.refine\.lexicon\.names=true: needs the package faker"):
-        Refiners({"lexicon": made}).check(embedder.dimension, oracle)
-    assert embedder.asked == 0
+        Refiners({"lexicon": LexiconSearch(names=True)}).check_sources()
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_lexicon_beyond_the_limit_of_a_server_costs_nothing(tmp_path: Path) -> None:
