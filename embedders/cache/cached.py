@@ -117,9 +117,9 @@ class CachedEmbedder:
                 vectors = torch.from_numpy(self._rows.read(keys[done]))
                 raise QueryLimitError(str(error), done.tolist(), vectors) from error
 
-    def missing(self, texts: Sequence[str]) -> int:
-        """How many distinct texts have no stored vector."""
-        return len(self._rows.unseen(texts, text_keys(texts)))
+    def missing(self, texts: Sequence[str]) -> list[str]:
+        """The distinct texts without a stored vector."""
+        return [texts[position] for position in self._rows.unseen(texts, text_keys(texts)).tolist()]
 
     def fill(
         self,

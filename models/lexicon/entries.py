@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 from torch import Tensor
 
-from embedders.base import QueryLimitError
+from embedders.base import QueryLimitError, Remote
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from models.lexicon.language import Language
@@ -121,13 +121,18 @@ class Lexicon:
             yield torch.nn.functional.normalize(found, dim=1)
 
     def _check_limit(self, words: Sequence[str]) -> None:
-        """Before anything is paid for."""
-        limit = getattr(self._oracle.source.embedder, "queries_left", None)
-        if limit is not None and (needed := self._oracle.source.missing(words)) > limit:
+        """Check the limit of an embedder that may cost money, and say what the lexicon costs."""
+        embedder = self._oracle.source.embedder
+        if not isinstance(embedder, Remote):
+            return
+        needed = self._oracle.source.missing(words)
+        limit = getattr(embedder, "queries_left", None)  # other embedders may have none
+        if limit is not None and len(needed) > limit:
             raise InputError(
-                f"{_KEY}: the lexicon has {len(words):,} entries, {needed:,} of them not yet embedded, and "
+                f"{_KEY}: the lexicon has {len(words):,} entries, {len(needed):,} of them not yet embedded, and "
                 f"embedder.max_queries leaves {limit:,}; raise it, or take fewer: vocabulary=false, common=0, numbers=0"
             )
+        embedder.announce(needed)
 
 
 def _rounded(vectors: Tensor) -> NDArray[np.int16]:

@@ -148,6 +148,16 @@ def test_mistakes_are_found_before_anything_is_read(tmp_path: Path, monkeypatch:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_server_says_what_a_lexicon_costs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server = OpenAIEmbedder(
+        "none", "http://127.0.0.1:9/v1", dimensions=8, api_key_env=None, retries=0, price_per_million_tokens=2
+    )
+    made, _ = search(tmp_path, Hashes(8), numbers=3000)
+    with caplog.at_level("INFO"), pytest.raises(InputError, match=r"127\.0\.0\.1"):  # it is asked, and is not there
+        made.lexicon(CachedEmbedder(server, tmp_path / "server"))
+    assert "3,016 texts to embed, about" in caplog.text
+
+
 def test_a_lexicon_beyond_the_limit_of_a_server_costs_nothing(tmp_path: Path) -> None:
     """No request is sent: there is no server."""
     server = OpenAIEmbedder("none", "http://127.0.0.1:9/v1", dimensions=8, api_key_env=None, max_queries=12)
