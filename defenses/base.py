@@ -45,7 +45,13 @@ class Fitted(Defense, Protocol):
 
 
 class BaseDefense:
-    """Defaults: the dimension stays the same, and nothing is fitted."""
+    """Defaults: the dimension stays the same, and nothing is fitted.
+
+    Attributes:
+        perturbs: Whether a defended vector is the undefended one with an error, so that their cosine has a meaning.
+    """
+
+    perturbs = False
 
     def output_dimension(self, dimension: int) -> int:
         """Dimension of a defended vector: unchanged."""
@@ -53,6 +59,11 @@ class BaseDefense:
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
         """Does nothing."""
+
+
+def perturbs(defense: Defense) -> bool:
+    """Whether defended vectors can be compared with undefended ones (see BaseDefense); False if it does not say."""
+    return bool(getattr(defense, "perturbs", False))
 
 
 def check_dimensions(defense: str, dimensions: int, dimension: int) -> None:

@@ -12,7 +12,7 @@ from functools import reduce
 
 from torch import Tensor
 
-from defenses.base import Defense, Fitted, Role
+from defenses.base import Defense, Fitted, Role, perturbs
 from examples import Example
 
 
@@ -27,6 +27,7 @@ class Chain:
         if not steps:
             raise ValueError("a chain of no defenses; name them in a list: 'defense=[masking,noise]'")
         self.steps = steps
+        self.perturbs = all(map(perturbs, steps.values()))
 
     def output_dimension(self, dimension: int) -> int:
         """The dimension after the last defense."""

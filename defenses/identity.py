@@ -13,6 +13,8 @@ from examples import Example
 class Identity(BaseDefense):
     """No defense."""
 
+    perturbs = True
+
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
         """The unchanged vectors, (n, d) -> (n, d)."""
         return embeddings

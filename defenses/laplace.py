@@ -30,6 +30,8 @@ class Laplace(BaseDefense):
         seed: Seed of the noise.
     """
 
+    perturbs = True
+
     def __init__(self, epsilon: PositiveFloat = 1000.0, seed: NonNegativeInt = 0) -> None:
         self.epsilon, self.seed = epsilon, seed
 

@@ -31,6 +31,8 @@ class Noise(BaseDefense):
         seed: Seed of the noise.
     """
 
+    perturbs = True
+
     def __init__(self, level: NonNegativeFloat = 0.01, relative: bool = False, seed: NonNegativeInt = 0) -> None:
         self.level, self.relative, self.seed = level, relative, seed
 

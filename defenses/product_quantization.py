@@ -33,6 +33,8 @@ class ProductQuantization(BaseDefense):
         seed: Seed of the initial centroids.
     """
 
+    perturbs = True
+
     def __init__(
         self,
         subvectors: PositiveInt = 48,

@@ -40,6 +40,8 @@ class PurMech(BaseDefense):
         seed: Seed of the noise.
     """
 
+    perturbs = True
+
     def __init__(self, epsilon: PositiveFloat = 1000.0, seed: NonNegativeInt = 0) -> None:
         self.epsilon, self.seed = epsilon, seed
         self._angles: dict[int, AngleDensity] = {}

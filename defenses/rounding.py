@@ -24,6 +24,8 @@ class Rounding(BaseDefense):
         step: Distance between neighbouring values.
     """
 
+    perturbs = True
+
     def __init__(self, step: PositiveFloat = 0.02) -> None:
         self.step = step
 

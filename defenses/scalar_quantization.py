@@ -30,6 +30,8 @@ class ScalarQuantization(BaseDefense):
         quantile: Share of the training values of a dimension that its range covers.
     """
 
+    perturbs = True
+
     def __init__(
         self,
         bits: Annotated[int, Field(ge=1, le=16)] = 8,

@@ -38,9 +38,11 @@ class Refiner:
 
     Attributes:
         proposals: Number of candidates per target requested from the attack, which may find fewer.
+        required: False: left out where it cannot work or would cost money (run_directory/optional_refiners.py).
     """
 
     proposals = 1
+    required = True
 
     def check_sources(self) -> None:
         """Check the files and packages that its settings name, before anything else is read.

