@@ -44,8 +44,8 @@ DATA = ["datamodule.limit_train=160", "datamodule.limit_valid=8", "datamodule.li
 TRAINER = ["trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_time=null",
            "~callbacks.progress", "+callbacks.checkpoint.every_n_train_steps=5",
            "callbacks.checkpoint.train_time_interval=null"]  # fmt: skip
-GEIA = [*DATA, *TRAINER, "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2",
-        "attack.decoding.beams=2", "attack.decoding.max_new_tokens=24"]  # fmt: skip
+GEIA = [*DATA, *TRAINER, "attack=geia", "attack.backbone.layers=1", "attack.backbone.width=32",
+        "attack.backbone.heads=2", "attack.decoding.beams=2", "attack.decoding.max_new_tokens=24"]  # fmt: skip
 INVERTER = [*DATA, *TRAINER, "attack=vec2text_inverter", "attack.backbone.encoder_layers=1",
             "attack.backbone.decoder_layers=1", "attack.backbone.width=32", "attack.backbone.heads=2",
             "attack.prefix.vectors=4", "attack.decoding.max_new_tokens=24"]  # fmt: skip

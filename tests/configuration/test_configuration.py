@@ -366,7 +366,7 @@ def test_amending_changes_values_and_whole_groups() -> None:
     assert "source" not in config.datamodule
     assert config.datamodule.seed == 4
     assert config.attack.decoding.beams == 1
-    assert config.logger.name == "geia-minilm-files"
+    assert config.logger.name == "geia_lexicon-minilm-files"
     assert config.logger.save_dir == run.run_dir
     assert config.trainer.val_check_interval == 5
     assert list(config.callbacks) == [name for name in run.callbacks if name != "progress"]
@@ -624,7 +624,7 @@ def test_help_lists_groups_and_keys_without_torch(tmp_path: Path, name: str) -> 
     lines = done.stdout.splitlines()
     assert f"python {name}.py attack=geia" in done.stdout
     assert "  attack      how texts are read back from vectors" in lines
-    assert any(line.strip().startswith("geia, ") and "nearest_neighbor" in line for line in lines)
+    assert any(line.strip().startswith("geia_lexicon, ") and "nearest_neighbor" in line for line in lines)
     assert "  attack/adapter            lora, none, qlora" in lines
     assert lines[-1] == "False"  # torch was not imported
     assert list(tmp_path.iterdir()) == [tmp_path / f"{name}.py"]

@@ -63,7 +63,7 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     (
         ["attack.learning_rat=1", "attack.label_smoothing=2"],
         [
-            "attack.learning_rat: unknown key, valid: backbone, decoding, label_smoothing, optimizer, prefix",
+            "attack.learning_rat: unknown key, valid: backbone, decoding, label_smoothing, optimizer, prefix, refine",
             "attack.label_smoothing=2: must be less than 1.0",
         ],
     ),

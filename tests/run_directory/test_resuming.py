@@ -36,7 +36,7 @@ from support.files import write_lines
 from support.processes import ROOT, Warm
 
 FILES = ["datamodule=files", "datamodule.path=data.jsonl"]
-MODEL = ["attack.backbone.layers=2", "attack.backbone.width=64", "attack.backbone.heads=2",
+MODEL = ["attack=geia", "attack.backbone.layers=2", "attack.backbone.width=64", "attack.backbone.heads=2",
          "attack.decoding.max_new_tokens=8"]  # fmt: skip
 SHORT = ["datamodule.limit_train=64", "datamodule.limit_valid=8", "datamodule.limit_test=6", "trainer.accelerator=cpu",
          "trainer.precision=32-true", "trainer.max_steps=3"]  # fmt: skip

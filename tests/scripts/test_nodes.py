@@ -27,9 +27,10 @@ from support.processes import ROOT
 pytestmark = pytest.mark.slow
 
 # Nothing random in training: two processes would each sample their own.
-TINY = ["trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_steps=8", "trainer.max_time=null",
-        "~callbacks.progress", "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2",
-        "attack.decoding.beams=2", "attack.decoding.max_new_tokens=24", "datamodule.limit_train=200",
+TINY = ["attack=geia", "trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_steps=8",
+        "trainer.max_time=null", "~callbacks.progress", "attack.backbone.layers=1", "attack.backbone.width=32",
+        "attack.backbone.heads=2", "attack.decoding.beams=2", "attack.decoding.max_new_tokens=24",
+        "datamodule.limit_train=200",
         "datamodule.source.sentences=300", "+datamodule.source.valid=20", "+datamodule.source.test=30",
         "datamodule.limit_valid=10", "datamodule.limit_test=19", "datamodule.batch_size=16",
         "datamodule.eval_batch_size=4"]  # fmt: skip

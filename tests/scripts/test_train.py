@@ -46,7 +46,7 @@ TEST_TEXTS = 37  # no multiple of the batch size, and an odd number of batches: 
 CORPUS = {"sentences": 600, "valid": 60, "test": 100}  # each process generates and cuts them all
 DATA = [*(f"++datamodule.source.{key}={value}" for key, value in CORPUS.items()), "datamodule.limit_train=400",
         "datamodule.limit_valid=16", f"datamodule.limit_test={TEST_TEXTS}", "datamodule.eval_batch_size=8"]  # fmt: skip
-MODEL = ["attack.backbone.layers=1", "attack.backbone.width=64", "attack.backbone.heads=2",
+MODEL = ["attack=geia", "attack.backbone.layers=1", "attack.backbone.width=64", "attack.backbone.heads=2",
          "attack.backbone.dropout=0.1", "attack.prefix.noise=0.1",  # resuming must restore the random numbers too
          "attack.decoding.beams=2", "attack.decoding.max_new_tokens=40"]  # fmt: skip
 SHORT = ["trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_steps=30", "trainer.max_time=null"]
