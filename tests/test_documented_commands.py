@@ -50,8 +50,8 @@ SMALL: dict[str, Any] = {
     "attack.backbone.layers": 1, "attack.backbone.encoder_layers": 1, "attack.backbone.decoder_layers": 1,
     "attack.backbone.width": 16, "attack.backbone.heads": 2, "attack.backbone.vocabulary": 300,
     "attack.decoding.max_new_tokens": 4, "attack.refine.lexicon.vocabulary": False,
-    "attack.refine.lexicon.max_queries": 4, "attack.refine.lexicon.numbers": 5, "attack.search.steps": 1, "attack.search.beams": 2,
-    "attack.iterations": 2, "attack.exact_steps": 1, "attack.candidates": 2,
+    "attack.refine.lexicon.max_queries": 4, "attack.refine.lexicon.numbers": 5, "attack.search.steps": 1,
+    "attack.search.beams": 2, "attack.iterations": 2, "attack.exact_steps": 1, "attack.candidates": 2,
     "datamodule.limit_train": 48, "datamodule.limit_valid": 6, "datamodule.limit_test": 6, "datamodule.batch_size": 16,
     "tradeoff.texts": 5, "tradeoff.resamples": 1000, "tradeoff.points": ["defense=noise"], "limit": 5,
 }  # fmt: skip

@@ -298,8 +298,8 @@ def test_evaluate_resumes_after_kill_9(tmp_path: Path, warm: Warm, monkeypatch: 
     tiny = ["attack=geia", "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2",
             "trainer=cpu", "attack.decoding.max_new_tokens=12", "trainer.max_steps=2", "trainer.max_time=null",
             "~callbacks.progress", "datamodule.source.sentences=200", "+datamodule.source.valid=20",
-            "+datamodule.source.test=60", "datamodule.limit_train=100", "datamodule.limit_valid=2", "datamodule.limit_test=40", "logger=none",
-            f"run_dir={run}"]  # fmt: skip
+            "+datamodule.source.test=60", "datamodule.limit_train=100", "datamodule.limit_valid=2",
+            "datamodule.limit_test=40", "logger=none", f"run_dir={run}"]  # fmt: skip
     train.train(configuration.compose("train", tiny))
     command = [f"run={run}", "attack.decoding.rerank=8", "datamodule.eval_batch_size=4"]
 

@@ -29,7 +29,8 @@ SITE = Path(sysconfig.get_path("purelib"))
 SMALL = [
     "attack=geia", "trainer.accelerator=cpu", "trainer.max_steps=1", "trainer.max_time=null",
     "datamodule.limit_train=128", "datamodule.limit_valid=16", "datamodule.limit_test=16",
-    "datamodule.eval_batch_size=8", "trainer.precision=32-true", "attack.decoding.beams=1", "attack.decoding.max_new_tokens=8",
+    "datamodule.eval_batch_size=8", "trainer.precision=32-true", "attack.decoding.beams=1",
+    "attack.decoding.max_new_tokens=8",
 ]  # fmt: skip
 NOT_OURS = [
     "litlogger", "was configured so", "GPU available", "TPU available", "Mixed Precision", "`Trainer.fit` stopped",

@@ -14,8 +14,8 @@ TINY = [
     "trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_steps=4", "callbacks.progress=null",
     "attack=geia", "attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2",
     "attack.decoding.beams=1", "attack.decoding.max_new_tokens=8", "datamodule.limit_train=64",
-    "datamodule.limit_valid=8", "datamodule.limit_test=8", "datamodule.batch_size=16", "++datamodule.source.sentences=300",
-    "++datamodule.source.valid=20", "++datamodule.source.test=60",
+    "datamodule.limit_valid=8", "datamodule.limit_test=8", "datamodule.batch_size=16",
+    "++datamodule.source.sentences=300", "++datamodule.source.valid=20", "++datamodule.source.test=60",
 ]  # fmt: skip
 
 
