@@ -66,9 +66,13 @@ def test_an_evaluation_finds_the_same_texts_and_without_search_fewer_words(defau
 
 
 def test_two_ranks_search_as_one(default: Path, warm: Warm) -> None:
+    """From an empty cache, as the training: each rank embeds the lexicon."""
     out = default.parent / "two"
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    options = [f"run={default}", f"output_dir={out}", "trainer=ddp", "trainer.accelerator=cpu"]
+    options = [
+        f"run={default}", f"output_dir={out}", f"cache_dir={default.parent / 'empty'}", "trainer=ddp",
+        "trainer.accelerator=cpu",
+    ]  # fmt: skip
     done = warm.run([str(ROOT / "evaluate.py"), *options], environment=environment)
     assert done.returncode == 0, done.stderr
     assert load(out / layout.RECORD)["world_size"] == 2
