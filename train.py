@@ -57,11 +57,10 @@ def train(cfg: DictConfig) -> None:
         layout.start(run_dir, resuming=cfg.ckpt_path is not None)
         if cfg.ckpt_path == "last" and not (run_dir / layout.CONFIG).exists():
             log.warning("run_dir=%s: there is no run to resume, so a new one starts", run_dir)
+        configuration.keep(run_dir, cfg)
     seed_everything(cfg.seed, workers=True, verbose=False)
 
     embedder, attack = session.embedder, session.attack
-    if is_first():
-        configuration.keep(run_dir, cfg)
     attack.check_embedder(embedder)
     datamodule = session.datamodule
     if cfg.ckpt_path is not None:

@@ -22,18 +22,22 @@ from ranks import is_first
 log = logging.getLogger("train")
 
 
-def leave_out(config: DictConfig, embedder: CachedEmbedder, threat: Threat) -> None:
-    """Delete the refiners with ``required: false`` from ``config`` where there is a reason, and log it."""
+def optional(config: DictConfig) -> list[str]:
+    """The names of the attack's refiners with ``required: false``."""
     refine = config.attack.get("refine") or {}
-    optional = [str(name) for name, node in refine.items() if not node.get("required", True)]
-    reason = reason_against(embedder, threat) if optional else None
+    return [str(name) for name, node in refine.items() if not node.get("required", True)]
+
+
+def leave_out(config: DictConfig, embedder: CachedEmbedder, threat: Threat) -> None:
+    """Delete the optional refiners from ``config`` where there is a reason, and log it."""
+    reason, names = reason_against(embedder, threat), optional(config)
     if reason is None:
         return
     with open_dict(config):
-        for name in optional:
+        for name in names:
             del config.attack.refine[name]
     if is_first():
-        log.info("attack/refine=[%s] is left out: %s", ",".join(optional), reason)
+        log.info("attack/refine=[%s] is left out: %s", ",".join(names), reason)
 
 
 def reason_against(embedder: CachedEmbedder, threat: Threat) -> str | None:

@@ -27,7 +27,7 @@ from run_directory.checkpoints import finished_checkpoint
 from run_directory.config_file import read_config
 from run_directory.keys import settings_key
 from run_directory.layout import ARTIFACTS, TEST_BATCHES
-from run_directory.optional_refiners import leave_out
+from run_directory.optional_refiners import leave_out, optional
 from scoring.models import ScoringModels, scoring_models
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ class Session:
 
         Optional refiners may be left out of the configuration first; what the others read from files is checked.
         """
-        leave_out(self.config, self.embedder, self.threat)
+        if optional(self.config):
+            leave_out(self.config, self.embedder, self.threat)
         attack: Attack = _build(self.config.attack)
         attack.refiners.check_sources()
         return attack
