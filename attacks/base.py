@@ -190,7 +190,7 @@ class Attack(Checkpointed):
         if checkpoint is not None:
             self.load_weights(checkpoint)
         self.eval()
-        self.refiners.load(self.artifacts, dimension, self._training_texts)
+        self.refiners.load(self.artifacts, dimension, self._training_texts, self.oracle)
 
     def in_lexicon(self, texts: Sequence[str]) -> list[bool] | None:
         """Whether the lexicons of its refiners have each text, or each of its words; None without a lexicon."""
@@ -224,7 +224,7 @@ class Attack(Checkpointed):
             if self.trainer.is_global_zero:
                 self.artifacts.mkdir(parents=True, exist_ok=True)
                 self.prepare(self._training_texts() if self.reads_training_text else [], self.artifacts)
-                self.refiners.prepare(self._training_texts, self.artifacts)
+                self.refiners.prepare(self._training_texts, self.artifacts, self.oracle)
             self.trainer.strategy.barrier("prepare")
         if not self._built:
             with self._reading():
@@ -232,7 +232,7 @@ class Attack(Checkpointed):
         self.dimension = self.data.dimension
         self.data.encode, self.data.encodes_ids = self.encode, self.encodes_ids
         if stage == "test":
-            self.refiners.load(self.artifacts, self.dimension, self._training_texts)
+            self.refiners.load(self.artifacts, self.dimension, self._training_texts, self.oracle)
 
     def configure_model(self) -> None:
         """Build the modules once; Lightning calls this for every stage."""

@@ -59,11 +59,16 @@ class Refiner:
         """
         comparable(dimension, oracle)
 
-    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+    def prepare(self, texts: Sequence[str], artifacts: Path, oracle: CachedEmbedder | None) -> None:
         """Write the refiner's files to the empty folder ``artifacts``.
 
         Called once by the first process before training; or, for a run trained without this refiner, by every process
-        before refining. ``texts`` are the training texts, empty if they are unknown, as in invert.py.
+        before refining.
+
+        Args:
+            texts: The training texts; empty if they are unknown, as in invert.py.
+            artifacts: The folder.
+            oracle: See refine.
         """
 
     def prepared(self, artifacts: Path) -> bool:
@@ -122,22 +127,22 @@ class Refiners:
             with named(f"attack/refine=[{name}]"):
                 refiner.check(dimension, oracle)
 
-    def prepare(self, texts: Texts, artifacts: Path) -> None:
+    def prepare(self, texts: Texts, artifacts: Path, oracle: CachedEmbedder | None) -> None:
         """Write missing files of the refiners to the attack's ``artifacts``."""
         for name, refiner in self.named.items():
             folder = artifacts / FOLDER / name
             if not refiner.prepared(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-                refiner.prepare(texts(), folder)
+                refiner.prepare(texts(), folder, oracle)
 
-    def load(self, artifacts: Path, dimension: int, texts: Texts) -> None:
+    def load(self, artifacts: Path, dimension: int, texts: Texts, oracle: CachedEmbedder | None) -> None:
         """Load the refiners' files; missing ones are prepared in a temporary folder (a run is not changed)."""
         for name, refiner in self.named.items():
             folder = artifacts / FOLDER / name
             if not refiner.prepared(folder):
                 self._temporary.append(tempfile.TemporaryDirectory(prefix="unembed-"))
                 folder = Path(self._temporary[-1].name)
-                refiner.prepare(texts(), folder)
+                refiner.prepare(texts(), folder, oracle)
             refiner.load(folder, dimension)
 
     def all_weights(self) -> dict[str, Tensor]:

@@ -51,7 +51,7 @@ class Correction(Refiner):
         if self.corrector_run.is_dir():  # else the attack's run has a copy, or ``prepare`` says what is missing
             check_corrector(self.corrector_run, KEY, oracle)
 
-    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+    def prepare(self, texts: Sequence[str], artifacts: Path, oracle: CachedEmbedder | None) -> None:
         """Copy the run."""
         keep(self.corrector_run, artifacts / COPY)
         write_json(artifacts / SOURCE, self._source)

@@ -6,13 +6,14 @@
 
     "Ada went to Rome."  ->  "Ada went to Oslo."   where that lies nearer to the target
 
-Nothing is trained: changes are predicted from the embedder's vectors of single words (moves.py). So the search can find
-words that are not in the attack's training texts, if they are in the lexicon.
+Changes are predicted from the embedder's vectors of single words (moves.py). So the search can find words that are not
+in the attack's training texts, if they are in the lexicon. Nothing is trained, unless surrogate_steps ask for it
+(surrogate.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -28,6 +29,7 @@ from models.lexicon.entries import Lexicon
 from models.lexicon.language import Language
 from models.lexicon.moves import Proposals
 from models.lexicon.own_words import known_words, read_words, warn_of_equals
+from models.lexicon.surrogate import Surrogate, fit
 from models.lexicon.units import Units
 from models.lexicon.words import check_packages, cities, common_words, embedder_words, merged, names, numbers
 from models.predictions import Prediction, Targets
@@ -60,6 +62,7 @@ class LexiconSearch(Refiner):
         common: Add this many of the most frequent English words (wordfreq).
         path: File of additional entries, one per line.
         required: See Refiner.
+        surrogate_steps: Train a surrogate (surrogate.py) for this many steps, which ranks the changes; 0: none.
     """
 
     def __init__(
@@ -76,14 +79,17 @@ class LexiconSearch(Refiner):
         common: NonNegativeInt = 0,
         path: str | None = None,
         required: bool = True,
+        surrogate_steps: NonNegativeInt = 0,
     ) -> None:
         self.max_queries, self.beam, self.moves, self.proposals = max_queries, beam, moves, proposals
         self.training, self.vocabulary, self.numbers = training, vocabulary, numbers
         self.names, self.cities, self.common, self.path = names, cities, common, path
         self.required = required
+        self.surrogate_steps = surrogate_steps
         self._language = Language({}, {})
         self._lexicon: Lexicon | None = None
         self._own: list[str] | None = None
+        self._surrogate: Surrogate | None = None
         self._additivity = Additivity()
 
     def check_sources(self) -> None:
@@ -92,11 +98,12 @@ class LexiconSearch(Refiner):
         self._listed()
 
     def all_weights(self) -> dict[str, Tensor]:
-        """A hash of the user's own entries: with others, the texts are others."""
-        if self.path is None:
-            return {}
-        digest = blake2b("\n".join(self._listed()).encode(), digest_size=16).digest()
-        return {"entries": torch.tensor([*digest], dtype=torch.uint8)}
+        """The surrogate's weights, and a hash of the user's own entries: with others, the texts are others."""
+        weights = {} if self._surrogate is None else self._surrogate.state_dict()
+        if self.path is not None:
+            digest = blake2b("\n".join(self._listed()).encode(), digest_size=16).digest()
+            weights["entries"] = torch.tensor([*digest], dtype=torch.uint8)
+        return weights
 
     def _listed(self) -> list[str]:
         """The user's own entries, read once."""
@@ -104,18 +111,28 @@ class LexiconSearch(Refiner):
             self._own = [] if self.path is None else read_words(Path(self.path))
         return self._own
 
-    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Count words and word order of the training text, of a very large one evenly over it."""
+    def prepare(self, texts: Sequence[str], artifacts: Path, oracle: CachedEmbedder | None) -> None:
+        """Count words and word order of the training text, of a very large one evenly over it; train the surrogate."""
         places = range(0, len(texts), -(-len(texts) // _TEXTS) or 1)
         Language.count(texts[place] for place in places).save(artifacts / _LANGUAGE)
+        if self.surrogate_steps:
+            assert oracle is not None  # checked
+            fit(texts, oracle, self.surrogate_steps).save(artifacts / self._surrogate_file)
 
     def prepared(self, artifacts: Path) -> bool:
         """See Refiner."""
-        return (artifacts / _LANGUAGE).is_file()
+        wanted = [_LANGUAGE, self._surrogate_file] if self.surrogate_steps else [_LANGUAGE]
+        return all((artifacts / name).is_file() for name in wanted)
 
     def load(self, artifacts: Path, dimension: int) -> None:
         """See Refiner."""
         self._language, self._lexicon = Language.read(artifacts / _LANGUAGE), None
+        if self.surrogate_steps:
+            self._surrogate = Surrogate.read(artifacts / self._surrogate_file, dimension)
+
+    @property
+    def _surrogate_file(self) -> str:
+        return f"surrogate-{self.surrogate_steps}.pt"
 
     def lexicon(self, oracle: CachedEmbedder) -> Lexicon:
         """Its entries, embedded at the first call.
@@ -167,7 +184,7 @@ class LexiconSearch(Refiner):
             for search in active:
                 search.receive(found)
             while active:
-                _propose([(search, text) for search in active for text in search.to_change()], lexicon)
+                _propose([(search, text) for search in active for text in search.to_change()], lexicon, self._surrogate)
                 for search in active:
                     search.choose(self._language)
                 # Where nothing is left of the closest texts, the next ones are changed.
@@ -205,8 +222,10 @@ class _Search:
     queries: int = 0
     writing: bool = False
     partial: bool = False
+    first: Units | None = None  # the attack's best candidate
 
     def __post_init__(self) -> None:
+        self.first = self.starts[0] if self.starts else None
         self.seen.update(map(str, self.starts))
         self.pending, self.starts = self.starts[:1], self.starts[1:]
 
@@ -226,6 +245,9 @@ class _Search:
             self.texts.append(_Text(units, vector, round(float(vector @ self.target), _EQUAL), written=written))
         self.queries += len(self.pending)
         self.pending = []
+        self._sort()
+
+    def _sort(self) -> None:
         self.texts.sort(key=lambda text: (not (text.written and text.cosine > _FOUND), -text.cosine))
 
     def beam(self) -> list[_Text]:
@@ -244,11 +266,15 @@ class _Search:
         A text that was found is written as the training text would write it, and stands so if it is found again.
         """
         beam = self.beam()
-        if self.texts and self.texts[0].cosine > _FOUND and self.queries < self.settings.max_queries:
-            written = language.writing.written(self.texts[0].units)
-            if not self.writing and str(written) not in self.seen:
-                self.pending, self.writing = [written], True
-                return
+        if self.texts and self.texts[0].cosine > _FOUND and not self.writing:
+            self.writing = True
+            written = language.writing.written(self.texts[0].units, like=self.first)
+            known = [text for text in self.texts if str(text.units) == str(written)]
+            for text in known:
+                text.written = True
+            self.pending = [] if known or self.queries == self.settings.max_queries else [written]
+            self._sort()
+            return
         if beam:
             self.pending, self.starts = self.starts, []
         for text in beam:
@@ -272,7 +298,7 @@ class _Search:
         return after if after.candidates[0] == before.candidates[0] else replace(after, kind="sequence")
 
 
-def _propose(texts: Sequence[tuple[_Search, _Text]], lexicon: Lexicon) -> None:
+def _propose(texts: Sequence[tuple[_Search, _Text]], lexicon: Lexicon, surrogate: Surrogate | None) -> None:
     """Find the changes of each text."""
     for begin in range(0, len(texts), _ROWS):
         block = texts[begin : begin + _ROWS]
@@ -281,4 +307,18 @@ def _propose(texts: Sequence[tuple[_Search, _Text]], lexicon: Lexicon) -> None:
             residuals[row] = search.target - text.vector
         along = residuals @ lexicon.vectors.T
         for row, (search, text) in enumerate(block):
-            text.changes = iter(Proposals(text.units, text.vector, search.target, along[row], lexicon))
+            changes = Proposals(text.units, text.vector, search.target, along[row], lexicon)
+            text.changes = iter(changes if surrogate is None else _ranked(changes, search, text, lexicon, surrogate))
+
+
+def _ranked(
+    changes: Iterable[Units], search: _Search, text: _Text, lexicon: Lexicon, surrogate: Surrogate
+) -> list[Units]:
+    """By the cosine that the surrogate predicts: its difference of two texts is added to the known vector of one."""
+    known = [units for units in changes if str(units) not in search.seen]
+    if not known:
+        return []
+    found = surrogate.predict([text.units.words, *(units.words for units in known)], lexicon.vectors_of)
+    predicted = torch.nn.functional.normalize(text.vector + found[1:] - found[:1], dim=1) @ search.target
+    order = sorted(range(len(known)), key=lambda place: -round(float(predicted[place]), _EQUAL))
+    return [known[place] for place in order]

@@ -15,6 +15,7 @@ Counts = dict[str, dict[str, int]]
 
 _BEGIN, _END = "<s>", "</s>"
 _UNSEEN = 0.5  # occurrences that the neighbours' usual company weighs as much as
+_RARE = 0.01  # share of what stands between two units
 _LEFT = 2.0  # weight of the neighbour whose own form is known
 
 
@@ -60,31 +61,35 @@ class Writing:
                 forms[key] = found
         return cls({key: found for key, found in forms.items() if not _is_redundant(key, forms)})
 
-    def written(self, units: Units) -> Units:
+    def written(self, units: Units, like: Units | None = None) -> Units:
         """The units with the capital letters and spaces that the texts would have there.
 
-        Words that the texts show nowhere inside a sentence keep their capital letters.
+        Words that the texts show nowhere inside a sentence keep their capital letters. Where the texts have
+        both "gone ." and "gone.", the mark is written as in ``like``.
         """
         if not self.counts:
             return units
         surfaces: list[str] = []
         gaps: list[str] = []
         words = (*units.words, _END)
+        usual = {} if like is None else dict(zip(like.words[1:], like.gaps[1:], strict=True))
         for place, surface in enumerate(units.surfaces):
             known = Units(tuple(surfaces), tuple(gaps))
             surfaces.append(self._form(known, surface, words[place], words[place + 1], units.initial(place)))
-            gaps.append(self.gap(words[place - 1], words[place]) if place else units.gaps[0])
+            preferred = usual.get(words[place]) if _kind(words[place]) == "<mark>" else None
+            gaps.append(self.gap(words[place - 1], words[place], preferred) if place else units.gaps[0])
         return Units(tuple(surfaces), tuple(gaps), units.tail)
 
     def inside(self, word: str) -> bool:
         """Whether a lower-case word was seen inside a sentence, where its capital letters are its own."""
         return f"form {word}" in self.counts
 
-    def gap(self, left: str, right: str) -> str:
-        """What stands between two lower-case units: white space or nothing."""
+    def gap(self, left: str, right: str, preferred: str | None = None) -> str:
+        """What stands between two lower-case units, white space or nothing: ``preferred`` unless it is rare there."""
         for key in _gap_keys(left, right):
-            if key in self.counts:
-                return _most(self.counts[key])
+            if found := self.counts.get(key):
+                common = preferred is not None and found.get(preferred, 0) > _RARE * sum(found.values())
+                return preferred if preferred is not None and common else _most(found)
         return " "
 
     def _form(self, before: Units, surface: str, word: str, right: str, initial: bool) -> str:

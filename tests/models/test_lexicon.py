@@ -74,7 +74,7 @@ def refined(
     search = LexiconSearch(**settings)  # type: ignore[arg-type]
     folder = tmp_path / "artifacts"
     folder.mkdir(parents=True, exist_ok=True)
-    search.prepare(texts, folder)
+    search.prepare(texts, folder, None)
     search.load(folder, embedder.dimension)
     oracle = CachedEmbedder(embedder, tmp_path / "cache")
     targets = Targets(embedder.embed([text for text, _ in pairs]), torch.arange(len(pairs)))
@@ -215,7 +215,7 @@ def test_other_candidates_are_starts_where_the_first_fails(tmp_path: Path) -> No
     true = "On Friday somebody else had lunch with Ada."
     search = LexiconSearch(max_queries=3)
     (tmp_path / "artifacts").mkdir()
-    search.prepare(TEXTS, tmp_path / "artifacts")
+    search.prepare(TEXTS, tmp_path / "artifacts", None)
     search.load(tmp_path / "artifacts", Words.dimension)
     oracle = CachedEmbedder(Words(), tmp_path / "cache")
     targets = Targets(Words().embed([true]), torch.arange(1))
@@ -227,7 +227,7 @@ def test_other_candidates_are_starts_where_the_first_fails(tmp_path: Path) -> No
 def test_what_the_lexicon_has(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("Zoltan\nMary Ann\nO\nBrien\n")
     search = LexiconSearch(path=str(tmp_path / "list.txt"), numbers=3)
-    search.prepare(TEXTS, tmp_path)
+    search.prepare(TEXTS, tmp_path, None)
     search.load(tmp_path, Words.dimension)
     wanted = {
         "zoltan": True, "ZOLTAN": True, "Zolta": False, "Mary  Ann": True, "Mary": False, "Ada Zoltan": True,
@@ -240,7 +240,7 @@ def test_what_the_lexicon_has(tmp_path: Path) -> None:
 
 def test_a_lexicon_needs_words(tmp_path: Path) -> None:
     search = LexiconSearch(training=False, vocabulary=False, numbers=0)
-    search.prepare(TEXTS, tmp_path)
+    search.prepare(TEXTS, tmp_path, None)
     search.load(tmp_path, Words.dimension)
     with pytest.raises(InputError, match="no word in the lexicon"):
         search.lexicon(CachedEmbedder(Words(), tmp_path / "cache"))

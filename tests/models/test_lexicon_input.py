@@ -54,7 +54,7 @@ class Hashes:
 
 def search(folder: Path, embedder: Hashes | MiniLM, **settings: object) -> tuple[LexiconSearch, CachedEmbedder]:
     made = LexiconSearch(**{"vocabulary": False, "numbers": 10, "max_queries": 20, **settings})  # type: ignore[arg-type]
-    made.prepare(TEXTS, folder)
+    made.prepare(TEXTS, folder, None)
     made.load(folder, embedder.dimension)
     return made, CachedEmbedder(embedder, folder / "cache")
 
@@ -181,7 +181,7 @@ def test_counts_of_a_large_training_text_can_be_read_again(tmp_path: Path, monke
     assert some.pairs.items() < everything.pairs.items()
     assert some.pairs["in", "rome"] == 400
     monkeypatch.setattr("models.lexicon.search._TEXTS", 10)
-    LexiconSearch().prepare(texts, tmp_path)
+    LexiconSearch().prepare(texts, tmp_path, None)
     assert Language.read(tmp_path / "language.json").pairs["in", "rome"] == 10
 
 
