@@ -84,7 +84,8 @@ class Surrogate(nn.Module):
     @torch.no_grad()
     def predict(self, texts: Sequence[Words], vectors_of: VectorsOf) -> Tensor:
         """Unit vectors (B, d) of texts given as lower-case words."""
-        return self(*_padded(texts, _Table(texts, vectors_of)))
+        found: Tensor = self(*_padded(texts, _Table(texts, vectors_of)))
+        return found
 
     def save(self, path: Path) -> None:
         """Write the weights."""
