@@ -416,7 +416,7 @@ def test_correction_refines_the_texts_of_any_attack(place: Place, inverter: Path
     without = place.evaluate(nearest, "without", "attack/refine=[]")
     assert metrics_of(without)["cosine"] <= metrics_of(nearest)["cosine"]
     assert metrics_of(without)["queries"] == 0
-    with pytest.raises(InputError, match=r"attack/refine=\[correction\]: .*corrector_run=.*vec2text_corrector"):
+    with pytest.raises(InputError, match=r"corrector_run=.*vec2text_corrector"):
         place.evaluate(nearest, "wrong", f"attack.refine.correction.corrector_run={inverter}")
 
 
