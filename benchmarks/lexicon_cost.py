@@ -1,7 +1,7 @@
 """What lexicon search costs beside the embedder: texts a second in a search, and by plain encoding of the same texts.
 
     python benchmarks/lexicon_cost.py --run runs/geia --targets 128 --threads 1 --own-time
-    python benchmarks/lexicon_cost.py --run runs/geia attack.refine.lexicon.max_queries=300
+    python benchmarks/lexicon_cost.py --run runs/geia attack/refine=[lexicon] attack.refine.lexicon.max_queries=300
 
 The attack of a finished run writes its guesses, and the lexicon is embedded; neither is counted. Then blocks of
 targets are searched with an empty cache, so that every text is really embedded, and the texts of each block are
@@ -144,12 +144,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     quiet()
     torch.set_num_threads(options.threads)
     try:
-        overrides = [
-            "attack/refine=[lexicon]",
-            f"datamodule.limit_test={options.targets + options.block}",
-            *options.overrides,
-        ]
-        _, config = configuration.on_run("evaluate", [f"run={options.run}", *overrides])
+        chosen = any(line.startswith("attack/refine=") for line in options.overrides)
+        limit = f"datamodule.limit_test={options.targets + options.block}"
+        overrides = [f"run={options.run}", limit, *([] if chosen else ["attack/refine=[lexicon]"]), *options.overrides]
+        _, config = configuration.on_run("evaluate", overrides)
         session = Session.open(options.run, config)
         with torch.inference_mode():
             measure(session, options)

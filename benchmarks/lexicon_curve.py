@@ -2,8 +2,9 @@
 
     python train.py attack=geia run_dir=runs/geia
     python benchmarks/lexicon_curve.py --run runs/geia --output curve.json
-    python benchmarks/lexicon_curve.py --run runs/geia --output curve.json --white-box soda_refine \\
-        'attack/refine=[lexicon,soda_refine]' attack.refine.lexicon.names=true
+    python benchmarks/lexicon_curve.py --run runs/geia --output curve.json --white-box discrete_steps \\
+        attack/refine=[lexicon,discrete_steps] attack.refine.lexicon.names=true
+    python benchmarks/lexicon_curve.py --run runs/geia --output noise.json defense=noise defense.level=0.003
     python benchmarks/draw_curve.py --points curve.json --output docs/lexicon.svg
 
 Attacks: the nearest training text; the run's own attack; its proposals, reranked; both with lexicon search behind
@@ -43,7 +44,8 @@ from models.reranking import Rerank
 from run_directory.session import Session
 
 BUDGETS = (1, 3, 10, 30, 100, 300, 500)
-MOST_BEAMS = 100
+MOST_BEAMS = 30
+REFINE = "attack/refine=[lexicon]"
 Found = Sequence[Prediction]
 Way = Callable[[Targets, int, CachedEmbedder], Found]
 
@@ -70,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     quiet()
     try:
         limit = f"datamodule.limit_test={options.targets}"
-        overrides = [f"run={options.run}", "attack/refine=[lexicon]", limit, *options.overrides]
+        chosen = any(line.startswith("attack/refine=") for line in options.overrides)
+        overrides = [f"run={options.run}", limit, *([] if chosen else [REFINE]), *options.overrides]
         _, config = configuration.on_run("evaluate", overrides)
         with torch.no_grad():
             measure(Session.open(options.run, config), options)

@@ -1,6 +1,6 @@
 """Where lexicon search stops: longer texts, more wrong words, and an embedder that does not add up its words.
 
-    python benchmarks/lexicon_limits.py --text <folder> --output limits.json
+    python benchmarks/lexicon_limits.py --text <folder> --cache ~/.cache/unembed/embeddings --output limits.json
 
 The folder holds JSON lines of sentences and passages, packed (*.jsonl.gz). Nothing is trained. For each length in
 wordpieces, texts of about that length get some wrong words, sampled from the lexicon, and the search begins there.
@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help=f"in wordpieces (default {LENGTHS})")
     parser.add_argument("--pooling", nargs="+", default=("mean", "cls"), help="of the embedder (default mean cls)")
     parser.add_argument("--max-queries", type=int, default=100, help="of a text (default 100)")
+    parser.add_argument("--vocabulary", action=argparse.BooleanOptionalAction, default=True, help="see LexiconSearch")
     options = parser.parse_args(argv)
     everything = list(sentences(options.text))
     random.Random(0).shuffle(everything)
@@ -76,7 +77,7 @@ class Limits:
         embedder = TransformerEmbedder(str(get_model_path()), pooling=pooling, normalize=True, max_tokens=256)
         self.oracle = CachedEmbedder(embedder, options.cache)
         self.tokenizer = embedder.tokenizer
-        self.search = LexiconSearch(max_queries=options.max_queries)
+        self.search = LexiconSearch(options.max_queries, vocabulary=options.vocabulary)
         with tempfile.TemporaryDirectory() as folder:
             self.search.prepare([text for text in everything if len(text) < 120][:TRAINING], Path(folder))
             self.search.load(Path(folder), self.oracle.dimension)

@@ -1,6 +1,6 @@
 """Make training and test files of sentences with personal data, and of general text, without a text in common.
 
-    python benchmarks/prepare_presidio.py --text <folder> --output presidio.jsonl
+    python benchmarks/prepare_presidio.py --text <folder> --output presidio.jsonl --faker
     python train.py datamodule=files datamodule.path=presidio.jsonl datamodule.split_field=split \\
         datamodule.spans_field=spans attack.label_smoothing=0.1 trainer.max_steps=2000 run_dir=runs/presidio
 
@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, required=True, help="the file to write")
     parser.add_argument("--copies", type=int, default=4, help="of each training text, with other names (default 4)")
     parser.add_argument("--general", type=int, default=15_000, help="sentences of other sources (default 15000)")
+    parser.add_argument("--faker", action="store_true", help="take names of the package faker, too, for the copies")
     options = parser.parse_args(argv)
 
     generator = random.Random(0)
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     train = [row for row in rows if row["split"] == "train"]
     templates = {template(row) for row in train}
     known = [span[1] for row in train for span in row["spans"] if span[0] == PERSON]
-    known += [name for name in sorted(set(names())) if name.isalpha()]
+    known += [name for name in sorted(set(names())) if name.isalpha()] if options.faker else []
     copies = [renamed(row, known, generator) for _ in range(options.copies) for row in train]
     general = list(sentences(options.text / "general"))
     generator.shuffle(general)

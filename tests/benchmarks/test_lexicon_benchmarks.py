@@ -1,0 +1,82 @@
+"""Benchmarks of lexicon search, each to its end at its smallest size."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from support import tiny_settings
+from support.places import Place
+from support.running_benchmarks import Benchmarks
+
+SMALL = ["attack/refine=[lexicon]", "attack.refine.lexicon.vocabulary=false", "attack.refine.lexicon.numbers=0"]
+LINES = ["nearest", "attack", "attack + lexicon", "nearest + lexicon", "attack + reranking"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of attack=geia, hardly trained."""
+    texts = [f"we sell {thing} in {place}." for thing in ("tea", "milk", "snow") for place in ("rome", "oslo", "lima")]
+    place = Place(tmp_path_factory.mktemp("lexicon"), texts, [*tiny_settings.FILES, "attack.backbone.vocabulary=280"])
+    return place.train("geia", *tiny_settings.GEIA, "attack.decoding.max_new_tokens=8", steps=1)
+
+
+def test_cost_of_a_search(benchmarks: Benchmarks, run: Path) -> None:
+    small = ["--targets=1", "--block=1", "--threads=1", *SMALL]
+    found = benchmarks.result("lexicon_cost", f"--run={run}", *small)
+    assert 0 < found["embedder_share"] < 1
+    assert found["texts"] > 1
+    assert min(found["ratio"], found["ratio_to_embedder"]) > 0
+
+
+def test_curves_are_completed_and_drawn(benchmarks: Benchmarks, run: Path, tmp_path: Path) -> None:
+    points, drawing = tmp_path / "curve.json", tmp_path / "curve.svg"
+    for budgets in ("1", "3"):  # the second time adds what is missing
+        command = [f"--run={run}", f"--output={points}", "--targets=2", "--budgets", "1", budgets, "--", *SMALL]
+        assert benchmarks.result("lexicon_curve", *command)["targets"] == 2
+    rows = json.loads(points.read_text(encoding="utf-8"))
+    assert sorted({row["line"] for row in rows}) == sorted(LINES)
+    assert [row["budget"] for row in rows if row["line"] == "nearest + lexicon"] == [1, 3]
+    assert all(row["queries"] <= row["budget"] for row in rows if "lexicon" in row["line"])
+    assert all(row["exact"][1] == 2 for row in rows)
+    benchmarks.run("draw_curve", f"--points={points}", f"--output={drawing}", "--other", "Vec2Text", "1.5:70")
+    drawn = ElementTree.parse(drawing)
+    assert "Vec2Text" in {node.text for node in drawn.iter("{http://www.w3.org/2000/svg}text")}
+
+
+def test_limits_against_two_ways_of_pooling(benchmarks: Benchmarks, tmp_path: Path) -> None:
+    texts = [f"{name} sold tea in {place}." for name in ("Ada", "Bob", "Cleo") for place in ("Rome", "Oslo", "Lima")]
+    with gzip.open(tmp_path / "texts.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+    output = tmp_path / "limits.json"
+    small = ["--texts=2", "--lengths", "6", "--max-queries=30", "--no-vocabulary"]
+    benchmarks.result("lexicon_limits", f"--text={tmp_path}", f"--output={output}", f"--cache={tmp_path}", *small)
+    rows = {row["line"]: row for row in json.loads(output.read_text(encoding="utf-8"))}
+    assert len(rows) == 6
+    assert rows["mean, 6 wordpieces, 1 wrong"]["exact_folded"] == [2, 2]
+    predicted = {pooling: rows[f"{pooling}, 6 wordpieces, 1 wrong"]["prediction"] for pooling in ("mean", "cls")}
+    assert predicted["mean"]["low"] <= predicted["mean"]["cosine"] <= predicted["mean"]["high"]
+
+
+def test_personal_data_is_prepared_without_a_name_of_the_test(benchmarks: Benchmarks, tmp_path: Path) -> None:
+    folder, output = tmp_path / "text", tmp_path / "presidio.jsonl"
+    (folder / "pii").mkdir(parents=True)
+    (folder / "general").mkdir()
+    rows = [
+        {"split": split, "text": f"{name} is here.", "masked": "{{PERSON}} is here.", "spans": [["PERSON", name, 0, 3]]}
+        for split, name in (("train", "Ada"), ("valid", "Eva"), ("test", "Zoe"))
+    ]
+    (folder / "pii" / "presidio_synth_pii.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with gzip.open(folder / "general" / "some.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write(json.dumps({"text": "We sell tea."}) + "\n")
+    benchmarks.run("prepare_presidio", f"--text={folder}", f"--output={output}", "--copies=2")
+    written = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    train = [row["text"] for row in written if row["split"] == "train"]
+    assert len(train) == 4
+    assert {"Ada is here.", "We sell tea."} <= set(train)
+    assert all(row["text"][start:end] == value for row in written for _, value, start, end in row["spans"])
+    assert [row["known"] for row in written if row["split"] == "test"] == [True]
