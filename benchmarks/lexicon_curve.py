@@ -19,7 +19,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,12 @@ from attacks.base import Attack
 from attacks.nearest_neighbor import BLOCK, nearest
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
-from metrics.entities import entity_keys, span_text
+from metrics.entities import entity_keys, span_text, unseen_entities
 from metrics.entity_recovery import UnseenEntityRecovery
+from metrics.lexicon import LexiconEntityRecovery
 from metrics.matches import ExactMatch, ExactMatchNoPunctuation
 from metrics.scored import Scored
-from models.lexicon.units import Units
+from metrics.word_overlap import TokenOverlap
 from models.predictions import Prediction, Targets
 from models.refining import Refiner
 from models.reranking import Rerank
@@ -84,8 +85,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def measure(session: Session, options: argparse.Namespace) -> None:
     """Compute the points that are missing."""
     attack = session.restored_attack(session.oracle, session.dimension)
-    lexicon: Any = attack.refiners.named["lexicon"]
-    texts = Texts(session, options.targets, lexicon.lexicon(session.oracle).entries)
+    texts = Texts(session, options.targets, attack)
     settings = {"run": str(options.run), "targets": len(texts.rows), "overrides": sorted(options.overrides)}
     points = Points(options.output)
     for line in lines(attack, texts, options):
@@ -145,7 +145,7 @@ def lines(attack: Attack, texts: Texts, options: argparse.Namespace) -> Iterator
 class Texts:
     """Test texts and what is known of the training text."""
 
-    def __init__(self, session: Session, count: int, entries: Sequence[str]) -> None:
+    def __init__(self, session: Session, count: int, attack: Attack) -> None:
         self.data = session.datamodule
         self.data.setup("fit")
         self.data.setup("test")
@@ -153,12 +153,10 @@ class Texts:
         examples = self.data.examples("train")
         self.training: Sequence[str] = examples.texts
         known = frozenset(key for one in examples for key in entity_keys(one.reference, one.spans))
-        self.unseen = UnseenEntityRecovery(known)
-        words = {word for entry in entries for word in Units.of(entry).words}
-        self.covered = [
-            tuple(span for span in one.spans if words.issuperset(Units.of(span_text(one.reference, span)).words))
-            for one in self.rows
-        ]
+        self.unseen = [unseen_entities(one.reference, one.spans, known) for one in self.rows]
+        values = [[span_text(one.reference, span) for span in one.spans] for one in self.rows]
+        held = iter(attack.in_lexicon([value for own in values for value in own]) or ())
+        self.in_lexicon = [tuple(next(held) for _ in own) for own in values]
 
     def blocks(self, session: Session) -> Iterator[Targets]:
         """The targets in the batches of a test."""
@@ -174,21 +172,22 @@ class Texts:
 
     def score(self, found: Found) -> dict[str, Any]:
         """Successes and trials of each metric."""
+        columns = zip(self.rows, found, self.unseen, self.in_lexicon, strict=True)
         rows = [
-            Scored(reference=example.reference, prediction=one.candidates[0], spans=example.spans, kind="sequence")
-            for example, one in zip(self.rows, found, strict=True)
+            Scored(one.reference, guess.candidates[0], one.spans, unseen=unseen, in_lexicon=held)
+            for one, guess, unseen, held in columns
         ]
-        counts = [self.unseen.of_example(row) for row in rows]
-        held = [row for row, (_, total) in zip(rows, counts, strict=True) if total]
-        covered = [self.unseen.of_example(replace(row, spans=own)) for row, own in zip(rows, self.covered, strict=True)]
-        folded = ExactMatchNoPunctuation().succeeds
-        return {
-            "exact": [sum(map(ExactMatch().succeeds, rows)), len(rows)],
-            "exact_folded": [sum(map(folded, rows)), len(rows)],
-            "unseen_entities": [sum(hits for hits, _ in counts), sum(total for _, total in counts)],
-            "unseen_entities_in_lexicon": [sum(hits for hits, _ in covered), sum(total for _, total in covered)],
-            "exact_folded_of_texts_with_unseen": [sum(map(folded, held)), len(held)],
+        held = [row for row in rows if any(row.unseen or ())]
+        shares = {
+            "exact": (ExactMatch(), rows),
+            "exact_folded": (ExactMatchNoPunctuation(), rows),
+            "exact_folded_of_texts_with_unseen": (ExactMatchNoPunctuation(), held),
+            "unseen_entities": (UnseenEntityRecovery(), rows),
+            "unseen_entities_in_lexicon": (LexiconEntityRecovery(inside=True, unseen=True), rows),
+            "unseen_entities_outside_lexicon": (LexiconEntityRecovery(inside=False, unseen=True), rows),
         }
+        found_of = {key: metric.statistics(some).sum(0).astype(int).tolist() for key, (metric, some) in shares.items()}
+        return {**found_of, "word_f1": round(float(TokenOverlap("f1").of(rows) or 0), 2)}
 
 
 class Points:
