@@ -20,6 +20,7 @@ import json
 import random
 import tempfile
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--cache", type=Path, required=True, help="folder of the embedding cache")
     parser.add_argument("--texts", type=int, default=100, help="of each length (default 100)")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help=f"in wordpieces (default {LENGTHS})")
+    parser.add_argument(
+        "--wrong", nargs="+", default=WRONG, help="words that are wrong, or their share (default 1 1/8 1/4)"
+    )
     parser.add_argument("--pooling", nargs="+", default=("mean", "cls"), help="of the embedder (default mean cls)")
     parser.add_argument("--max-queries", type=int, default=100, help="of a text (default 100)")
     parser.add_argument("--vocabulary", action=argparse.BooleanOptionalAction, default=True, help="see LexiconSearch")
@@ -85,7 +89,7 @@ class Limits:
     def measure(self, points: Points) -> None:
         """Compute the lines that are missing."""
         for length in self.options.lengths:
-            for wrong in WRONG:
+            for wrong in self.options.wrong:
                 settings = {"texts": self.options.texts, "max_queries": self.options.max_queries}
                 line = f"{self.pooling}, {length} wordpieces, {wrong} wrong"
                 if not points.has(line, self.options.max_queries, settings):
@@ -105,8 +109,7 @@ class Limits:
         for text in self.of_length(length):
             units = Units.of(text)
             places = [place for place, word in enumerate(units.words) if word in known and word.isalpha()]
-            share = {"1": 0.0, "1/8": 1 / 8, "1/4": 1 / 4}[wrong]
-            count = max(1, round(share * len(units)))
+            count = max(1, round(Fraction(wrong) * len(units))) if "/" in wrong else int(wrong)
             if len(places) < count:
                 continue
             start = units
