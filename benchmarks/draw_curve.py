@@ -82,7 +82,10 @@ def of_points(rows: Sequence[dict[str, Any]]) -> Iterator[Curve]:
     """The attacks that were measured, in the order of the key."""
     for number, (line, name) in enumerate(NAMES.items()):
         own = sorted((row for row in rows if row["line"] == line), key=lambda row: row["queries"])
-        points = {panel: [(row["queries"], 100 * row[panel][0] / row[panel][1]) for row in own] for panel in PANELS}
+        points = {
+            panel: [(row["queries"], 100 * row[panel][0] / row[panel][1]) for row in own if row[panel][1]]
+            for panel in PANELS
+        }
         if own:
             yield Curve(name, f"s{number}", points)
 

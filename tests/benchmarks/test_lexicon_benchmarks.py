@@ -25,6 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place.train("geia", *tiny_settings.GEIA, "attack.decoding.max_new_tokens=8", steps=1)
 
 
+@pytest.mark.slow
 def test_cost_of_a_search(benchmarks: Benchmarks, run: Path) -> None:
     small = ["--targets=1", "--block=1", "--threads=1", *SMALL]
     found = benchmarks.result("lexicon_cost", f"--run={run}", *small)
