@@ -1,7 +1,7 @@
 """Make training and test files of sentences with personal data, and of general text, without a text in common.
 
     python benchmarks/prepare_presidio.py --text <folder> --output presidio.jsonl --faker
-    python train.py datamodule=files datamodule.path=presidio.jsonl datamodule.split_field=split \\
+    python train.py attack=geia datamodule=files datamodule.path=presidio.jsonl datamodule.split_field=split \\
         datamodule.spans_field=spans attack.label_smoothing=0.1 trainer.max_steps=2000 run_dir=runs/presidio
 
 The folder holds pii/presidio_synth_pii.jsonl (templates filled with invented persons) and general/*.jsonl.gz. Its
