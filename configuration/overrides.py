@@ -127,7 +127,9 @@ def _option_errors(override: Override, search: tuple[str, ...]) -> list[str]:
         return []  # a missing option is reported when the configuration is composed
     valid = options(override.key_or_group, search)
     if chosen is None:
-        return [f"{override.key_or_group}=null: null is no option, {did_you_mean('null', valid)}; or leave this out"]
+        group = override.key_or_group
+        none = f", or write {group}=[] where it takes a list" if "/" in group else ""
+        return [f"{group}=null: null is no option, {did_you_mean('null', valid)}; or leave this out{none}"]
     listed = chosen if isinstance(chosen, list) else [line.partition("=")[2] for line in elements(override)]
     names = [str(option).strip("'\"") for option in listed]
     return [f"{override.key_or_group}={name}: {did_you_mean(name, valid)}" for name in names if name not in valid]
