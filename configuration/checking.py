@@ -23,6 +23,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationToMissingValueError, OmegaConfBaseException
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic_core import SchemaError
 
 from configuration.locating import locate
 from configuration.signatures import UNKNOWN, Signature, imported, written
@@ -211,11 +212,20 @@ def _value_errors(key: str, value: Any, hint: Any) -> list[str]:
         return []
     except PydanticUserError:  # models and typed dictionaries have their own pydantic configuration
         adapter = TypeAdapter(hint)
+    except SchemaError:  # a protocol, which no plain value but null can be
+        return (
+            []
+            if value is None and type(None) in _members(hint)
+            else [f"{key}={_written(value)}: must be {_WORDING['needs_python_object']}"]
+        )
     try:
         # Strict JSON validation: no conversion between texts and numbers, but a list is accepted for a tuple and an
         # integer for a float, since constructors receive them so.
         adapter.validate_json(json.dumps(value, default=str), strict=True)
     except ValidationError as error:
+        empty = [name for name, child in value.items() if child is None] if isinstance(value, Mapping) else []
+        if empty:
+            return [f"{_join(key, name)}=null: to leave it out, write ~{_join(key, name)}" for name in empty]
         return [f"{key}={BLOTTED if _is_secret(key, value) else _written(value)}: {_reason(error, value, hint)}"]
     return []
 

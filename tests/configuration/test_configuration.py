@@ -354,6 +354,13 @@ def test_null_leaves_a_callback_out_and_is_no_option() -> None:
     for group in ("logger", "callbacks", "attack", "scoring/tagger", "attack/refine", "debug"):
         with pytest.raises(InputError, match=f"{group}=null: null is no option, .*; or leave this out"):
             configuration.compose("train", [f"{group}=null"])
+    null = configuration.compose("train", ["attack/refine=[rerank,lexicon]", "attack.refine.lexicon=null"])
+    assert configuration.check(null) == ["attack.refine.lexicon=null: to leave it out, write ~attack.refine.lexicon"]
+    plain = configuration.compose("train", ["attack.decoding=null"])
+    assert configuration.check(plain) == ["attack.decoding=null: must be a node with _target_"]
+    left = configuration.compose("train", ["attack/refine=[rerank,lexicon]", "~attack.refine.lexicon"])
+    assert list(left.attack.refine) == ["rerank"]
+    assert configuration.check(left) == []
     with pytest.raises(InputError, match="logger=null: null is no option"):
         configuration.amend(config, ["logger=null"])
 
