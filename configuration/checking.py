@@ -213,11 +213,9 @@ def _value_errors(key: str, value: Any, hint: Any) -> list[str]:
     except PydanticUserError:  # models and typed dictionaries have their own pydantic configuration
         adapter = TypeAdapter(hint)
     except SchemaError:  # a protocol, which no plain value but null can be
-        return (
-            []
-            if value is None and type(None) in _members(hint)
-            else [f"{key}={_written(value)}: must be {_WORDING['needs_python_object']}"]
-        )
+        if value is None and type(None) in _members(hint):
+            return []
+        return [f"{key}={_written(value)}: must be {_WORDING['needs_python_object']}"]
     try:
         # Strict JSON validation: no conversion between texts and numbers, but a list is accepted for a tuple and an
         # integer for a float, since constructors receive them so.
