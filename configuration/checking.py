@@ -205,7 +205,7 @@ def _value_errors(key: str, value: Any, hint: Any) -> list[str]:
     if _is_node(value):
         return _instance_errors(key, value, hint)
     if _is_open(value):
-        return []
+        return _left_out(key, value)
     try:
         adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
     except PydanticSchemaGenerationError:
@@ -221,11 +221,18 @@ def _value_errors(key: str, value: Any, hint: Any) -> list[str]:
         # integer for a float, since constructors receive them so.
         adapter.validate_json(json.dumps(value, default=str), strict=True)
     except ValidationError as error:
-        empty = [name for name, child in value.items() if child is None] if isinstance(value, Mapping) else []
-        if empty:
-            return [f"{_join(key, name)}=null: to leave it out, write ~{_join(key, name)}" for name in empty]
-        return [f"{key}={BLOTTED if _is_secret(key, value) else _written(value)}: {_reason(error, value, hint)}"]
+        text = BLOTTED if _is_secret(key, value) else _written(value)
+        return _left_out(key, value) or [f"{key}={text}: {_reason(error, value, hint)}"]
     return []
+
+
+def _left_out(key: str, value: Any) -> list[str]:
+    """Messages about null among named nodes, such as refiners."""
+    if not isinstance(value, Mapping):
+        return []
+    return [
+        f"{_join(key, name)}=null: to leave it out, write ~{_join(key, name)}" for name in value if value[name] is None
+    ]
 
 
 def _reason(error: ValidationError, value: Any, hint: Any) -> str:
