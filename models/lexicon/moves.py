@@ -62,27 +62,28 @@ class Proposals:
         self.own, self.here = self.old @ self.residual, self.residual @ vector
         self.log_reach = float((_REACH / (len(units) + 2) / self.length).log())
         self._around = (START, *units.words, END)
-        rows = torch.topk(along, min(_NEAREST, len(along))).indices.sort().values
+        rows = _largest(along, _NEAREST)
         entries, along = lexicon.vectors[rows], along[rows]
         alike = self.old @ entries.T  # (n, m)
         substitution = self._fit(along[None] - self.own[:, None], _distance(alike))
         insertion = (along - self.here) / _distance(entries @ vector) / self.length
         self._removal = ((self.here - self.own) / _distance(self.old @ vector) / self.length).tolist()
-        # Kept is what is left of the matrices, (score, place, entry): many texts wait at the same time.
+        # Kept is what is left of the matrices, (score, place, entry): many texts wait at the same time. In the order of
+        # place and entry, so that equal scores (a word that stands twice) do not depend on the last bits of a vector.
         count = len(rows)
-        scores, best = substitution.flatten().topk(min(_SUBSTITUTES, substitution.numel()))
+        best = _largest(substitution.flatten(), _SUBSTITUTES)
         self._substitutes = [
             (score, flat // count, int(rows[flat % count]))
-            for score, flat in zip(scores.tolist(), best.tolist(), strict=True)
+            for score, flat in zip(substitution.flatten()[best].tolist(), best.tolist(), strict=True)
         ]
-        closest = alike.topk(min(_SIBLINGS + 1, count), dim=1).indices
+        closest = alike.topk(min(_SIBLINGS + 1, count), dim=1).indices.sort(dim=1).values
         self._siblings = [
             (float(substitution[place, column]), place, int(rows[column]))
             for place, columns in enumerate(closest.tolist())
             for column in columns
         ]
-        scores, best = insertion.topk(min(_ENTRIES, count))
-        self._insertions = list(zip(scores.tolist(), rows[best].tolist(), strict=True))
+        best = _largest(insertion, _ENTRIES)
+        self._insertions = list(zip(insertion[best].tolist(), rows[best].tolist(), strict=True))
 
     def _fit(self, along: Tensor, step: Tensor) -> Tensor:
         """Cosine of predicted steps and residual, less for those that are too long or too short."""
@@ -218,6 +219,11 @@ class Proposals:
         if first[:1].isupper():
             surfaces[0] = capitalised(surfaces[0])
         return Units(tuple(surfaces), changed.gaps, changed.tail)
+
+
+def _largest(scores: Tensor, count: int) -> Tensor:
+    """Places of the ``count`` largest scores, in ascending order."""
+    return scores.topk(min(count, len(scores))).indices.sort().values
 
 
 def _distance(cosines: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ from models.refining import Refiner, embedded
 _LANGUAGE = "language.json"
 _TEXTS = 200_000  # of training: counting takes a minute
 _FOUND = 1 - 2e-5  # cosine of a text with its own vector, less the last bits of float32 and of another batch
-_EQUAL = 6  # decimals of a cosine that count
+_EQUAL = 5  # decimals of a cosine that count
 _ROWS = 16  # of a matrix product: always as many, so that a row does not depend on the others
 _MARGIN = 0.3  # of cosine, below the best text of a target, within which others are changed too
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import evaluate
 import train
 from configuration.composing import survey
 from run_directory import layout
-from support.files import load, metrics_of
+from support.files import load, metrics_of, predictions_of
+from support.processes import ROOT, Warm
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +63,22 @@ def test_an_evaluation_finds_the_same_texts_and_without_search_fewer_words(defau
     alone = metrics_of(evaluated(default, "alone", "attack/refine=[]"))
     assert alone["queries"] == 0
     assert alone["cosine"] < metrics_of(default)["cosine"]
+
+
+@pytest.mark.slow
+def test_two_ranks_search_as_one(default: Path, warm: Warm) -> None:
+    """From an empty cache, as the training: each rank embeds the lexicon."""
+    out = default.parent / "two"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    options = [
+        f"run={default}", f"output_dir={out}", f"cache_dir={default.parent / 'empty'}", "trainer=ddp",
+        "trainer.accelerator=cpu",
+    ]  # fmt: skip
+    done = warm.run([str(ROOT / "evaluate.py"), *options], environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert load(out / layout.RECORD)["world_size"] == 2
+    assert predictions_of(out) == predictions_of(default)
+    assert metrics_of(out) == pytest.approx(metrics_of(default))
 
 
 def load_refiners(run: Path) -> Sequence[str]:
