@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise, repeat
 
-import torch
 from torch import Tensor
 
 from models.lexicon.entries import Lexicon
