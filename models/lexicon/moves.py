@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from heapq import nsmallest
 from itertools import chain, pairwise, repeat
+from operator import itemgetter
 
 from torch import Tensor
 
@@ -61,6 +63,7 @@ class Proposals:
         self.own, self.here = self.old @ self.residual, self.residual @ vector
         self.log_reach = float((_REACH / (len(units) + 2) / self.length).log())
         self._around = (START, *units.words, END)
+        self._old: dict[tuple[int, int], float] = {}
         rows = _largest(along, _NEAREST)
         entries, along = lexicon.vectors[rows], along[rows]
         alike = self.old @ entries.T  # (n, m)
@@ -104,7 +107,7 @@ class Proposals:
             kinds |= {
                 "n": _best(self.siblings),
                 "c": _best(self.usual, _USUAL),
-                "f": _best(self.frequent, _FREQUENT),
+                "f": _best(self.frequent),
             }
         found = 0
         for pattern in chain([_FIRST], repeat(_THEN)):
@@ -176,23 +179,28 @@ class Proposals:
 
     def frequent(self) -> Iterable[Move]:
         """Frequent words where the neighbours ask for them."""
-        follows = self.language.follows
+        follows, found = self.language.follows, []
         for place, (left, right) in enumerate(pairwise(self._around)):
             lost = follows(left, right)
             for word in self.language.common:
-                score = follows(left, word) + follows(word, right) - lost
-                yield Move(score, partial(self._inserted, place, self.language.written(word)))
+                found.append((round(lost - follows(left, word) - follows(word, right), 4), place, word))
+        for score, place, word in nsmallest(_FREQUENT, found, key=itemgetter(0)):
+            yield Move(-score, partial(self._inserted, place, self.language.written(word)))
 
     # -- what they share ------------------------------------------------------------------------------------------
 
     def gain(self, begin: int, end: int, words: Sequence[str]) -> float:
         """Log probability of the text with ``words`` instead of the units from ``begin`` to ``end``, less its own."""
+        # Called hundreds of times a text, so without generators.
         follows, around = self.language.follows, self._around
-        new = (around[begin], *words, around[end + 1])
-        old = around[begin : end + 2]
-        gain = sum(follows(left, right) for left, right in pairwise(new))
-        gain -= sum(follows(left, right) for left, right in pairwise(old))
-        return gain
+        old = self._old.get((begin, end))
+        if old is None:
+            old = self._old[begin, end] = sum(follows(left, right) for left, right in pairwise(around[begin : end + 2]))
+        left, new = around[begin], 0.0
+        for word in words:
+            new += follows(left, word)
+            left = word
+        return new + follows(left, around[end + 1]) - old
 
     def substitute(self, score: float, place: int, entry: str) -> Move:
         return Move(score, partial(self._replaced, place, entry))
