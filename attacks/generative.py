@@ -101,13 +101,16 @@ class GenerativeAttack(Attack):
     @torch.no_grad()
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """Decode each target; asks the embedder only where the decoding reranks."""
-        decoded = self.decoding(
-            self.decoder, self.prefix(targets.vectors), eos=self.tokenizer.eos_token_id, index=targets.index
-        )
-        found = [Prediction(tuple(self.text(ids) for ids in candidates)) for candidates in decoded]
+        found = [Prediction(tuple(self.text(ids) for ids in candidates)) for candidates in self.decoded(targets)]
         if self.decoding.rerank and oracle is not None:
             return Rerank(self.decoding.rerank).refine(targets, found, oracle)
         return found
+
+    def decoded(self, targets: Targets) -> list[list[list[int]]]:
+        """Token ids of each target's candidates."""
+        return self.decoding(
+            self.decoder, self.prefix(targets.vectors), eos=self.tokenizer.eos_token_id, index=targets.index
+        )
 
     def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """See Attack; as many candidates as the decoding keeps."""

@@ -46,17 +46,19 @@ class GPT2Beams:
         memory: Of each layer, keys and values one after the other, (at least n, at least slots, 2 * width).
     """
 
+    @torch.no_grad()
     def __init__(self, model: Any, prefix: Tensor) -> None:
         """Read prefix vectors (n, k, width) with the model's own forward pass."""
-        output = model(inputs_embeds=prefix, use_cache=True, logits_to_keep=1)
-        self.model, self.logits = model, output.logits[:, -1]
+        output = model.transformer(inputs_embeds=prefix, use_cache=True)
+        self.model = model
         n, self.position = prefix.shape[:2]
         self.memory = [
             torch.cat([states.transpose(1, 2).flatten(2) for states in (layer.keys, layer.values)], -1)
             for layer in output.past_key_values.layers
         ]
         self.bias = self.memory[0].new_zeros((n, 1, self.position))
-        self._space = self.logits.new_empty(0)
+        self._space = prefix.new_empty(0)
+        self.logits = self.scores(output.last_hidden_state[:, -1]).clone()
 
     def select(self, rows: Tensor) -> None:
         """See decoding.Decoder."""
@@ -80,12 +82,31 @@ class GPT2Beams:
         own = self.bias.new_full((b, b), torch.finfo(self.bias.dtype).min).fill_diagonal_(0)
         self.bias = torch.cat([self.bias, own.expand(n, b, b)], -1)
         network = self.model.transformer
-        hidden = network.wte(tokens.flatten()) + network.wpe.weight[self.position]
+        hidden = self.embedded(tokens).flatten(0, 1) + network.wpe.weight[self.position]
         for block, memory in zip(network.h, self.memory, strict=True):
             hidden = hidden + block.attn.c_proj(self._attend(block.attn, block.ln_1(hidden), memory))
             hidden += block.mlp.c_proj(self._activate(block.mlp, block.mlp.c_fc(block.ln_2(hidden))))
         self.position += 1
-        return self._head(network.ln_f(hidden)).view(n, b, -1)
+        return self.scores(network.ln_f(hidden)).view(n, b, -1)
+
+    def embedded(self, tokens: Tensor) -> Tensor:
+        """Input embeddings of one token a beam, (n, b) -> (n, b, width)."""
+        embeddings: Tensor = self.model.transformer.wte(tokens)
+        return embeddings
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """Logits of hidden states, (n * b, width) -> (n * b, V).
+
+        They are in memory that is used again: fresh memory of this size takes longer than its use.
+        """
+        head = self.model.lm_head
+        if type(head) is not nn.Linear or head.bias is not None:
+            logits: Tensor = head(hidden)
+            return logits
+        size = len(hidden) * head.out_features
+        if self._space.numel() < size:
+            self._space = hidden.new_empty(size)
+        return torch.mm(hidden, head.weight.t(), out=self._space[:size].view(len(hidden), -1))
 
     def _attend(self, attention: Any, hidden: Tensor, memory: Tensor) -> Tensor:
         """Attention of (n * b, width), each to its past and itself, before the output projection."""
@@ -111,17 +132,6 @@ class GPT2Beams:
         gate = hidden * hidden
         torch.add(gate.new_tensor(GELU_LINEAR), gate, alpha=GELU_CUBIC, out=gate)
         return gate.mul_(hidden).sigmoid_().mul_(hidden)
-
-    def _head(self, hidden: Tensor) -> Tensor:
-        """Logits (n * b, V), in memory that is used again: fresh memory of this size takes longer than its use."""
-        head = self.model.lm_head
-        if type(head) is not nn.Linear or head.bias is not None:
-            logits: Tensor = head(hidden)
-            return logits
-        size = len(hidden) * head.out_features
-        if self._space.numel() < size:
-            self._space = hidden.new_empty(size)
-        return torch.mm(hidden, head.weight.t(), out=self._space[:size].view(len(hidden), -1))
 
     def _reserve(self, room: int) -> None:
         """Allocate so many slots after those in use, and free the others."""

@@ -21,7 +21,7 @@ _SHOWN, _LONGEST = 3, 40  # entries named in a warning, and characters of each
 _AT_ONCE = 4096
 
 
-def read_words(path: Path) -> list[str]:
+def read_words(path: Path, key: str = KEY) -> list[str]:
     """The entries of a file: one a line, of one or several words; empty lines and repeats are left out.
 
     Raises:
@@ -30,22 +30,22 @@ def read_words(path: Path) -> list[str]:
     if not path.exists():
         beside = [one.name for one in path.parent.iterdir() if one.is_file()] if path.parent.is_dir() else []
         where = did_you_mean(path.name, beside) if beside else f"and there is no file in {path.parent}"
-        raise InputError(f"{KEY}={path}: no such file, {where}")
+        raise InputError(f"{key}={path}: no such file, {where}")
     try:
         text = limits.text(path, limits.LARGEST_LEXICON)
     except InputError as error:
-        raise InputError(f"{KEY}: {error}") from error
+        raise InputError(f"{key}: {error}") from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise InputError(
-            f"{KEY}={path}: line {line} is no UTF-8; convert the file: iconv -f <its encoding> -t UTF-8"
+            f"{key}={path}: line {line} is no UTF-8; convert the file: iconv -f <its encoding> -t UTF-8"
         ) from error
     except OSError as error:
-        raise InputError(f"{KEY}={path}: cannot be read: {error.strerror}") from error
+        raise InputError(f"{key}={path}: cannot be read: {error.strerror}") from error
     entries = dict.fromkeys(" ".join(line.split()) for line in text.removeprefix("\ufeff").splitlines())
     entries.pop("", None)
     if not entries:
-        raise InputError(f"{KEY}={path}: holds no word; write one a line")
+        raise InputError(f"{key}={path}: holds no word; write one a line")
     return list(entries)
 
 

