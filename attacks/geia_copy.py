@@ -30,11 +30,11 @@ from models.predictions import Targets
 from models.prefix import Prefix
 from models.refining import Refiner, comparable, named
 
-_NAME = "attack=geia_lexicon"
+_NAME = "attack=geia_copy"
 _MEASURED = 20_000  # training vectors from which the word space is measured
 
 
-class GEIALexicon(GEIA):
+class GEIACopy(GEIA):
     """GEIA on a GPT-2 with a copy head.
 
     Args:

@@ -98,6 +98,7 @@ class CopyingDecoder(CausalDecoder):
         self._rows = torch.zeros(0, dtype=torch.long)
         self._copied = 0
         self._placed: dict[torch.device, tuple[Tensor, Tensor]] = {}
+        self._reduced: Tensor | None = None
 
     def use(self, words: Tensor, copied: int, rows: Tensor) -> None:
         """Set the words.
@@ -107,12 +108,12 @@ class CopyingDecoder(CausalDecoder):
             copied: How many can be copied.
             rows: Of each token of the vocabulary, the word that it spells, (V,); -1 if none.
         """
-        self._vectors, self._copied, self._rows, self._placed = words, copied, rows, {}
+        self._vectors, self._copied, self._rows, self._placed, self._reduced = words, copied, rows, {}, None
 
     def measure(self, vectors: Tensor) -> None:
         """Measure training vectors (n, d), before training."""
         self.space.fit(vectors.to(self.space.centre.device), self._vectors[: self._copied].to(self.space.centre.device))
-        self._placed = {}
+        self._placed, self._reduced = {}, None
 
     def _words(self) -> tuple[Tensor, Tensor]:
         """The words' vectors in the word space and one row of zeros, (m + 1, d), and the word of each token."""
@@ -126,7 +127,11 @@ class CopyingDecoder(CausalDecoder):
     def shortlist_rows(self, targets: Tensor, labels: Tensor | None = None) -> Tensor:
         """Rows of the words that fit targets (n, d) best, (n, k); those of ``labels`` (n, T) are always among them."""
         words = self._words()[0][: self._copied]
-        fits = (self.space.target(targets) @ words.T).float()
+        if torch.is_autocast_enabled(targets.device.type):  # mixed precision would convert all of them in every step
+            if self._reduced is None:
+                self._reduced = words.to(torch.get_autocast_dtype(targets.device.type))
+            words = self._reduced
+        fits = (self.space.target(targets).to(words.dtype) @ words.T).float()
         if labels is not None:
             copied = labels >= self.size
             fits[copied.nonzero()[:, 0], (labels[copied] - self.size) // CASES] = torch.inf
@@ -136,7 +141,8 @@ class CopyingDecoder(CausalDecoder):
         """The words that may be copied into the texts of targets (n, d); in training, those that are copied too."""
         rows = self.shortlist_rows(targets, labels)
         words = self._words()[0][rows]
-        fits = (words * self.space.target(targets)[:, None]).sum(-1)  # in full precision, as in decoding
+        with torch.autocast(targets.device.type, enabled=False):
+            fits = (words @ self.space.target(targets)[..., None]).squeeze(-1)
         return Shortlist(self.size, rows, words, fits, self.key(words * _KEY))
 
     def embedded(self, ids: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightning import seed_everything
 
-from attacks.geia_lexicon import GEIALexicon
+from attacks.geia_copy import GEIACopy
 from datamodules.inversion import InversionDataModule
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
@@ -27,8 +27,8 @@ NEW = ["zyxxa", "hhqyv", "wazzh"]
 TEXTS = [f"{name.capitalize()} is in {place}." for name in NAMES for place in ("town", "court")]
 
 
-def attack(words: WordList, backbone: Backbone | None = None) -> GEIALexicon:
-    return GEIALexicon(
+def attack(words: WordList, backbone: Backbone | None = None) -> GEIACopy:
+    return GEIACopy(
         backbone=backbone or RandomGPT2(layers=1, width=32, heads=2, vocabulary=300),
         prefix=Prefix(),
         optimizer=AdamW(lr=1e-2),
@@ -102,9 +102,9 @@ def test_what_it_cannot_work_with(tmp_path: Path) -> None:
     made.prepare(TEXTS, tmp_path)
     with pytest.raises(InputError, match="copies words with a GPT-2, and the backbone is a T5"):
         made.restore(None, Letters.dimension)
-    with pytest.raises(InputError, match="attack=geia_lexicon: needs the embedder"):
+    with pytest.raises(InputError, match="attack=geia_copy: needs the embedder"):
         made.check_refining(Letters.dimension, None)
-    with pytest.raises(InputError, match="attack=geia_lexicon: the attacked vectors have dimension 5"):
+    with pytest.raises(InputError, match="attack=geia_copy: the attacked vectors have dimension 5"):
         made.check_refining(5, CachedEmbedder(Letters(), tmp_path / "cache"))
     (tmp_path / "words.json").write_text('{"frequent": 3}')
     with pytest.raises(InputError, match=r"words.json: not the words of a training text"):
