@@ -123,6 +123,7 @@ def test_commands_compose(line: str) -> None:
 
 RUNS = {  # kinds of runs that the pages evaluate
     "geia": [],
+    "copy": ["attack=geia_copy"],
     "corrector": ["attack=vec2text_corrector", "attack.inverter_run=placeholder"],
     "languages": ["datamodule=multi30k"],
     "queries": ["embedder=openai", "embedder.model=placeholder"],
@@ -151,6 +152,8 @@ def test_commands_on_a_run_compose(line: str, finished: Callable[[str], Path]) -
         kind = "languages"
     if "max_queries" in line:
         kind = "queries"
+    if "attack.words." in line:
+        kind = "copy"
     arguments = [f"run={finished(kind)}" if word.startswith("run=") else word for word in given]
     assert arguments != given
     configuration.on_run(script, ["show_text=true" if word == "--show-text" else word for word in arguments])
