@@ -111,14 +111,16 @@ class Proposals:
             }
         found = 0
         for pattern in chain([_FIRST], repeat(_THEN)):
-            moves = [move for kind in pattern if (move := next(kinds.get(kind, iter(())), None)) is not None]
-            if not moves and pattern == _THEN:
+            before = found
+            for kind in pattern:
+                move = next(kinds.get(kind, iter(())), None)
+                if move is not None:
+                    yield move.apply()
+                    found += 1
+                    if found == _MOST:
+                        return
+            if found == before and pattern == _THEN:
                 return
-            for move in moves:
-                yield move.apply()
-                found += 1
-                if found == _MOST:
-                    return
 
     def substitutes(self) -> Iterator[Move]:
         """The replacements that fit the residual best."""
