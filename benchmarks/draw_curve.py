@@ -93,11 +93,11 @@ def of_points(rows: Sequence[dict[str, Any]]) -> Iterator[Curve]:
 def picture(curves: Sequence[Curve], rows: Sequence[dict[str, Any]]) -> str:
     """The SVG: two panels, and the key below them."""
     parts = [panel(number, key, curves) for number, key in enumerate(PANELS)]
-    lines = math.ceil(len(curves) / 4)
+    lines = math.ceil(len(curves) / 3)
     for number, curve in enumerate(curves):
-        x, y = LEFT + 14 + 214 * (number % 4), HEIGHT + 24 + 22 * (number // 4)
+        x, y = LEFT + 34 + 285 * (number % 3), HEIGHT + 34 + 22 * (number // 3)
         parts += [dot(x, y - 4, 5, curve.style), text(x + 12, y, curve.name, "key")]
-    width, height = LEFT * 2 + WIDTH * 2, HEIGHT + 16 + 22 * lines + 12
+    width, height = LEFT * 2 + WIDTH * 2, HEIGHT + 26 + 22 * lines + 12
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img">'
     about = f"<title>Exact match and unseen names against queries, {rows[0]['settings']['targets']} texts</title>"
     ground = f'<rect class="panel" x=".5" y=".5" width="{width - 1:g}" height="{height - 1:g}" rx="10"/>'
