@@ -33,6 +33,10 @@ _KEYS = {  # by class
        ("gcg.GCG", "soda.SODA", "soda_embedder.SodaEmbedder")},
 }  # fmt: skip
 
+_REMOVED = {  # settings, by class, that have no effect any more
+    "attacks.lm_inversion.discrete_steps.DiscreteSteps": {"loss", "seed"},
+}
+
 
 def current(target: str) -> str:
     """The current name of a class."""
@@ -53,5 +57,7 @@ def with_current_names(node: Any) -> Any:
             key: current(value) if key == "_target_" and isinstance(value, str) else with_current_names(value)
             for key, value in node.items()
         }
-        return {current_key(str(named.get("_target_")), key): value for key, value in named.items()}
+        target = str(named.get("_target_"))
+        removed = _REMOVED.get(target, set())
+        return {current_key(target, key): value for key, value in named.items() if key not in removed}
     return [with_current_names(value) for value in node] if isinstance(node, list) else node

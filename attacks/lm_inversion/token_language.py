@@ -1,6 +1,6 @@
 """Word order of the training text in tokens of the embedder: smoothed bigrams.
 
-language = TokenLanguage.of(Language.read(path), model)     # its counts are of words; "parisian" is "paris", "##ian"
+language = TokenLanguage.of(Language.read(path), encoder)     # its counts are of words; "parisian" is "paris", "##ian"
 language.after(ids[0])                                      # (V,) log probability of each token behind that one
 """
 
@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from embedders.white_box import WhiteBox
+from attacks.lm_inversion.encoder import Encoder
 from models.lexicon.language import END, START, Language
 
 EDGE = -1  # stands before the first token and behind the last
 _PRIOR = 5.0  # of the unigram distribution, in bigrams
 _UNSEEN = 0.01  # occurrences of every token beside those that were counted
+_FREQUENT = 100  # neighbours that are named
 _NONE = (torch.empty(0, dtype=torch.long), torch.empty(0))
 
 
@@ -42,19 +43,18 @@ class TokenLanguage:
         self._after, self._before = _grouped(ends, counts), _grouped(ends.flip(1), counts)
 
     @classmethod
-    def of(cls, language: Language, model: WhiteBox) -> TokenLanguage:
-        """The tokens of counted words."""
-        tokens: dict[str, list[int]] = {START: [EDGE], END: [EDGE]}
+    def of(cls, language: Language, encoder: Encoder) -> TokenLanguage:
+        """The tokens of the words that ``language`` has counted."""
+        words = sorted(set(language.counts) - {START, END})
+        tokens = dict(zip(words, encoder.ids(words), strict=True)) | {START: (EDGE,), END: (EDGE,)}
         pairs: Counter[tuple[int, int]] = Counter()
         for (left, right), count in language.pairs.items():
-            for word in (left, right):
-                if word not in tokens:
-                    tokens[word] = model.ids(word)
-            pairs[tokens[left][-1], tokens[right][0]] += count
+            if tokens[left] and tokens[right]:
+                pairs[tokens[left][-1], tokens[right][0]] += count
         for word, count in language.counts.items():
             for neighbours in pairwise(tokens[word]):
                 pairs[neighbours] += count
-        return cls(pairs, model.inputs)
+        return cls(pairs, encoder.model.inputs)
 
     def follows(self, left: int, right: int) -> float:
         """Log probability of ``right`` behind ``left``."""
@@ -62,10 +62,6 @@ class TokenLanguage:
             return 0.0
         count = self._pairs.get((left, right), 0)
         return math.log(count + float(self._expected[right])) - float(self._size[left])
-
-    def score(self, ids: Sequence[int]) -> float:
-        """Log probability of a text."""
-        return sum(self.follows(left, right) for left, right in pairwise((EDGE, *ids, EDGE)))
 
     def after(self, left: int) -> Tensor:
         """Log probability of each token behind ``left``, (V,)."""
@@ -85,10 +81,17 @@ class TokenLanguage:
         found[tokens] = (counts + self._expected[right]).log()
         return (found - self._size)[: self.vocabulary]
 
+    def between(self, left: int, right: int) -> Tensor:
+        """The tokens that were seen most often behind ``left``, and those before ``right``."""
+        behind, ahead = self._after.get(left % len(self._base), _NONE), self._before.get(right % len(self._base), _NONE)
+        tokens = torch.cat([behind[0][:_FREQUENT], ahead[0][:_FREQUENT]])
+        return tokens[tokens < self.vocabulary]
+
 
 def _grouped(pairs: Tensor, counts: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
-    """Seconds and counts of pairs (n, 2) by their firsts."""
-    order = pairs[:, 0].argsort(stable=True)
-    firsts, sizes = pairs[order, 0].unique_consecutive(return_counts=True)
-    parts = zip(pairs[order, 1].split(sizes.tolist()), counts[order].split(sizes.tolist()), strict=True)
+    """Seconds and counts of pairs (n, 2) by their firsts, the most frequent first."""
+    order = counts.argsort(descending=True, stable=True)
+    order = order[pairs[order, 0].argsort(stable=True)]
+    firsts, sizes = torch.unique_consecutive(pairs[order, 0], return_counts=True)
+    parts = zip(*(torch.split(side[order], sizes.tolist()) for side in (pairs[:, 1], counts)), strict=True)
     return dict(zip(firsts.tolist(), parts, strict=True))

@@ -23,15 +23,26 @@ _Places = NDArray[np.intp]
 
 
 def orders(units: Units, language: Language, most: int) -> Iterator[tuple[float, Units]]:
-    """The ``most`` most fluent exchanges of two spans, with the log probability that each gains.
-
-    Neighbouring spans of any length change places (so one span moves), and separate ones of up to four units.
-    """
-    count = len(units)
-    if count < 2:
-        return
+    """The ``most`` most fluent exchanges of two spans, with the log probability that each gains; see exchanges."""
     words = (START, *units.words, END)
     follows = np.array([[language.follows(left, right) for right in words] for left in words])
+    for gain, places in exchanges(follows, most):
+        yield gain, units.ordered(places)
+
+
+def exchanges(follows: NDArray[np.float64], most: int) -> Iterator[tuple[float, list[int]]]:
+    """Gain and new order of the places, for the ``most`` exchanges of two spans of n units that gain most.
+
+    Neighbouring spans of any length change places (so one span moves), and separate ones of up to four units.
+
+    Args:
+        follows: Log probability of each unit (column) behind each other (row); the first and the last are the ends of
+            the text, (n + 2, n + 2).
+        most: Number of exchanges.
+    """
+    count = len(follows) - 2
+    if count < 2:
+        return
     i, j, k, m = _spans(count)  # [i, j) and [k, m) change places, in 1-based places
     middle = j < k
     old = follows[i - 1, i] + follows[m - 1, m] + follows[k - 1, k] + np.where(middle, follows[j - 1, j], 0)
@@ -44,7 +55,7 @@ def orders(units: Units, language: Language, most: int) -> Iterator[tuple[float,
     chosen = np.argsort(-gain, kind="stable")[:most]
     for row in chosen.tolist():
         a, b, c, d = (int(side[row]) - 1 for side in (i, j, k, m))
-        yield float(gain[row]), units.ordered([*range(a), *range(c, d), *range(b, c), *range(a, b), *range(d, count)])
+        yield float(gain[row]), [*range(a), *range(c, d), *range(b, c), *range(a, b), *range(d, count)]
 
 
 @lru_cache(maxsize=128)

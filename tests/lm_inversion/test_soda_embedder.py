@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from attacks.base import Attack
-from attacks.lm_inversion.discrete_steps import DiscreteSteps
 from attacks.lm_inversion.losses import CosineLoss
 from attacks.lm_inversion.method import Rows
 from attacks.lm_inversion.soda_embedder import SodaEmbedder
@@ -99,19 +98,6 @@ def test_exact_steps_repair_a_text_that_is_nearly_right(minilm: MiniLM, tmp_path
     assert [record.verified for record in records] == [True, True]
     assert [record.iterations for record in records] == [1, 1]  # the first place is the first step's
     assert 32 < records[1].passes <= 32 + 2 * 5 + 3 * 5 + 1
-
-
-def test_discrete_steps_refine_the_texts_of_any_attack(minilm: MiniLM, tmp_path: Path) -> None:
-    oracle, refiner = CachedEmbedder(minilm, tmp_path), DiscreteSteps(CosineLoss(), steps=5, candidates=32)
-    texts = ["bark dogs", "we live in paris now", "Dogs  bark"]
-    targets = Targets(minilm.embed([*TEXTS, TEXTS[0]]), torch.arange(3))
-    refiner.check(384, oracle)
-    found = refiner.refine(targets, [Prediction((text,)) for text in texts], oracle)
-    assert [one.candidates[0] for one in found] == [*TEXTS, "Dogs  bark"]  # spaces and capitals as they were
-    assert oracle.queries.asked["attack"] == 0
-    for row in (1, 0):
-        alone = Targets(targets.vectors[row : row + 1], targets.index[row : row + 1])
-        assert refiner.refine(alone, [Prediction((texts[row],))], oracle) == [found[row]]
 
 
 def test_relaxed_steps_come_before_exact_ones(minilm: MiniLM, tmp_path: Path) -> None:

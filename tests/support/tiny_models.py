@@ -115,3 +115,25 @@ def t5_model(vocabulary: int = 40, *, seed: int = 0, multilingual: bool = False,
     if multilingual:
         return MT5ForConditionalGeneration(MT5Config(**given)).eval()
     return T5ForConditionalGeneration(T5Config(**given)).eval()
+
+
+def tiny_sentence_encoder(folder: Path) -> Path:
+    """Write a BERT of random weights with a WordPiece tokenizer of 24 tokens, in lower case.
+
+    Args:
+        folder: Made here.
+    """
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    special = "[PAD] [UNK] [CLS] [SEP] [MASK] [unused0]"
+    tokens = f"{special} a ada has dog dogs cat feed we bites zor ##bal ##s . ! bird red i ,"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(tokens.split()))
+    BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        # Under the usual .02 all texts have nearly the same vector.
+        config = BertConfig(vocab_size=len(tokens.split()), initializer_range=0.2, max_position_embeddings=32, **shape)
+        BertModel(config).save_pretrained(folder)
+    return folder
