@@ -94,7 +94,7 @@ class DiscreteSteps(Refiner):
         if self._known is None or self._known.encoder.model.embedder is not model.embedder:
             encoder = Encoder(model)
             words = [*self._language.words, *self._language.beginnings]
-            self._known = _Known(encoder, Entries(encoder, words), TokenLanguage.of(self._language, encoder))
+            self._known = _Known(encoder, Entries(encoder, words, oracle), TokenLanguage.of(self._language, encoder))
         known = self._known
         vectors = torch.nn.functional.normalize(targets.vectors.cpu().float(), dim=1)
         searches = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +52,12 @@ def refiner(folder: Path, **settings: int) -> DiscreteSteps:
     return found
 
 
+def known(encoder: Encoder, language: Language, folder: Path) -> tuple[Entries, TokenLanguage]:
+    oracle = CachedEmbedder(encoder.model.embedder, folder / "entries")
+    words = [*language.words, *language.beginnings]
+    return Entries(encoder, words, oracle), TokenLanguage.of(language, encoder)
+
+
 def ids(encoder: Encoder, text: str) -> tuple[int, ...]:
     return encoder.ids([text])[0]
 
@@ -99,20 +104,20 @@ def test_bigrams_by_hand(encoder: Encoder, language: Language) -> None:
     assert not len(nothing.between(has, a))
 
 
-def test_words_of_several_tokens_are_entries(encoder: Encoder, language: Language) -> None:
-    entries = Entries(encoder, language.words)
+def test_words_of_several_tokens_are_entries(encoder: Encoder, language: Language, tmp_path: Path) -> None:
+    entries, _ = known(encoder, language, tmp_path)
     assert len(entries.ids) == int((~encoder.control).sum()) + 1
     assert entries.ids[-1] == ids(encoder, "zorbal")
-    assert torch.equal(entries.vectors[-1], encoder.vectors([ids(encoder, "zorbal")])[0])
+    torch.testing.assert_close(entries.vectors, encoder.vectors(entries.ids))  # through the cache or not
     found = entries.vectors_of([ids(encoder, "a dog"), ids(encoder, "zorbal")])
     torch.testing.assert_close(found, encoder.vectors([ids(encoder, "a dog"), ids(encoder, "zorbal")]))
     rows = entries.rows_of_tokens(torch.tensor([0, ids(encoder, "dog")[0]]))  # the first is [PAD]
     assert [entries.ids[row] for row in rows.tolist()] == [ids(encoder, "dog")]
 
 
-def test_changes_of_a_text(encoder: Encoder, language: Language) -> None:
+def test_changes_of_a_text(encoder: Encoder, language: Language, tmp_path: Path) -> None:
     """Every other entry at every place, and before and behind each; a word of two tokens at once."""
-    entries, order = Entries(encoder, language.words), TokenLanguage.of(language, encoder)
+    entries, order = known(encoder, language, tmp_path)
     text, target = ids(encoder, "zorbal has a dog"), ids(encoder, "ada has a dog")
     spans = encoder.spans(text)
     rest = [text[:begin] + text[end:] for begin, end in spans]
@@ -124,16 +129,19 @@ def test_changes_of_a_text(encoder: Encoder, language: Language) -> None:
     inserted = {text[:place] + entry + text[place:] for place in range(6) for entry in entries.ids}
     ordered = {tuple(text[place] for place in order) for order in itertools.permutations(range(5))}
     assert set(found) <= replaced | inserted | ordered
-    assert len(set(found) & replaced) == 400
-    assert len(set(found) & inserted) == 400
+    assert (replaced - {text}) | inserted <= set(found)
     assert target in found[:5]
     swapped = ids(encoder, "zorbal a has dog")
     assert swapped in found
 
 
-def test_a_text_of_unknown_length_is_found(encoder: Encoder, language: Language) -> None:
-    entries, order = Entries(encoder, language.words), TokenLanguage.of(language, encoder)
-    pairs = [("ada has", "ada has a dog ."), ("we feed a cat a cat !", "we feed dogs !"), ("dog", "a zorbal feed cats")]
+def test_a_text_of_unknown_length_is_found(encoder: Encoder, language: Language, tmp_path: Path) -> None:
+    entries, order = known(encoder, language, tmp_path)
+    pairs = [
+        ("ada has", "ada has a dog ."),
+        ("we feed a cat a cat !", "we feed dogs !"),
+        ("a zorbal cats", "a zorbal feed cats"),
+    ]
     targets = encoder.vectors([ids(encoder, text) for _, text in pairs])
 
     def searches() -> list[TextSearch]:
@@ -153,26 +161,13 @@ def test_a_text_of_unknown_length_is_found(encoder: Encoder, language: Language)
         assert [text.ids for text in one.texts] == [text.ids for text in together[number].texts]
 
 
-def test_a_search_ends_where_its_budget_or_its_changes_end(encoder: Encoder) -> None:
+def test_a_search_ends_where_its_budget_ends(encoder: Encoder, tmp_path: Path) -> None:
     (nowhere,) = torch.nn.functional.normalize(-encoder.vectors([ids(encoder, "dogs bite")]))
     nothing = TokenLanguage({}, encoder.model.inputs)
     one = TextSearch(nowhere, [ids(encoder, "dog")], Budget(3, 4, 2))
-    search([one], Entries(encoder, []), nothing, encoder)
+    search([one], known(encoder, Language({}, {}), tmp_path)[0], nothing, encoder)
     assert one.steps == 3
     assert not one.found
-    before = replace_entries(Entries(encoder, []), keep=2)
-    one = TextSearch(nowhere, [ids(encoder, "dog")], Budget(10_000, 400, 4))
-    one.budget = replace(one.budget, steps=200)
-    search([one], before, nothing, encoder)
-    assert one.steps <= 200
-
-
-def replace_entries(entries: Entries, keep: int) -> Entries:
-    """Entries that can write little."""
-    entries.ids, entries.vectors = entries.ids[-keep:], entries.vectors[-keep:]
-    entries.first, entries.last = entries.first[-keep:], entries.last[-keep:]
-    entries._rows = {own: row for row, own in enumerate(entries.ids)}
-    return entries
 
 
 def test_the_refiner_writes_as_the_training_text_does(
@@ -183,7 +178,7 @@ def test_the_refiner_writes_as_the_training_text_does(
     one = refiner(tmp_path / "own", steps=60, candidates=24)
     one.check(32, oracle)
     truths = ["zorbal has a dog .", "we feed dogs !", "a dog bites"]
-    given = [("ZORBAL has a cat.",), ("we feed!", "We  feed DOGS!"), ("a dog",)]
+    given = [("Zorbal HAS a cat.",), ("we feed!", "We  feed DOGS!"), ("a dog",)]
     targets = Targets(embedder.embed(truths), torch.arange(3))
     found = one.refine(targets, [Prediction(texts) for texts in given], oracle)
     # capital letters of the training text or of the attack; spaces too, where the attack writes these tokens
