@@ -75,7 +75,7 @@ class DiscreteSteps(Refiner):
         super().check(dimension, oracle)
         relaxed_encoder(oracle)
 
-    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+    def prepare(self, texts: Sequence[str], artifacts: Path, oracle: CachedEmbedder | None) -> None:
         """Count words, word order, capital letters and spaces of the training text."""
         Language.count(texts).save(artifacts / _LANGUAGE)
 

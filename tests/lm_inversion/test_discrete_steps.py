@@ -46,7 +46,7 @@ def language() -> Language:
 
 def refiner(folder: Path, **settings: int) -> DiscreteSteps:
     found = DiscreteSteps(**settings)
-    found.prepare(TRAINING, folder)
+    found.prepare(TRAINING, folder, None)
     assert found.prepared(folder)
     found.load(folder, 32)
     return found
