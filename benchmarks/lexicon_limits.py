@@ -83,7 +83,7 @@ class Limits:
         self.tokenizer = embedder.tokenizer
         self.search = LexiconSearch(options.max_queries, vocabulary=options.vocabulary)
         with tempfile.TemporaryDirectory() as folder:
-            self.search.prepare([text for text in everything if len(text) < 120][:TRAINING], Path(folder))
+            self.search.prepare([text for text in everything if len(text) < 120][:TRAINING], Path(folder), None)
             self.search.load(Path(folder), self.oracle.dimension)
 
     def measure(self, points: Points) -> None:

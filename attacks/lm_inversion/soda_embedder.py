@@ -106,7 +106,7 @@ class SodaEmbedder(SODA):
         model = self.white_box(oracle)
         said: dict[int, str] = {}
         for attack in self._held.values():
-            read = attack.to(targets.vectors.device).invert(targets, None)
+            read = attack.to(targets.vectors.device).invert(targets, oracle)
             for place, prediction in zip(targets.index.tolist(), read, strict=True):
                 self._starts[place] = model.ids(prediction.candidates[0])
                 said[place] = prediction.candidates[0]

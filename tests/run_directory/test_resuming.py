@@ -231,7 +231,7 @@ def test_an_experiment_is_no_difference_to_itself(place: Path, typed: Type) -> N
     saved = yaml.safe_load((run / layout.CONFIG).read_text())
     assert same.config == keys.config == {**saved, "ckpt_path": "last"}
     assert other.code == 2
-    assert "attack.optimizer.weight_decay: 0.0 -> 0.1" in lines_of(other.said)
+    assert "attack: bag_of_words -> geia" in lines_of(other.said)
 
 
 @pytest.mark.slow
