@@ -51,7 +51,9 @@ SMALL: dict[str, Any] = {
     "attack.backbone.width": 16, "attack.backbone.heads": 2, "attack.backbone.vocabulary": 300,
     "attack.decoding.max_new_tokens": 4, "attack.refine.lexicon.vocabulary": False,
     "attack.refine.lexicon.max_queries": 4, "attack.refine.lexicon.numbers": 5, "attack.search.steps": 1,
-    "attack.search.beams": 2, "attack.iterations": 2, "attack.exact_steps": 1, "attack.candidates": 2,
+    "attack.refine.discrete_steps.steps": 2, "attack.refine.discrete_steps.candidates": 4, "attack.words.names": False,
+    "attack.words.cities": False, "attack.words.vocabulary": False, "attack.search.beams": 2,
+    "attack.iterations": 2, "attack.exact_steps": 1, "attack.candidates": 2,
     "datamodule.limit_train": 48, "datamodule.limit_valid": 6, "datamodule.limit_test": 6, "datamodule.batch_size": 16,
     "tradeoff.texts": 5, "tradeoff.resamples": 1000, "tradeoff.points": ["defense=noise"], "limit": 5,
 }  # fmt: skip
@@ -60,6 +62,7 @@ INVERTER = "python train.py attack=vec2text_inverter run_dir=runs/inverter"
 MADE = {  # runs that commands name without making them, by the command that makes one of this kind
     "default": "python train.py run_dir=runs/default",
     "wider": "python train.py -m attack.backbone.width=16,24 'run_dir=runs/wide_${attack.backbone.width}'",
+    "copy": "python train.py attack=geia_copy run_dir=runs/copy",
     "corrector": "python train.py attack=vec2text_corrector attack.inverter_run=runs/inverter run_dir=runs/corrector",
 }
 WHO, CITIES = ["Ada", "Bob", "Cleo", "Dan", "Eve", "Fay"], ["Paris", "Rome", "Oslo", "Lima", "Bonn"]
@@ -164,9 +167,8 @@ class Desk:
         elif script == "train":
             self.train(given, f"runs/made_{abs(hash(line))}${{job_suffix:}}")
         else:
-            self.on_run(
-                script, given, "corrector" if re.search(r"attack\.search|iterative_correc", line) else "default"
-            )
+            kinds = {"corrector": r"attack\.search|iterative_correc", "copy": r"attack\.words"}
+            self.on_run(script, given, next((kind for kind, of in kinds.items() if re.search(of, line)), "default"))
 
     def train(self, given: list[str], run_dir: str) -> None:
         pairs = [word.partition("=") for word in given if word != "-m"]
