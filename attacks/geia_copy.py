@@ -7,28 +7,24 @@ Words that the training text has often are spelled as in GEIA, all others are co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor
 
 from attacks.geia import GEIA
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
-from models.backbones import Backbone
 from models.copying.decoder import CopyingDecoder
 from models.copying.tokens import WordTokens, spelled_parts
 from models.copying.words import WordList
-from models.decoding import Decoding
-from models.optimizers import OptimizerSettings
+from models.lexicon.words import digest_of
 from models.predictions import Targets
-from models.prefix import Prefix
-from models.refining import Refiner, comparable, named
+from models.refining import comparable, named
 
 _NAME = "attack=geia_copy"
 _MEASURED = 20_000  # training vectors from which the word space is measured
@@ -40,28 +36,13 @@ class GEIACopy(GEIA):
     Args:
         words: Which words are copied.
         shortlist: Words of which one may be copied, for each target: those that fit its vector best.
-        backbone: See GenerativeAttack; a GPT-2.
-        prefix: See GenerativeAttack.
-        optimizer: See GenerativeAttack.
-        decoding: See GenerativeAttack.
-        label_smoothing: See GenerativeAttack.
-        refine: See Attack.
+        generative: See GenerativeAttack; the backbone is a GPT-2.
     """
 
     decoder: CopyingDecoder
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        prefix: Prefix,
-        optimizer: OptimizerSettings,
-        decoding: Decoding,
-        words: WordList,
-        shortlist: PositiveInt = 64,
-        label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0,
-        refine: Mapping[str, Refiner] | None = None,
-    ) -> None:
-        super().__init__(backbone, prefix, optimizer, decoding, label_smoothing, refine)
+    def __init__(self, words: WordList, shortlist: PositiveInt = 64, **generative: Any) -> None:
+        super().__init__(**generative)
         self.words, self.shortlist = words, shortlist
 
     def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
@@ -125,8 +106,7 @@ class GEIACopy(GEIA):
 
     def all_weights(self) -> dict[str, Tensor]:
         """See Attack; the list of words counts."""
-        digest = blake2b("\n".join(self.words.copied).encode(), digest_size=16).digest()
-        return super().all_weights() | {"words": torch.tensor([*digest], dtype=torch.uint8)}
+        return super().all_weights() | {"words": digest_of(self.words.copied)}
 
     def text(self, ids: Sequence[int]) -> str:
         """See GenerativeAttack."""

@@ -20,7 +20,20 @@ from models.cross_entropy import cross_entropy
 from models.gpt2_beams import GPT2Beams, runs
 
 
-class CausalDecoder(nn.Module):
+class StateSteps:
+    """Steps of decoders whose state takes them itself."""
+
+    def step(self, tokens: Tensor, state: Any) -> Tensor:
+        """See decoding.Decoder."""
+        logits: Tensor = state.step(tokens)
+        return logits
+
+    def select(self, rows: Tensor, state: Any) -> None:
+        """See decoding.Decoder."""
+        state.select(rows)
+
+
+class CausalDecoder(StateSteps, nn.Module):
     """A causal language model after prefix vectors.
 
     The prefix has the width of the model's *input embeddings*; OPT-350m projects that to another hidden width inside.
@@ -52,15 +65,6 @@ class CausalDecoder(nn.Module):
         prefix = prefix.to(self.model.get_input_embeddings().weight.dtype)
         state = GPT2Beams(self.model, prefix) if runs(self.model) else BeamRows(self.model, prefix)
         return state.logits, state
-
-    def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """See decoding.Decoder."""
-        logits: Tensor = state.step(tokens)
-        return logits
-
-    def select(self, rows: Tensor, state: Any) -> None:
-        """See decoding.Decoder."""
-        state.select(rows)
 
 
 class BeamRows:

@@ -20,6 +20,7 @@ from attacks.lm_inversion.edits import Edit
 from attacks.lm_inversion.encoder import Ids
 from attacks.lm_inversion.entries import Entries
 from attacks.lm_inversion.token_language import EDGE, TokenLanguage
+from models.lexicon.moves import distance
 from models.lexicon.orders import exchanges
 
 _REACH, _SHARE = 5.0, 2.5  # how far a token moves the vector of n tokens, by 1 / (n + 2): replaced, and added
@@ -70,7 +71,7 @@ class RankedEdits:
         usual = torch.tensor([language.follows(left, right) for left, right in pairwise(context)])
         begins, ends = torch.tensor(spans).unbind(dim=1)
 
-        step = _distance(own @ vectors.T)  # (spans, pool)
+        step = distance(own @ vectors.T)  # (spans, pool)
         excess = (step * (_REACH / (count + 2)) / length).log()
         fits = (along - (own @ residual)[:, None]) / step / length
         fits -= _TOO_LONG * excess.clamp_min(0) + _TOO_SHORT * (-excess).clamp_min(0)
@@ -80,7 +81,7 @@ class RankedEdits:
         self._substitutes = [(*spans[place], row) for place, row in _best(scores, pool)]
 
         alike = (vectors @ vector)[None]  # (1, pool)
-        fits = (along - residual @ vector)[None] / _distance(alike) / length
+        fits = (along - residual @ vector)[None] / distance(alike) / length
         joined = _joined((target @ vector)[None], toward, alike, count)
         fluent = after + before - usual[:, None]  # (n + 1, pool)
         scores = _standard(fits) + _standard(joined) + _FLUENCY * _standard(fluent)
@@ -123,11 +124,6 @@ def _joined(near: Tensor, toward: Tensor, alike: Tensor, count: int) -> Tensor:
     """
     share = _SHARE / (count + 2)
     return (near[:, None] + share * toward) / (1 + share**2 + 2 * share * alike).clamp_min(_LEAST).sqrt()
-
-
-def _distance(cosines: Tensor) -> Tensor:
-    """Of unit vectors with these cosines."""
-    return (2 - 2 * cosines).clamp_min(_LEAST).sqrt()
 
 
 def _standard(scores: Tensor) -> Tensor:

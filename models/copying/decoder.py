@@ -22,7 +22,7 @@ from datamodules.token_ids import IGNORED
 from models.copying.space import WordSpace
 from models.copying.tokens import CASES
 from models.cross_entropy import cross_entropy
-from models.decoders import CausalDecoder
+from models.decoders import CausalDecoder, StateSteps
 from models.gpt2_beams import GPT2Beams
 
 _READ, _KEY = 1.0, 2.0  # lengths of a word's vector, as input and as key: they set the size of the first scores
@@ -193,7 +193,7 @@ class CopyingDecoder(CausalDecoder):
         return Copying(self, shortlist)
 
 
-class Copying:
+class Copying(StateSteps):
     """See decoding.Decoder; tokens are choices of the shortlist."""
 
     def __init__(self, decoder: CopyingDecoder, shortlist: Shortlist) -> None:
@@ -203,15 +203,6 @@ class Copying:
         """See decoding.Decoder."""
         state = CopyingBeams(self.decoder, prefix, self.shortlist)
         return state.logits, state
-
-    def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """See decoding.Decoder."""
-        logits: Tensor = state.step(tokens)
-        return logits
-
-    def select(self, rows: Tensor, state: Any) -> None:
-        """See decoding.Decoder."""
-        state.select(rows)
 
 
 class CopyingBeams(GPT2Beams):

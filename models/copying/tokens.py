@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from models.lexicon.writing import capitalised
 from models.tokenizing import token_ids
 
 CASES = 3
@@ -21,7 +22,7 @@ WORD = re.compile(r"(?:(?<= )|\A)[^\W_]+")
 
 def written(word: str, case: int) -> str:
     """A lower-case word in one of the three cases."""
-    return (word, word[:1].upper() + word[1:], word.upper())[case]
+    return (word, capitalised(word), word.upper())[case]
 
 
 def case_of(surface: str) -> int | None:

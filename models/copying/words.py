@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
-from torch import Tensor
 
 from atomic_files import read_json, write_json
-from embedders.base import QueryLimitError
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
+from models.lexicon.embedding import rounded, unit_vectors
 from models.lexicon.own_words import read_words
-from models.lexicon.words import cities, common_words, embedder_words, merged, names, numbers
+from models.lexicon.words import merged, public_words
 
 _KEY = "attack.words"
 _FILE = "words.json"
 _WORD = re.compile(r"[^\W_]+")
-_AT_ONCE = 4096  # words embedded at a time
 
 
 class _Counted(BaseModel):
@@ -94,40 +91,24 @@ class WordList:
                 f"{artifacts / _FILE}: not the words of a training text: {error.errors()[0]['msg']}"
             ) from error
         spelled = {form.lower(): form for form in counted.frequent}
-        found = merged(counted.rare, *self._sources(oracle))
+        own = read_words(Path(self.path), f"{_KEY}.path") if self.path is not None else []
+        public = public_words(
+            oracle.source.embedder, with_names=self.names, with_cities=self.cities, with_vocabulary=self.vocabulary,
+            frequent=self.common, below=self.numbers, key=_KEY,
+        )  # fmt: skip
+        found = merged(counted.rare, own, *public)
         written = [form for word, form in found.items() if _WORD.fullmatch(word) and word not in spelled]
         if not written:
             raise InputError(f"{_KEY}: no word to copy: the training text has no rare one, and no source is on")
-        vectors = _embedded([*written, *spelled.values()], oracle)
+        words = [*written, *spelled.values()]
+        why = f"There are {len(words):,} words, each embedded once"
+        vectors = torch.cat(list(unit_vectors(words, oracle, "lexicon", key=_KEY, why=why)))
+        oracle.flush()
         # Of words with one vector, such as those that differ by an accent that the embedder drops, the first stands.
         first: dict[bytes, int] = {}
-        for row, vector in enumerate(_rounded(vectors[: len(written)])):
+        for row, vector in enumerate(rounded(vectors[: len(written)])):
             first.setdefault(vector.tobytes(), row)
         kept = list(first.values())
         self.copied = [written[row].lower() for row in kept]
         self.spelled = {word: len(kept) + place for place, word in enumerate(spelled)}
         self.vectors = torch.cat([vectors[kept], vectors[len(written) :]])
-
-    def _sources(self, oracle: CachedEmbedder) -> Iterator[Iterator[str] | Sequence[str]]:
-        yield read_words(Path(self.path), f"{_KEY}.path") if self.path is not None else []
-        yield names(_KEY) if self.names else []
-        yield cities(_KEY) if self.cities else []
-        yield embedder_words(oracle.source.embedder) if self.vocabulary else []
-        yield common_words(self.common, _KEY)
-        yield numbers(self.numbers)
-
-
-def _embedded(words: Sequence[str], oracle: CachedEmbedder) -> Tensor:
-    """Vectors of words, (m, d) of length 1."""
-    try:
-        found = [oracle.embed(words[begin : begin + _AT_ONCE], "lexicon") for begin in range(0, len(words), _AT_ONCE)]
-    except QueryLimitError as error:
-        raise InputError(f"{_KEY}: {error} There are {len(words):,} words, each embedded once") from error
-    oracle.flush()
-    return torch.nn.functional.normalize(torch.cat(found), dim=1)
-
-
-def _rounded(vectors: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.int16]]:
-    """Unit vectors, (n, d), in steps of which the last bits of an embedding are a small part."""
-    rounded: np.ndarray[tuple[int, ...], np.dtype[np.int16]] = (vectors * 10_000).round().to(torch.int16).numpy()
-    return rounded

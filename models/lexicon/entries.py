@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from rich.progress import track
 from torch import Tensor
 
 from embedders.base import QueryLimitError, Remote
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
+from models.lexicon.embedding import AT_ONCE, rounded, unit_vectors
 from models.lexicon.language import Language
 from models.lexicon.units import UNIT
 
 _KEY = "attack/refine=[lexicon]"
-_AT_ONCE = 4096
 
 
 class Lexicon:
@@ -97,28 +95,22 @@ class Lexicon:
         vectors = torch.empty(len(written), self._oracle.dimension)
         for number, block in enumerate(self._blocks(written)):
             fresh = []
-            for row, vector in enumerate(_rounded(block)):
+            for row, vector in enumerate(rounded(block)):
                 key = blake2b(vector.tobytes(), digest_size=16).digest()
                 if key not in seen:
                     seen.add(key)
                     fresh.append(row)
             vectors[len(kept) : len(kept) + len(fresh)] = block[fresh]
-            kept += [number * _AT_ONCE + row for row in fresh]
+            kept += [number * AT_ONCE + row for row in fresh]
         return kept, vectors[: len(kept)]
 
-    def _blocks(self, words: Sequence[str]) -> Iterator[Tensor]:
+    def _blocks(self, words: Sequence[str]) -> Iterable[Tensor]:
         """Unit vectors (n, d) of ``words``, block by block."""
-        blocks: Iterable[int] = range(0, len(words), _AT_ONCE)
-        if len(words) > _AT_ONCE:
-            blocks = track(blocks, "embedding the lexicon")
-        for begin in blocks:
-            try:
-                found = self._oracle.embed(words[begin : begin + _AT_ONCE], "lexicon")
-            except QueryLimitError as error:
-                raise InputError(
-                    f"{_KEY}: {error} The lexicon has {len(words):,} entries, each embedded once"
-                ) from error
-            yield torch.nn.functional.normalize(found, dim=1)
+        why = f"The lexicon has {len(words):,} entries, each embedded once"
+        blocks = unit_vectors(words, self._oracle, "lexicon", key=_KEY, why=why)
+        if len(words) > AT_ONCE:
+            return track(blocks, "embedding the lexicon", total=-(-len(words) // AT_ONCE))
+        return blocks
 
     def _check_limit(self, words: Sequence[str]) -> None:
         """Check the limit of an embedder that may cost money, and say what the lexicon costs."""
@@ -133,9 +125,3 @@ class Lexicon:
                 f"embedder.max_queries leaves {limit:,}; raise it, or take fewer: vocabulary=false, common=0, numbers=0"
             )
         embedder.announce(needed)
-
-
-def _rounded(vectors: Tensor) -> NDArray[np.int16]:
-    """Unit vectors, (n, d), in steps of which the last bits of an embedding are a small part."""
-    rounded: NDArray[np.int16] = (vectors * 10_000).round().to(torch.int16).numpy()
-    return rounded

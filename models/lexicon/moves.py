@@ -67,9 +67,9 @@ class Proposals:
         rows = _largest(along, _NEAREST)
         entries, along = lexicon.vectors[rows], along[rows]
         alike = self.old @ entries.T  # (n, m)
-        substitution = self._fit(along[None] - self.own[:, None], _distance(alike))
-        insertion = (along - self.here) / _distance(entries @ vector) / self.length
-        self._removal = ((self.here - self.own) / _distance(self.old @ vector) / self.length).tolist()
+        substitution = self._fit(along[None] - self.own[:, None], distance(alike))
+        insertion = (along - self.here) / distance(entries @ vector) / self.length
+        self._removal = ((self.here - self.own) / distance(self.old @ vector) / self.length).tolist()
         # Kept is what is left of the matrices, (score, place, entry): many texts wait at the same time. In the order of
         # place and entry, so that equal scores (a word that stands twice) do not depend on the last bits of a vector.
         count = len(rows)
@@ -151,7 +151,7 @@ class Proposals:
         if not words:
             return
         new = self.lexicon.vectors_of(words)
-        scores = self._fit(new @ self.residual - self.own[places], _distance((new * self.old[places]).sum(1)))
+        scores = self._fit(new @ self.residual - self.own[places], distance((new * self.old[places]).sum(1)))
         for score, place, word in zip(scores.tolist(), places, words, strict=True):
             fluency = self.gain(place, place + 1, (word,))
             yield self.substitute(
@@ -235,7 +235,7 @@ def _largest(scores: Tensor, count: int) -> Tensor:
     return scores.topk(min(count, len(scores))).indices.sort().values
 
 
-def _distance(cosines: Tensor) -> Tensor:
+def distance(cosines: Tensor) -> Tensor:
     """Of unit vectors with these cosines."""
     return (2 - 2 * cosines).clamp_min(_LEAST).sqrt()
 

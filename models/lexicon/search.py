@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +30,7 @@ from models.lexicon.moves import Proposals
 from models.lexicon.own_words import known_words, read_words, warn_of_equals
 from models.lexicon.surrogate import Surrogate, fit
 from models.lexicon.units import Units
-from models.lexicon.words import check_packages, cities, common_words, embedder_words, merged, names, numbers
+from models.lexicon.words import check_packages, digest_of, merged, public_words
 from models.predictions import Prediction, Targets
 from models.refining import Refiner, embedded
 
@@ -101,8 +100,7 @@ class LexiconSearch(Refiner):
         """The surrogate's weights, and a hash of the user's own entries: with others, the texts are others."""
         weights = {} if self._surrogate is None else self._surrogate.state_dict()
         if self.path is not None:
-            digest = blake2b("\n".join(self._listed()).encode(), digest_size=16).digest()
-            weights["entries"] = torch.tensor([*digest], dtype=torch.uint8)
+            weights["entries"] = digest_of(self._listed())
         return weights
 
     def _listed(self) -> list[str]:
@@ -143,14 +141,14 @@ class LexiconSearch(Refiner):
         if self._lexicon is None:
             path, own = Path(self.path or ""), self._listed()
             own = known_words(own, path, oracle.source.embedder) if own else []
+            public = public_words(
+                oracle.source.embedder, with_names=self.names, with_cities=self.cities,
+                with_vocabulary=self.vocabulary, frequent=self.common, below=self.numbers,
+            )  # fmt: skip
             entries = merged(
                 own,
                 self._language.words if self.training else [],
-                names() if self.names else [],
-                cities() if self.cities else [],
-                embedder_words(oracle.source.embedder) if self.vocabulary else [],
-                common_words(self.common),
-                numbers(self.numbers),
+                *public,
                 self._language.beginnings if self.training else [],
             )
             self._lexicon = Lexicon(entries, self._language, oracle)

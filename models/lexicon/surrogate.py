@@ -9,6 +9,7 @@ words. Lexicon search uses differences of predictions: how a change of a text, w
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,10 +21,10 @@ from torch.nn import functional
 
 import tensor_files
 from atomic_files import write_file
-from embedders.base import QueryLimitError
 from embedders.cache.cached import CachedEmbedder
 from embedders.cache.queries import Purpose
 from errors import InputError
+from models.lexicon.embedding import unit_vectors
 from models.lexicon.units import Units
 from models.optimizers import MuonAdamW, schedule
 
@@ -36,7 +37,6 @@ _PLACES = 64  # later units have the position vector of the last
 _SCALE = 4.0  # word vectors have small coordinates
 _BATCH, _GROUP = 256, 8  # texts of a step; steps whose texts are sorted by length together
 _TEXTS = 200_000  # texts that are learned from at the most
-_AT_ONCE = 4096
 
 
 class Surrogate(nn.Module):
@@ -108,40 +108,51 @@ class Surrogate(nn.Module):
         return surrogate.eval()
 
 
-class _Neighbors(nn.Module):
-    """Adds to each word what it and its two neighbours say."""
+class _Block(nn.Module):
+    """Adds to each word what a view of the text from its place says.
 
-    def __init__(self, width: int) -> None:
+    Args:
+        width: Of the hidden layers.
+        views: Width of the view, in words.
+    """
+
+    def __init__(self, width: int, views: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.inner = nn.Linear(3 * width, 2 * width)
+        self.inner = nn.Linear(views * width, 2 * width)
         self.outer = nn.Linear(2 * width, width)
         nn.init.zeros_(self.outer.weight)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        own = self.norm(hidden) * mask[..., None]
-        padded = functional.pad(own, (0, 0, 1, 1))
-        around = torch.cat([padded[:, :-2], own, padded[:, 2:]], dim=-1)
-        found: Tensor = hidden + self.outer(functional.gelu(self.inner(around)))
+        view = self.view(self.norm(hidden) * mask[..., None], mask)
+        found: Tensor = hidden + self.outer(functional.gelu(self.inner(view)))
         return found
 
+    @abstractmethod
+    def view(self, words: Tensor, mask: Tensor) -> Tensor:
+        """Of words (B, n, width), (B, n, views * width)."""
 
-class _Whole(nn.Module):
-    """Adds to each word what it and the sum of all words say."""
+
+class _Neighbors(_Block):
+    """The word and its two neighbours."""
 
     def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.inner = nn.Linear(2 * width, 2 * width)
-        self.outer = nn.Linear(2 * width, width)
-        nn.init.zeros_(self.outer.weight)
+        super().__init__(width, views=3)
 
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        own = self.norm(hidden) * mask[..., None]
-        whole = own.sum(1, keepdim=True) / mask.sum(1).clamp_min(1).sqrt()[:, None, None]
-        both = torch.cat([own, whole.expand_as(own)], dim=-1)
-        found: Tensor = hidden + self.outer(functional.gelu(self.inner(both)))
-        return found
+    def view(self, words: Tensor, mask: Tensor) -> Tensor:
+        padded = functional.pad(words, (0, 0, 1, 1))
+        return torch.cat([padded[:, :-2], words, padded[:, 2:]], dim=-1)
+
+
+class _Whole(_Block):
+    """The word and the sum of all words."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, views=2)
+
+    def view(self, words: Tensor, mask: Tensor) -> Tensor:
+        whole = words.sum(1, keepdim=True) / mask.sum(1).clamp_min(1).sqrt()[:, None, None]
+        return torch.cat([words, whole.expand_as(words)], dim=-1)
 
 
 class _Table:
@@ -180,8 +191,13 @@ def fit(texts: Sequence[str], oracle: CachedEmbedder, steps: PositiveInt, seed: 
     if not places:
         raise InputError(f"{KEY}={steps}: learns from the training text, and none is known; set it to 0")
     words = [units[place] for place in places]
-    table = _Table(words, lambda distinct: _embedded(distinct, oracle, "lexicon"))
-    targets = _embedded([texts[place] for place in places], oracle, "training")
+
+    def embedded(texts: Sequence[str], purpose: Purpose) -> Tensor:
+        why = "Words of the training text are embedded, each once"
+        return torch.cat(list(unit_vectors(texts, oracle, purpose, key=KEY, why=why)))
+
+    table = _Table(words, lambda distinct: embedded(distinct, "lexicon"))
+    targets = embedded([texts[place] for place in places], "training")
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -213,12 +229,3 @@ def _batches(words: Sequence[Words], steps: int, generator: torch.Generator) -> 
         own = [group[first : first + _BATCH] for first in range(0, len(group), _BATCH)]
         batches += [own[place] for place in torch.randperm(len(own), generator=generator).tolist()]
     return batches
-
-
-def _embedded(texts: Sequence[str], oracle: CachedEmbedder, purpose: Purpose) -> Tensor:
-    """Unit vectors (n, d)."""
-    try:
-        found = [oracle.embed(texts[begin : begin + _AT_ONCE], purpose) for begin in range(0, len(texts), _AT_ONCE)]
-    except QueryLimitError as error:
-        raise InputError(f"{KEY}: {error} Words of the training text are embedded, each once") from error
-    return functional.normalize(torch.cat(found).float(), dim=1)

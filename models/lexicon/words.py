@@ -8,8 +8,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 from importlib import import_module
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from errors import InputError
 
@@ -25,6 +29,32 @@ def merged(*sources: Iterable[str]) -> dict[str, str]:
         for entry in source:
             found.setdefault(entry.lower(), entry)
     return found
+
+
+def public_words(
+    embedder: object,
+    *,
+    with_names: bool,
+    with_cities: bool,
+    with_vocabulary: bool,
+    frequent: int,
+    below: int,
+    key: str = KEY,
+) -> list[Iterable[str]]:
+    """The sources below that are wanted, for ``merged``; ``key`` is the one that their settings lie under."""
+    return [
+        names(key) if with_names else [],
+        cities(key) if with_cities else [],
+        embedder_words(embedder) if with_vocabulary else [],
+        common_words(frequent, key),
+        numbers(below),
+    ]
+
+
+def digest_of(words: Iterable[str]) -> Tensor:
+    """A hash of a list of words, (16,), to tell attacks with different lists apart."""
+    digest = blake2b("\n".join(words).encode(), digest_size=16).digest()
+    return torch.tensor([*digest], dtype=torch.uint8)
 
 
 def embedder_words(embedder: object) -> Iterator[str]:
