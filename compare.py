@@ -6,6 +6,7 @@ Runs that differ only in their seeds are shown as mean and standard deviation, a
     python compare.py runs/* metrics=token_f1,entity_recovery output=tables/words reference=runs/a
     python compare.py runs/* x=parameters                          # charts over the number of parameters alone
     python compare.py runs/*/evaluations/* columns=data            # a table a metric: runs down, data sets across
+    python compare.py layout=geia_table3 runs/geia_table3/*        # a table of a paper, its values below ours
 
 Each directory is a run or one of its evaluations, with metrics.json and predictions.jsonl.
 
@@ -15,6 +16,7 @@ Each directory is a run or one of its evaluations, with metrics.json and predict
     x           everything that differs             training_texts, parameters, embedded_words or corpus_similarity: the
                                                     charts' axis
     columns     metrics of one table                data: a table a metric, with a column for each data set
+    layout      runs down, metrics across           a table of configs/layout, or a .yaml file of your own
     resamples   2000                                bootstrap resamples, at least 1,000
     seed        0                                   seed of the resampling
     trust       nothing                             modules with your own metrics that the runs name
@@ -28,6 +30,7 @@ if __name__ == "__main__":
     stopping.begin()
 
 import sys
+from pathlib import Path
 
 from configuration import console
 from configuration.comparison import Settings, read_settings
@@ -40,6 +43,9 @@ def compare(settings: Settings) -> None:
     from reports.comparison.entries import read_entries
 
     check_writable(settings.output.parent)
+    if settings.layout is not None:
+        lay_out(settings, settings.layout)
+        return
     directories = settings.directories
     if settings.reference is not None:
         reference = settings.reference.resolve()
@@ -73,6 +79,25 @@ def compare(settings: Settings) -> None:
     write_markdown(text, found)
     write_page(page, found, drawn, lead)
     print_tables(found)  # the reader of a pipe, such as head, may close it
+    print(printable(f"Written: {text} {page}"))
+
+
+def lay_out(settings: Settings, file: Path) -> None:
+    """Read -> resample -> print and write one table, as a paper has it."""
+    from reports.comparison.laid_out import paper_table, read_directories
+    from reports.comparison.output import write_page
+    from reports.comparison.paper_layout import read_layout
+    from reports.tables import print_tables, write_markdown
+    from run_directory.trust import trusting
+
+    layout = read_layout(file)
+    with trusting(settings.trust):
+        found = read_directories(settings.directories, layout, settings.resamples, settings.seed)
+        table = paper_table(layout, found)
+    page, text = (settings.output.with_name(settings.output.name + ending) for ending in (".html", ".md"))
+    write_markdown(text, [table])
+    write_page(page, [table], [], f"{len(found)} runs and evaluations in the layout of a paper's table.")
+    print_tables([table])
     print(printable(f"Written: {text} {page}"))
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
 
 from commands import command
+from configuration.sources import CONFIGS
 from configuration.spacing import joined
 from errors import InputError, did_you_mean
 
@@ -23,6 +24,7 @@ class Settings(BaseModel):
     reference: Path | None = None
     x: Literal["training_texts", "parameters", "embedded_words", "corpus_similarity"] | None = None
     columns: Literal["data"] | None = None
+    layout: Path | None = None
     resamples: Annotated[int, Field(ge=1000)] = 2000
     seed: NonNegativeInt = 0
     trust: list[str] = []
@@ -44,6 +46,8 @@ def read_settings(words: Sequence[str]) -> Settings:
         key, equals, value = word.partition("=")
         if equals and key in known:
             values[key] = [name for name in value.split(",") if name] if key in ("metrics", "trust") else value
+            if key == "layout":
+                values[key] = _layout(value)
         elif equals and re.fullmatch(r"\w+", key) and not Path(word).exists():
             raise InputError(f"{word}: unknown key {key}, {did_you_mean(key, known)}")
         else:
@@ -56,3 +60,12 @@ def read_settings(words: Sequence[str]) -> Settings:
         if key == "directories":
             raise InputError(f"give the directories to compare: {command('compare', 'RUN', 'RUN')}") from error
         raise InputError(f"{key}={first['input']}: {first['msg']}") from error
+
+
+def _layout(value: str) -> Path:
+    """The file of a layout: one of configs/layout by its name, or the user's own, which ends in .yaml."""
+    path = Path(value) if value.endswith(".yaml") else CONFIGS / "layout" / f"{value}.yaml"
+    if not path.is_file():
+        names = [known.stem for known in sorted((CONFIGS / "layout").glob("*.yaml"))]
+        raise InputError(f"layout={value}: no such layout, {did_you_mean(value, names)}; or name a .yaml file")
+    return path

@@ -83,7 +83,10 @@ def survey(config_name: str, overrides: Sequence[str], *, multirun: bool = False
                     for group in wrong:  # the composed node is not the requested one
                         config.pop(group, None)
                 configs.append(config)
-    directories = {config.get("run_dir") for config in configs}
+    try:
+        directories = {config.get("run_dir") for config in configs}
+    except OmegaConfBaseException:  # check_written names the value
+        directories = set()
     if len(configs) > 1 and len(directories) == 1:
         errors.append(f"run_dir={directories.pop()}: the runs of a multirun would share it; append ${{job_suffix:}}")
     return configs, list(dict.fromkeys(given.errors + errors))

@@ -24,6 +24,7 @@ from configuration import console, flags
 from configuration.composing import check, plain, raise_all, raise_written, survey
 from configuration.ending import check_output, check_writable, ending
 from configuration.finished_run import on_run
+from configuration.grids import grid_of, spread_out
 from configuration.inherited import handed_on, inherited, is_parallel
 from configuration.locations import make_absolute
 from configuration.overrides import Given, quoted, refuse_secrets, root_of, search_path_of, without
@@ -82,6 +83,10 @@ def _train(
     held = console.hold()
     several = arguments.multirun
     overrides = [*arguments.overrides, *search_path_of(arguments.config_dir)]
+    if several:
+        overrides = spread_out(config_name, overrides)
+    elif local_rank() == 0 and (grid := grid_of(config_name, overrides)):
+        print(f"one cell of a grid over {', '.join(grid)}: -m runs all", flush=True)
     configs, errors = survey(config_name, overrides, multirun=several)
     again = None if several or not configs else resumed(configs[0], overrides)
     if again is not None:  # compared with the run's settings, which may have other keys

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 SEARCH_PATH = "hydra.searchpath"
+FOLDERS = frozenset(["experiment"])  # groups whose folders sort their options: experiment=geia/table3
 _MEASURED = "${precision:"  # imports torch and times two matrix products
 
 
@@ -46,7 +47,13 @@ def options(group: str, search: tuple[str, ...] = ()) -> tuple[str, ...]:
     if "." in group or "[" in group:
         return ()
     with loading() as loader:
-        return tuple(loader.get_group_options(group, ObjectType.CONFIG, config_name="train", overrides=list(search)))
+
+        def found(kind: ObjectType, of: str) -> list[str]:
+            return loader.get_group_options(of, kind, config_name="train", overrides=list(search))
+
+        folders = found(ObjectType.GROUP, group) if group in FOLDERS else []
+        inner = [f"{folder}/{name}" for folder in folders for name in found(ObjectType.CONFIG, f"{group}/{folder}")]
+        return (*found(ObjectType.CONFIG, group), *inner)
 
 
 @functools.cache
@@ -73,7 +80,8 @@ def groups() -> dict[str, tuple[str, ...]]:
 
 def parts() -> dict[str, tuple[str, ...]]:
     """The groups inside those groups, such as ``attack/decoding``, with their options."""
-    folders = (folder for name in groups() for folder in sorted((CONFIGS / name).iterdir()) if folder.is_dir())
+    names_of_groups = (name for name in groups() if name not in FOLDERS)
+    folders = (folder for name in names_of_groups for folder in sorted((CONFIGS / name).iterdir()) if folder.is_dir())
     names = [folder.relative_to(CONFIGS).as_posix() for folder in folders]
     return {name: options(name) for name in names}
 

@@ -29,6 +29,7 @@ import metrics
 import models
 from compare import compare, read_settings
 from configuration.composing import survey
+from configuration.grids import spread_out
 from datamodules.sources.synthetic import SyntheticCorpus
 from errors import InputError
 from evaluate import evaluate
@@ -115,7 +116,8 @@ def test_benchmarks_know_their_documented_options(
 def test_commands_compose(line: str) -> None:
     _, arguments = words(line)
     swept = "-m" in arguments
-    configs, errors = survey("train", [word for word in arguments if word != "-m"], multirun=swept)
+    given = [word for word in arguments if word != "-m"]
+    configs, errors = survey("train", spread_out("train", given) if swept else given, multirun=swept)
     assert errors == []
     assert len(configs) > 1 if swept else len(configs) == 1
     assert [message for config in configs for message in configuration.check(config)] == []

@@ -24,6 +24,7 @@ import configuration
 from audit import audit
 from compare import compare, read_settings
 from configuration.composing import survey
+from configuration.grids import spread_out
 from embedders.minilm import MiniLM
 from evaluate import evaluate
 from invert import invert
@@ -180,7 +181,8 @@ class Desk:
             if re.fullmatch(r"attack\.\w+_run|init_from", key) or (key == "run_dir" and last):
                 value = self.run("runs/resumed" if last else value, "corrector" if "corrector" in key else "default")
             lines.append(f"{key}{equals}{value}")
-        configs, errors = survey("train", lines, multirun="-m" in given)
+        several = "-m" in given
+        configs, errors = survey("train", spread_out("train", lines) if several else lines, multirun=several)
         assert errors == []
         for job, config in enumerate(configs[:1] + configs[1:][-1:]):
             if download := from_the_hub(config):

@@ -208,15 +208,19 @@ def _seeds(results: Results) -> tuple[Any, Any]:
 
 
 def _origin(results: Results) -> dict[str, Any] | None:
-    """The configuration of the trained run: the entry's own, or for an evaluation the one of its run.
+    return origin_config(results.directory, results.config)
+
+
+def origin_config(directory: Path, config: dict[str, Any]) -> dict[str, Any] | None:
+    """The configuration of the trained run: ``config`` itself, or for an evaluation the one of its run.
 
     Needed since an evaluation on other text does not name the training text. None if the run cannot be found.
     """
-    directory, named = results.directory.resolve(), results.config.get("run_dir")
+    directory, named = directory.resolve(), config.get("run_dir")
     if directory.parent.name == "evaluations":
         return _config(directory.parent.parent)
     if (directory / layout.ARTIFACTS).is_dir() or not isinstance(named, str) or Path(named).resolve() == directory:
-        return results.config
+        return config
     return _config(Path(named))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import scipy.stats
 from rich.console import Console
-from test_compare import METRICS, improved, write_run
+from test_compare import METRICS, improved
 
 from compare import compare as run_compare
 from compare import read_settings
@@ -26,6 +26,7 @@ from reports.comparison.table import tables
 from reports.numbers import DASH
 from reports.tables import print_tables
 from support.processes import ROOT, Warm
+from support.runs import write_run
 
 
 def write_seed(path: Path, right: int, seed: int, width: int = 96, more: str = "", parameters: int = 7) -> Path:

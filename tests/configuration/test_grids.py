@@ -1,0 +1,78 @@
+"""Presets that are grids: which runs ``-m`` makes of them, and what the command line changes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from configuration.composing import survey
+from configuration.grids import grid_of, spread_out
+from support.processes import ROOT, Warm
+
+PRESET = """\
+# @package _global_
+defaults:
+  - override /attack: geia
+seed: 7
+run_dir: runs/grid/${choices.attack}-${seed}
+hydra:
+  sweeper:
+    params:
+      attack: geia,nearest_neighbor
+      seed: 1,2
+"""
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> str:
+    folder = tmp_path / "own" / "experiment" / "paper"
+    folder.mkdir(parents=True)
+    (folder / "table1.yaml").write_text(PRESET)
+    (folder / "cell.yaml").write_text(PRESET.partition("hydra:")[0])
+    return f"hydra.searchpath=[{tmp_path / 'own'}]"
+
+
+def runs(*words: str) -> set[str]:
+    configs, errors = survey("train", spread_out("train", words), multirun=True)
+    assert errors == []
+    return {config.run_dir for config in configs}
+
+
+def test_the_cells_of_a_grid_and_what_the_command_line_changes(search: str) -> None:
+    preset = "experiment=paper/table1"
+    assert grid_of("train", [preset, search]) == {"attack": "geia,nearest_neighbor", "seed": "1,2"}
+    assert runs(preset, search) == {
+        f"runs/grid/{attack}-{n}" for attack in ("geia", "nearest_neighbor") for n in (1, 2)
+    }
+    assert runs(preset, search, "attack=multiset") == {"runs/grid/multiset-1", "runs/grid/multiset-2"}
+    assert runs(preset, search, "seed=5,6", "attack=geia") == {"runs/grid/geia-5", "runs/grid/geia-6"}
+    assert survey("train", [preset, search])[0][0].run_dir == "runs/grid/geia-7"  # one cell: the preset's own values
+
+
+def test_a_preset_that_is_no_grid_is_left_as_it_is(search: str) -> None:
+    assert grid_of("train", ["experiment=paper/cell", search]) == {}
+    assert spread_out("train", ["experiment=paper/cell", search]) == ["experiment=paper/cell", search]
+    assert grid_of("train", ["experiment=paper/tabel1", search]) == {}
+    (error,) = survey("train", ["experiment=paper/tabel1", search])[1]
+    assert error == "experiment=paper/tabel1: did you mean paper/table1?"
+
+
+@pytest.mark.slow
+def test_a_grid_runs_all_its_cells_once(search: str, tmp_path: Path, warm: Warm) -> None:
+    script = (
+        "import configuration\n"
+        "def task(config):\n    print('run', config.run_dir, flush=True)\n"
+        "configuration.main(task, 'train')\n"
+    )
+    (tmp_path / "train.py").write_text(script)
+    command = [str(tmp_path / "train.py"), "experiment=paper/table1", "--config-dir", str(tmp_path / "own")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = warm.run([*command, "-m"], cwd=tmp_path, environment=environment)
+    assert done.returncode == 0, done.stderr
+    named = sorted(Path(line.split()[1]).name for line in done.stdout.splitlines() if line.startswith("run "))
+    assert named == ["geia-1", "geia-2", "nearest_neighbor-1", "nearest_neighbor-2"]
+    one = warm.run(command, cwd=tmp_path, environment=environment)
+    assert one.stdout.splitlines()[0] == "one cell of a grid over attack, seed: -m runs all"
+    assert one.stdout.splitlines()[-1].endswith("runs/grid/geia-7")
