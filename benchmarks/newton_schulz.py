@@ -45,7 +45,7 @@ class Timed:
 
     def __init__(self, settings: MuonAdamW, clock: Clock, theirs: bool) -> None:
         self.settings, self.clock, self.theirs = settings, clock, theirs
-        self.warmup_steps = settings.warmup_steps
+        self.warmup_steps, self.decay = settings.warmup_steps, settings.decay
         self.seconds: list[float] = []  # of Muon, in each step
         self.iterations: list[float] = []  # of Newton-Schulz, in each step
 

@@ -1,7 +1,8 @@
 """Optimisers behind one torch Optimizer object, and the learning-rate schedule over steps or time.
 
     optimizer = MuonAdamW(muon_lr=1.2e-2, adamw_lr=3e-3).build(module)
-    schedule(progress=0.5, step=4_000, warmup=200)       # 0.5
+    schedule(progress=0.5, step=4_000, warmup_steps=200)             # 0.5
+    schedule(progress=0.5, step=4_000, warmup_steps=200, decay="constant")  # 1.0
 
 Lightning gives clipping, accumulation and a right step count to one optimiser only, so Muon and AdamW stand behind one.
 """
@@ -23,6 +24,7 @@ from models.newton_schulz import MINIMAX, STANDARD
 from models.precision import fast_dtype
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Decay = Literal["linear", "constant"]
 
 
 class OptimizerSettings(Protocol):
@@ -30,9 +32,11 @@ class OptimizerSettings(Protocol):
 
     Attributes:
         warmup_steps: Steps over which the learning rate rises linearly from 0.
+        decay: Of the learning rate after that: ``linear`` to 0 at the end of the budget, or ``constant``, none.
     """
 
     warmup_steps: int
+    decay: Decay
 
     def build(self, module: nn.Module) -> Optimizer: ...
 
@@ -47,9 +51,10 @@ class AdamW:
         eps: PositiveFloat = 1e-8,
         weight_decay: NonNegativeFloat = 0.01,
         warmup_steps: NonNegativeInt = 0,
+        decay: Decay = "linear",
     ) -> None:
         self.lr, self.betas, self.eps, self.weight_decay = lr, (betas[0], betas[1]), eps, weight_decay
-        self.warmup_steps = warmup_steps
+        self.warmup_steps, self.decay = warmup_steps, decay
 
     def build(self, module: nn.Module) -> Optimizer:
         """Weight decay falls on matrices only."""
@@ -80,6 +85,7 @@ class MuonAdamW:
         weight_decay: Of the hidden matrices.
         newton_schulz: ``minimax``, three iterations, or ``standard``, the five of torch.optim.Muon.
         warmup_steps: Steps over which the learning rates rise linearly from 0.
+        decay: See OptimizerSettings.
     """
 
     def __init__(
@@ -91,10 +97,11 @@ class MuonAdamW:
         weight_decay: NonNegativeFloat = 0.01,
         newton_schulz: Literal["minimax", "standard"] = "minimax",
         warmup_steps: NonNegativeInt = 100,
+        decay: Decay = "linear",
     ) -> None:
         self.muon_lr, self.adamw_lr, self.momentum = muon_lr, adamw_lr, momentum
         self.betas = (betas[0], betas[1])  # YAML gives a list
-        self.weight_decay, self.warmup_steps = weight_decay, warmup_steps
+        self.weight_decay, self.warmup_steps, self.decay = weight_decay, warmup_steps, decay
         self.iterations = {"minimax": MINIMAX, "standard": STANDARD}[newton_schulz]
 
     def build(self, module: nn.Module) -> Optimizer:
@@ -183,21 +190,22 @@ class _Joined(dict[Tensor, Any]):
         return [state for part in self.parts for state in part.state.values()]
 
 
-def schedule(progress: float, step: int, warmup_steps: int) -> float:
-    """Factor on the learning rate: linear warm-up over ``warmup_steps``, then linear decay to 0 at ``progress`` 1."""
+def schedule(progress: float, step: int, warmup_steps: int, decay: Decay = "linear") -> float:
+    """Factor on the learning rate: linear warm-up over ``warmup_steps``, and linear decay to 0 at ``progress`` 1 unless
+    ``decay`` is ``constant``."""
     warmup = min(1.0, (step + 1) / (warmup_steps + 1))
-    return warmup * max(0.0, 1.0 - progress)
+    return warmup * (max(0.0, 1.0 - progress) if decay == "linear" else 1.0)
 
 
 def scheduled(settings: OptimizerSettings, module: LightningModule) -> Any:
-    """What ``configure_optimizers`` returns: one optimiser, its learning rate set every step from the share of the
-    training budget that is used."""
+    """What ``configure_optimizers`` returns: one optimiser, its learning rate set every step, by default from the share
+    of the training budget that is used."""
     optimizer = settings.build(module)
     for part in optimizer.parts if isinstance(optimizer, JointOptimizer) else []:
         if isinstance(part, Muon):  # measured by each process: near the threshold they could differ
             strategy = module.trainer.strategy
             part.dtype = strategy.broadcast(fast_dtype(str(strategy.root_device)))
     scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: schedule(training_progress(module.trainer), step, settings.warmup_steps)
+        optimizer, lambda step: schedule(training_progress(module.trainer), step, settings.warmup_steps, settings.decay)
     )
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

@@ -37,9 +37,10 @@ from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Split
 from metrics.vectors import cosine_rows
+from models.backbones import Pretrained
 from models.budget import training_progress
 from models.decoders import EncoderDecoder
-from models.optimizers import OptimizerSettings, scheduled
+from models.optimizers import MuonAdamW, OptimizerSettings, scheduled
 from models.predictions import Targets
 from models.refining import comparable
 from models.tokenizing import label_ids, load_tokenizer, token_ids
@@ -97,13 +98,23 @@ class Corrector(IterativeAttack):
         if not self.from_checkpoint:
             self._check()
             self._answers()
-            self._read_inverter(self.inverter_run, self.data.dimension)
+            self._check_optimizer(self._read_inverter(self.inverter_run, self.data.dimension))
         super().prepare_data()
 
     def _check(self) -> None:
         assert self.oracle is not None
         source = self.oracle.source
         check_embedder(self.inverter_run, "attack.inverter_run", source.fingerprint, source.dimension)
+
+    def _check_optimizer(self, inverter: GenerativeAttack) -> None:
+        backbone = inverter.backbone
+        pretrained = isinstance(backbone, Pretrained) and not backbone.random_weights
+        if pretrained and isinstance(self.optimizer_settings, MuonAdamW):
+            rank_zero_warn(
+                "attack.optimizer: the rates and the weight decay of Muon are for models from random weights; they "
+                "overwrite pretrained ones, as those of attack.inverter_run; take attack=vec2text_corrector_t5_base, or "
+                "attack=vec2text_corrector_mt5_base"
+            )
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Copy the inverter's run.
@@ -134,9 +145,10 @@ class Corrector(IterativeAttack):
         if self.start_from_inverter:
             model = copy.deepcopy(inverter.decoder.model).requires_grad_(True)
         else:
-            model = inverter.backbone.model(self.artifacts / INVERTER / layout.ARTIFACTS, weights=True)
+            folder = self.artifacts / INVERTER / layout.ARTIFACTS
+            model = inverter.backbone.model(folder, weights=not self.from_checkpoint)
         self.network = CorrectorNetwork(model.train(), dimension, self.layout)
-        if self.start_from_inverter:
+        if self.start_from_inverter and not self.from_checkpoint:
             self.network.read_vectors_as(inverter.prefix)
 
     def _read_inverter(self, folder: Path, dimension: int) -> GenerativeAttack:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
@@ -72,8 +73,22 @@ class CorrectorNetwork(nn.Module):
         )
 
     def read_vectors_as(self, prefix: Prefix) -> None:
-        """Begin with an inverter's projection of vectors, for target and hypothesis, where it is of the same layout."""
-        if prefix.kind != "mlp" or prefix.vectors != self.layout.vectors or prefix.normalize != self.layout.normalize:
+        """Begin with an inverter's projection of vectors, for target and hypothesis; warn where its layout is another
+        one, so that they begin with random weights."""
+        pairs = {
+            "vectors": (self.layout.vectors, prefix.vectors),
+            "normalize": (self.layout.normalize, prefix.normalize),
+        }
+        differences = [
+            f"attack.layout.{key}={ours} and the inverter's attack.prefix.{key}={theirs}"
+            for key, (ours, theirs) in pairs.items()
+            if ours != theirs
+        ] + ([f"the inverter's attack.prefix.kind={prefix.kind}"] if prefix.kind != "mlp" else [])
+        if differences:
+            rank_zero_warn(
+                "attack.start_from_inverter: the corrector cannot begin with the inverter's projection of vectors, "
+                f"which is of another layout, but with a random one: {', '.join(differences)}"
+            )
             return
         learnt = [layer for layer in prefix.layers.modules() if isinstance(layer, nn.Linear)]
         for transform in (self.target, self.hypothesis):

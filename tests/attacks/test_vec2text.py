@@ -26,14 +26,16 @@ from datamodules.hypotheses import HypothesisStore
 from embedders.cache.cached import CachedEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
+from models.backbones import Pretrained
 from models.predictions import Targets
+from models.prefix import Prefix
 from run_directory import layout
 from run_directory.batch_cache import BatchCache
 from run_directory.stored_attack import attack_of
 from support import tiny_settings
 from support.files import metrics_of, predictions_of
 from support.places import Place
-from support.tiny_models import t5_model
+from support.tiny_models import pretrained_model, t5_model
 
 NAMES, CITIES = ["ada", "bob", "cleo", "dan", "eve", "fay"], ["paris", "rome", "oslo", "lima", "cairo"]
 TEXTS = [f"{name} lives in {city} ." for name in NAMES for city in CITIES]
@@ -114,6 +116,35 @@ def test_padding_of_a_hypothesis_changes_no_loss() -> None:
     labels = torch.tensor([[5, 6, 1]])
     short, long = torch.tensor([[0, 7, 8, 1]]), torch.tensor([[0, 7, 8, 1, 0, 0, 0]])
     assert torch.allclose(made.loss(targets, own, short, labels), made.loss(targets, own, long, labels), atol=1e-6)
+
+
+def projection(**settings: Any) -> Prefix:
+    made = Prefix(**{"vectors": 3, "kind": "mlp", "normalize": True, **settings})
+    made.build(6, 16)
+    return made
+
+
+def test_a_corrector_begins_with_the_projection_of_its_inverter(recwarn: pytest.WarningsRecorder) -> None:
+    made, prefix = network(), projection()
+    made.read_vectors_as(prefix)
+    assert torch.equal(made.target(torch.ones(6)), prefix.layers(torch.ones(6)))
+    assert not [one for one in recwarn if "start_from_inverter" in str(one.message)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"normalize": False}, r"attack\.layout\.normalize=True and the inverter's attack\.prefix\.normalize=False"),
+        ({"vectors": 4}, r"attack\.layout\.vectors=3 and the inverter's attack\.prefix\.vectors=4"),
+        ({"kind": "linear"}, r"the inverter's attack\.prefix\.kind=linear"),
+    ],
+)
+def test_a_projection_of_another_layout_is_not_passed_over_in_silence(settings: dict[str, Any], said: str) -> None:
+    made = network()
+    before = made.target[0].weight.clone()
+    with pytest.warns(UserWarning, match=rf"attack\.start_from_inverter: .* random one: {said}"):
+        made.read_vectors_as(projection(**settings))
+    assert torch.equal(made.target[0].weight, before)
 
 
 def test_rows_are_filled_up_to_the_right() -> None:
@@ -208,6 +239,40 @@ def test_a_corrector_run_is_a_whole_attack_without_its_inverter_run(
     assert all(name.startswith("network.") for name in weights)
     kept = torch.load(alone / "artifacts/inverter" / layout.CHECKPOINT, weights_only=True)
     assert set(kept) == {"state_dict"}
+
+
+T5_BASE = ["attack.layout.vectors=2", "attack.max_new_tokens=16", "attack.search.steps=1", "attack.search.beams=1"]
+
+
+@pytest.fixture(scope="module")
+def pretrained(place: Place) -> tuple[Path, Path]:
+    """The folder of a pretrained T5, and the run of an inverter on it."""
+    folder = Path(pretrained_model(place.base / "t5", "t5", TEXTS))
+    shape = ["attack.prefix.vectors=2", "attack.decoding.max_new_tokens=16", f"attack.backbone.name={folder}"]
+    return folder, place.train("on_t5", "attack=vec2text_inverter_t5_base", *shape, steps=2)
+
+
+@pytest.mark.slow
+def test_the_published_corrector_begins_with_the_pretrained_weights_and_needs_them_no_more_once_it_is_trained(
+    place: Place, pretrained: tuple[Path, Path]
+) -> None:
+    folder, inverter = pretrained
+    options = ["attack=vec2text_corrector_t5_base", f"attack.inverter_run={inverter}", *T5_BASE]
+    run = place.train("published", *options, "attack.optimizer.lr=1e-12", steps=1)
+    trained = torch.load(run / layout.CHECKPOINT, weights_only=True)["state_dict"]
+    name = "decoder.block.0.layer.0.SelfAttention.q.weight"
+    assert torch.allclose(trained[f"network.model.{name}"], load_file(folder / "model.safetensors")[name], atol=1e-6)
+    with pytest.MonkeyPatch.context() as offline:
+        offline.setattr(Pretrained, "pretrained", lambda self: pytest.fail("the hub was asked"))
+        again = place.evaluate(run, "published_again")
+    assert predictions_of(again) == predictions_of(run)
+
+
+@pytest.mark.slow
+def test_muon_on_pretrained_weights_is_warned_of(place: Place, pretrained: tuple[Path, Path]) -> None:
+    options = ["attack=vec2text_corrector", f"attack.inverter_run={pretrained[1]}", *T5_BASE]
+    with pytest.warns(UserWarning, match=r"attack\.optimizer: .* take attack=vec2text_corrector_t5_base"):
+        place.train("muon", *options, "attack.hypotheses.noise=[0.0]", steps=1)
 
 
 @pytest.mark.slow

@@ -701,3 +701,24 @@ def test_a_proposed_command_names_the_script_where_it_lies(
 ) -> None:
     monkeypatch.setattr(sys, "argv", [running])
     assert command(script, "run_dir=a b") == said
+
+
+def test_correctors_of_models_from_random_weights_and_of_pretrained_ones() -> None:
+    """The first was measured with these values (docs/vec2text.md); the others are the papers'."""
+
+    def settings(attack: str) -> dict[str, Any]:
+        found: dict[str, Any] = plain(configuration.compose("train", [f"attack={attack}", "attack.inverter_run=r"]))
+        return found["attack"]  # type: ignore[no-any-return]
+
+    own = settings("vec2text_corrector")
+    learning = {"muon_lr": 0.006, "adamw_lr": 0.002, "weight_decay": 0.3, "warmup_steps": 100, "decay": "linear"}
+    assert own["optimizer"] == {"_target_": "models.optimizers.MuonAdamW", **learning}
+    assert own["layout"].pop("normalize") is own["start_from_inverter"] is True
+    assert (own["hypotheses"]["noise"], own["label_smoothing"]) == (["matched"], 0.1)
+    for attack, decay in (("vec2text_corrector_t5_base", "linear"), ("vec2text_corrector_mt5_base", "constant")):
+        published = settings(attack)
+        assert published["layout"].pop("normalize") is published["start_from_inverter"] is False
+        assert published["layout"] == own["layout"]
+        assert (published["hypotheses"]["noise"], published["label_smoothing"]) == ([0.0], 0.0)
+        learning = {"lr": 2e-4, "eps": 1e-6, "weight_decay": 0.0, "warmup_steps": 1000, "decay": decay}
+        assert published["optimizer"] == {"_target_": "models.optimizers.AdamW", **learning}

@@ -17,7 +17,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditional
 from models.budget import cut_short, planned_steps, training_progress
 from models.muon import Muon
 from models.newton_schulz import STANDARD
-from models.optimizers import AdamW, MuonAdamW, schedule
+from models.optimizers import AdamW, MuonAdamW, schedule, scheduled
 from support.assembled import quiet_trainer
 
 
@@ -213,6 +213,11 @@ def test_schedule(progress: float, step: int, warmup: int, expected: float) -> N
     assert schedule(progress, step, warmup) == pytest.approx(expected)
 
 
+def test_a_constant_schedule_keeps_the_rate_after_the_warm_up() -> None:
+    factors = [schedule(step / 10, step, 3, "constant") for step in range(11)]
+    assert factors == pytest.approx([0.25, 0.5, 0.75] + [1.0] * 8)
+
+
 class Linear(LightningModule):
     """Notes the share of the budget before every batch, and after the last."""
 
@@ -230,6 +235,25 @@ class Linear(LightningModule):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(("decay", "last"), [("linear", 0.02), ("constant", 0.1)])
+@pytest.mark.parametrize("settings", [AdamW, MuonAdamW])
+def test_the_last_step_of_a_training_has_the_rate_of_its_schedule(settings: Any, decay: Any, last: float) -> None:
+    rates = {"lr": 0.1} if settings is AdamW else {"muon_lr": 0.1, "adamw_lr": 0.1}
+    module = Linear()
+    used: list[float] = []
+    module.configure_optimizers = lambda: scheduled(  # type: ignore[method-assign]
+        settings(warmup_steps=0, decay=decay, **rates), module
+    )
+    module.on_before_optimizer_step = lambda optimizer: used.append(  # type: ignore[method-assign]
+        optimizer.param_groups[0]["lr"]
+    )
+    quiet_trainer(max_steps=5, max_epochs=-1, use_distributed_sampler=True).fit(
+        module, torch.utils.data.DataLoader(torch.randn(8, 2), batch_size=2)
+    )
+    assert used[0] == pytest.approx(0.1)
+    assert used[-1] == pytest.approx(last)
 
 
 def shares(*callbacks: Callback, **options: Any) -> list[float]:
