@@ -36,15 +36,22 @@ from callbacks.predictions import Predictions
 from callbacks.testing import Testing
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
-from metrics.bleu import bleu
+from metrics.base import ExampleMetric
+from metrics.bleu import SentenceBleu, bleu
 from metrics.matches import ExactMatch
+from metrics.rouge import RougeL, RougeN
 from metrics.scored import Scored
-from metrics.word_overlap import TokenOverlap
+from metrics.word_overlap import TokenCount, TokenOverlap, TokenSetF1
 from models.predictions import Targets
 from ranks import of_every_rank
+from reports.scoring import subwords_of
 from run_directory import layout
 
-METRICS = ("bleu", "token_f1", "exact_match", "cosine", "queries", "seconds")
+SCORED: tuple[ExampleMetric[Scored], ...] = (
+    *(bleu(), SentenceBleu(), RougeN(1), RougeL(), TokenOverlap("f1"), TokenSetF1(), ExactMatch()),
+    TokenCount("prediction"),
+)
+METRICS = (*(metric.description.key for metric in SCORED), "cosine", "queries", "seconds")
 Line = dict[str, Any]  # a line of corrections.jsonl
 
 
@@ -129,7 +136,7 @@ class IterativeCorrection(Testing):
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
         directory = next(one for one in callbacks if isinstance(one, Predictions)).directory
         write_json_lines(directory / layout.CORRECTION_ROUNDS, ordered)
-        table = table_of(ordered, self.steps)
+        table = table_of(ordered, self.steps, pl_module.data.tokenizer)
         head: Line = {"steps": self.steps, "beams": self.beams, "examples": len({line["index"] for line in ordered})}
         limits = [limit for _, limit in gathered if limit is not None]
         if limits:
@@ -199,12 +206,13 @@ def kept(rounds: Sequence[Round], steps: Sequence[int]) -> list[Line]:
     ]
 
 
-def table_of(lines: Iterable[Line], steps: Sequence[int]) -> list[Line]:
-    """One row per beam width and step: corpus BLEU, token F1, exact match, and means of the other values.
+def table_of(lines: Iterable[Line], steps: Sequence[int], tokenizer: str) -> list[Line]:
+    """One row per beam width and step: the metrics SCORED, and means of the other values.
 
     Args:
         lines: Lines of corrections.jsonl; each has all of ``steps``.
         steps: The steps of the table.
+        tokenizer: Counts the tokens of a prediction.
 
     Returns:
         Rows of ``beams``, ``step`` and METRICS. Percentages and BLEU are 0 to 100; ``queries`` (distinct texts) and
@@ -220,8 +228,9 @@ def table_of(lines: Iterable[Line], steps: Sequence[int]) -> list[Line]:
     # A text often stays the same over many steps, so each distinct pair is scored once.
     pairs = dict.fromkeys(pair for members in groups.values() for pair, _ in members)
     place = {pair: number for number, pair in enumerate(pairs)}
-    metrics = (bleu(), TokenOverlap("f1"), ExactMatch())
-    parts = [metric.statistics([Scored(*pair) for pair in pairs]) for metric in metrics]
+    counted = subwords_of([pair[0] for pair in pairs], [pair[1] for pair in pairs], tokenizer)
+    rows = [Scored(*pair, subwords=subwords) for pair, subwords in zip(pairs, counted, strict=True)]
+    parts = [metric.statistics(rows) for metric in SCORED]
     table = []
     for (beams, step), members in sorted(groups.items()):
         places = [place[pair] for pair, _ in members]
@@ -231,7 +240,7 @@ def table_of(lines: Iterable[Line], steps: Sequence[int]) -> list[Line]:
             {
                 "beams": beams,
                 "step": step,
-                **{m.description.key: m.written(one[places]) for m, one in zip(metrics, parts, strict=True)},
+                **{m.description.key: m.written(one[places]) for m, one in zip(SCORED, parts, strict=True)},
                 "cosine": None if None in cosines else _mean(cosines),
                 "queries": _mean(one["queries"] for one in rounds),
                 "seconds": _mean(one["seconds"] for one in rounds),

@@ -9,7 +9,7 @@ import numpy as np
 from metrics.base import Description, ExampleMetric, Mean, Successes
 from metrics.scored import Scored
 from metrics.statistics import Floats
-from metrics.text import edit_distance, exact_match, without_punctuation
+from metrics.text import edit_distance, exact_match, without_outer_punctuation, without_punctuation
 
 
 class ExactMatch(Successes[Scored]):
@@ -24,19 +24,35 @@ class ExactMatch(Successes[Scored]):
 
 
 class ExactMatchNoPunctuation(Successes[Scored]):
-    """Share of texts that are recovered up to case and punctuation: GEIA's exact match ratio (appendix C)."""
+    """Share of texts that are recovered up to case and punctuation."""
 
     description = Description(
         "exact_match_no_punctuation",
         "Exact match, no punctuation",
         "The same, with punctuation left out of both texts.",
-        reference="GEIA, appendix C",
     )
     ordered = True
 
     def succeeds(self, row: Scored) -> bool:
         """Whether both texts are equal ``without_punctuation``."""
         return without_punctuation(row.reference) == without_punctuation(row.prediction)
+
+
+class ExactMatchNoPunctuationCased(Successes[Scored]):
+    """Share of texts that are recovered up to punctuation around words: GEIA's exact match ratio (appendix C)."""
+
+    description = Description(
+        "exact_match_no_punctuation_cased",
+        "Exact match, no punctuation, case kept",
+        "The same with case, and with punctuation inside words (as in GEIA).",
+        secondary=True,
+        reference="GEIA, appendix C",
+    )
+    ordered = True
+
+    def succeeds(self, row: Scored) -> bool:
+        """Whether both texts are equal ``without_outer_punctuation``."""
+        return without_outer_punctuation(row.reference) == without_outer_punctuation(row.prediction)
 
 
 class EditDistanceMean(Mean[Scored]):

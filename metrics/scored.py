@@ -9,10 +9,17 @@ from examples import Span
 
 
 class Sets(NamedTuple):
-    """Sets of the token ids of an example and of its prediction, by any tokenizer."""
+    """Sets of the token ids of an example and of its prediction, by any tokenizer.
+
+    Attributes:
+        reference: Distinct ids of the example.
+        prediction: Distinct ids of the prediction.
+        lengths: Numbers of tokens of both, with repetitions; None if unknown.
+    """
 
     reference: frozenset[int]
     prediction: frozenset[int]
+    lengths: tuple[int, int] | None = None
 
 
 class Likelihood(NamedTuple):

@@ -20,14 +20,25 @@ from metrics.entities import span_text
 from metrics.entity_recovery import EntityRecovery, NameRecovery, UnseenEntityRecovery
 from metrics.fluency import ContentWordRecovery, Perplexity, StopWordDifference, StopWordRate
 from metrics.lexicon import lexicon_metrics
-from metrics.matches import EditDistanceMean, EditDistanceMedian, ExactMatch, ExactMatchNoPunctuation
+from metrics.matches import (
+    EditDistanceMean,
+    EditDistanceMedian,
+    ExactMatch,
+    ExactMatchNoPunctuation,
+    ExactMatchNoPunctuationCased,
+)
 from metrics.rouge import ClippedBleu1, ClippedRouge1, RougeL, RougeN
 from metrics.scored import Scored
-from metrics.word_overlap import PARTS, MicroOverlap, TokenOverlap
+from metrics.word_overlap import PARTS, MicroOverlap, TokenCount, TokenOverlap, TokenSetF1
 
 TextMetric = ExampleMetric[Scored]
 # Of each language, and of translated predictions.
-CHIEF = ("exact_match", "token_f1", "bleu", "rougeL", "cosine")
+CHIEF = (
+    *("exact_match", "token_f1", "token_set_f1", "bleu", "bleu_sentence", "rouge1", "rougeL", "cosine"),
+    *("tokens_reference", "tokens_prediction"),
+)
+# Of the attack's own text: not computed for its translation.
+_NOT_TRANSLATED = ("cosine", "tokens_")
 TRANSLATED = "translated/"
 _WHERE_ASKED = ("cosine", "cosine_clean", "cosine_second", "subwords", "tokens", "likelihood", "unseen", "in_lexicon")
 
@@ -41,7 +52,9 @@ def text_metrics(*, lexicon: bool = False) -> list[TextMetric]:
     return [
         ExactMatch(),
         ExactMatchNoPunctuation(),
+        ExactMatchNoPunctuationCased(),
         *(TokenOverlap(part) for part in PARTS),
+        TokenSetF1(),
         *(MicroOverlap(part, "words") for part in PARTS),
         *(MicroOverlap(part, "subwords") for part in PARTS),
         *(MicroOverlap(part, "tokens") for part in PARTS),
@@ -54,6 +67,8 @@ def text_metrics(*, lexicon: bool = False) -> list[TextMetric]:
         ClippedRouge1(),
         EditDistanceMean(),
         EditDistanceMedian(),
+        TokenCount("reference"),
+        TokenCount("prediction"),
         Cosine(),
         CosineUndefended(),
         CosineSecond(),
@@ -188,4 +203,4 @@ def _of_translations(own: Sequence[TextMetric], rows: Sequence[Scored]) -> Value
     for metric in chief:
         metric.update(there)
     found = {**_values(chief, there), "examples": len(there), **_of_languages(chief, there)}
-    return {f"{TRANSLATED}{name}": value for name, value in found.items() if not name.startswith("cosine")}
+    return {f"{TRANSLATED}{name}": value for name, value in found.items() if not name.startswith(_NOT_TRANSLATED)}

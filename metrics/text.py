@@ -52,6 +52,15 @@ def without_punctuation(text: str) -> str:
     return " ".join(bare.split()) or " ".join(text.split())
 
 
+def without_outer_punctuation(text: str) -> str:
+    """``text`` with ASCII punctuation stripped from both ends of each word, with single spaces; case is kept.
+
+    A text of punctuation only keeps it; otherwise all such texts would be equal.
+    """
+    bare = [word.strip(string.punctuation) for word in text.split()]
+    return " ".join(word for word in bare if word) or " ".join(text.split())
+
+
 @cache
 def _punctuation() -> re.Pattern[str]:
     """Unicode punctuation, and the other characters of ``string.punctuation``: ``$+<=>^`|~``."""

@@ -1,6 +1,7 @@
 """Precision, recall and F1 of a prediction's words, or of sets of words or token ids.
 
 ``token_*``   over words with repetitions; means over texts (``metrics.tokens``)
+``token_set_f1``  over sets of Treebank tokens; a mean over texts (``metrics.treebank``)
 ``micro_*``   over sets, summed over all texts before dividing: GEIA's classification view (section 4.2)
 """
 
@@ -11,10 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from metrics.base import Description, ExampleMetric, quotient
+from metrics.base import Description, ExampleMetric, Mean, quotient
 from metrics.scored import Scored
 from metrics.statistics import Floats
 from metrics.tokens import overlap, words
+from metrics.treebank import treebank_tokens
 
 Part = Literal["precision", "recall", "f1"]
 PARTS: tuple[Part, ...] = ("f1", "precision", "recall")  # in the order of tables
@@ -45,6 +47,52 @@ class TokenOverlap(ExampleMetric[Scored]):
     def combine(self, sums: Floats) -> Floats:
         """The mean."""
         return quotient(sums[..., PARTS.index(self.part)], sums[..., 3])
+
+
+class TokenSetF1(Mean[Scored]):
+    """Mean over texts of the F1 of the sets of Treebank tokens: the token F1 of the Vec2Text papers."""
+
+    description = Description(
+        "token_set_f1",
+        "Token-set F1",
+        "F1 of the sets of words and punctuation marks, with case, of each text alone (as in Vec2Text).",
+        secondary=True,
+        reference="Morris et al. 2023, section 4",
+    )
+
+    def of_example(self, row: Scored) -> float:
+        """0-100."""
+        wanted, offered = set(treebank_tokens(row.reference)), set(treebank_tokens(row.prediction))
+        return 200 * len(wanted & offered) / (len(wanted) + len(offered))
+
+
+class TokenCount(Mean[Scored]):
+    """Mean number of subword tokens, by the tokenizer that cut the texts, without special tokens.
+
+    Args:
+        of: Of the references, or of the predictions.
+    """
+
+    needs = "models"
+
+    def __init__(self, of: Literal["reference", "prediction"]) -> None:
+        super().__init__()
+        self.description = Description(
+            f"tokens_{of}",
+            f"Tokens of a {of}",
+            f"Subword tokens of the {of}s on average, by the data's own tokenizer.",
+            None,
+            "score",
+            secondary=True,
+            reference="Morris et al. 2023, table 1",
+        )
+        self.side = of
+
+    def of_example(self, row: Scored) -> float | None:
+        """Tokens; None if they were not counted."""
+        if row.subwords is None or row.subwords.lengths is None:
+            return None
+        return float(row.subwords.lengths[self.side == "prediction"])
 
 
 class MicroOverlap(ExampleMetric[Scored]):

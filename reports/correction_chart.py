@@ -28,9 +28,14 @@ HYPOTHESES = "hypotheses.json"
 # Columns of the table: metric, title, format.
 COLUMNS = (
     ("bleu", "BLEU", "score"),
+    ("bleu_sentence", "BLEU, sentence", "score"),
+    ("rouge1", "ROUGE-1", "score"),
+    ("rougeL", "ROUGE-L", "score"),
     ("token_f1", "Token F1", "percent"),
+    ("token_set_f1", "Token-set F1", "percent"),
     ("exact_match", "Exact match", "percent"),
     ("cosine", "Cosine", "cosine"),
+    ("tokens_prediction", "Tokens", "score"),
     ("queries", "Queries a text", "score"),
     ("seconds", "Seconds a text", "moment"),
 )
@@ -47,6 +52,12 @@ class StepScores(BaseModel):
     beams: _Count
     step: _Count
     bleu: _Number | None
+    # None in files of earlier versions.
+    bleu_sentence: _Number | None = None
+    rouge1: _Number | None = None
+    rougeL: _Number | None = None  # noqa: N815  # the key of corrections.json
+    token_set_f1: _Number | None = None
+    tokens_prediction: _Number | None = None
     token_f1: _Number
     exact_match: _Number
     cosine: _Number | None
@@ -128,15 +139,15 @@ def correction_table(found: Corrections) -> Table:
         for name, _, kind in COLUMNS:
             value = getattr(row, name)
             last = None if before is None or before.beams != row.beams else getattr(before, name)
-            moved = name not in ("queries", "seconds") and None not in (value, last)
+            moved = name not in ("tokens_prediction", "queries", "seconds") and None not in (value, last)
             moved = moved and shown(kind, last) != shown(kind, value)
             cells.append(Cell(shown(kind, value), gain=value > last if moved else None))
         cut = f"{row.partial:,} cut short" if row.partial else ""
         lines.append(Line(f"{counted(row.beams, 'beam')}, {counted(row.step, 'step')}", cut, tuple(cells)))
         before = row
     note = (
-        f"Means over {found.examples:,} texts; BLEU is that of the corpus. Coloured: other than a line before. Queries "
-        "are distinct texts that were embedded for a target."
+        f"Means over {found.examples:,} texts, but BLEU is that of the corpus. Coloured: other than a line before. "
+        "Queries are distinct texts that were embedded for a target."
     )
     return Table("", ("Correction", *(title for _, title, _ in COLUMNS)), tuple(lines), notes=(note,))
 

@@ -71,7 +71,7 @@ def score_predictions(
         clean,
         models.cosines(references, best),
         models.likelihoods(best) if fluent else [None] * len(best),
-        _subwords(references, best, datamodule.tokenizer),
+        subwords_of(references, best, datamodule.tokenizer),
         _tokens([examples[index] for index in indices], chosen, attack),
         models.translations(best, languages) if fluent else [None] * len(best),
         _unseen(references, spans, known),
@@ -217,7 +217,7 @@ def _in_lexicon(
     return [tuple(next(one) for _ in own) for own in values]
 
 
-def _subwords(references: Sequence[str], texts: Sequence[str], tokenizer: str) -> list[Sets]:
+def subwords_of(references: Sequence[str], texts: Sequence[str], tokenizer: str) -> list[Sets]:
     """Ids by the tokenizer that cut the references, the same for all attacks on this data."""
     declared = Truncation(1, tokenizer)
     return _sets(declared.tokens(references), declared.tokens(texts))
@@ -253,4 +253,7 @@ def _own(known: Sequence[Sequence[int] | None], cut: Sequence[Sequence[int]]) ->
 
 
 def _sets(references: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> list[Sets]:
-    return [Sets(frozenset(wanted), frozenset(offered)) for wanted, offered in zip(references, texts, strict=True)]
+    return [
+        Sets(frozenset(wanted), frozenset(offered), (len(wanted), len(offered)))
+        for wanted, offered in zip(references, texts, strict=True)
+    ]

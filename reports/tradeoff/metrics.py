@@ -21,7 +21,7 @@ from reports import numbers
 from reports.numbers import shown, signed
 from reports.tradeoff.sweep import Point
 
-READ = ("bleu", "token_f1", "exact_match", "cosine")
+READ = ("bleu", "bleu_sentence", "rouge1", "rougeL", "token_f1", "token_set_f1", "exact_match", "cosine")
 RETRIEVED = "ndcg_at_10"
 LISTED = 4  # most defenses that the sentence names
 

@@ -21,6 +21,7 @@ from callbacks.predictions import Predictions
 from callbacks.testing import of_the_test
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
+from metrics.text import sentence_bleu
 from models.predictions import Prediction, Targets
 from reports.correction_chart import corrections, hypothesis_charts, story
 from reports.results import Results
@@ -101,6 +102,13 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     assert right == {(1, 0): 0, (1, 1): 1, (1, 2): 2, (2, 0): 0, (2, 1): 2, (2, 2): 2}
     # After one step, 5 of 6 words are right in the first text and in the second, and all in the third.
     assert table[1, 1]["token_f1"] == pytest.approx((100 * 5 / 6 + 100 * 5 / 6 + 100) / 3)
+    # Sets: {the, cat, sat, on, hat}, all in the text, which has mat too; {a, dog, ran, in, park} of {..., the}.
+    assert table[1, 1]["token_set_f1"] == pytest.approx((100 * 2 * 4 / 10 + 100 * 2 * 5 / 11 + 100) / 3)
+    # ROUGE-1 counts "the" twice, and both five of six words in order.
+    assert table[1, 1]["rouge1"] == table[1, 1]["rougeL"] == pytest.approx((100 * 5 / 6 + 100 * 5 / 6 + 100) / 3)
+    mean = sum(sentence_bleu(*pair) for pair in zip(TEXTS, [WAYS[0][1], WAYS[1][0], WAYS[2][1]], strict=True)) / 3
+    assert table[1, 1]["bleu_sentence"] == pytest.approx(mean)
+    assert table[1, 1]["tokens_prediction"] == pytest.approx((6 + 6 + 5) / 3)
     assert (table[1, 2]["queries"], table[2, 2]["queries"]) == (3, 5)
     assert (table[1, 2]["seconds"], table[2, 1]["seconds"]) == (1.0, 1.0)
     assert table[1, 0]["cosine"] < table[1, 1]["cosine"] < table[1, 2]["cosine"] <= 1
@@ -112,7 +120,8 @@ def test_the_last_step_agrees_with_the_metrics_of_predictions(tmp_path: Path) ->
     directory = run(tmp_path, Fixer(), IterativeCorrection(steps=[0], beams=[1]))
     (row,) = load(directory / "corrections.json")["table"]
     metrics = load(directory / layout.METRICS)
-    for name in ("bleu", "token_f1", "exact_match", "cosine"):
+    names = ("bleu", "bleu_sentence", "rouge1", "rougeL", "token_f1", "token_set_f1", "exact_match", "cosine")
+    for name in (*names, "tokens_prediction"):
         assert row[name] == pytest.approx(metrics[name], abs=1e-5)
 
 
@@ -178,6 +187,17 @@ def test_the_report_draws_curves_and_one_text(tmp_path: Path) -> None:
     assert chosen.rounds[-1].text == TEXTS[chosen.index]
     assert "<b>we" not in html  # recovered text is hostile input
     assert correction(results(tmp_path)) is None
+
+
+def test_a_file_of_an_earlier_version_is_drawn_without_the_newer_metrics(tmp_path: Path) -> None:
+    directory = run(tmp_path, Fixer(), IterativeCorrection(steps=[0, 1], beams=[1]))
+    found = load(directory / "corrections.json")
+    kept = ("beams", "step", "bleu", "token_f1", "exact_match", "cosine", "queries", "seconds")
+    old = {**found, "table": [{key: row[key] for key in kept} for row in found["table"]]}
+    (directory / "corrections.json").write_text(json.dumps(old))
+    html = correction(results(directory))
+    assert html is not None
+    assert "BLEU, sentence" in html
 
 
 def test_nothing_changed_is_no_story(tmp_path: Path) -> None:

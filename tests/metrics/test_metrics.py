@@ -28,7 +28,8 @@ from support.scored import spans_of
 
 KEYS = {
     *("bleu", "bleu_sentence", "bleu1", "bleu2", "bleu4", "rouge1", "rouge2", "rougeL"),
-    *("token_precision", "token_recall", "token_f1", "exact_match", "exact_match_no_punctuation"),
+    *("token_precision", "token_recall", "token_f1", "token_set_f1", "tokens_reference", "tokens_prediction"),
+    *("exact_match", "exact_match_no_punctuation", "exact_match_no_punctuation_cased"),
     *("edit_distance_mean", "edit_distance_median", "cosine", "entity_recovery", "entity_recovery_unseen", "examples"),
     *("clipped_bleu1", "clipped_rouge1", "micro_precision", "micro_recall", "micro_f1", "content_word_recovery"),
     *(
@@ -45,6 +46,7 @@ KEYS = {
 # Null unless a row brings what they are made of: spans, vectors, ids, a likelihood.
 WHERE_GIVEN = {
     *("cosine", "cosine_clean", "cosine_second", "perplexity", "entity_recovery", "entity_recovery_unseen"),
+    *("tokens_reference", "tokens_prediction"),
     *(key for key in KEYS if key.startswith(("name_", "micro_piece", "micro_token"))),
 }
 # Percentages that are 100 for a perfect prediction and 0 for an empty one, where they are not null.
@@ -56,6 +58,8 @@ SHARES = KEYS - {
     "cosine_second",
     "perplexity",
     "examples",
+    "tokens_reference",
+    "tokens_prediction",
 }
 SHARES -= {"content_word_recovery", *(key for key in KEYS if key.startswith(("stop_word", "name_")))}
 SHARES -= {key for key in WHERE_GIVEN if key.startswith("micro_")}

@@ -95,6 +95,10 @@ def test_metrics_and_their_changes() -> None:
     low, high = base.read["exact_match"].interval or (0, 0)
     assert (round(low, 1), high) == (91.2, 100.0)  # Wilson's for 40 of 40: 1 / (1 + 1.96^2 / 40)
     assert base.read["bleu"].change is None
+    assert {base.read[key].value for key in ("bleu_sentence", "rouge1", "rougeL", "token_set_f1")} == {100}
+    # {the, cat, was, ...} and {nothing, of, it, at, all} share nothing; half of the texts is read in full.
+    assert worse.read["token_set_f1"].value == worse.read["rouge1"].value == worse.read["bleu_sentence"].value == 50
+    assert (worse.read["bleu"].value or 0) != 50  # of the corpus
     assert same.read["bleu"].change == 0
     assert same.read["bleu"].change_interval == (0, 0)
     assert not same.read["bleu"].lower
