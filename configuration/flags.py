@@ -37,7 +37,7 @@ def of_training() -> argparse.Namespace:
     parser.add_argument("--hydra-help", "--version", "--shell-completion", "-sc", dest="of_hydra", action="store_true")
     parser.add_argument("--info", "-i", dest="of_hydra", nargs="?", const="all")
     parser.add_argument("--experimental-rerun", dest="of_hydra")
-    return parser.parse_args()
+    return parser.parse_intermixed_args()
 
 
 def on_run(switches: Mapping[str, str]) -> argparse.Namespace:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -117,29 +119,63 @@ def _train(
     chosen = {"--config-name": arguments.config_name, "--config-dir": arguments.config_dir}
     same = [f"{flag}={value}" for flag, value in chosen.items() if value is not None]
 
-    def job(config: DictConfig) -> None:
-        typed = list(HydraConfig.get().overrides.task) if several else arguments.overrides
+    job = _Job(task, tuple(overrides), tuple(arguments.overrides), tuple(same), several, again, held, made)
+    with application() as composer:
+        (composer.multirun if several else composer.run)(config_name, job, lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What Hydra's launcher runs for each configuration; one such as joblib or submitit does so in another process.
+
+    Attributes:
+        task: The function of the script.
+        overrides: Of the command line, with the search path and the values of a grid.
+        typed: The overrides that were typed.
+        same: The flags that a proposed command repeats.
+        several: Whether it is a multirun.
+        again: The configuration of a resumed run.
+        held: Records that this process has held back; None in another process, which holds its own.
+        made: The directories of this process; None in another.
+    """
+
+    task: Callable[[DictConfig], None]
+    overrides: tuple[str, ...]
+    typed: tuple[str, ...]
+    same: tuple[str, ...]
+    several: bool
+    again: DictConfig | None
+    held: console.Held | None
+    made: claims.Tidied | None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what belongs to this process."""
+        return {**self.__dict__, "held": None, "made": None}
+
+    def __call__(self, config: DictConfig) -> None:
+        """Run the task on a configuration of Hydra."""
+        held = console.hold() if self.held is None else self.held
+        typed = list(HydraConfig.get().overrides.task) if self.several else self.typed
         OmegaConf.resolve(config)
-        if several:
+        if self.several:
             with ending():
-                config = resumed(config, [*typed, *(o for o in overrides if o.startswith(SEARCH_PATH))]) or config
-            made.adopt(Path(config.run_dir))
-        config = again or config
+                searched = [line for line in self.overrides if line.startswith(SEARCH_PATH)]
+                config = resumed(config, [*typed, *searched]) or config
+            if self.made is not None:
+                self.made.adopt(Path(config.run_dir))
+        config = self.again or config
         make_absolute(config)
         from run_directory.trust import trusting
 
         console.quieten(held)
-        command = [*same, *without(typed, "run_dir", "ckpt_path"), f"run_dir={quoted(config.run_dir)}"]
+        command = [*self.same, *without(typed, "run_dir", "ckpt_path"), f"run_dir={quoted(config.run_dir)}"]
         with (
             ending(config, training=True, command=command),
             trusting(config.trust),
             handed_on(config),
             _held(config.run_dir, "run_dir"),
         ):
-            task(config)
-
-    with application() as composer:
-        (composer.multirun if several else composer.run)(config_name, job, lines)
+            self.task(config)
 
 
 def main_on_run(

@@ -60,7 +60,8 @@ def test_a_preset_that_is_no_grid_is_left_as_it_is(search: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_grid_runs_all_its_cells_once(search: str, tmp_path: Path, warm: Warm) -> None:
+@pytest.mark.parametrize("launcher", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]], ids=["basic", "joblib"])
+def test_a_grid_runs_all_its_cells_once(launcher: list[str], search: str, tmp_path: Path, warm: Warm) -> None:
     script = (
         "import configuration\n"
         "def task(config):\n    print('run', config.run_dir, flush=True)\n"
@@ -69,7 +70,7 @@ def test_a_grid_runs_all_its_cells_once(search: str, tmp_path: Path, warm: Warm)
     (tmp_path / "train.py").write_text(script)
     command = [str(tmp_path / "train.py"), "experiment=paper/table1", "--config-dir", str(tmp_path / "own")]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = warm.run([*command, "-m"], cwd=tmp_path, environment=environment)
+    done = warm.run([*command, "-m", *launcher], cwd=tmp_path, environment=environment)
     assert done.returncode == 0, done.stderr
     named = sorted(Path(line.split()[1]).name for line in done.stdout.splitlines() if line.startswith("run "))
     assert named == ["geia-1", "geia-2", "nearest_neighbor-1", "nearest_neighbor-2"]
