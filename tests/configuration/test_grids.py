@@ -60,7 +60,7 @@ def test_a_preset_that_is_no_grid_is_left_as_it_is(search: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]], ids=["basic", "joblib"])
+@pytest.mark.parametrize("launcher", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]], ids=len)
 def test_a_grid_runs_all_its_cells_once(launcher: list[str], search: str, tmp_path: Path, warm: Warm) -> None:
     script = (
         "import configuration\n"

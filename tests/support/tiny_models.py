@@ -59,7 +59,7 @@ def pretrained_model(
 
     Args:
         folder: Made here; returned as ``backbone.name`` takes it.
-        kind: gpt2, opt, llama, t5, or t5-own-head, whose head is not tied to the embeddings.
+        kind: gpt2, opt, llama, t5, mt5, or t5-own-head, whose head is not tied to the embeddings.
         texts: That the tokenizer is trained on.
         seed: Of the weights.
         width: Of the hidden layers of a gpt2.
@@ -84,6 +84,11 @@ def pretrained_model(
         case "llama":
             shape = {"intermediate_size": 48, "num_key_value_heads": 1}
             model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, **hidden, **causal))
+        case "mt5":
+            shape = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2}
+            model = transformers.MT5ForConditionalGeneration(
+                transformers.MT5Config(**shape, decoder_start_token_id=0, **ids)
+            )
         case _:
             shape = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2}
             model = transformers.T5ForConditionalGeneration(

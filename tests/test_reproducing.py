@@ -1,0 +1,77 @@
+"""docs/reproducing.md, followed line by line on tiny stand-ins of the models and data sets that it names.
+
+Each command trains two steps, tests, and is laid out as the page says, in the order of the page and in one folder.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from omegaconf import DictConfig
+
+from compare import compare, read_settings
+from configuration.composing import survey
+from configuration.grids import spread_out
+from reports.comparison.laid_out import Directory
+from reports.comparison.paper_layout import read_layout
+from support.pages import ROOT, fenced, words
+from support.stand_ins import put_in
+from test_documented_commands import Desk
+
+PAPERS = ("geia", "llm", "vec2text", "multilingual", "soda")
+LINES = [line for line, page in fenced().items() if page == "reproducing.md"]
+LAYOUTS = sorted((ROOT / "configs" / "layout").glob("*.yaml"))
+PRESETS = sorted(path for paper in PAPERS for path in (ROOT / "configs" / "experiment" / paper).glob("*.yaml"))
+
+
+class Reader(Desk):
+    """Follows the page: what would be downloaded is replaced, and globs find what the lines before have made."""
+
+    def download(self, config: DictConfig) -> str | None:
+        """Nothing is downloaded."""
+        put_in(config, self.folder / "hub")
+        return super().download(config)
+
+    def compare(self, given: list[str]) -> None:
+        paths: list[Path] = []
+        for word in given:
+            paths += sorted(Path().glob(word)) if "=" not in word else []
+        made = [str(path) for path in paths if (path / "config.yaml").is_file()]
+        assert made, f"{given}: no command above has made such a run"
+        compare(read_settings([*made, *(word for word in given if "=" in word), "resamples=1000"]))
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    return Reader(tmp_path_factory.mktemp("reader"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.removeprefix("python ")[:90])
+def test_each_command_of_the_page_runs(line: str, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(reader.folder)
+    reader.do(line)
+
+
+@pytest.mark.parametrize("path", LAYOUTS, ids=lambda path: path.stem)
+def test_each_layout_is_of_a_table_on_the_page(path: Path) -> None:
+    layout = read_layout(path)
+    assert any(re.search(rf"layout={path.stem}( |$)", line) for line in LINES)
+    assert layout.paper, "the paper's values are missing"
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_each_preset_is_on_the_page(path: Path) -> None:
+    assert any(re.search(rf"experiment={path.parent.name}/{path.stem}( |$)", line) for line in LINES)
+
+
+def filled(layout: Path, preset: str) -> list[bool]:
+    """For each cell of a layout, whether a cell of the preset's grid belongs there."""
+    given = [f"experiment={preset}"]
+    configs, errors = survey("train", spread_out("train", given), multirun=True)
+    assert errors == []
+    runs = [Directory(Path(), dict(yaml.safe_load(yaml.safe_dump(plain(config)))), None) for config in configs]
+    return [any(run.has(place.conditions) for run in runs) for place in read_layout(layout).places()]
