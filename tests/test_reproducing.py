@@ -9,17 +9,16 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 from omegaconf import DictConfig
+from test_documented_commands import Desk
 
 from compare import compare, read_settings
-from configuration.composing import survey
+from configuration.composing import plain, survey
 from configuration.grids import spread_out
 from reports.comparison.laid_out import Directory
 from reports.comparison.paper_layout import read_layout
-from support.pages import ROOT, fenced, words
+from support.pages import ROOT, fenced
 from support.stand_ins import put_in
-from test_documented_commands import Desk
 
 PAPERS = ("geia", "llm", "vec2text", "multilingual", "soda")
 LINES = [line for line, page in fenced().items() if page == "reproducing.md"]
@@ -73,5 +72,5 @@ def filled(layout: Path, preset: str) -> list[bool]:
     given = [f"experiment={preset}"]
     configs, errors = survey("train", spread_out("train", given), multirun=True)
     assert errors == []
-    runs = [Directory(Path(), dict(yaml.safe_load(yaml.safe_dump(plain(config)))), None) for config in configs]
+    runs = [Directory(Path(), plain(config), None) for config in configs]
     return [any(run.has(place.conditions) for run in runs) for place in read_layout(layout).places()]

@@ -1,6 +1,6 @@
 """Tiny stand-ins for what a configuration would download: models of the same kind, and files of the same layout.
 
-    put_in(config, tmp_path / "hub")      # every hub name in the configuration becomes a folder
+put_in(config, tmp_path / "hub")      # every hub name in the configuration becomes a folder
 """
 
 from __future__ import annotations
