@@ -141,6 +141,10 @@ class Desk:
         """The key of what would have to be downloaded."""
         return from_the_hub(config)
 
+    def jobs(self, configs: list[DictConfig]) -> list[DictConfig]:
+        """The jobs of a multirun that are run."""
+        return configs[:1] + configs[1:][-1:]
+
     def write(self, name: str, content: str | list[dict[str, Any]]) -> None:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +183,7 @@ class Desk:
         pairs = [word.partition("=") for word in given if word != "-m"]
         last = "ckpt_path=last" in given
         lines = [f"cache_dir={self.folder / 'cache'}"]
-        if not any(key == "run_dir" for key, _, _ in pairs):
+        if run_dir and not any(key == "run_dir" for key, _, _ in pairs):
             lines.append(f"run_dir={run_dir}")
         for key, equals, value in pairs:
             if re.fullmatch(r"attack\.\w+_run|init_from", key) or (key == "run_dir" and last):
@@ -188,7 +192,7 @@ class Desk:
         several = "-m" in given
         configs, errors = survey("train", spread_out("train", lines) if several else lines, multirun=several)
         assert errors == []
-        for job, config in enumerate(configs[:1] + configs[1:][-1:]):
+        for job, config in enumerate(self.jobs(configs)):
             if download := self.download(config):
                 pytest.skip(f"needs a download: {download}")
             shrink(config)

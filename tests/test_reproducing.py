@@ -32,7 +32,21 @@ class Reader(Desk):
     def download(self, config: DictConfig) -> str | None:
         """Nothing is downloaded."""
         put_in(config, self.folder / "hub")
-        return super().download(config)
+        return None
+
+    def train(self, given: list[str], run_dir: str) -> None:
+        """In the preset's own directory."""
+        super().train(given, "")
+
+    def jobs(self, configs: list[DictConfig]) -> list[DictConfig]:
+        """One of each attack, among those whose earlier runs have been made."""
+        found: dict[str, DictConfig] = {}
+        for config in configs:
+            named = (config.attack.get(key) for key in ("inverter_run", "corrector_run"))
+            if all(Path(run).is_dir() for run in named if run is not None):
+                found.setdefault(config.choices.attack, config)
+        assert found, "no command above has made the run that this one builds on"
+        return [*found.values()]
 
     def compare(self, given: list[str]) -> None:
         paths: list[Path] = []
