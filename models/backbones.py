@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from pydantic import Field, PositiveInt
 
 from atomic_files import replacing
@@ -166,7 +167,8 @@ class Pretrained:
         architecture: ``causal`` (GPT-2, OPT, ...) or ``encoder_decoder`` (T5, ...).
         revision: Branch, tag or commit of a hub model.
         random_weights: Keep the architecture and the tokenizer, but start from random weights (GEIA's best setting).
-        dtype: Of the weights.
+        dtype: Of frozen weights, as adapters leave them. Weights that are trained are float32 always: in bfloat16,
+            AdamW's second moment cannot decay (.999 v is rounded to v), and small steps are lost.
         trust_remote_code: Run code that comes with the model.
     """
 
@@ -205,11 +207,16 @@ class Pretrained:
 
     def model(self, artifacts: Path, *, weights: bool) -> Any:
         """See :class:`Backbone`. A model read from a checkpoint comes in eval mode: training needs ``train()``."""
+        if weights and self.dtype != "float32":
+            rank_zero_info(
+                f"attack.backbone.dtype={self.dtype}: of frozen weights only, and here all are trained: they are "
+                "float32, and trainer.precision=bf16-mixed multiplies them in bfloat16"
+            )
         if self.random_weights or not weights:
             config = _config(artifacts)
-            model = self._loader().from_config(config, **self._options())
+            model = self._loader().from_config(config, **self._options(torch.float32))
         else:
-            config, model = _config(artifacts), self.pretrained()
+            config, model = _config(artifacts), self.pretrained(dtype=torch.float32)
         return untied(model) if getattr(config, OWN_HEAD, False) else model
 
     def pretrained(self, **options: Any) -> Any:
@@ -220,7 +227,7 @@ class Pretrained:
         before = set_tqdm_hook(lambda factory, given, named: factory(*given, **{**named, "disable": True}))
         try:
             return self._loader().from_pretrained(
-                self.name, revision=self.revision, **self._options(), **options
+                self.name, revision=self.revision, **{**self._options(), **options}
             ).train()  # fmt: skip
         except OSError as error:
             raise self._not_found() from error
@@ -245,9 +252,9 @@ class Pretrained:
 
         return {"causal": AutoModelForCausalLM, "encoder_decoder": AutoModelForSeq2SeqLM}[self.architecture]
 
-    def _options(self) -> dict[str, Any]:
-        dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[self.dtype]
-        return {"dtype": dtype, "trust_remote_code": self.trust_remote_code}
+    def _options(self, dtype: torch.dtype | None = None) -> dict[str, Any]:
+        own = {"float32": torch.float32, "bfloat16": torch.bfloat16}[self.dtype]
+        return {"dtype": dtype or own, "trust_remote_code": self.trust_remote_code}
 
     def _not_found(self) -> InputError:
         revision = f" (revision {self.revision})" if self.revision else ""

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     GPT2LMHeadModel,
 )
@@ -211,6 +211,39 @@ def test_adapters_of_a_bfloat16_model_are_float32(tmp_path: Path) -> None:
     assert dtypes == {True: torch.float32, False: torch.bfloat16}
     losses = steps(attack, 20)
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("random_weights", [False, True])
+def test_trained_weights_are_float32_and_their_second_moments_decay(
+    tmp_path: Path, random_weights: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In bfloat16, .999 v is rounded to v again, so the largest gradient ever seen would divide all later steps."""
+    bfloat16 = nn.Parameter(torch.zeros(1, dtype=torch.bfloat16))
+    assert after_one_gradient(torch.optim.AdamW([bfloat16]), bfloat16) == pytest.approx(1e-3, rel=0.01)
+    attack = llm(pretrained_model(tmp_path / "hub"))
+    attack.backbone = Pretrained(str(tmp_path / "hub"), dtype="bfloat16", random_weights=random_weights)
+    logging.getLogger("lightning.pytorch").propagate = True
+    with caplog.at_level(logging.INFO):
+        built(attack, tmp_path / "run")
+    assert [record.message for record in caplog.records if "attack.backbone.dtype=bfloat16" in record.message] == [
+        "attack.backbone.dtype=bfloat16: of frozen weights only, and here all are trained: they are float32, and "
+        "trainer.precision=bf16-mixed multiplies them in bfloat16"
+    ]
+    assert {parameter.dtype for parameter in attack.parameters()} == {torch.float32}
+    for weight in (attack.decoder.model.lm_head.weight, attack.decoder.model.transformer.ln_f.bias):
+        expected = 1e-3 * 0.999**2000
+        assert after_one_gradient(AdamW().build(attack), weight) == pytest.approx(expected, rel=1e-3)
+
+
+def after_one_gradient(optimizer: torch.optim.Optimizer, weight: Tensor) -> float:
+    """Adam's second moment of a weight whose gradient is 1 in the first step and 0 in 2,000 more."""
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    weight.grad = torch.zeros_like(weight)
+    for _ in range(2_000):
+        optimizer.step()
+    (state,) = (state for parameter, state in optimizer.state.items() if parameter is weight)
+    return float(state["exp_avg_sq"].flatten()[0])
 
 
 def test_qlora_on_the_cpu_is_lora_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -276,6 +276,23 @@ def test_progress_over_epochs_with_accumulated_gradients() -> None:
     assert shares(max_epochs=2, accumulate_grad_batches=2) == pytest.approx(expected)
 
 
+class Scheduled(Linear):
+    """With the optimiser of the attacks."""
+
+    def configure_optimizers(self) -> Any:
+        return scheduled(AdamW(), self)
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed"])
+def test_training_weights_of_16_bits_is_warned_of(precision: str, recwarn: pytest.WarningsRecorder) -> None:
+    trainer = quiet_trainer(max_steps=1, precision=precision)
+    trainer.fit(Scheduled(), torch.utils.data.DataLoader(torch.randn(8, 2), batch_size=2))
+    said = [str(warning.message) for warning in recwarn if "second moment" in str(warning.message)]
+    assert [message.partition(":")[0] for message in said] == ["trainer.precision=bf16-true"] * (
+        precision == "bf16-true"
+    )
+
+
 def timer(elapsed: float, limit: float | None) -> Timer:
     timer = Timer(timedelta(seconds=limit) if limit is not None else None)
     timer.time_elapsed = lambda stage="train": elapsed  # type: ignore[method-assign]
