@@ -16,6 +16,7 @@ from torch import Tensor
 from attacks.base import Attack
 from datamodules.inversion import InversionDataModule
 from defenses.base import Defense, Role
+from defenses.threat import Hypotheses
 from embedders.cache.cached import CachedEmbedder
 from examples import Example
 from reports.reading import Reader
@@ -64,6 +65,7 @@ def read_texts(
     embedder: CachedEmbedder,
     models: ScoringModels,
     description: str = "inverting",
+    hypotheses: Hypotheses = "clean",
 ) -> tuple[list[dict[str, Any]], Metrics]:
     """Invert the defended vectors of a data module's test texts and score the recovered texts.
 
@@ -74,6 +76,7 @@ def read_texts(
         embedder: The embedder with its cache; the attack may query it too.
         models: Additional models for scoring.
         description: Title of the progress bar.
+        hypotheses: Whether texts that the attack embeds get clean or defended vectors.
 
     Returns:
         The rows of predictions.jsonl and the values of metrics.json; the cosine is with the defended vector.
@@ -81,11 +84,11 @@ def read_texts(
     Raises:
         InputError: A query limit cut the attack short.
     """
-    datamodule.connect(embedder, defense)
+    datamodule.connect(embedder, defense, hypotheses=hypotheses)
     datamodule.setup("test")
     everything = range(len(datamodule.examples("test")))
     vectors = datamodule.vectors("test", list(everything))
-    predictions = Reader(attack, embedder, datamodule.eval_batch_size).read(vectors, description=description)
+    predictions = Reader(attack, datamodule.oracle, datamodule.eval_batch_size).read(vectors, description=description)
     return score_predictions(
         dict(zip(everything, predictions, strict=True)), datamodule, embedder, None, attack, models
     )

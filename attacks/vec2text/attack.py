@@ -21,6 +21,7 @@ from attacks.vec2text.network import NetworkRewriter
 from attacks.vec2text.published import Published, load_published
 from attacks.vec2text.published_space import check_space
 from attacks.vec2text.search import Proposal
+from embedders.cache.cached import CachedEmbedder
 from models.predictions import Targets
 from run_directory.embedder_check import check_embedder
 from run_directory.stored_attack import attack_of, keep
@@ -116,11 +117,11 @@ class Vec2Text(IterativeAttack):
         """That of the corrector."""
         return self._published[0].to(self.device).rewriter if self._published else self.corrector.rewriter
 
-    def guess(self, targets: Targets) -> list[Proposal]:
+    def guess(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Proposal]:
         """The inverter's text."""
         if INVERTER not in self._held:
             if self._published:
                 return self._published[0].to(self.device).guess(targets.vectors)
-            return self.corrector.guess(targets)
-        found = self._held[INVERTER].to(self.device).invert(targets, self.oracle)
+            return self.corrector.guess(targets, oracle)
+        found = self._held[INVERTER].to(self.device).invert(targets, oracle)
         return self.rewriter.read([prediction.candidates[0] for prediction in found])

@@ -344,9 +344,9 @@ class Corrector(IterativeAttack):
         """The network with its tokenizer."""
         return NetworkRewriter(self.network, self.tokenizer, self.max_new_tokens)
 
-    def guess(self, targets: Targets) -> list[Proposal]:
+    def guess(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Proposal]:
         """The inverter's text, decoded as its own run decodes."""
-        return self.rewriter.read([p.candidates[0] for p in self.inverter.invert(targets, self.oracle)])
+        return self.rewriter.read([p.candidates[0] for p in self.inverter.invert(targets, oracle)])
 
 
 _WANTED = "a corrector is built from an encoder-decoder inverter (attack=vec2text_inverter or mt5_inverter)"

@@ -49,13 +49,13 @@ class IterativeAttack(Attack):
         """The corrector."""
 
     @abstractmethod
-    def guess(self, targets: Targets) -> list[Proposal]:
-        """What the inverter makes of each target."""
+    def guess(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Proposal]:
+        """What the inverter makes of each target; ``oracle`` embeds texts that it reranks."""
 
-    def start(self, targets: Targets) -> list[Proposal]:
+    def start(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Proposal]:
         """The initial hypothesis of each target; random ones depend on its index alone."""
         if self.initial == "inverter":
-            return self.guess(targets)
+            return self.guess(targets, oracle)
         if self.initial == "constant":
             return self.rewriter.read([self.constant] * len(targets.vectors))
         size, texts = len(self.rewriter.tokenizer), []
@@ -91,7 +91,7 @@ class IterativeAttack(Attack):
         return self.search(
             self.rewriter,
             targets.vectors,
-            self.start(targets) if start is None else start,
+            self.start(targets, oracle) if start is None else start,
             lambda texts: oracle.embed(texts, "attack"),
             steps=steps,
             beams=beams,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from datamodules.collections.texts import HeldOut
 from defenses.base import Defense
-from defenses.threat import threat_of
+from defenses.threat import Hypotheses, threat_of
 from errors import printable
 from reports.tradeoff.metrics import with_intervals
 from reports.tradeoff.output import NAME, write_results
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tradeoff")
 UNDEFENDED = "defense=none"
+DEFENDED = "defense.hypotheses=defended"
 
 
 def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePoint]) -> None:
@@ -47,6 +48,7 @@ def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePo
         points: The defenses to measure, the undefended point first.
     """
     from hydra.utils import instantiate
+    from omegaconf import OmegaConf
 
     output = Path(settings.output_dir)
     sweep: TradeOff = instantiate(settings.tradeoff, _convert_="all")
@@ -61,20 +63,34 @@ def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePo
     bench = Bench(sweep, session.embedder, attack, HeldOut(collection, **split), training, models)
     finished = Finished(output / POINTS, _key(session, settings, bench))
     layout.start(output, resuming=finished.folder.is_dir(), key="output_dir")
-    write_config(output, session.values)
+    write_config(output, {**session.values, "tradeoff": OmegaConf.to_container(settings.tradeoff, resolve=True)})
     bench.embed()
     found = []
     for number, point in enumerate(points):
         log.info("%d of %d: %s", number + 1, len(points), point.name)
-        kept = finished.find(point.overrides)
+        overrides, hypotheses = _answered(point, session)
+        kept = finished.find(overrides)
         if kept is None:
-            kept = bench.measure(point.name, point.overrides, partial(_defense, point.config))
+            kept = bench.measure(point.name, overrides, partial(_defense, point.config), hypotheses)
             finished.keep(*kept)
         found.append(kept)
     facts = _facts(session, bench)
     notes = _notes(bench, str(session.trained.choices.defense) if trained.adaptive else "none")
+    if any(DEFENDED in point.overrides for point, _ in found):
+        notes.append(f"With {DEFENDED}, texts that the attack embeds are defended, too; without, they are not.")
     print(printable(write_results(output, with_intervals(found, sweep.resamples), facts, notes, sweep.searches)))
     print(printable(f"Written: {output / NAME}.html, .md and .json"))
+
+
+def _answered(point: DefensePoint, session: Session) -> tuple[list[str], Hypotheses]:
+    """The overrides of a point, and how the attacker's texts are answered: as the point says, or else as the run's
+    configuration does. Without a defense there is no difference."""
+    own: Hypotheses = point.config.defense.get("hypotheses", "clean")
+    overrides = list(point.overrides)
+    if UNDEFENDED in overrides or any(word.startswith("defense.hypotheses=") for word in overrides):
+        return overrides, own
+    defended = session.threat.hypotheses == "defended"
+    return ([*overrides, DEFENDED], "defended") if defended else (overrides, own)
 
 
 def _defense(config: DictConfig) -> Defense:

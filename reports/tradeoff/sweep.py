@@ -29,6 +29,7 @@ from datamodules.collections.texts import HeldOut
 from datamodules.inversion import DEFENSE_SAMPLE, InversionDataModule
 from datamodules.sources.base import folded
 from defenses.base import Defense
+from defenses.threat import Hypotheses
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from reports.numbers import evenly
@@ -176,11 +177,12 @@ class Bench:
             index.embed()
 
     def measure(
-        self, name: str, overrides: Sequence[str], build: Callable[[], Defense]
+        self, name: str, overrides: Sequence[str], build: Callable[[], Defense], hypotheses: Hypotheses = "clean"
     ) -> tuple[Point, list[dict[str, Any]]]:
         """Attack and search under a defense; return the point and its text rows.
 
         For each cut, the defense is fitted anew to the documents that are not attacked, which a defender has too.
+        ``hypotheses`` says whether texts that the attack embeds get clean or defended vectors.
         """
         defenses = {cut: build() for cut in self.indexes}
         for cut, index in self.indexes.items():
@@ -195,7 +197,9 @@ class Bench:
         rows: list[dict[str, Any]] = []
         reconstruction: Metrics = {}
         if naive.fits(self.embedder.dimension):
-            rows, reconstruction = read_texts(self.attack, self.texts, naive, self.embedder, self.models, name)
+            rows, reconstruction = read_texts(
+                self.attack, self.texts, naive, self.embedder, self.models, name, hypotheses
+            )
         width = naive.defense.output_dimension(self.embedder.dimension)
         point = Point(
             name=name, overrides=list(overrides), width=width, reconstruction=reconstruction, retrieval=retrieval

@@ -19,8 +19,8 @@ from errors import InputError
 from support import data_configs
 
 NAMES = [
-    "abcd", "cc_news", "cjeu_terms", "mnli", "msmarco", "multiwoz", "nq", "personachat", "pile_pubmed", "qnli", "sst2",
-    "us_crimes", "wiki", "wiki_bio", "wmt16",
+    "abcd", "cc_news", "cjeu_terms", "mnli", "msmarco", "msmarco_passages", "multiwoz", "nq", "nq_dpr", "personachat",
+    "pile_pubmed", "qnli", "sst2", "us_crimes", "wiki", "wiki_bio", "wmt16",
 ]  # fmt: skip
 
 
@@ -114,6 +114,19 @@ def test_nq_cuts_both_held_out_splits_and_keeps_to_its_sizes(tmp_path: Path):
     found = texts(declared("nq", path=str(tmp_path), sizes={"train": 20, "valid": 3, "test": 4}))
     assert {split: len(part) for split, part in found.items()} == {"train": 20, "valid": 3, "test": 4}
     assert set().union(*found.values()) == {f"passage {n}" for n in range(27)}
+
+
+def test_the_corpora_of_vec2text(tmp_path: Path):
+    parquet(tmp_path, "data/train-00000-of-00007-f85b.parquet", [{"text": f"passage {n}"} for n in range(20)])
+    parquet(tmp_path, "data/dev-00000-of-00002-4b10.parquet", [{"text": f"held out {n}"} for n in range(8)])
+    found = texts(declared("nq_dpr", path=str(tmp_path), sizes={"train": 15, "valid": 5, "test": 6}))
+    assert {split: len(part) for split, part in found.items()} == {"train": 15, "valid": 5, "test": 6}
+    assert found["test"] == [f"held out {n}" for n in range(6)]
+    rows = [json.dumps({"docid": str(n), "title": "-", "text": f"web {n}"}) for n in range(20)]
+    (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
+    found = texts(declared("msmarco_passages", path=str(tmp_path), sizes={"train": 12, "valid": 3, "test": 5}))
+    assert {split: len(part) for split, part in found.items()} == {"train": 12, "valid": 3, "test": 5}
+    assert set().union(*found.values()) == {f"web {n}" for n in range(20)}
 
 
 @pytest.mark.parametrize(

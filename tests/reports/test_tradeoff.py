@@ -16,6 +16,7 @@ from torch import Tensor
 import configuration
 from datamodules.collections.beir import BeirCollection
 from datamodules.collections.texts import CollectionTexts, HeldOut
+from datamodules.defended import DefendedEmbedder
 from defenses.base import Role
 from errors import InputError
 from evaluate import evaluate
@@ -274,6 +275,32 @@ def test_metrics_of_the_undefended_point_are_those_of_an_evaluation(run: Path, t
     for name in ("bleu", "token_f1", "exact_match", "cosine", "edit_distance_mean"):
         assert found["points"][0]["reconstruction"][name] == pytest.approx(wanted[name])
     assert found["points"][1]["retrieval"] == found["points"][0]["retrieval"]
+
+
+@pytest.mark.parametrize("of_the_point", [True, False])
+def test_texts_that_the_attack_embeds_are_defended_where_the_point_or_the_command_says_so(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_the_point: bool
+) -> None:
+    """Morris et al. 2023, section 6: the noisy embedder answers the attacker, too."""
+    asked: list[str] = []
+    embed = DefendedEmbedder.embed
+
+    def seen(self: DefendedEmbedder, texts: Sequence[str], purpose: Any = "attack") -> Tensor:
+        asked.append(purpose)
+        return embed(self, texts, purpose)
+
+    monkeypatch.setattr(DefendedEmbedder, "embed", seen)
+    reranked, masked = "attack/refine=[rerank]", "defense=masking defense.scale=50"
+    clean = sweep(run, tmp_path / "clean", reranked, points=[masked])
+    assert not asked
+    assert clean["points"][1]["reconstruction"]["cosine"] < 0.2
+    defended = "defense.hypotheses=defended"
+    given = ([reranked], f"{masked} {defended}") if of_the_point else ([reranked, defended], masked)
+    found = sweep(run, tmp_path / "clean", *given[0], points=[given[1]])
+    assert {"attack", "scoring"} == set(asked)
+    assert found["points"][1]["reconstruction"]["cosine"] > 0.99
+    assert defended in found["points"][1]["overrides"]
+    assert found["points"][0] == clean["points"][0]
 
 
 @pytest.mark.parametrize(
