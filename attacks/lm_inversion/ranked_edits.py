@@ -20,11 +20,10 @@ from attacks.lm_inversion.edits import Edit
 from attacks.lm_inversion.encoder import Ids
 from attacks.lm_inversion.entries import Entries
 from attacks.lm_inversion.token_language import EDGE, TokenLanguage
-from models.lexicon.moves import distance
+from models.lexicon.moves import distance, step_fit
 from models.lexicon.orders import exchanges
 
-_REACH, _SHARE = 5.0, 2.5  # how far a token moves the vector of n tokens, by 1 / (n + 2): replaced, and added
-_TOO_LONG, _TOO_SHORT = 0.25, 0.1  # score that a predicted step loses by each factor e of length
+_SHARE = 2.5  # how far an added token moves the vector of n tokens, by 1 / (n + 2)
 _FLUENCY = 1.5  # weight of the neighbours
 _NEAREST = 3000  # tokens that are looked at, beside those that were seen with these neighbours
 _MOST, _ORDERS = 400, 200  # replacements, and insertions; other orders
@@ -72,9 +71,7 @@ class RankedEdits:
         begins, ends = torch.tensor(spans).unbind(dim=1)
 
         step = distance(own @ vectors.T)  # (spans, pool)
-        excess = (step * (_REACH / (count + 2)) / length).log()
-        fits = (along - (own @ residual)[:, None]) / step / length
-        fits -= _TOO_LONG * excess.clamp_min(0) + _TOO_SHORT * (-excess).clamp_min(0)
+        fits = step_fit(along - (own @ residual)[:, None], step, length, count)
         joined = _joined(shorter @ target, toward, shorter @ vectors.T, count)
         fluent = after[begins] + before[ends] - (usual[begins] + usual[ends])[:, None]
         scores = _standard(fits) + _standard(joined) + _FLUENCY * _standard(fluent)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +32,7 @@ _NONE: frozenset[str] = frozenset()
 _COMMON = 60  # words that are tried wherever word order asks for one
 
 
+_TEXTS = 200_000  # counting takes a minute
 _MOST = 2**53  # occurrences; more are no count of any text
 _Unit = Annotated[str, Field(pattern=r"^\S+$")]
 _Count = Annotated[int, Field(gt=0, le=_MOST)]
@@ -68,9 +69,9 @@ class Language:
         self._total = sum(self.counts.values()) + len(self.counts) + 1
 
     @classmethod
-    def count(cls, texts: Iterable[str]) -> Language:
-        """Counts of ``texts``."""
-        texts = list(texts)
+    def count(cls, texts: Sequence[str]) -> Language:
+        """Counts of ``texts``; of a very large number, of ``_TEXTS`` evenly over them."""
+        texts = [texts[place] for place in range(0, len(texts), -(-len(texts) // _TEXTS) or 1)]
         pairs: Counter[tuple[str, str]] = Counter()
         written: dict[str, Counter[str]] = {}
         for text in texts:

@@ -61,13 +61,12 @@ class Proposals:
         self.length = self.residual.norm().clamp_min(_LEAST)
         self.old = lexicon.vectors_of(units.words)
         self.own, self.here = self.old @ self.residual, self.residual @ vector
-        self.log_reach = float((_REACH / (len(units) + 2) / self.length).log())
         self._around = (START, *units.words, END)
         self._old: dict[tuple[int, int], float] = {}
         rows = _largest(along, _NEAREST)
         entries, along = lexicon.vectors[rows], along[rows]
         alike = self.old @ entries.T  # (n, m)
-        substitution = self._fit(along[None] - self.own[:, None], distance(alike))
+        substitution = step_fit(along[None] - self.own[:, None], distance(alike), self.length, len(units))
         insertion = (along - self.here) / distance(entries @ vector) / self.length
         self._removal = ((self.here - self.own) / distance(self.old @ vector) / self.length).tolist()
         # Kept is what is left of the matrices, (score, place, entry): many texts wait at the same time. In the order of
@@ -86,13 +85,6 @@ class Proposals:
         ]
         best = _largest(insertion, _ENTRIES)
         self._insertions = list(zip(insertion[best].tolist(), rows[best].tolist(), strict=True))
-
-    def _fit(self, along: Tensor, step: Tensor) -> Tensor:
-        """Cosine of predicted steps and residual, less for those that are too long or too short."""
-        factor = step.log() + self.log_reach
-        loss = _TOO_LONG * factor.clamp_min(0) + _TOO_SHORT * (-factor).clamp_min(0)
-        fit: Tensor = along / step / self.length - loss
-        return fit
 
     def __iter__(self) -> Iterator[Units]:
         """Kinds of moves take turns; within a kind, the highest score comes first."""
@@ -151,7 +143,8 @@ class Proposals:
         if not words:
             return
         new = self.lexicon.vectors_of(words)
-        scores = self._fit(new @ self.residual - self.own[places], distance((new * self.old[places]).sum(1)))
+        steps = distance((new * self.old[places]).sum(1))
+        scores = step_fit(new @ self.residual - self.own[places], steps, self.length, len(self.units))
         for score, place, word in zip(scores.tolist(), places, words, strict=True):
             fluency = self.gain(place, place + 1, (word,))
             yield self.substitute(
@@ -233,6 +226,19 @@ class Proposals:
 def _largest(scores: Tensor, count: int) -> Tensor:
     """Places of the ``count`` largest scores, in ascending order."""
     return scores.topk(min(count, len(scores))).indices.sort().values
+
+
+def step_fit(along: Tensor, step: Tensor, length: Tensor, units: int) -> Tensor:
+    """Cosine of the predicted steps of replacements and the residual, less for steps too long or too short.
+
+    Args:
+        along: Scalar products of phi(w) - phi(o) and the residual.
+        step: Lengths of phi(w) - phi(o), of the same shape.
+        length: Length of the residual, a scalar.
+        units: Number of units of the text.
+    """
+    factor = (step * (_REACH / (units + 2)) / length).log()
+    return along / step / length - _TOO_LONG * factor.clamp_min(0) - _TOO_SHORT * (-factor).clamp_min(0)
 
 
 def distance(cosines: Tensor) -> Tensor:

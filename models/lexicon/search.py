@@ -35,7 +35,6 @@ from models.predictions import Prediction, Targets
 from models.refining import Refiner, embedded
 
 _LANGUAGE = "language.json"
-_TEXTS = 200_000  # of training: counting takes a minute
 _FOUND = 1 - 2e-5  # cosine of a text with its own vector, less the last bits of float32 and of another batch
 _EQUAL = 5  # decimals of a cosine that count
 _ROWS = 16  # of a matrix product: always as many, so that a row does not depend on the others
@@ -110,9 +109,8 @@ class LexiconSearch(Refiner):
         return self._own
 
     def prepare(self, texts: Sequence[str], artifacts: Path, oracle: CachedEmbedder | None) -> None:
-        """Count words and word order of the training text, of a very large one evenly over it; train the surrogate."""
-        places = range(0, len(texts), -(-len(texts) // _TEXTS) or 1)
-        Language.count(texts[place] for place in places).save(artifacts / _LANGUAGE)
+        """Count words and word order of the training text; train the surrogate."""
+        Language.count(texts).save(artifacts / _LANGUAGE)
         if self.surrogate_steps:
             assert oracle is not None  # checked
             fit(texts, oracle, self.surrogate_steps).save(artifacts / self._surrogate_file)

@@ -180,7 +180,7 @@ def test_counts_of_a_large_training_text_can_be_read_again(tmp_path: Path, monke
     some = Language.read(tmp_path / "some.json")
     assert some.pairs.items() < everything.pairs.items()
     assert some.pairs["in", "rome"] == 400
-    monkeypatch.setattr("models.lexicon.search._TEXTS", 10)
+    monkeypatch.setattr("models.lexicon.language._TEXTS", 10)
     LexiconSearch().prepare(texts, tmp_path, None)
     assert Language.read(tmp_path / "language.json").pairs["in", "rome"] == 10
 
