@@ -1,14 +1,18 @@
 """defense=language_agnostic: the mean vector of a text's language is subtracted (Chen et al. 2024, appendix I.2).
 
-    defense=language_agnostic                        # each example has a language
-    defense=language_agnostic defense.language=en    # all texts are in English
+    defense=language_agnostic                           # each example has a language
+    defense=language_agnostic defense.language=en       # all texts are in English
+    defense=language_agnostic defense.mean=coordinates  # each vector's own mean, as in the authors' code
 
-Libovicky et al. 2020 interpret the mean of a language's vectors as the language, and the remainder as the meaning.
+Libovicky et al. 2020 interpret the mean of a language's vectors as the language, and the remainder as the meaning. The
+code that Chen et al. published subtracts another mean: from each vector the mean of its own coordinates, one number,
+which depends on no language.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,33 +23,40 @@ from examples import Example
 
 
 class LanguageAgnostic(BaseDefense):
-    """Subtracts means that are fitted to training vectors.
+    """Subtracts a mean from each vector.
 
     Args:
         language: Language of all texts, overriding the examples'; None uses each example's language.
+        mean: ``language`` subtracts the mean training vector of the text's language; ``coordinates`` subtracts the mean
+            of the vector's own coordinates from each of them, and needs neither languages nor fitting.
     """
 
-    def __init__(self, language: str | None = None) -> None:
-        self.language = language
+    def __init__(self, language: str | None = None, mean: Literal["language", "coordinates"] = "language") -> None:
+        self.language, self.mean = language, mean
         self.means: dict[str, Tensor] = {}
 
     def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
-        """Compute the mean of each language's training vectors, (n, d).
+        """Compute the mean of each language's training vectors, (n, d); nothing if ``mean`` is ``coordinates``.
 
         Raises:
             InputError: A text has no language.
         """
+        if self.mean == "coordinates":
+            return
         rows: dict[str, list[int]] = {}
         for row, example in enumerate(examples):
             rows.setdefault(self._language(example, "train"), []).append(row)
         self.means = {language: embeddings[own].double().mean(dim=0).float() for language, own in sorted(rows.items())}
 
     def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
-        """Vectors without the mean of their language, (n, d) -> (n, d).
+        """Vectors without the mean of their language, or of their coordinates, (n, d) -> (n, d).
 
         Raises:
             InputError: A text has no language, or one without training texts.
         """
+        if self.mean == "coordinates":
+            # in float64, so that the mean of a row does not depend on the other rows
+            return embeddings - embeddings.double().mean(dim=1, keepdim=True).to(embeddings)
         return embeddings - torch.stack([self._mean(example, role) for example in examples]).to(embeddings)
 
     def state(self) -> dict[str, Tensor]:

@@ -49,6 +49,7 @@ class Scored:
         cosine_second: Cosine of a second embedder's vectors of prediction and reference, -1..1, if there is one.
         likelihood: Log probability of the prediction under a language model, if there is one.
         translation: The prediction in the reference's language, if there is a translation model.
+        translation_reference: What the translation is compared with, if it is not ``reference``: that in lower case.
     """
 
     reference: str
@@ -65,3 +66,4 @@ class Scored:
     translation: str | None = None
     unseen: tuple[bool, ...] | None = None
     in_lexicon: tuple[bool, ...] | None = None
+    translation_reference: str | None = None

@@ -196,7 +196,11 @@ def _of_translations(own: Sequence[TextMetric], rows: Sequence[Scored]) -> Value
 
     Rows without a translation are left out; ``translated/examples`` is the number of rows.
     """
-    there = [replace(row, prediction=row.translation, cosine=None) for row in rows if row.translation is not None]
+    there = [
+        replace(row, reference=row.translation_reference or row.reference, prediction=row.translation, cosine=None)
+        for row in rows
+        if row.translation is not None
+    ]
     if not there:
         return {}
     chief = _chief(text_metrics(), [*map(deepcopy, own)])

@@ -78,6 +78,7 @@ def score_predictions(
         _in_lexicon(references, spans, attack),
         strict=True,
     )
+    lowercase = models.translation is not None and models.translation.lowercase
     rows, scored = [], []
     for index, prediction, text, entities, column in zip(indices, chosen, best, spans, columns, strict=True):
         cosine, undefended, second, likelihood, subwords, tokens, translation, unseen, in_lexicon = column
@@ -96,6 +97,7 @@ def score_predictions(
                 cosine_second=second,
                 likelihood=likelihood,
                 translation=translation,
+                translation_reference=examples[index].reference.lower() if lowercase else None,
                 unseen=unseen,
                 in_lexicon=in_lexicon,
             )

@@ -67,8 +67,11 @@ class ScoringModels:
         """Set the cache folder of the second embedder."""
         self._cache_dir = cache_dir
 
-    def check(self) -> None:
+    def check(self, languages: Sequence[str] = ()) -> None:
         """Load each model and run it on one text.
+
+        Args:
+            languages: Languages of the test texts, if known: which models a translator needs may depend on them.
 
         Raises:
             InputError: A library or a model is missing or unusable; names the key.
@@ -77,7 +80,7 @@ class ScoringModels:
         self.cosines([PROBE], [PROBE])
         self.likelihoods([PROBE])
         if self.translation is not None:
-            targets = list(self.translation.models)
+            targets = self.translation.languages(languages)
             self.translations([PROBE] * len(targets), targets)
 
     def entities(self, texts: Sequence[str]) -> list[tuple[Span, ...]] | None:
@@ -163,5 +166,6 @@ def scoring_models(config: DictConfig) -> ScoringModels:
         models.append(instantiate(config.get("scoring"), _convert_="all") or ScoringModels())
         models[-1].connect(Path(config.cache_dir))
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-        models[0].check()
+        data = config.get("datamodule") or {}
+        models[0].check(data.get("test_languages") or data.get("languages") or ())
     return models[1]

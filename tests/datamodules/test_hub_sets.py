@@ -20,7 +20,7 @@ from support import data_configs
 
 NAMES = [
     "abcd", "cc_news", "cjeu_terms", "mnli", "msmarco", "msmarco_passages", "multiwoz", "nq", "nq_dpr", "personachat",
-    "pile_pubmed", "qnli", "sst2", "us_crimes", "wiki", "wiki_bio", "wmt16",
+    "pile_pubmed", "qnli", "sst2", "us_crimes", "wiki", "wiki_bio", "wmt16", "wmt16_cs",
 ]  # fmt: skip
 
 
@@ -50,6 +50,10 @@ def test_every_declaration_is_complete(name: str):
         assert split in source.files or split in source.sizes
 
 
+def test_the_sizes_of_wmt16_cs_sum_to_those_of_the_paper():
+    assert sum(declared("wmt16_cs").sizes.values()) == 1_002_895  # Li et al. 2023, table 7
+
+
 GLUE: dict[str, Sequence[str]] = {"qnli": ["sentence"], "sst2": ["sentence"], "mnli": ["premise", "hypothesis"]}
 
 
@@ -72,9 +76,11 @@ def test_nested_tables(tmp_path: Path):
         parquet(
             tmp_path, f"v2.2/{split}/0000.parquet", [{"turns": {"speaker": [0, 1], "utterance": ["a room", split]}}]
         )
+        parquet(tmp_path, f"cs-en/{split}-0.parquet", [{"translation": {"cs": "Dobrý den", "en": f"good day {split}"}}])
         passages = {"is_selected": [0, 1], "passage_text": ["one", split], "url": ["", ""]}
         parquet(tmp_path, f"v2.1/{split}-0.parquet", [{"query": "q", "passages": passages}])
     assert texts(declared("wmt16", path=str(tmp_path)))["valid"] == ["hello validation"]
+    assert texts(declared("wmt16_cs", path=str(tmp_path)))["valid"] == ["good day validation"]
     assert texts(declared("multiwoz", path=str(tmp_path)))["valid"] == ["a room", "validation"]
     assert texts(declared("msmarco", path=str(tmp_path)))["test"] == ["one", "test"]
 

@@ -178,6 +178,21 @@ def test_mtg_wants_a_folder(tmp_path: Path) -> None:
     assert languages_of(found) == {"train": ["de"], "valid": ["de"], "test": ["en"]}
 
 
+def test_the_authors_own_sentences_of_mtg_are_a_table_a_language(tmp_path: Path) -> None:
+    for language in ("en", "de"):
+        (tmp_path / f"mtg_{language}_5m").mkdir()
+        for place, split in enumerate(("train", "dev", "test")):
+            table = f'text\n"{WORDS[language][place]}, and more"\n'
+            (tmp_path / f"mtg_{language}_5m" / f"{split}.{language}.csv").write_text(table, encoding="utf-8")
+    path = f"{tmp_path}/mtg_{{language}}_5m"
+    found = declared("mtg_hub", source__path=path, tokenizer="minilm", languages=["de", "en"])
+    assert [example.text for example in found.examples("valid")] == [
+        f"{WORDS[one][1]}, and more" for one in ("de", "en")
+    ]
+    assert languages_of(found) == {"train": ["de", "en"], "valid": ["de", "en"], "test": ["de", "en"]}
+    assert declared("mtg_hub").source.path == "yiyic/mtg_{language}_5m"  # type: ignore[attr-defined]
+
+
 # -- metrics ----------------------------------------------------------------------------------------------------------
 
 

@@ -165,6 +165,20 @@ def test_all_texts_in_one_language_that_they_do_not_say() -> None:
     assert defense(torch.tensor([[2.0, 2.0]]), texts(1), "test").tolist() == [[0.0, 1.0]]
 
 
+def test_the_mean_of_each_vectors_coordinates_is_subtracted_as_in_the_authors_code() -> None:
+    defense = LanguageAgnostic(mean="coordinates")
+    train = torch.tensor([[1.0, 0.0], [3.0, 2.0]])
+    defense.fit(train, texts(2))
+    assert defense.state() == {}, "nothing is estimated"
+    vectors = torch.tensor([[1.0, 2.0, 6.0], [-1.0, 0.0, 4.0]])
+    # means 3 and 1, of the vectors alone: no language is asked for, and no training text is needed
+    for role in ("test", "query", "document", "hypothesis"):
+        assert defense(vectors, texts(2), role).tolist() == [[-2.0, -1.0, 3.0], [-2.0, -1.0, 3.0]]
+    assert vectors.tolist() == [[1.0, 2.0, 6.0], [-1.0, 0.0, 4.0]]
+    defense.restore({})
+    assert defense(vectors[:1], texts(1, "fr"), "test").tolist() == [[-2.0, -1.0, 3.0]]
+
+
 # -- rotation --------------------------------------------------------------------------------------------------------
 
 KEY = "0123456789abcdef-this-is-secret"

@@ -126,6 +126,26 @@ def test_an_encoder_decoder_is_pooled_over_its_encoder_with_the_end_token(t5: Pa
     assert torch.equal(embedder.embed(TEXTS), embedder.embed(TEXTS)), "dropout is off"
 
 
+def test_the_dimension_of_a_distilled_encoder_is_not_that_of_its_pipeline(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel
+
+    torch.manual_seed(0)
+    DistilBertModel(
+        DistilBertConfig(vocab_size=32, dim=48, n_layers=1, n_heads=4, hidden_dim=64, max_position_embeddings=40)
+    ).save_pretrained(tmp_path)
+    save_tokenizer(tmp_path, "bert")
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "2_Dense").mkdir()
+    (tmp_path / "modules.json").write_text(json.dumps([{"path": ""}, {"path": "1_Pooling"}, {"path": "2_Dense"}]))
+    (tmp_path / "2_Dense" / "config.json").write_text(json.dumps({"in_features": 48, "out_features": 16}))
+    embedder = TransformerEmbedder(str(tmp_path), "mean", False, device="cpu")
+    model, tokenizer = DistilBertModel.from_pretrained(tmp_path).eval(), AutoTokenizer.from_pretrained(tmp_path)
+    assert embedder.dimension == 48
+    torch.testing.assert_close(
+        embedder.embed(TEXTS[:2]), torch.stack([pooled_slowly(model, tokenizer, text, "mean") for text in TEXTS[:2]])
+    )
+
+
 def test_a_decoder_without_a_padding_token_is_pooled_at_the_last_token(gpt2: Path) -> None:
     from transformers import AutoTokenizer, GPT2Model
 
@@ -329,6 +349,8 @@ PUBLISHED = {
     "bge_large_en": ("BAAI/bge-large-en", "cls", True, ""),
     "e5_large_v2": ("intfloat/e5-large-v2", "mean", True, "query: "),
     "me5_base": ("intfloat/multilingual-e5-base", "mean", True, "query: "),
+    "me5_base_pooler": ("intfloat/multilingual-e5-base", "pooler", False, ""),
+    "distiluse_encoder": ("sentence-transformers/distiluse-base-multilingual-cased-v2", "mean", False, ""),
     "distiluse_multilingual": ("sentence-transformers/distiluse-base-multilingual-cased-v2", None, None, ""),
     "transformer": ("a/model", "mean", True, ""),
     "sentence_transformer": ("a/model", None, None, ""),

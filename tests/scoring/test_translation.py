@@ -100,6 +100,32 @@ def test_what_stands_before_a_text(german_english: Path) -> None:
     assert prefixed.translate(["männer kochen"], ["en"]) == plain.translate([GERMAN[0]], ["en"]) == [ENGLISH[0]]
 
 
+def test_one_name_for_all_languages(german_english: Path) -> None:
+    folder = german_english.parent
+    translator = Translator("de", f"{folder}/{{written}}-{{language}}", max_new_tokens=20)
+    assert translator.translate(GERMAN[:2], ["en", "de"]) == [ENGLISH[0], GERMAN[1]]
+    with pytest.raises(InputError, match=r"scoring\.translation\.models\.fr=.*de-fr: no encoder-decoder model"):
+        ScoringModels(translation=translator).check(["de", "en", "fr"])
+    ScoringModels(translation=translator).check(["de", "en"])
+    with pytest.raises(ValueError, match=r"one name for all languages needs \{language\}"):
+        Translator("de", str(german_english))
+
+
+def test_lower_cased_translations_are_compared_with_lower_cased_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shouted(self: Translator, texts: Sequence[str], language: str) -> list[tuple[str, str]]:
+        return [(text, ENGLISH[GERMAN.index(text)].upper()) for text in texts]
+
+    monkeypatch.setattr(Translator, "_translated", shouted)
+    held: Any = HeldOut(*(Example(0, text.title(), language="en") for text in ENGLISH[:2]))
+    texts = {0: Prediction((GERMAN[0],)), 1: Prediction((GERMAN[1],))}
+    found = {}
+    for lowercase in (False, True):
+        translator = Translator("de", {"en": "any"}, lowercase=lowercase)
+        rows, metrics = score_predictions(texts, held, held, None, held, ScoringModels(translation=translator))
+        found[lowercase] = (rows[0]["reference"], rows[0]["translation"], metrics["translated/exact_match"])
+    assert found == {False: ("Two Men Cook", "TWO MEN COOK", 0.0), True: ("Two Men Cook", "two men cook", 100.0)}
+
+
 def test_a_language_without_a_model_is_said_and_left_out(german_english: Path) -> None:
     translator = Translator("de", {"en": str(german_english)})
     with pytest.warns(UserWarning, match=r"in 'fr' are not translated: scoring\.translation\.models has en"):
