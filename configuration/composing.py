@@ -38,6 +38,12 @@ def _precision(accelerator: str) -> str:
     return training_precision(accelerator)
 
 
+def _joined(values: Sequence[Any] | None, separator: str = "-") -> str:
+    """The values of a list in one word, as in the name of a run: ``${joined:${datamodule.languages}}``."""
+    return separator.join(map(str, values or ()))
+
+
+OmegaConf.register_new_resolver("joined", _joined, replace=True)
 OmegaConf.register_new_resolver("precision", _precision, replace=True)
 OmegaConf.register_new_resolver("job_suffix", _job_suffix, replace=True)
 OmegaConf.register_new_resolver("absolute", lambda path: str(Path(path).expanduser().absolute()), replace=True)
