@@ -6,6 +6,7 @@ Each command trains two steps, tests, and is laid out as the page says, in the o
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from configuration.grids import spread_out
 from reports.comparison.laid_out import Directory
 from reports.comparison.paper_layout import read_layout
 from support.pages import ROOT, fenced
-from support.stand_ins import put_in
+from support.stand_ins import SENTENCES, put_in
 
 PAPERS = ("geia", "llm", "vec2text", "multilingual", "soda")
 LINES = [line for line, page in fenced().items() if page == "reproducing.md"]
@@ -59,7 +60,15 @@ class Reader(Desk):
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
-    return Reader(tmp_path_factory.mktemp("reader"))
+    made = Reader(tmp_path_factory.mktemp("reader"))
+    shutil.copytree(made.folder / "collection", made.folder / "beir" / "scifact")
+    unseen = [f"{n}\t{sentence} that sings\n" for n, sentence in enumerate(SENTENCES)]
+    made.write("clirmatrix/fr.tsv", "".join(unseen))
+    judged = [[str(n), 6 - n % 6] for n in range(len(unseen))]
+    asked = [{"src_id": str(n), "src_query": SENTENCES[n], "tgt_results": judged[n::4]} for n in range(4)]
+    made.write("clirmatrix/en_fr.jsonl", asked)
+    made.write("round_trip.jsonl", [{"text": sentence, "language": "en"} for sentence in SENTENCES[:8]])
+    return made
 
 
 @pytest.mark.slow

@@ -39,6 +39,12 @@ def put_in(config: DictConfig, folder: Path) -> None:
     for key, value in list(leaves(OmegaConf.to_container(config, resolve=True), "")):
         if NAMES.search(key) and isinstance(value, str) and is_hub_name(key, value):
             OmegaConf.update(config, key, str(model(value, folder)))
+    translation = OmegaConf.select(config, "scoring.translation")
+    if translation is not None and isinstance(translation.models, str):  # one name for every pair of languages
+        tiny = str(model(translation.models, folder))
+        translation.models = {
+            language: tiny for language in ("en", "fr", "de", "es") if language != translation.written
+        }
     for key in ("datamodule.source", "tradeoff.collection"):
         source = OmegaConf.select(config, key)
         if source is not None and re.search(r"sources\.(hub|language_sets)\.", str(source.get("_target_"))):
