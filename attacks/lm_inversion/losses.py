@@ -36,6 +36,10 @@ class Loss(Protocol):
         """
         ...
 
+    def values(self, seen: Seen) -> float:
+        """How many values a target's loss is the sum of; times ``scale`` where the loss has one."""
+        ...
+
 
 class LogitLoss:
     """Sum of Huber losses between the observed logits and the candidate's at the same ids (equation 12).
@@ -57,6 +61,11 @@ class LogitLoss:
         rows = torch.nn.functional.huber_loss(own, seen.logits, reduction="none", delta=self.delta)
         return rows.flatten(1).sum(dim=1)
 
+    def values(self, seen: Seen) -> float:
+        """Observed logits of a target."""
+        assert seen.logits is not None
+        return seen.logits[0].numel()
+
 
 class TextLoss:
     """Sum over output tokens of the margin by which each is not the most probable token (equation 11).
@@ -74,6 +83,10 @@ class TextLoss:
         values = logits if self.log else logits.softmax(dim=-1)
         wanted = values.gather(-1, seen.ids.unsqueeze(-1)).squeeze(-1)
         return (values.amax(dim=-1) - wanted).sum(dim=1)
+
+    def values(self, seen: Seen) -> float:
+        """Output tokens."""
+        return seen.ids.shape[1]
 
 
 class CosineLoss:
@@ -93,3 +106,7 @@ class CosineLoss:
         assert seen.logits is not None
         cosines = torch.nn.functional.cosine_similarity(logits, seen.logits, dim=-1)
         return self.scale * (1 - cosines).sum(dim=1)
+
+    def values(self, seen: Seen) -> float:
+        """Vectors times the scale."""
+        return self.scale * seen.ids.shape[1]

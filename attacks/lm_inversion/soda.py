@@ -39,7 +39,8 @@ class SODA(LanguageModelAttack):
         bias_correction: Adam's, which the paper leaves out.
         reparametrize: Search weights of tokens (true), or input vectors, which begin at random and are read as the
             nearest token (false; the paper's embedding search).
-        fluency: Weight of the input's negative log-likelihood (equation 13); the paper uses 0.009 on natural text.
+        fluency: Weight of the input's negative log-likelihood (equation 13), a mean over its tokens, against the mean
+            loss of an observed value, as in the authors' code; the paper uses 0.009 on natural text.
         draw_std: Standard deviation of sampled states; null: the paper's, 0.1 for weights and 1 for input vectors. A
             model's embeddings may be far smaller (about 0.14 per coordinate for GPT-2).
         search: See LanguageModelAttack.
@@ -110,20 +111,17 @@ class SODA(LanguageModelAttack):
         logits = rows.model.relaxed(vectors, rows.seen.continuation, keep)
         loss = self.objective(rows.model.observation, rows.seen, logits[:, -m:]).sum()
         if self.fluency and rows.length > 1:
-            read = weights if weights is not None else self._nearest(vectors.detach(), rows)
-            said = logits[:, : rows.length - 1, : read.shape[-1]] - logits[:, : rows.length - 1].logsumexp(-1, True)
-            loss = loss - self.fluency * (read[:, 1:] * said).sum()
+            said = logits[:, : rows.length - 1]
+            tokens = self._candidates(vectors.detach() if weights is None else z.detach(), rows)[:, 1:, None]
+            surprise = (said.logsumexp(dim=-1, keepdim=True) - said.gather(-1, tokens)).mean(dim=(1, 2))
+            # The loss is a sum, so its mean's counterpart is as many times as large.
+            loss = loss + self.fluency * self.objective.values(rows.seen) * surprise.sum()
         (gradient,) = torch.autograd.grad(loss, z)
         return gradient
 
     def _candidates(self, z: Tensor, rows: Rows) -> Tensor:
         """The candidate that a state stands for, (B, n) ids."""
         return (z if self.reparametrize else _closeness(z, rows.model.input_vectors)).argmax(dim=-1)
-
-    def _nearest(self, vectors: Tensor, rows: Rows) -> Tensor:
-        """One-hot nearest tokens, (B, n, V)."""
-        table = rows.model.input_vectors
-        return torch.nn.functional.one_hot(_closeness(vectors, table).argmax(dim=-1), len(table)).float()
 
     def _reset(self, state: State, rows: Rows) -> None:
         iteration = rows.iteration

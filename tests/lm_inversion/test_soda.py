@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.lm_inversion.losses import LogitLoss, TextLoss
+from attacks.lm_inversion.losses import CosineLoss, LogitLoss, TextLoss
 from attacks.lm_inversion.method import Rows, State
 from attacks.lm_inversion.soda import SODA
 from embedders.cache.cached import CachedEmbedder
@@ -184,6 +184,14 @@ def test_less_is_seen(language_model: Path, tmp_path: Path, top_k: int, m: int, 
         assert torch.allclose(again, row, atol=1e-4, rtol=1e-4) == sure
 
 
+def test_the_number_of_values_that_a_loss_sums() -> None:
+    rows, ids = torch.zeros(2, 3 * 60), torch.zeros(2, 3)
+    assert LogitLoss().values(Observation(60, 3).parse(rows)) == 180
+    assert LogitLoss().values(Observation(60, 3, top_k=30).parse(rows)) == 90
+    assert TextLoss().values(Observation(60, 3, top_k=0).parse(ids)) == 3
+    assert CosineLoss(scale=10.0).values(Observation(60, 1).parse(torch.zeros(2, 60))) == 10
+
+
 def test_text_loss_by_hand() -> None:
     observation = Observation(vocabulary=3, output_tokens=2, top_k=0)
     seen = observation.parse(torch.tensor([[0.0, 1.0]]))
@@ -192,28 +200,55 @@ def test_text_loss_by_hand() -> None:
     assert float(TextLoss(log=True)(observation, seen, logits)) == pytest.approx(math.log(2))
 
 
-def test_fluency_leads_to_likelier_inputs(oracle: CachedEmbedder) -> None:
-    """With all weight on fluency the gradient is that of the input's likelihood, by finite differences."""
+@pytest.mark.parametrize(
+    ("top_k", "m", "loss", "values"),
+    [(None, 1, LogitLoss(), VOCABULARY), (5, 2, LogitLoss(), 10), (0, 3, TextLoss(log=True), 3)],
+)
+def test_fluency_weighs_a_mean_of_the_input_against_a_mean_of_the_output(
+    language_model: Path, tmp_path: Path, top_k: int | None, m: int, loss: Any, values: int
+) -> None:
+    """The mean loss of an observed value plus the weight times the mean NLL of the tokens read, by finite differences.
+
+    The step follows the sum over the observed values, so ``values`` times that.
+    """
+    oracle = CachedEmbedder(LanguageModelEmbedder(str(language_model), output_tokens=m, top_k=top_k), tmp_path)
     model = oracle.embedder
     assert isinstance(model, LanguageModelEmbedder)
-    made = attack(oracle, fluency=1e6, temperature=0.5)
-    seen = model.observation.parse(observed(oracle, [(5, 17)]))
-    rows = Rows(model, seen, 2, torch.tensor([1]), (0,), (0,), 0, torch.full((1, 2), -1))
-    z = torch.randn(1, 2, VOCABULARY, generator=torch.Generator().manual_seed(1))
+    made = attack(oracle, loss=loss, fluency=0.5, temperature=0.5, length=3)
+    seen = model.observation.parse(observed(oracle, [(5, 17, 9)]))
+    rows = Rows(model, seen, 3, torch.tensor([1]), (0,), (0,), 0, torch.full((1, 3), -1))
+    z = torch.randn(1, 3, VOCABULARY, generator=torch.Generator().manual_seed(1))
+    tokens = z.argmax(-1)[0]  # the tokens that the state is read as
 
-    def likelihood(z: Tensor) -> float:
-        weights = (z / 0.5).softmax(-1)
-        first = model.relaxed(weights[:, :1] @ model.input_vectors, seen.continuation, 1)[0, 0]
-        return float((weights[0, 1] * first.log_softmax(-1)).double().sum())
+    def objective(z: Tensor) -> float:
+        logits = model.relaxed((z / 0.5).softmax(-1) @ model.input_vectors, seen.continuation, m + 2)
+        said = logits[0, :2].double().log_softmax(-1)
+        surprise = -(said[0, tokens[1]] + said[1, tokens[2]]) / 2
+        return float(loss(model.observation, seen, logits[:, 2:].double())[0] / values + 0.5 * surprise)
 
     state = {"z": z.clone(), "m": torch.zeros_like(z), "v": torch.zeros_like(z)}
     made.step(state, rows)
-    for place in (0, 1):
-        for token in state["m"][0, place].abs().topk(3).indices.tolist():  # the others are lost in fp32
+    for place in range(3):
+        for token in state["m"][0, place].abs().topk(2).indices.tolist():  # the others are lost in fp32
             bump = torch.zeros_like(z)
-            bump[0, place, token] = 0.02
-            slope = (likelihood(z + bump) - likelihood(z - bump)) / 0.04
-            assert float(-state["m"][0, place, token]) == pytest.approx(0.1 * 1e6 * slope, rel=0.02)
+            bump[0, place, token] = 0.01
+            slope = (objective(z + bump) - objective(z - bump)) / 0.02
+            assert float(state["m"][0, place, token]) == pytest.approx(0.1 * values * slope, rel=0.02)
+
+
+def test_the_likelihood_of_the_last_token_does_not_move_it(oracle: CachedEmbedder) -> None:
+    """A token is read as the likeliest of its place, whose choice has no gradient; those before it have one."""
+    model = oracle.embedder
+    assert isinstance(model, LanguageModelEmbedder)
+    seen = model.observation.parse(observed(oracle, [(5, 17)]))
+    rows = Rows(model, seen, 2, torch.tensor([1]), (0,), (0,), 0, torch.full((1, 2), -1))
+    moments = []
+    for fluency in (0.0, 1.0):
+        state = attack(oracle).begin(rows)
+        attack(oracle, fluency=fluency).step(state, rows)
+        moments.append(state["m"])
+    torch.testing.assert_close(moments[0][:, 1], moments[1][:, 1], rtol=1e-3, atol=1e-6)
+    assert not torch.allclose(moments[0][:, 0], moments[1][:, 0], rtol=1e-2)
 
 
 class KilledError(Exception):
