@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metrics.base import Description, ExampleMetric, Ratio, Successes, Values
+from metrics.base import Description, ExampleMetric, Mean, Ratio, Successes, Values
 from metrics.statistics import Floats, Share
 
 
@@ -74,6 +74,45 @@ class TokenPartial(Ratio[Inverted]):
         return sum(row.matches), len(row.true)
 
 
+class TokenPartialMean(Mean[Inverted]):
+    """Mean over inputs of the share of tokens that are recovered at their positions: the paper's partial matches."""
+
+    description = Description(
+        "token_partial_mean",
+        "Tokens recovered, mean",
+        "The same share of each input, averaged over the inputs.",
+        secondary=True,
+        reference="Skapars et al. 2025, section 5.1",
+    )
+
+    def of_example(self, row: Inverted) -> float:
+        """0-100."""
+        return 100 * sum(row.matches) / len(row.true)
+
+
+class Claimed(Successes[Inverted]):
+    """Share of inputs that the attack claims (table 9).
+
+    Args:
+        length: Of the inputs of this length; None: of all.
+    """
+
+    def __init__(self, length: int | None = None) -> None:
+        super().__init__()
+        self.description = Description(
+            "claimed" if length is None else f"claimed/{length}",
+            "Claimed" if length is None else f"Claimed, of {length} tokens",
+            "Share of the inputs whose output the attack saw to be the given one.",
+            None,
+            secondary=True,
+            reference="Skapars et al. 2025, table 9",
+        )
+
+    def succeeds(self, row: Inverted) -> bool:
+        """Right or wrong."""
+        return row.claimed
+
+
 class Claims(ExampleMetric[Inverted]):
     """Number of claimed inputs."""
 
@@ -128,6 +167,23 @@ class TokenLabelled(Ratio[Inverted]):
         return sum(found), len(found)
 
 
+class TokenUnlabelled(Ratio[Inverted]):
+    """Share of the tokens without a label that are recovered at their positions (table 10)."""
+
+    description = Description(
+        "token_unlabelled",
+        "Other tokens",
+        "Share of the tokens of no labelled entity found in their places.",
+        secondary=True,
+        reference="Skapars et al. 2025, table 10",
+    )
+
+    def of_example(self, row: Inverted) -> tuple[int, int]:
+        """Of one input."""
+        found = [match for label, match in zip(row.labels, row.matches, strict=False) if label is None]
+        return sum(found), len(found)
+
+
 def by_length(rows: Iterable[Inverted]) -> dict[int, list[Inverted]]:
     """The rows of each input length, shortest first."""
     groups: defaultdict[int, list[Inverted]] = defaultdict(list)
@@ -157,8 +213,9 @@ def token_inversion(rows: Sequence[Inverted]) -> Values:
     """The metrics of a test set; percentages 0-100, None if a metric is undefined.
 
     Keys: ``token_exact`` with ``token_exact_low`` and ``token_exact_high`` (Wilson, 95 %), ``token_partial``,
-    ``claims``, ``false_discovery_rate``; with labelled tokens, ``token_labelled`` (all labels) and
-    ``token_labelled/<label>``; and with several input lengths, ``token_exact/<length>`` for each.
+    ``token_partial_mean``, ``claims``, ``claimed``, ``false_discovery_rate``; with labelled tokens, ``token_labelled``
+    (all labels), ``token_unlabelled`` and ``token_labelled/<label>``; and with several input lengths,
+    ``token_exact/<length>`` and ``claimed/<length>`` for each.
 
     Raises:
         ValueError: No rows, or a row with labels for some of its tokens only.
@@ -171,11 +228,14 @@ def token_inversion(rows: Sequence[Inverted]) -> Values:
     exact = TokenExact()
     low, high = exact.interval(exact.statistics(rows), np.empty(0)) or (None, None)
     labels = sorted({label for row in rows for label in row.labels if label is not None})
-    labelled = [TokenLabelled(), *map(TokenLabelled, labels)] if labels else []
-    metrics: list[ExampleMetric[Inverted]] = [TokenPartial(), Claims(), FalseDiscovery(), *labelled]
+    labelled = [TokenLabelled(), TokenUnlabelled(), *map(TokenLabelled, labels)] if labels else []
+    metrics: list[ExampleMetric[Inverted]] = [
+        *(TokenPartial(), TokenPartialMean(), Claims(), Claimed(), FalseDiscovery(), *labelled),
+    ]
     found: Values = {"token_exact": exact.of(rows), "token_exact_low": low, "token_exact_high": high}
     found.update({metric.description.key: metric.of(rows) for metric in metrics})
     lengths = by_length(rows)
     if len(lengths) > 1:
         found.update({f"token_exact/{length}": exact.of(group) for length, group in lengths.items()})
+        found.update({f"claimed/{length}": Claimed(length).of(group) for length, group in lengths.items()})
     return found

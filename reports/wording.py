@@ -10,15 +10,24 @@ from dataclasses import replace
 from metrics.description import Description
 from metrics.entity_recovery import EntityRecovery
 from metrics.scoring import text_metrics
-from metrics.token_inversion import Claims, FalseDiscovery, TokenExact, TokenLabelled, TokenPartial
+from metrics.token_inversion import (
+    Claimed,
+    Claims,
+    FalseDiscovery,
+    TokenExact,
+    TokenLabelled,
+    TokenPartial,
+    TokenPartialMean,
+    TokenUnlabelled,
+)
 from reports.numbers import in_words, number, signed
 
 MEASURES = (
     *(metric.description for metric in text_metrics(lexicon=True)),
-    *(kind.description for kind in (TokenExact, TokenPartial)),
+    *(kind.description for kind in (TokenExact, TokenPartial, TokenPartialMean)),
     Description("token_exact_low", "Inputs recovered, from", "Lower end of the share's 95 % interval.", secondary=True),
     Description("token_exact_high", "Inputs recovered, to", "Upper end of the share's 95 % interval.", secondary=True),
-    *(metric.description for metric in (TokenLabelled(), Claims(), FalseDiscovery())),
+    *(metric.description for metric in (TokenLabelled(), TokenUnlabelled(), Claims(), Claimed(), FalseDiscovery())),
     Description("examples", "Examples", "Texts attacked.", None, "count"),
     Description("queries", "Queries", "Distinct texts that the attack asked the embedder for.", None, "count"),
     Description("queries_per_target", "Queries a text", "The same, divided by the texts attacked.", None, "score"),
@@ -29,7 +38,7 @@ MEASURES = (
 _BY_KEY = {measure.key: measure for measure in MEASURES}
 _BY_LABEL = "entity_recovery/"
 _TRANSLATED = "translated/"
-_OF_LENGTH, _OF_LABEL = "token_exact/", "token_labelled/"
+_OF_LENGTH, _CLAIMED_OF_LENGTH, _OF_LABEL = "token_exact/", "claimed/", "token_labelled/"
 
 
 # Descriptions of the user's own metrics in the run that is shown.
@@ -58,6 +67,8 @@ def measure(key: str) -> Description:
     if key.startswith(_OF_LENGTH):
         title = f"Inputs recovered, of {key.removeprefix(_OF_LENGTH)} tokens"
         return Description(key, title, "The same share of the inputs of this length.", secondary=True)
+    if key.startswith(_CLAIMED_OF_LENGTH) and (length := key.removeprefix(_CLAIMED_OF_LENGTH)).isdigit():
+        return Claimed(int(length)).description
     if key.startswith(_OF_LABEL):
         return TokenLabelled(key.removeprefix(_OF_LABEL)).description
     if key.startswith(_TRANSLATED) and (base := measure(key.removeprefix(_TRANSLATED))).explanation:

@@ -77,7 +77,7 @@ class Fields:
         reference = text if original is None else original
         if not text.strip() or not reference.strip():
             return None
-        spans = () if self.spans is None else _spans(_field(row, self.spans, "spans_field", where), reference, where)
+        spans = () if self.spans is None else entity_spans(_field(row, self.spans, "spans_field", where), reference, where)
         language = None if self.language is None else _field(row, self.language, "language_field", where)
         group = None if self.group is None or row.get(self.group) in (None, "") else str(row[self.group])
         context = None if self.context is None else _context(row.get(self.context), where)
@@ -121,7 +121,12 @@ def _text(row: Mapping[str, Any], name: str, key: str, where: str) -> str:
     return text
 
 
-def _spans(value: Any, text: str, where: str) -> tuple[Span, ...]:
+def entity_spans(value: Any, text: str, where: str) -> tuple[Span, ...]:
+    """Entities of ``text`` as a row has them (see Fields.spans), in order of their start.
+
+    Raises:
+        InputError: They have another form, or lie outside the text; names ``where``.
+    """
     if isinstance(value, str):
         try:
             value = json.loads(value) if value.strip() else []

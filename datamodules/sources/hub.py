@@ -29,10 +29,10 @@ from pydantic import NonNegativeInt, PositiveInt
 
 import limits
 from datamodules.arrow_examples import ArrowExamples, to_arrow
-from datamodules.sources.base import SPLITS, completed
+from datamodules.sources.base import SPLITS, completed, entity_spans
 from datamodules.sources.file_rows import checked, plain_rows, rows
 from errors import InputError, did_you_mean
-from examples import Example, Split
+from examples import Example, Span, Split
 
 TABLES = ("*.parquet", "*.jsonl", "*.jsonl.gz", "*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz")
 ONE_OBJECT = (".json", ".json.gz")
@@ -59,6 +59,7 @@ class HubSet:
         split_seed: Chooses which training texts are cut off.
         attributes: Labels of a row's texts by name, and where in the row their values are.
         fill: Placeholders in the texts that stand for a value, such as ``<mask>``, and where in the row that is.
+        spans: Path of the labelled entities of the row's text, of which there is then one a row (see base.Fields).
         plain: Whether the files hold a text a line, whatever they are called; ``texts`` is then ``[text]``.
     """
 
@@ -73,7 +74,12 @@ class HubSet:
     split_seed: NonNegativeInt = 0
     attributes: Mapping[str, str] = field(default_factory=dict)
     fill: Mapping[str, str] = field(default_factory=dict)
+    spans: str | None = None
     plain: bool = False
+
+    def __post_init__(self) -> None:
+        if self.spans is not None and (len(self.texts) != 1 or self.fill):
+            raise ValueError("spans are those of one text a row: give one path in texts, and no fill")
 
     def download(self) -> str | None:
         """Download missing files; returns ``resolved_revision``.
@@ -126,11 +132,16 @@ class HubSet:
                         for placeholder, value in fill.items():
                             text = text.replace(placeholder, value)
                         if text.strip():
-                            yield Example(0, text, language=self.language, attributes=labels)
+                            yield Example(0, text, self._spans(row, text, where), self.language, labels)
                         else:
                             blank += 1
         if blank:
             rank_zero_warn(f"{self._name}, {split}: {blank} blank texts skipped")
+
+    def _spans(self, row: Any, text: str, where: str) -> tuple[Span, ...]:
+        if self.spans is None:
+            return ()
+        return entity_spans(next(found_at(row, self.spans, where), None), text, where)
 
     def _rows(self, file: Path, split: Split) -> Iterator[tuple[int, Any]]:
         if self.plain:
@@ -152,7 +163,7 @@ class HubSet:
         from datasets import load_dataset
 
         checked(file)
-        paths = (*self.texts, *self.attributes.values(), *self.fill.values())
+        paths = (*self.texts, *self.attributes.values(), *self.fill.values(), *([self.spans] if self.spans else []))
         wanted = {path.partition(".")[0].partition("!=")[0] for path in paths}
         unfolding, number = limits.Unfolding(file), 0
         try:

@@ -10,6 +10,7 @@ encoding, so nothing is cut or compared by the text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -27,6 +28,7 @@ from errors import InputError
 from examples import Example, Span, Split
 
 TOKENIZER_KEY = "datamodule.source.tokenizer"
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 class RandomTokens:
@@ -108,6 +110,9 @@ class CutTexts:
         test_per_length: Test inputs of each length, at most; null: as many as there are texts.
         valid_per_length: The same for validation.
         train_per_length: The same for training.
+        sentence_within: Characters of a text, of whose sentences one is sampled and cut; null: the text itself.
+        whole: Whether an input is a whole text: of each length those texts that have exactly so many tokens.
+        seed: Decides which sentence of a text is taken.
     """
 
     def __init__(
@@ -119,9 +124,13 @@ class CutTexts:
         test_per_length: PositiveInt | None = None,
         valid_per_length: NonNegativeInt | None = None,
         train_per_length: NonNegativeInt | None = None,
+        sentence_within: PositiveInt | None = None,
+        whole: bool = False,
+        seed: NonNegativeInt = 0,
     ) -> None:
         if min_length > max_length:
             raise ValueError(f"min_length={min_length} is greater than max_length={max_length}")
+        self.sentence_within, self.whole, self.seed = sentence_within, whole, seed
         self.source = source
         self.tokenizer = tokenizer
         self.lengths = range(min_length, max_length + 1)
@@ -166,16 +175,28 @@ class CutTexts:
         for begin in range(0, len(examples), CHUNK):
             if all(len(rows) >= limit for rows in cut.values()):
                 break
-            some = examples[begin : begin + CHUNK]
+            some = [self._sentence(example) for example in examples[begin : begin + CHUNK]]
             encoded = self._tokens.encode_batch([e.text for e in some], add_special_tokens=False)
             for example, encoding in zip(some, encoded, strict=True):
-                fitting = [
-                    length for length in self.lengths if length <= len(encoding.ids) and len(cut[length]) < limit
-                ]
+                own = (len(encoding.ids),) if self.whole else range(1, len(encoding.ids) + 1)
+                fitting = [length for length in self.lengths if length in own and len(cut[length]) < limit]
                 if fitting:
                     length = min(fitting, key=lambda length: (len(cut[length]), -length))
                     cut[length].setdefault(tuple(encoding.ids[:length]), _shortened(example, encoding, length))
         return [example for rows in cut.values() for example in rows.values()]
+
+    def _sentence(self, example: Example) -> Example:
+        """One sentence of the example's first characters, or the example itself."""
+        if self.sentence_within is None:
+            return example
+        begin = example.text[: self.sentence_within]
+        starts = [0, *(match.end() for match in _SENTENCE_END.finditer(begin))]
+        ends = [*(match.start() for match in _SENTENCE_END.finditer(begin)), len(begin)]
+        chosen = int(np.random.default_rng([self.seed, example.index]).integers(len(starts)))
+        start, end = starts[chosen], ends[chosen]
+        spans = (span for span in example.spans if start <= span.start and span.end <= end)
+        moved = tuple(Span(span.start - start, span.end - start, span.label) for span in spans)
+        return replace(example, text=begin[start:end], original=None, spans=moved)
 
 
 def _shortened(example: Example, encoding: Any, length: int) -> Example:

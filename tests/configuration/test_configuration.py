@@ -72,7 +72,10 @@ def node(name: str, **values: Any) -> Any:
 
 
 # These name the model's tokenizer, so they are composed with one.
-OF_A_LANGUAGE_MODEL = {"random_tokens", "cut_texts", "cut_texts_synthetic", "logits_inverter"}
+OF_A_LANGUAGE_MODEL = {
+    "random_tokens", "cut_texts", "cut_texts_synthetic", "cut_texts_tinystories", "cut_texts_reddit", "cut_texts_pii",
+    "logits_inverter",
+}  # fmt: skip
 
 
 # An experiment of evaluate.py; tests/reports/test_tradeoff.py composes it.

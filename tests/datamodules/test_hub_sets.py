@@ -16,11 +16,13 @@ import pytest
 from datamodules.inversion import InversionDataModule
 from datamodules.sources.hub import HubSet, found_at
 from errors import InputError
+from examples import Span
 from support import data_configs
 
 NAMES = [
     "abcd", "cc_news", "cjeu_terms", "mnli", "msmarco", "msmarco_passages", "multiwoz", "nq", "nq_dpr", "personachat",
     "pile_pubmed", "qnli", "sst2", "us_crimes", "wiki", "wiki_bio", "wmt16", "wmt16_cs",
+    "pii_masking", "reddit", "tinystories",
 ]  # fmt: skip
 
 
@@ -244,3 +246,36 @@ def test_paths(path: str, expected: list[Any]):
 def test_paths_that_lead_nowhere(path: str):
     with pytest.raises(InputError, match="here: "):
         list(found_at({"a": [1], "b": {"x": "text"}}, path, "here"))
+
+
+def test_personal_data_has_its_labels(tmp_path: Path):
+    text = "Ada Hill, 12 May"
+    entities = [{"label": "SURNAME", "start": 4, "end": 8, "value": "Hill", "label_index": 1}]
+    for split in ("train", "validation"):
+        file = tmp_path / "data" / split / "1en.jsonl"
+        file.parent.mkdir(parents=True)
+        rows = [{"source_text": f"{text} {n}", "privacy_mask": entities, "language": "en"} for n in range(4)]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = declared("pii_masking", path=str(tmp_path), sizes={"valid": 1}).load()
+    assert [example.spans for example in found["test"]] == [(Span(4, 8, "SURNAME"),)] * 4
+    assert {split: len(part) for split, part in found.items()} == {"train": 3, "valid": 1, "test": 4}
+    wrong = tmp_path / "data" / "train" / "1en.jsonl"
+    wrong.write_text(json.dumps({"source_text": "Ada", "privacy_mask": entities}) + "\n")
+    with pytest.raises(InputError, match=r"1en\.jsonl:1: span 4-8 \(SURNAME\) does not lie in the text"):
+        declared("pii_masking", path=str(tmp_path), sizes={"valid": 1}).load()
+    with pytest.raises(ValueError, match="one path in texts"):
+        HubSet("x", {}, ["a", "b"], {}, "none", spans="c")
+
+
+def test_comments_and_stories(tmp_path: Path):
+    parquet(tmp_path, "data/train-00000-of-00002.parquet", [{"title": "t", "body": f"comment {n}"} for n in range(30)])
+    parquet(tmp_path, "data/train-00001-of-00002.parquet", [{"title": "t", "body": "not read"}])
+    found = texts(declared("reddit", path=str(tmp_path), sizes={"valid": 5, "test": 5}))
+    assert {split: len(part) for split, part in found.items()} == {"train": 20, "valid": 5, "test": 5}
+    assert set().union(*found.values()) == {f"comment {n}" for n in range(30)}
+    stories = tmp_path / "stories"
+    for file in ("train-00000-of-00004", "train-00001-of-00004", "validation-00000-of-00001"):
+        parquet(stories, f"data/{file}.parquet", [{"text": f"{file[:5]} {file[6:11]} {n}"} for n in range(10)])
+    found = texts(declared("tinystories", path=str(stories), sizes={"valid": 4}))
+    assert {split: len(part) for split, part in found.items()} == {"train": 16, "valid": 4, "test": 10}
+    assert all(text.startswith("valid") for text in found["test"])

@@ -171,3 +171,28 @@ def test_texts_are_cut_to_tokens_with_their_labels(language_model: Path) -> None
     ]
     with pytest.raises(InputError, match="min_length=5"):
         CutTexts(Sentences(), str(language_model), min_length=5, max_length=6).load()  # type: ignore[arg-type]
+
+
+class Stories:
+    def load(self) -> dict[str, list[Example]]:
+        texts = ["w1 w2. w3 w4 w5! w6", "w1 w2", "w7 w8 w9 w10"]
+        spans = {0: (Span(7, 9, "name"),)}  # w3
+        return {"test": [Example(index, text, spans=spans.get(index, ())) for index, text in enumerate(texts)]}
+
+
+def test_one_sentence_of_a_text_is_cut(language_model: Path) -> None:
+    tokenizer = str(language_model)
+    taken = set()
+    for seed in range(12):
+        source = CutTexts(Stories(), tokenizer, max_length=2, sentence_within=12, seed=seed)  # type: ignore[arg-type]
+        found = source.load()["test"]
+        assert found == source.load()["test"]
+        taken |= {(example.text, example.token_labels) for example in found if example.index == 0}
+    # Sentences of the first 12 characters: "w1 w2." and "w3 w4", of which the first tokens are inputs.
+    assert {text.split()[0] for text, _ in taken} == {"w1", "w3"}
+    assert all((labels[0] == "name") == text.startswith("w3") for text, labels in taken)
+
+
+def test_whole_texts_have_exactly_so_many_tokens(language_model: Path) -> None:
+    found = CutTexts(Stories(), str(language_model), min_length=2, max_length=4, whole=True).load()["test"]  # type: ignore[arg-type]
+    assert [example.text for example in found] == ["w1 w2", "w7 w8 w9 w10"]

@@ -14,6 +14,7 @@ from metrics.token_inversion import (
     Inverted,
     TokenExact,
     TokenPartial,
+    TokenPartialMean,
     by_position,
     exact_by_cost,
     token_inversion,
@@ -137,3 +138,25 @@ def test_the_report_draws_inputs_by_length_place_and_cost() -> None:
     unsearched = [row.model_copy(update={"search": None}) for row in rows]
     assert [title for title, _, _ in token_charts(unsearched)] == ["By length", "By place"]
     assert token_charts([Row(index=0, **texts)]) == []
+
+
+def test_partial_matches_of_each_input_are_averaged() -> None:
+    # 3/3, 2/3, 1/2 and 1/1 of the inputs' tokens
+    assert TokenPartialMean().of(ROWS) == pytest.approx(100 * (1 + 2 / 3 + 1 / 2 + 1) / 4)
+
+
+def test_claimed_inputs_of_each_length() -> None:
+    found = token_inversion(ROWS)
+    assert (found["claimed"], found["claims"]) == (50, 2)
+    assert [found[f"claimed/{length}"] for length in (1, 2, 3)] == [0, 0, 100]
+    assert found["token_partial_mean"] == TokenPartialMean().of(ROWS)
+
+
+def test_tokens_with_and_without_a_label() -> None:
+    labelled = [
+        Inverted(true=(1, 2, 3), found=(1, 9, 3), labels=("name", "name", None)),
+        Inverted(true=(4, 5), found=(4, 5), labels=(None, None)),
+    ]
+    found = token_inversion(labelled)
+    assert (found["token_labelled"], found["token_unlabelled"]) == (50, 100)
+    assert "token_unlabelled" not in token_inversion(ROWS)

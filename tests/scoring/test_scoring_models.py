@@ -26,6 +26,7 @@ from reports.scoring import score_predictions
 from scoring.language_model import PerplexityModel
 from scoring.models import ScoringModels
 from scoring.taggers import SpacyTagger, StanzaTagger
+from scoring.token_classification import TokenClassifier
 from support.files import metrics_of, read_lines
 from support.scored import HeldOut
 from train import train
@@ -125,6 +126,58 @@ def test_stanza_is_asked_in_bulk_and_downloads_nothing(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "stanza", fake_stanza(made, missing=True))
     with pytest.raises(InputError, match=r"scoring\.tagger\.language=xx: .*stanza\.download\('xx'\)"):
         StanzaTagger("xx").tag(["a"])
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT without layers whose classes are those of the tokens, in windows of 8 tokens."""
+    from transformers import BertConfig, BertForTokenClassification, BertTokenizerFast
+
+    folder = tmp_path_factory.mktemp("classifier")
+    tokens = "[PAD] [UNK] [CLS] [SEP] [MASK] i met gr ##ace ##s hopper in rome , dr paris".split()
+    (folder / "vocab.txt").write_text("\n".join(tokens))
+    BertTokenizerFast(str(folder / "vocab.txt"), model_max_length=8).save_pretrained(folder)
+    classes = {"dr": "B-PER", "gr": "B-PER", "##ace": "O", "##s": "I-CITY", "hopper": "I-PER", "rome": "CITY",
+               "paris": "B-CITY"}  # fmt: skip
+    labels = ["O", *sorted(set(classes.values()) - {"O"})]
+    shape = {"hidden_size": len(tokens), "num_hidden_layers": 0, "num_attention_heads": 1, "intermediate_size": 4}
+    model = BertForTokenClassification(
+        BertConfig(vocab_size=len(tokens), max_position_embeddings=16, id2label=dict(enumerate(labels)), **shape)
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.bert.embeddings.word_embeddings.weight.copy_(torch.eye(len(tokens)))
+        model.bert.embeddings.LayerNorm.weight.fill_(1.0)
+        for place, token in enumerate(tokens):
+            model.classifier.weight[labels.index(classes.get(token, "O")), place] = 1.0
+    model.save_pretrained(folder)
+    return folder
+
+
+def test_a_token_classifier_joins_the_words_of_an_entity(classifier: Path) -> None:
+    tagger = TokenClassifier(str(classifier))
+    found = tagger.tag(["I met Graces Hopper, in Rome", "", "Paris Paris , Hopper", "i met ?"])
+    # "Graces" has the label of its first token; "Hopper" is I- of the same kind; B- begins another city.
+    assert found == [
+        (Span(6, 19, "PER"), Span(24, 28, "CITY")),
+        (),
+        (Span(0, 5, "CITY"), Span(6, 11, "CITY"), Span(14, 20, "PER")),
+        (),
+    ]
+    assert TokenClassifier(str(classifier), labels=["CITY"]).tag(["Dr Hopper in Rome"]) == [(Span(13, 17, "CITY"),)]
+
+
+def test_a_token_classifier_reads_all_of_a_long_text_in_any_batch(classifier: Path) -> None:
+    long = "in Rome , " * 9
+    wanted = tuple(Span(start, start + 4, "CITY") for start in range(3, len(long), 10))
+    assert TokenClassifier(str(classifier)).tag([long, "Paris"]) == [wanted, (Span(0, 5, "CITY"),)]
+    assert TokenClassifier(str(classifier), batch_size=1).tag(["Paris", long]) == [(Span(0, 5, "CITY"),), wanted]
+
+
+def test_a_token_classifier_that_is_not_there() -> None:
+    with pytest.raises(InputError, match=r"scoring\.tagger\.model=no/such: no token classifier here or on the hub"):
+        ScoringModels(tagger=TokenClassifier("no/such")).check()
 
 
 def test_a_text_is_tagged_once() -> None:
