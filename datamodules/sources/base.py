@@ -77,7 +77,9 @@ class Fields:
         reference = text if original is None else original
         if not text.strip() or not reference.strip():
             return None
-        spans = () if self.spans is None else entity_spans(_field(row, self.spans, "spans_field", where), reference, where)
+        spans = (
+            () if self.spans is None else entity_spans(_field(row, self.spans, "spans_field", where), reference, where)
+        )
         language = None if self.language is None else _field(row, self.language, "language_field", where)
         group = None if self.group is None or row.get(self.group) in (None, "") else str(row[self.group])
         context = None if self.context is None else _context(row.get(self.context), where)

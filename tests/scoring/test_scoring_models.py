@@ -134,7 +134,8 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from transformers import BertConfig, BertForTokenClassification, BertTokenizerFast
 
     folder = tmp_path_factory.mktemp("classifier")
-    tokens = "[PAD] [UNK] [CLS] [SEP] [MASK] i met gr ##ace ##s hopper in rome , dr paris".split()
+    words = "i met gr ##ace ##s hopper in rome , dr paris"
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words.split()]
     (folder / "vocab.txt").write_text("\n".join(tokens))
     BertTokenizerFast(str(folder / "vocab.txt"), model_max_length=8).save_pretrained(folder)
     classes = {"dr": "B-PER", "gr": "B-PER", "##ace": "O", "##s": "I-CITY", "hopper": "I-PER", "rome": "CITY",
