@@ -380,8 +380,9 @@ class InversionDataModule(LightningDataModule):
                 )
 
     def _language(self) -> str | None:
-        """The language that an attack trained on these texts writes, where it is one."""
-        found = set(self.examples("train").column("language"))
+        """The one language of the training texts, which the attack writes; without any, that of the attacked texts."""
+        read = self.examples("train") or self.examples("test")
+        found = set(read.column("language"))
         return found.pop() if len(found) == 1 else None
 
     def _place(self) -> tuple[int, int]:

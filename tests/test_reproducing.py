@@ -13,6 +13,7 @@ import pytest
 from omegaconf import DictConfig
 from test_documented_commands import Desk
 
+import configuration
 from compare import compare, read_settings
 from configuration.composing import plain, survey
 from configuration.grids import spread_out
@@ -97,3 +98,15 @@ def filled(layout: Path, preset: str) -> list[bool]:
     assert errors == []
     runs = [Directory(Path(), plain(config), None) for config in configs]
     return [any(run.has(place.conditions) for run in runs) for place in read_layout(layout).places()]
+
+
+@pytest.mark.parametrize("table", [13, 14, 15, 16, 17, 18])
+def test_the_points_of_a_sweep_are_the_lines_of_its_tables(table: int) -> None:
+    preset = "table13" if table < 16 else "table16"
+    of_pair = ["tradeoff.collection.query_language=en", "tradeoff.collection.document_language=fr"]
+    given = ["run=x", "collection=y", f"experiment=multilingual/{preset}", *(of_pair if table > 15 else [])]
+    configs, errors = survey("evaluate", given)
+    assert errors == []
+    points = configuration.defense_points(configuration.compose("train", []), configs[0].tradeoff.points, "points")
+    layout = read_layout(ROOT / "configs" / "layout" / f"multilingual_table{table}.yaml")
+    assert {place.select["name"] for place in layout.places()} == {point.name for point in points}

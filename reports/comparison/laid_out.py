@@ -140,7 +140,11 @@ def _selected(row: dict[str, Any], select: Mapping[str, Any]) -> bool:
 
 def _cell(place: Place, found: Sequence[Directory]) -> Cell:
     name = place.metric.rpartition(".")[2].partition("/")[0]  # bleu, for ranks.bleu and bleu/de
-    if len(found) > 1:
+    if place.mean:
+        values = [one.value(place).value for one in found]
+        known = [value for value in values if value is not None]
+        cell = Cell(DASH) if not known else _mean_cell(name, known)
+    elif len(found) > 1:
         entries = [one.compared.entry for one in found if one.compared is not None]
         if len(entries) < len(found) or len(grouped(entries)) > 1:
             raise InputError(
@@ -153,6 +157,10 @@ def _cell(place: Place, found: Sequence[Directory]) -> Cell:
     if place.paper is None:
         return cell
     return Cell(cell.text, (*cell.below, f"paper {shown(measure(name).kind, place.paper)}"))
+
+
+def _mean_cell(name: str, values: Sequence[float]) -> Cell:
+    return Cell(shown(measure(name).kind, sum(values) / len(values)), (f"mean of {len(values)}",))
 
 
 def _nothing_fits(layout: Layout, directories: Sequence[Directory]) -> str:

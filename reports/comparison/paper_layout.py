@@ -20,6 +20,8 @@ an evaluation on other data. A metric is a key of metrics.json. A value of anoth
 the list in it (``table``), and the values that the list's element has (``select``):
 
     Step 50: {file: corrections.json, table: table, select: {step: 50, beams: 8}, metric: bleu_sentence}
+
+``mean: true`` takes the mean over all runs that belong in the cell, such as over the data sets of a benchmark.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 from errors import InputError, did_you_mean
 
 TRAINED = "trained."  # before a condition on the training of an evaluated run
-OF_THE_VALUE = ("metric", "file", "table", "select")  # keys of a row or column that are no conditions
+OF_THE_VALUE = ("metric", "file", "table", "select", "mean")  # keys of a row or column that are no conditions
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Place:
         file: Name of the file that holds the value; None for metrics.json.
         table: Key of the list in ``file``; None if the file is one object.
         select: Values of the element of that list, by dotted key.
+        mean: Whether the cell is the mean over its runs, instead of the value of one.
         paper: The paper's value; None if it gives none.
     """
 
@@ -60,6 +63,7 @@ class Place:
     file: str | None
     table: str | None
     select: Mapping[str, Any]
+    mean: bool
     paper: float | None
 
 
@@ -110,6 +114,7 @@ class Layout(BaseModel):
                     file=both.get("file"),
                     table=both.get("table"),
                     select=both.get("select", {}),
+                    mean=bool(both.get("mean", False)),
                     paper=self.paper.get(row, {}).get(column),
                 )
 

@@ -85,6 +85,19 @@ def test_a_value_of_another_file_and_a_condition_on_the_training(tmp_path: Path)
     assert next(line for line in lines if line.startswith("| long")) == "| long | 97.3 | – |"  # noqa: RUF001
 
 
+def test_a_cell_may_be_the_mean_of_its_runs(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / f"{n}", config=f"seed: {n}\ndatamodule: {{path: {n}}}\n") for n in range(3)]
+    for run, value in zip(runs, (0.25, 0.75, None), strict=True):
+        (run / "other.json").write_text(json.dumps({"found": value}))
+    columns = {"mean": {"file": "other.json", "metric": "found", "mean": True}, "MLC": {"attack": "multiset"}}
+    rows = {"MiniLM": {"embedder": "minilm", "metric": "exact_match"}}
+    lines = laid_out(tmp_path, written(tmp_path, rows=rows, columns=columns, paper={"MiniLM": {"mean": 0.4}}), *runs)
+    row = next(line for line in lines if line.startswith("| MiniLM")).split(" | ")
+    assert row[1].startswith("0.5 (mean of 2")
+    assert "paper 0.4" in row[1]
+    assert row[2].startswith("–")  # noqa: RUF001
+
+
 def test_a_sweep_of_defenses_has_its_points_in_cells(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     folder.mkdir()

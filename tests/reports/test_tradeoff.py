@@ -303,6 +303,14 @@ def test_texts_that_the_attack_embeds_are_defended_where_the_point_or_the_comman
     assert found["points"][0] == clean["points"][0]
 
 
+def test_the_attackers_texts_are_in_the_language_of_the_documents(run: Path, tmp_path: Path) -> None:
+    by_language = "defense=masking defense.languages={en:50,de:2} defense.hypotheses=defended"
+    mean = "defense=language_agnostic defense.hypotheses=defended"
+    found = sweep(run, tmp_path / "out", "attack/refine=[rerank]", points=[by_language, mean])["points"]
+    assert found[1]["reconstruction"]["cosine"] > 0.99
+    assert found[2]["reconstruction"]["cosine"] is not None
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
