@@ -3,9 +3,11 @@
     python audit.py run=<dir> vectors=mine.npy                      # <run>/audits/<time>/audit.html and audit.json
     python audit.py run=<dir> vectors=chroma:db texts=truth.jsonl   # measured where true texts are known
     python audit.py run=<dir> vectors=mine.npy 'defenses=["defense=noise defense.level=0.02"]' --show-text
+    python audit.py run=<dir> vectors=mine.npy fail_on='readable>5'  # exit code 3 if the interval reaches above 5 %
 
 It estimates what share of the store this attacker reads, which kinds of entities leak, which rows are most exposed, and
-what defenses would change. Recovered texts are masked unless --show-text. The same command with the output_dir of an
+what defenses would change. Beside the page stand audit.sarif, audit.junit.xml and audit.md for
+pipelines. Recovered texts are masked unless --show-text. The same command with the output_dir of an
 audit that was killed resumes it. docs/audit.md says how the metrics are made.
 """
 
@@ -25,16 +27,22 @@ from errors import InputError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+EXCEEDED = 3  # exit code where a threshold is exceeded; 1 is an error, 2 bad input
+
 
 def audit(settings: DictConfig, config: DictConfig) -> None:
     """Open the run and the store -> check -> defend -> read back -> evaluate -> write."""
     from datamodules.vector_stores.sampling import open_store, sample_store
     from defenses.threat import threat_of
+    from reports.audit.changes import changes, warned
     from reports.audit.defenses import AuditRows, prepare
     from reports.audit.evaluation import evaluate
+    from reports.audit.file import read_audit
     from reports.audit.inputs import check_truths, read_truths
     from reports.audit.page import VALUES, print_audit, write_audit
+    from reports.audit.pipeline import write_pipeline
     from reports.audit.reading import StoreReader, held_out, same_attack, services, truths_of
+    from reports.audit.thresholds import judge, parse
     from reports.reading import known_rows
     from reports.vector_space import check_space
     from run_directory import layout
@@ -43,6 +51,8 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     run, output = Path(settings.run), Path(settings.output_dir)
     if (output / VALUES).exists() and not (output / layout.TEST_BATCHES).exists():
         raise InputError(f"output_dir={output}: already holds an audit; choose another directory")
+    conditions = parse(settings.fail_on)
+    before = None if settings.baseline is None else read_audit(Path(settings.baseline))
     points = configuration.defense_points(config, settings.defenses, "defenses", settings.config_dir)
     tried = {point.name: threat_of(point.config.defense).defense for point in points}
     session = Session.open(run, config)
@@ -73,10 +83,14 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     unchanged = same_attack(config, session.trained, session.threat, settings.ckpt_path)
     known = held_out(rows, unchanged, reader, known_vectors)
     found = evaluate(settings, config, sample, truths, known, reader, models.tagger, trials)
-    found.warnings = warnings + found.warnings
-    write_audit(output, found)
+    found.warnings = warnings + found.warnings + ([] if before is None else warned(found, before))
+    outcomes, changed = judge(conditions, found), [] if before is None else changes(found, before)
+    write_audit(output, found, outcomes, changed)
+    write_pipeline(output, found, outcomes, changed)
     cache.clear()  # it holds unmasked recovered text
-    print_audit(output, found)
+    print_audit(output, found, outcomes, changed)
+    if not all(one.passed for one in outcomes):
+        raise SystemExit(EXCEEDED)
 
 
 if __name__ == "__main__":

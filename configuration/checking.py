@@ -77,6 +77,8 @@ _ROOT: dict[str, Any] = {
     "batch_size": PositiveInt,
     "texts": str | None,
     "readable": Annotated[float, Field(gt=0, le=100)],
+    "fail_on": str | None,
+    "baseline": str | None,
     "defenses": list[str],
     "defense_limit": PositiveInt,
     "exposed": PositiveInt,

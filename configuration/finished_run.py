@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from configuration.amending import survey_amended
 from configuration.composing import check, raise_all, raise_written, survey
 from configuration.locations import cache_of, check_data_known, chooses_data, make_absolute, move, relative_data
-from configuration.overrides import key_of, root_of, search_path_of, without
+from configuration.overrides import as_text, key_of, root_of, search_path_of, without
 from configuration.sources import own_names
 from configuration.spacing import joined
 from errors import InputError
@@ -30,7 +30,7 @@ def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Dict
         InputError: The run does not exist; or one line for each mistake in either.
     """
     known = own_names(config_name)
-    overrides, spaced = joined(overrides)
+    overrides, spaced = joined([as_text(word) for word in overrides])
     given = next((line.partition("=")[2].strip("'\"") for line in overrides if root_of(line) == "config_dir"), None)
     search = search_path_of(None if given in ("", "null") else given)
     own = [line for line in overrides if root_of(line) in known]

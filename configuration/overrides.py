@@ -27,6 +27,8 @@ from errors import InputError, did_you_mean, holds_secret, secret_refused
 from run_directory import layout
 from run_directory.renamed import current_key
 
+_TEXTS = frozenset(["fail_on"])  # keys with commas and comparison signs in their values
+
 
 def refuse_secrets(words: Sequence[str]) -> None:
     """Refuse a command line that contains a password, before any parser could quote it.
@@ -50,6 +52,12 @@ def refuse_secrets(words: Sequence[str]) -> None:
 def key_of(line: str) -> str:
     """The dotted key of an override: ``scoring.tagger`` for ``+scoring/tagger=spacy``, even if it is invalid."""
     return re.split(r"[=@]", line.lstrip("+~"), maxsplit=1)[0].replace("/", ".")
+
+
+def as_text(word: str) -> str:
+    """An override whose value Hydra's grammar does not know, such as ``fail_on=readable>5,exact>1``, as quoted text."""
+    key, equals, value = word.partition("=")
+    return f"{key}={quoted(value)}" if equals and key in _TEXTS and value != "null" and value[:1] not in "'\"" else word
 
 
 def root_of(line: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,12 @@ from markupsafe import Markup
 
 from atomic_files import write_json
 from reports import terminal
+from reports.audit import changes
+from reports.audit.changes import Change
+from reports.audit.file import VERSION
 from reports.audit.findings import Audit, AuditedShare, Exposed, Kind, Tried
 from reports.audit.inputs import file_name
+from reports.audit.thresholds import Outcome
 from reports.audit.words import lead, limits
 from reports.charts import Chart, NamedValue, Series, histogram, line_chart, row_chart
 from reports.html import Tile, charts_of, macro, write_page
@@ -27,15 +32,24 @@ TEMPLATE = "audit.html.jinja"
 SHOWN = 10  # kinds of entities shown without unfolding
 
 
-def write_audit(directory: Path, audit: Audit) -> None:
-    """Write audit.json and audit.html; if masked, neither contains recovered or true text."""
-    write_json(directory / VALUES, values(audit))
-    _write_page(directory / PAGE, audit)
+def write_audit(directory: Path, audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> None:
+    """Write audit.json and audit.html; if masked, neither contains recovered or true text.
+
+    Args:
+        directory: Where.
+        audit: The results.
+        outcomes: Of the thresholds of ``fail_on``.
+        found: What changed since the ``baseline``.
+    """
+    write_json(directory / VALUES, values(audit, outcomes, found))
+    _write_page(directory / PAGE, audit, outcomes, found)
 
 
-def values(audit: Audit) -> dict[str, Any]:
-    """The content of audit.json."""
-    content = _as_written(audit)
+def values(audit: Audit, outcomes: Sequence[Outcome] = (), found: Sequence[Change] = ()) -> dict[str, Any]:
+    """The content of audit.json; file.py has its schema."""
+    content = {"version": VERSION} | _as_written(audit)
+    content["thresholds"] = [asdict(one.condition) | {"passed": one.passed, "said": one.said} for one in outcomes]
+    content["changes"] = [asdict(one) | {"apart": one.apart} for one in found]
     content["tried"] = [_as_written(one) for one in audit.tried]
     for row in content["rows"]:
         reading = row.pop("reading")
@@ -48,9 +62,10 @@ def _as_written(found: Audit | Tried) -> dict[str, Any]:
     return {"width" if name == "dimension" else name: value for name, value in asdict(found).items()}
 
 
-def _write_page(path: Path, audit: Audit) -> None:
+def _write_page(path: Path, audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> None:
     sections = [
         ("in-short", "In short", _tiles(audit)),
+        *_compared(outcomes, found),
         ("what-leaks", "What leaks", _kinds(audit)),
         ("most-exposed-rows", "Most exposed rows", _exposed(audit)),
         ("what-defenses-would-change", "What defenses would change", _defenses(audit)),
@@ -70,14 +85,50 @@ def _write_page(path: Path, audit: Audit) -> None:
     )
 
 
-def print_audit(directory: Path, audit: Audit, console: Console | None = None) -> None:
-    """Print warnings, the summary, the defenses, and the path of the page."""
+def held(passed: bool) -> str:
+    """The outcome of a threshold."""
+    return "holds" if passed else "EXCEEDED"
+
+
+def _compared(outcomes: Sequence[Outcome], found: Sequence[Change]) -> list[tuple[str, str, Markup]]:
+    """Sections on the thresholds and the baseline, where they are given."""
+    sections = []
+    if outcomes:
+        lines = tuple(
+            Line(one.condition.text, "", (Cell(held(one.passed), gain=one.passed), _cell(one.share)))
+            for one in outcomes
+        )
+        note = "Compared with the upper end of the 95 % interval."
+        table = Table("", ("Threshold", "Outcome", "Share"), lines, notes=(note,))
+        sections.append(("thresholds", "Thresholds", macro("table_of", table=table, style="wide")))
+    if found:
+        lines = tuple(
+            Line(one.name, "", (_cell(one.after), _cell(one.before), Cell("changed" if one.apart else "within chance")))
+            for one in found
+        )
+        table = Table("", ("Share", "Now", "Baseline", "Change"), lines)
+        sections.append(("since-the-baseline", "Since the baseline", macro("table_of", table=table, style="wide")))
+    return sections
+
+
+def print_audit(
+    directory: Path,
+    audit: Audit,
+    outcomes: Sequence[Outcome] = (),
+    found: Sequence[Change] = (),
+    console: Console | None = None,
+) -> None:
+    """Print warnings, the summary, the defenses, the path of the page, and what became of thresholds and baseline."""
     console = console or terminal.console()
     for warning in audit.warnings:
         console.print(plain(warning, style="bold red"))
     console.print(plain(lead(audit)))
     print_values(_tried_table(audit), console)
     console.print(plain(f"Report: {directory / PAGE}"), soft_wrap=True)
+    if found:
+        console.print(plain(changes.summary(found)))
+    for one in outcomes:
+        console.print(plain(one.said, style="" if one.passed else "bold red"))
 
 
 def _tiles(audit: Audit) -> Markup:

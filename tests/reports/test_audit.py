@@ -73,7 +73,9 @@ class AuditedPlace(Place):
         if not any(line.startswith("vectors=") for line in lines):
             given.append(f"vectors={self.base / 'store.npy'}")
         audit.audit(*configuration.on_run("audit", [*given, *lines]))
-        assert {path.name for path in output.iterdir()} == {"audit.json", "audit.html"}
+        assert {path.name for path in output.iterdir()} == {
+            "audit.json", "audit.html", "audit.sarif", "audit.junit.xml", "audit.md",
+        }  # fmt: skip
         return load(output / "audit.json")
 
     def refuse(self, *lines: str, defenses: str = "[]") -> str:

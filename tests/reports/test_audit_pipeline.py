@@ -1,0 +1,205 @@
+"""What a pipeline reads of an audit: exit code, thresholds, audit.json by its schema, SARIF, JUnit, Markdown, baseline."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import jsonschema
+import numpy as np
+import pytest
+
+import audit as script
+import configuration
+from configuration.overrides import as_text
+from embedders.cache.cached import CachedEmbedder
+from embedders.minilm import MiniLM
+from errors import InputError
+from reports.audit.changes import changes, warned
+from reports.audit.file import AuditFile, read_audit
+from reports.audit.findings import Audit, AuditedShare, Exposed, Kind, Reading
+from reports.audit.page import values, write_audit
+from reports.audit.pipeline import JUNIT, SARIF, SUMMARY, write_pipeline
+from reports.audit.thresholds import judge, parse
+from support import tiny_settings
+from support.files import load, write_lines
+from support.places import Place
+from support.processes import ROOT
+
+SCHEMA = ROOT / "docs" / "audit-1.schema.json"
+SECRET = "Ada Lovelace of Turin"
+
+
+def found(readable: float = 0.04, *, rows: int = 200) -> Audit:
+    """An audit of 200 rows, of which a share is readable; half of 10 e-mail addresses leak, and no card."""
+    cards = Kind("CARD", 5, AuditedShare.counted(0, 5))
+    return Audit(
+        store="db/mine.npy", size=1000, sampled=rows, dimension=384, run={"directory": "runs/a"}, threshold=80.0,
+        masked=True, tagged="their form", readable=AuditedShare.counted(round(readable * rows), rows),
+        exact=AuditedShare.counted(1, rows), cosines=[0.5, 0.9],
+        kinds=[Kind("EMAIL", 10, AuditedShare.counted(5, 10)), cards, Kind("NAME", 3, None)],
+        rows=[Exposed("row 7", 7, Reading(SECRET, 0.99, 100.0, True), 0.97, ("EMAIL",), "[NAME] of Xxxxx"),
+              Exposed("row 8", 8, Reading(SECRET, 0.2), 0.1, (), "xxx")],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "passed"),
+    [
+        # 8 of 200: Wilson's interval ends at 7.7 %.
+        ("readable>7.6", [False]),
+        ("readable>7.8", [True]),
+        ("readable>4", [False]),  # the share itself holds, its interval does not
+        (" readable > 10 % , exact>2.7 ", [True, False]),  # 1 of 200: 2.8 %
+        ("entities.EMAIL>76,entities.EMAIL>77", [False, True]),  # 5 of 10: 76.3 %
+        ("entities.CARD>50", [True]),
+        ("entities>60", [True]),  # 5 of 15: 58.3 %
+        ("", []),
+    ],
+)
+def test_the_upper_end_of_the_interval_is_compared(line: str, passed: list[bool]) -> None:
+    assert [one.passed for one in judge(parse(line), found())] == passed
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("readable", "fail_on=readable: write name>percent"),
+        ("readable<5", "write name>percent"),
+        ("redable>5", "'redable' is no share, did you mean readable?"),
+        ("readable>101", "101 percent is more than all"),
+        ("entities.EMIAL>1", "no entity of kind 'EMIAL', did you mean EMAIL?"),
+        ("entities.NAME>1", "neither measured nor estimated"),
+    ],
+)
+def test_a_threshold_that_cannot_be_judged_is_an_error(line: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        judge(parse(line), found())
+
+
+def test_the_files_for_pipelines(tmp_path: Path) -> None:
+    audit, before = found(), AuditFile.model_validate(values(found(0.5)))
+    outcomes, moved = judge(parse("readable>5,exact>50"), audit), changes(audit, before)
+    write_audit(tmp_path, audit, outcomes, moved)
+    write_pipeline(tmp_path, audit, outcomes, moved)
+    for file in tmp_path.iterdir():
+        assert SECRET not in file.read_text(encoding="utf-8"), file
+    log = load(tmp_path / SARIF)
+    results = log["runs"][0]["results"]
+    rules = [rule["id"] for rule in log["runs"][0]["tool"]["driver"]["rules"]]
+    assert log["version"] == "2.1.0"
+    assert [(one["ruleId"], one["level"]) for one in results] == [
+        ("UNEMBED004", "error"), ("UNEMBED001", "warning"), ("UNEMBED002", "warning"), ("UNEMBED003", "note"),
+    ]  # fmt: skip
+    assert all(rules[one["ruleIndex"]] == one["ruleId"] for one in results)
+    places = [one["locations"][0]["logicalLocations"][0]["fullyQualifiedName"] for one in results]
+    assert places == ["mine.npy", "mine.npy", "mine.npy", "mine.npy/row 7"]
+    suite = ElementTree.parse(tmp_path / JUNIT).getroot()
+    assert (suite.tag, suite.get("tests"), suite.get("failures")) == ("testsuite", "2", "1")
+    assert [(case.get("name"), case.find("failure") is not None) for case in suite] == [
+        ("readable>5", True), ("exact>50", False),
+    ]  # fmt: skip
+    said = (tmp_path / SUMMARY).read_text(encoding="utf-8")
+    assert said.startswith("FAILED: readable>5, since the interval reaches 7.7")
+    assert "Since the baseline: readable changed: 4.0" in said
+    page = (tmp_path / "audit.html").read_text(encoding="utf-8")
+    assert "EXCEEDED" in page
+    assert "Since the baseline" in page
+
+
+def test_a_finding_keeps_its_fingerprint(tmp_path: Path) -> None:
+    prints = []
+    for number, share in enumerate((0.04, 0.3)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        write_pipeline(folder, found(share), [], [])
+        prints.append([one["partialFingerprints"] for one in load(folder / SARIF)["runs"][0]["results"]])
+    assert prints[0] == prints[1]
+    assert len({json.dumps(one) for one in prints[0]}) == len(prints[0])
+    suite = ElementTree.parse(tmp_path / "0" / JUNIT).getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("1", "0")
+
+
+def test_audit_json_fits_its_published_schema_and_a_baseline_is_read(tmp_path: Path) -> None:
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    assert schema == published(), "docs/audit-1.schema.json is not what reports/audit/file.py gives"
+    content = json.loads(json.dumps(values(found())))
+    jsonschema.validate(content, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(content | {"readable": {"value": 2}}, schema)
+    path = tmp_path / "audit.json"
+    path.write_text(json.dumps(content))
+    (first, *_) = changes(found(0.5), read_audit(path))
+    assert (first.name, first.before.value, first.after.value, first.apart) == ("readable", 0.04, 0.5, True)
+    assert not changes(found(0.05), read_audit(path))[0].apart
+    other = replace(found(), run={"directory": "runs/b"}, readable=AuditedShare(0.1, 0.0, 0.2, 9, measured=False))
+    assert len(warned(other, read_audit(path))) == 2
+    for wrong, message in (
+        ({"version": 7}, "its version is 7"),
+        ({"size": "x"}, "size: "),
+        ({"version": None}, "no version"),
+    ):
+        path.write_text(json.dumps(content | wrong))
+        with pytest.raises(InputError, match=message):
+            read_audit(path)
+    with pytest.raises(InputError, match=r"baseline=.*absent\.json: no such file"):
+        read_audit(tmp_path / "absent.json")
+
+
+def published() -> dict[str, Any]:
+    """The schema as it is published: python -c "from reports.audit.file import schema; print(schema())"."""
+    from reports.audit.file import schema
+
+    content: dict[str, Any] = json.loads(schema())
+    return content
+
+
+@pytest.mark.slow
+def test_an_exceeded_threshold_ends_an_audit_with_code_3_and_its_files(tmp_path: Path) -> None:
+    texts = [
+        f"{who} lives in {city}" for who in ("Ada", "Bob", "Cleo", "Dan", "Eve") for city in ("Rome", "Oslo", "Bonn")
+    ]
+    rows = [{"text": text, "split": "train"} for text in texts] + [{"text": text, "split": "test"} for text in texts]
+    data = write_lines(tmp_path / "data.jsonl", rows)
+    common = [*tiny_settings.NEIGHBOR, "datamodule.valid_fraction=0", "datamodule.drop_repeated=false"]
+    place = Place(tmp_path, data, common)
+    run = place.train("run")
+    np.save(tmp_path / "store.npy", CachedEmbedder(MiniLM(), place.cache).embed(texts, "scoring").numpy())
+    truth = write_lines(tmp_path / "truth.jsonl", [{"text": text} for text in texts])
+    given = [f"run={run}", f"vectors={tmp_path / 'store.npy'}", f"texts={truth}", "defenses=[]"]
+
+    def audited(name: str, *lines: str) -> int:
+        try:
+            script.audit(*configuration.on_run("audit", [*given, f"output_dir={tmp_path / name}", *lines]))
+        except SystemExit as ended:
+            return int(str(ended.code))
+        return 0
+
+    assert audited("first", "fail_on=readable>5,exact>100") == 3
+    assert {path.name for path in (tmp_path / "first").iterdir()} == {
+        "audit.json", "audit.html", "audit.sarif", "audit.junit.xml", "audit.md",
+    }  # fmt: skip
+    content = load(tmp_path / "first" / "audit.json")
+    jsonschema.validate(content, published())
+    assert [one["passed"] for one in content["thresholds"]] == [False, True]
+    assert audited("second", "fail_on=readable>100", f"baseline={tmp_path / 'first' / 'audit.json'}") == 0
+    assert load(tmp_path / "second" / "audit.json")["changes"][0]["name"] == "readable"
+    with pytest.raises(InputError, match="fail_on=readable>=5: write name>percent"):
+        audited("third", "fail_on=readable>=5")
+    assert not (tmp_path / "third").exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("fail_on=readable>5,exact>1", "fail_on='readable>5,exact>1'"),
+        ("fail_on='readable>5'", "fail_on='readable>5'"),
+        ("fail_on=null", "fail_on=null"),
+        ("limit=5", "limit=5"),
+    ],
+)
+def test_thresholds_need_no_second_quotes(word: str, text: str) -> None:
+    assert as_text(word) == text
