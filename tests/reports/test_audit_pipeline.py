@@ -1,4 +1,4 @@
-"""What a pipeline reads of an audit: exit code, thresholds, audit.json by its schema, SARIF, JUnit, Markdown, baseline."""
+"""What a pipeline reads of an audit: exit code, thresholds, schema of audit.json, SARIF, JUnit, Markdown, baseline."""
 
 from __future__ import annotations
 
