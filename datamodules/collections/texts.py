@@ -23,10 +23,10 @@ from datamodules.collections.base import Collection
 from datamodules.collections.beir import BeirCollection
 from datamodules.sources.base import completed
 from datamodules.sources.files import Fraction
+from datamodules.sources.sentences import END
 from errors import InputError
 from examples import Example, Split
 
-END = re.compile(r"(?<=[.!?])\s+")
 WORD = re.compile(r"\S+")
 LEAST = 4  # words of a text that does not start at the beginning of a document
 

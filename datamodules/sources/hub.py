@@ -31,6 +31,7 @@ import limits
 from datamodules.arrow_examples import ArrowExamples, to_arrow
 from datamodules.sources.base import SPLITS, completed, entity_spans
 from datamodules.sources.file_rows import checked, plain_rows, rows
+from datamodules.sources.sentences import split_sentences
 from errors import InputError, did_you_mean
 from examples import Example, Span, Split
 
@@ -61,6 +62,9 @@ class HubSet:
         fill: Placeholders in the texts that stand for a value, such as ``<mask>``, and where in the row that is.
         spans: Path of the labelled entities of the row's text, of which there is then one a row (see base.Fields).
         plain: Whether the files hold a text a line, whatever they are called; ``texts`` is then ``[text]``.
+        one_object: Whether each file is one JSON object or list, whatever it is called.
+        conversation: Whether the texts of a row are turns of one conversation: each has those before it as its context.
+        sentences: Split texts into sentences, and keep those of at least and at most so many words; None keeps texts.
     """
 
     path: str
@@ -76,10 +80,13 @@ class HubSet:
     fill: Mapping[str, str] = field(default_factory=dict)
     spans: str | None = None
     plain: bool = False
+    one_object: bool = False
+    conversation: bool = False
+    sentences: tuple[PositiveInt, PositiveInt] | None = None
 
     def __post_init__(self) -> None:
-        if self.spans is not None and (len(self.texts) != 1 or self.fill):
-            raise ValueError("spans are those of one text a row: give one path in texts, and no fill")
+        if self.spans is not None and (len(self.texts) != 1 or self.fill or self.sentences):
+            raise ValueError("spans are those of one text a row: give one path in texts, no fill and no sentences")
 
     def download(self) -> str | None:
         """Download missing files; returns ``resolved_revision``.
@@ -125,16 +132,21 @@ class HubSet:
                 where = f"{file}:{number}"
                 labels = {name: value for name, path in self.attributes.items() if (value := _single(row, path, where))}
                 fill = {placeholder: _single(row, path, where) for placeholder, path in self.fill.items()}
+                said: list[str] = []
                 for path in self.texts:
                     for text in found_at(row, path, where):
                         if not isinstance(text, str):
                             raise InputError(f"{where}: {path} holds {type(text).__name__}, not a text")
                         for placeholder, value in fill.items():
                             text = text.replace(placeholder, value)
-                        if text.strip():
-                            yield Example(0, text, self._spans(row, text, where), self.language, labels)
-                        else:
+                        if not text.strip():
                             blank += 1
+                            continue
+                        context = "\n".join(said) if self.conversation and said else None
+                        spans = self._spans(row, text, where)
+                        for part in [text] if self.sentences is None else split_sentences(text, *self.sentences):
+                            yield Example(0, part, spans, self.language, labels, context=context)
+                        said.append(text)
         if blank:
             rank_zero_warn(f"{self._name}, {split}: {blank} blank texts skipped")
 
@@ -148,7 +160,7 @@ class HubSet:
             return plain_rows(file, "text")
         if file.suffix == ".parquet":
             return self._table_rows(file)
-        if not file.name.endswith(ONE_OBJECT):
+        if not self.one_object and not file.name.endswith(ONE_OBJECT):
             return rows(file, "text")
         try:
             content = json.loads(_whole(file))

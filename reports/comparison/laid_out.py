@@ -139,7 +139,7 @@ def _selected(row: dict[str, Any], select: Mapping[str, Any]) -> bool:
 
 
 def _cell(place: Place, found: Sequence[Directory]) -> Cell:
-    name = place.metric.rpartition(".")[2].partition("/")[0]  # bleu, for ranks.bleu and bleu/de
+    name = _of_metric(place.metric)
     if place.mean:
         values = [one.value(place).value for one in found]
         known = [value for value in values if value is not None]
@@ -161,6 +161,12 @@ def _cell(place: Place, found: Sequence[Directory]) -> Cell:
 
 def _mean_cell(name: str, values: Sequence[float]) -> Cell:
     return Cell(shown(measure(name).kind, sum(values) / len(values)), (f"mean of {len(values)}",))
+
+
+def _of_metric(key: str) -> str:
+    """The metric whose unit a value has: bleu, for ranks.bleu, bleu.mean and bleu/de."""
+    parts = [part.partition("/")[0] for part in key.split(".")]
+    return next((part for part in reversed(parts) if measure(part).explanation), parts[-1])
 
 
 def _nothing_fits(layout: Layout, directories: Sequence[Directory]) -> str:

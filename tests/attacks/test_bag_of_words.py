@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,12 +15,14 @@ from sklearn.metrics import precision_recall_fscore_support
 from attacks.bag_of_words import THRESHOLDS, BagOfWords
 from datamodules.inversion import InversionDataModule
 from errors import InputError
+from models.hub_vocabulary import HubTokens
 from models.optimizers import AdamW
 from models.predictions import Targets
 from models.vocabulary import Pieces, Vocabulary, Words
 from reports.threshold_chart import threshold_charts
 from support.assembled import Texts, built, data_module, padded, quiet_trainer
 from support.letters import TEXTS, FewLetters
+from support.tiny_models import pretrained_model
 
 VALID, TEST = ["dan lives in oslo", "ada saw rome"], ["bob lives in lima ."]
 
@@ -79,6 +82,20 @@ def test_another_kind_of_vocabulary_than_the_run_has_is_named(tmp_path: Path) ->
     Words().prepare(TEXTS, tmp_path)
     with pytest.raises(InputError, match=r"attack\.vocabulary: .*pieces\.json is missing"):
         Pieces().load(tmp_path)
+
+
+def test_tokens_of_a_ready_tokenizer_are_kept_with_the_run(tmp_path: Path) -> None:
+    folder = pretrained_model(tmp_path / "gpt2", "gpt2")
+    HubTokens(folder).prepare(["ada lives", "ada"], tmp_path)
+    shutil.rmtree(folder)
+    again = HubTokens(folder)
+    again.load(tmp_path)
+    assert again.size > 258
+    (ids,) = again.ids(["ada lives<eos>"])
+    assert again.tokenizer.decode(ids) == "ada lives<eos>"  # five characters, not the end
+    assert again.frequency.max() == pytest.approx(2.5 / 3)
+    with pytest.raises(InputError, match=r"attack\.vocabulary\.name=.*gpt2: no such local directory"):
+        again.prepare(["ada"], tmp_path)
 
 
 # -- model ----------------------------------------------------------------------------------------------------------

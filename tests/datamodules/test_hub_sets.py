@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ import pytest
 from datamodules.inversion import InversionDataModule
 from datamodules.sources.hub import HubSet, found_at
 from errors import InputError
-from examples import Span
+from examples import Span, Split
 from support import data_configs
 
 NAMES = [
-    "abcd", "cc_news", "cjeu_terms", "mnli", "msmarco", "msmarco_passages", "multiwoz", "nq", "nq_dpr", "personachat",
-    "pile_pubmed", "qnli", "sst2", "us_crimes", "wiki", "wiki_bio", "wmt16", "wmt16_cs",
+    "abcd", "cc_news", "cc_news_sentences", "cjeu_terms", "mnli", "msmarco", "msmarco_passages", "multiwoz", "nq",
+    "nq_dpr", "personachat", "personachat_geia", "pile_pubmed", "pile_pubmed_sentences", "qnli", "sst2", "us_crimes",
+    "wiki", "wiki_bio", "wiki_large", "wiki_small", "wiki_xl", "wmt16", "wmt16_cs",
     "pii_masking", "reddit", "tinystories",
 ]  # fmt: skip
 
@@ -52,11 +54,26 @@ def test_every_declaration_is_complete(name: str):
         assert split in source.files or split in source.sizes
 
 
-def test_the_sizes_of_wmt16_cs_sum_to_those_of_the_paper():
-    assert sum(declared("wmt16_cs").sizes.values()) == 1_002_895  # Li et al. 2023, table 7
+@pytest.mark.parametrize(
+    ("name", "splits", "total"),
+    [
+        ("personachat_geia", ("train", "valid", "test"), 162_064),
+        ("qnli", ("train", "test"), 220_412),
+        ("mnli", ("train", "valid", "test"), 824_626),
+        ("sst2", ("train", "valid", "test"), 70_042),
+        ("wmt16_cs", ("train", "valid", "test"), 1_002_895),
+    ],
+)
+def test_sizes_are_those_of_geia(name: str, splits: Sequence[Split], total: int):
+    """Tables 2 and 7 of Li et al. 2023."""
+    assert sum(declared(name).sizes[split] for split in splits) == total
 
 
-GLUE: dict[str, Sequence[str]] = {"qnli": ["sentence"], "sst2": ["sentence"], "mnli": ["premise", "hypothesis"]}
+GLUE: dict[str, Sequence[str]] = {
+    "qnli": ["question", "sentence"],
+    "sst2": ["sentence"],
+    "mnli": ["premise", "hypothesis"],
+}
 
 
 @pytest.mark.parametrize("name", list(GLUE))
@@ -101,6 +118,34 @@ def test_personachat_takes_each_utterance_once_and_cuts_a_test_split(tmp_path: P
     assert len(found["test"]) == 8
     assert len(found["train"]) == 72
     assert not set(found["train"]) & set(found["test"])
+
+
+def test_personachat_of_geia_is_json_in_files_called_txt(tmp_path: Path):
+    for split, part in {"train": 3, "dev": 1, "test": 2}.items():
+        rows = [{"your_persona": ["my persona: i ski ."], "conv": [f"{split} {n} .", "hello ."]} for n in range(part)]
+        (tmp_path / f"{split}_merged_shuffle.txt").write_text(json.dumps(rows))
+    source = declared("personachat_geia", path=str(tmp_path))
+    assert [example.context for example in source.load()["valid"]] == [None, "dev 0 ."]
+    found = texts(source)
+    assert found["valid"] == ["dev 0 .", "hello ."]
+    assert [len(found[split]) for split in ("train", "test")] == [6, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("cc_news_sentences", "plain_text/{split}-0.parquet"), ("pile_pubmed_sentences", "data/{split}-0.parquet")],
+)
+def test_documents_are_split_into_sentences_of_some_length(tmp_path: Path, name: str, file: str):
+    document = "{} was seen here on a Monday. No. Was it so on {}?  Nobody of us knows it, {} say!"
+    for split in ("train", "validation", "test") if "pubmed" in name else ("train",):
+        rows = [{"text": document.format(f"{split} {n}", n, n)} for n in range(9)]
+        parquet(tmp_path, file.format(split=split), rows)
+    found = texts(declared(name, path=str(tmp_path), sizes={"train": 6, "valid": 1, "test": 2}))
+    assert {split: len(part) for split, part in found.items()} == {"train": 6, "valid": 1, "test": 2}
+    for text in [text for part in found.values() for text in part]:
+        assert re.fullmatch(
+            r"\w+ \d was seen here on a Monday\.|Was it so on \d\?|Nobody of us knows it, \d say!", text
+        )
 
 
 def test_abcd_leaves_out_the_actions_of_agents(tmp_path: Path):
@@ -189,12 +234,12 @@ def test_a_set_fetched_once_works_offline_and_names_its_commit(offline: Path):
     commit = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
     repository = offline / "datasets--nyu-mll--glue"
     for split in ["train", "validation", "test"]:
-        parquet(repository / "snapshots" / commit, f"qnli/{split}-0.parquet", [{"sentence": split}])
+        parquet(repository / "snapshots" / commit, f"qnli/{split}-0.parquet", [{"question": "?", "sentence": split}])
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
     source = declared("qnli")
     assert source.download() == commit
-    assert texts(source) == {"train": ["train"], "valid": ["validation"], "test": ["test"]}
+    assert texts(source) == {"train": ["?", "train"], "valid": ["?", "validation"], "test": ["?", "test"]}
     assert InversionDataModule(source).resolved_revision == source.resolved_revision == commit
 
 
@@ -210,12 +255,12 @@ def test_a_local_folder_has_no_commit(tmp_path: Path):
 
 
 def test_missing_files_and_fields_name_the_nearest(tmp_path: Path):
-    parquet(tmp_path, "qnli/training-0.parquet", [{"sentence": "a"}])
+    parquet(tmp_path, "qnli/training-0.parquet", [{"question": "q", "sentence": "a"}])
     with pytest.raises(
         InputError, match=r"no train file qnli/train-\*\.parquet; did you mean qnli/training-0\.parquet"
     ):
         declared("qnli", path=str(tmp_path)).load()
-    parquet(tmp_path, "qnli/train-0.parquet", [{"sentences": "a"}])
+    parquet(tmp_path, "qnli/train-0.parquet", [{"question": "q", "sentences": "a"}])
     with pytest.raises(InputError, match=r"train-0\.parquet:1: no field 'sentence'; did you mean sentences\?"):
         declared("qnli", path=str(tmp_path)).load()
 

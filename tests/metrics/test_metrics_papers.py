@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 
 import nltk
 import pytest
@@ -13,12 +15,14 @@ from sklearn.metrics import precision_recall_fscore_support
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from examples import Span
+from metrics.end_token import MicroTokensAndEnd
 from metrics.names import names
 from metrics.rouge import ClippedBleu1, ClippedRouge1
 from metrics.scored import Likelihood, Scored, Sets
 from metrics.scoring import score
 from metrics.stop_words import STOP_WORDS, content_words, stop_words
 from metrics.tokens import words
+from metrics.word_overlap import Part
 from support.scored import spans_of
 
 
@@ -61,6 +65,22 @@ def test_micro_over_pieces_and_tokens() -> None:
     assert got["micro_piece_f1"] == pytest.approx(40)
     assert (got["micro_token_precision"], got["micro_token_recall"], got["micro_token_f1"]) == (0, 0, 0)
     assert got["micro_f1"] == 0
+
+
+def test_micro_tokens_of_geia_count_the_end_of_each_text() -> None:
+    parts: Sequence[Part] = ("precision", "recall", "f1")
+    own = [MicroTokensAndEnd(part) for part in parts]
+    rows = [
+        Scored("a", "b", tokens=Sets(frozenset({1, 2, 3}), frozenset({3, 4}))),
+        Scored("a", "b", tokens=Sets(frozenset({7}), frozenset())),
+    ]
+    got = score(rows, own=own)
+    # Shared 3 and two ends; predicted 3, 4 and two ends; in the references four tokens and two ends.
+    assert [got[f"micro_token_end_{part}"] for part in parts] == pytest.approx([75, 50, 60])
+    assert got["micro_token_f1"] == pytest.approx(100 * 2 / 6)
+    sets = score([replace(row, kind="set") for row in rows], own=own)  # nobody predicts the end of a set
+    assert [sets[f"micro_token_end_{part}"] for part in parts] == [sets[f"micro_token_{part}"] for part in parts]
+    assert score([Scored("a", "b")], own=own)["micro_token_end_f1"] is None
 
 
 def test_micro_of_nothing_is_none() -> None:

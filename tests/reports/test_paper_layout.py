@@ -83,6 +83,10 @@ def test_a_value_of_another_file_and_a_condition_on_the_training(tmp_path: Path)
     layout = written(tmp_path, rows=rows, columns=columns, paper={})
     lines = laid_out(tmp_path, layout, test)
     assert next(line for line in lines if line.startswith("| long")) == "| long | 97.3 | – |"  # noqa: RUF001
+    (test / "trials.json").write_text(json.dumps({"bleu": {"mean": 31.24, "standard_error": 0.04}}))
+    columns = {"ten trials": {"file": "trials.json", "metric": "bleu.mean"}}
+    lines = laid_out(tmp_path, written(tmp_path, rows=rows, columns=columns, paper={"long": {"ten trials": 40}}), test)
+    assert next(line for line in lines if line.startswith("| long")) == "| long | 31.2 (paper 40.0) |"
 
 
 def test_a_cell_may_be_the_mean_of_its_runs(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ def put_in(config: DictConfig, folder: Path) -> None:
         translation.models = {
             language: tiny for language in ("en", "fr", "de", "es") if language != translation.written
         }
+    if str(OmegaConf.select(config, "scoring.tagger._target_")).endswith("StanzaTagger"):
+        config.scoring.tagger = {"_target_": "scoring.recognisers.Recognisers"}
     for key in ("datamodule.source", "tradeoff.collection"):
         source = OmegaConf.select(config, key)
         if source is not None and re.search(r"sources\.(hub|language_sets)\.", str(source.get("_target_"))):
@@ -107,10 +109,13 @@ def _write(path: Path, declared: Mapping[str, Any], split: str, sentences: Seque
         mark = {"csv": ",", "tsv": "\t"}[kind]
         lines = [list(rows[0]), *(list(row.values()) for row in rows)]
         content = "".join(mark.join(map(str, line)) + "\n" for line in lines)
-    elif kind == "json":
+    elif kind == "json" or declared.get("one_object"):
         whole: Any = rows
         for key in reversed(str(declared.get("rows", {}).get(split, "")).split(".")):
             whole = {key: whole} if key else whole
+        if isinstance(whole, dict) and path.exists():  # one file for all splits
+            held = path.read_bytes()
+            whole = json.loads(gzip.decompress(held) if path.suffix == ".gz" else held) | whole
         content = json.dumps(whole)
     else:
         content = "".join(json.dumps(row) + "\n" for row in rows)
@@ -135,6 +140,8 @@ def _at(path: Sequence[str], value: Any) -> Any:
         return [inner]
     if step.isdigit():
         return [inner] * (int(step) + 1)
+    if "!=" in step and isinstance(inner, list):
+        return ["kept", *inner[1:]]
     if "!=" in step:
         return {step.partition("!=")[0]: "kept", **inner}
     return {step: inner}
