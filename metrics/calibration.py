@@ -8,6 +8,9 @@ This is isotonic regression: texts are sorted by cosine and split into groups of
 groups are pooled until the share of recovered texts increases from group to group (pool adjacent violators). With k of
 n texts of a group recovered, the probability is (k + 1/2) / (n + 1), the mean of the Beta posterior with Jeffreys'
 prior, so that it never reaches 0 or 1.
+
+Cosines are rounded to ``DIGITS``: the last bits of a vector differ between batch sizes and processors. A cosine of 1 is
+that of the same words, so those texts are a group of their own, of whatever size, and never pooled with others.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import numpy as np
 from metrics.statistics import Floats, Interval
 
 SMALLEST = 10  # texts of a group
+DIGITS = 4  # of a cosine
 SAMPLES = 4000  # from the distributions of the groups, for an interval
 PRIOR = 0.5  # successes and failures that Jeffreys' prior counts as seen
 
@@ -61,7 +65,8 @@ class Calibration:
     def places(self, cosines: Sequence[float]) -> np.typing.NDArray[np.intp]:
         """The group of each cosine, (n,): between two groups, the nearer one."""
         ends = zip(self.groups, self.groups[1:], strict=False)
-        return np.searchsorted([(one.high + other.low) / 2 for one, other in ends], cosines, side="right")
+        between = [1.0 - 0.5 * 10.0**-DIGITS if other.low == 1 else (one.high + other.low) / 2 for one, other in ends]
+        return np.searchsorted(between, np.round(cosines, DIGITS), side="right")
 
     def probabilities(self, cosines: Sequence[float]) -> Floats:
         """Probability that each text is recovered, (n,), 0 to 1."""
@@ -99,12 +104,17 @@ def fit(cosines: Sequence[float], read: Sequence[bool]) -> Calibration:
     """
     if len(cosines) != len(read) or len(cosines) < SMALLEST:
         raise ValueError(f"needs two lists of one length, {SMALLEST} at least; got {len(cosines)} and {len(read)}")
+    rounded = np.minimum(np.round(cosines, DIGITS), 1.0)
+    recovered = np.asarray(read, dtype=bool)
+    same = rounded == 1
     pooled: list[Group] = []
-    for group in _groups(cosines, read):
+    for group in _groups(rounded[~same], recovered[~same]):
         pooled.append(group)
         while len(pooled) > 1 and _falls(pooled[-2], pooled[-1]):
             last, before = pooled.pop(), pooled.pop()
             pooled.append(Group(before.low, last.high, before.size + last.size, before.read + last.read))
+    if same.any():
+        pooled.append(Group(1.0, 1.0, int(same.sum()), int(recovered[same].sum())))
     return Calibration(tuple(pooled))
 
 
@@ -112,9 +122,9 @@ def _falls(one: Group, other: Group) -> bool:
     return one.read * other.size >= other.read * one.size
 
 
-def _groups(cosines: Sequence[float], read: Sequence[bool]) -> list[Group]:
+def _groups(cosines: Floats, read: np.typing.NDArray[np.bool_]) -> list[Group]:
     """Groups of at least ``SMALLEST`` texts; equal cosines stay together, and a small rest joins the last group."""
-    order = np.argsort(np.asarray(cosines), kind="stable")
+    order = np.argsort(cosines, kind="stable")
     found: list[Group] = []
     start = 0
     while start < len(order):

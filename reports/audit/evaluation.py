@@ -148,7 +148,8 @@ def _shift(store: Sequence[float], known: Sequence[float]) -> list[str]:
     """A warning if the cosines of the store differ from those of the run's test texts (Kolmogorov-Smirnov test)."""
     if len(known) < calibration.SMALLEST:
         return []
-    gap = stats.ks_2samp(store, known)
+    # Rounded: the last bits of equal texts' cosines differ between batch sizes.
+    gap = stats.ks_2samp(np.round(store, calibration.DIGITS), np.round(known, calibration.DIGITS))
     if gap.statistic <= SHIFT or gap.pvalue >= SURE:
         return []
     lower = np.median(store) < np.median(known)

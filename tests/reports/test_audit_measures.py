@@ -106,7 +106,7 @@ def test_groups_of_neighbours_are_pooled_until_their_shares_rise() -> None:
 
 def test_pooling_is_the_isotonic_regression() -> None:
     generator = np.random.default_rng(0)
-    cosines = np.sort(generator.random(500))
+    cosines = np.sort(generator.choice(9999, 500, replace=False)) / 1e4  # no ties after rounding
     read = generator.random(500) < cosines
     fitted = calibration.fit(cosines.tolist(), read.tolist())
     means = [read[start : start + 10].mean() for start in range(0, 500, 10)]
@@ -123,6 +123,20 @@ def test_equal_cosines_stay_together_and_order_does_not_matter() -> None:
         (0.1, 0.5, 15, 0), (1.0, 1.0, 15, 15),
     ]  # fmt: skip
     assert calibration.fit(cosines[::-1], read[::-1]) == fitted
+
+
+def test_texts_at_cosine_one_are_a_group_of_their_own_whatever_the_last_bits() -> None:
+    """Twenty texts with equal words, all read, and ten near ones of which none was: 20.5 of 21, and .5 of 11."""
+    noise = np.random.default_rng(0).uniform(-2e-6, 2e-6, size=40)
+    known = [*(1.0 + noise[:20]), *([0.9991] * 10)]
+    fitted = calibration.fit(known, [True] * 20 + [False] * 10)
+    assert [(group.size, group.read) for group in fitted.groups] == [(10, 0), (20, 20)]
+    assert fitted.probabilities(1.0 + noise[20:]) == pytest.approx([20.5 / 21] * 20)
+    assert fitted.probabilities([0.9999, 0.9, 0.99994]) == pytest.approx([0.5 / 11] * 3)
+    few = calibration.fit([*([0.99] * 12), 1.0, 1.0], [True] * 12 + [True, False])  # two are a group, too
+    assert [(group.size, group.read) for group in few.groups] == [(12, 12), (2, 1)]
+    alone = calibration.fit([1.0 + 1e-7] * 10, [True] * 10)
+    assert alone.probabilities([0.3]) == pytest.approx(10.5 / 11)
 
 
 def test_none_read_still_leaves_room_above_zero() -> None:
