@@ -39,6 +39,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from reports.audit.evaluation import evaluate
     from reports.audit.file import read_audit
     from reports.audit.inputs import check_truths, read_truths
+    from reports.audit.lookup import training_lookup
     from reports.audit.page import VALUES, print_audit, write_audit
     from reports.audit.pipeline import write_pipeline
     from reports.audit.reading import StoreReader, held_out, same_attack, services, truths_of
@@ -82,7 +83,9 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     reader = StoreReader(attack, oracle, settings.batch_size)
     unchanged = same_attack(config, session.trained, session.threat, settings.ckpt_path)
     known = held_out(rows, unchanged, reader, known_vectors)
-    found = evaluate(settings, config, sample, truths, known, reader, models.tagger, trials)
+    lookup, more = training_lookup(session, service, settings.lookup)
+    warnings += more
+    found = evaluate(settings, config, sample, truths, known, reader, models.tagger, trials, lookup, known_vectors)
     found.warnings = warnings + found.warnings + ([] if before is None else warned(found, before))
     outcomes, changed = judge(conditions, found), [] if before is None else changes(found, before)
     write_audit(output, found, outcomes, changed)

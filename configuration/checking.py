@@ -78,6 +78,7 @@ _ROOT: dict[str, Any] = {
     "texts": str | None,
     "readable": Annotated[float, Field(gt=0, le=100)],
     "fail_on": str | None,
+    "lookup": NonNegativeInt,
     "baseline": str | None,
     "defenses": list[str],
     "defense_limit": PositiveInt,

@@ -25,6 +25,7 @@ from examples import Example
 from metrics import calibration
 from reports.audit.entity_kinds import leaks
 from reports.audit.findings import AuditedShare, Reading, Tried, Truth
+from reports.audit.lookup import Lookup
 from reports.audit.reading import StoreReader
 from reports.numbers import evenly
 from reports.under_defense import ZeroFilled
@@ -54,16 +55,25 @@ class Defended:
     """Rows of the store and the run's test texts under one defense, as the attacker receives them.
 
     Attributes:
-        dimension: Dimension of the defended vectors, before zero-filling.
+        defense: The defense, fitted.
+        changed: Defended vectors of the rows, before zero-filling.
+        known_changed: The same for the test texts.
         kept: Share of nearest neighbours kept; see ``neighbours_kept``.
         rows: Vectors (n, d); None if they are longer than the attacker accepts.
         known: The same for the test texts.
     """
 
-    dimension: int
+    defense: Defense
+    changed: Tensor
+    known_changed: Tensor
     kept: float
     rows: Tensor | None
     known: Tensor | None
+
+    @property
+    def dimension(self) -> int:
+        """Dimension of the defended vectors, before zero-filling."""
+        return self.changed.shape[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +127,16 @@ def defend(defense: Defense, rows: AuditRows, known: AuditRows) -> Defended:
     """
     dimension = rows.vectors.shape[1]
     defense.fit(rows.vectors, rows.examples())
-    changed = defended(defense, rows.vectors, rows.examples(), "document")
+    changed, known_changed = (
+        defended(defense, one.vectors, one.examples(), "document") if len(one.vectors) else one.vectors
+        for one in (rows, known)
+    )
     kept = neighbours_kept(rows.vectors, changed)
     filled = ZeroFilled(defense, dimension)
     if not filled.fits(dimension):
-        return Defended(changed.shape[1], kept, None, None)
+        return Defended(defense, changed, known_changed, kept, None, None)
     parts = [filled(one.vectors, one.examples(), "document") for one in (rows, known)]
-    return Defended(changed.shape[1], kept, *parts)
+    return Defended(defense, changed, known_changed, kept, *parts)
 
 
 def try_defense(
@@ -148,6 +161,18 @@ def try_defense(
         texts = reader.texts(f"{part}, test texts", vectors.known, known.positions)
         own = reader.readings(texts, known.vectors, known.truths)
     return summary(name, rows, read, own, reader, readable, vectors.kept, vectors.dimension)
+
+
+def look_up(
+    vectors: Defended, rows: AuditRows, known: AuditRows, reader: StoreReader, lookup: Lookup, readable: float
+) -> AuditedShare | None:
+    """The share that a lookup reads which knows the defense; measured, or estimated like that of the attack."""
+    read = reader.readings(lookup.texts(vectors.changed, vectors.defense), rows.vectors, rows.truths)
+    own: list[Reading] = []
+    if not any(rows.truths) and len(known.positions):
+        texts = lookup.texts(vectors.known_changed, vectors.defense)
+        own = reader.readings(texts, known.vectors, known.truths)
+    return share(read, own, readable)
 
 
 def summary(

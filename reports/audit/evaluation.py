@@ -8,12 +8,14 @@ from dataclasses import replace
 import numpy as np
 from omegaconf import DictConfig
 from scipy import stats
+from torch import Tensor
 
 from datamodules.vector_stores.sampling import Sample
 from metrics import calibration
-from reports.audit.defenses import Trials, calibrate, estimated, neighbours_kept, share, summary, try_defense
+from reports.audit.defenses import Trials, calibrate, estimated, look_up, neighbours_kept, share, summary, try_defense
 from reports.audit.entity_kinds import leaked, places, suspected
-from reports.audit.findings import Audit, Exposed, Reading, Tried, Truth
+from reports.audit.findings import Attacker, Audit, Exposed, Reading, Tried, Truth
+from reports.audit.lookup import Lookup
 from reports.audit.masking import masked
 from reports.audit.reading import Known, StoreReader
 from scoring.recognisers import Recognisers
@@ -32,6 +34,8 @@ def evaluate(
     reader: StoreReader,
     tagger: Tagger | None,
     trials: Trials,
+    lookup: Lookup | None,
+    known_vectors: Tensor,
 ) -> Audit:
     """Invert the sample and evaluate the recovered texts.
 
@@ -44,11 +48,22 @@ def evaluate(
         reader: Inverts vectors with the attack.
         tagger: Finds entities; None uses recognisers that need no model.
         trials: The defenses to try.
+        lookup: The second attacker; None if there is none.
+        known_vectors: Of the run's test texts, (n, d).
     """
     truth = [truths.get(place) for place in sample.positions]
     texts = reader.texts("store", sample.vectors, sample.positions)
-    readings = reader.readings(texts, sample.vectors, truth)
     ordered = reader.kind == "sequence"
+    own = {"attack": (reader.readings(texts, sample.vectors, truth), known.readings)}
+    if lookup is not None:
+        own["lookup"] = (
+            reader.readings(lookup.texts(sample.vectors), sample.vectors, truth),
+            reader.readings(lookup.texts(known_vectors), known_vectors, known.truths) if known.readings else [],
+        )
+        own["closest"] = (closest(*(read for read, _ in own.values())), closest(*(read for _, read in own.values())))
+    by_attack, attack_known = own["attack"]
+    readings, of_known = [*own.values()][-1]
+    known = replace(known, readings=of_known)
     finder = tagger or Recognisers()
     labelled = _with_entities(truth, finder)
     found = Audit(
@@ -64,6 +79,15 @@ def evaluate(
         exact=share(readings, known.readings, None) if ordered else None,
         cosines=[one.cosine for one in readings],
         known=[one.cosine for one in known.readings],
+        attackers=[
+            Attacker(
+                name,
+                share(read, of_test, settings.readable),
+                share(read, of_test, None) if ordered else None,
+                sum(one.cosine for one in read) / len(read),
+            )
+            for name, (read, of_test) in own.items()
+        ],
     )
     learned = calibrate(known.readings, settings.readable) if len(known.readings) >= calibration.SMALLEST else None
     if found.measured:
@@ -88,8 +112,24 @@ def evaluate(
         found.curve = list(zip(grid, learned.probabilities(grid).tolist(), strict=True))
     found.tried_on = len(trials.chosen)
     trials = replace(trials, rows=replace(trials.rows, truths=[labelled[row] for row in trials.chosen]))
-    found.tried = _tried(readings, known, reader, settings.readable, trials)
+    found.tried = _tried(by_attack, replace(known, readings=attack_known), reader, settings.readable, trials)
+    if lookup is not None:
+        near, near_known = own["lookup"]
+        undefended = share([near[row] for row in trials.chosen], near_known, settings.readable)
+        shares = [
+            undefended,
+            *(
+                look_up(one, trials.rows, trials.known, reader, lookup, settings.readable)
+                for one in trials.defended.values()
+            ),
+        ]
+        found.tried = [replace(one, lookup=looked) for one, looked in zip(found.tried, shares, strict=True)]
     return found
+
+
+def closest(first: Sequence[Reading], second: Sequence[Reading]) -> list[Reading]:
+    """Of two texts for each vector, the one whose own vector is nearer, which an attacker can see."""
+    return [one if one.cosine >= other.cosine else other for one, other in zip(first, second, strict=True)]
 
 
 def _tried(

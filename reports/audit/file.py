@@ -57,11 +57,21 @@ class RowIn(_Part):
     exact: bool | None
 
 
+class AttackerIn(_Part):
+    """An attacker by itself: the run's attack, the lookup in its training text, or the closest text of both."""
+
+    name: Literal["attack", "lookup", "closest"]
+    readable: ShareIn | None
+    exact: ShareIn | None
+    cosine: _Cosine
+
+
 class TriedIn(_Part):
-    """A defense, and what this attacker still reads."""
+    """A defense, and what the run's attack and a lookup that knows the defense still read."""
 
     name: str
     readable: ShareIn | None
+    lookup: ShareIn | None
     exact: ShareIn | None
     entities: ShareIn | None
     cosine: _Cosine | None
@@ -101,6 +111,7 @@ class AuditFile(_Part):
     tagged: str
     readable: ShareIn | None
     exact: ShareIn | None
+    attackers: list[AttackerIn]
     estimated: dict[str, ShareIn]
     rows: list[RowIn]
     cosines: list[_Cosine]

@@ -118,12 +118,30 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
+class Attacker:
+    """An attacker of the store by itself.
+
+    Attributes:
+        name: ``attack`` (of the run), ``lookup``, or ``closest``: of both texts the one whose vector is nearer.
+        readable: Share of readable rows.
+        exact: Share recovered word for word.
+        cosine: Mean cosine of the recovered text's embedding with the vector.
+    """
+
+    name: str
+    readable: AuditedShare | None
+    exact: AuditedShare | None
+    cosine: float
+
+
+@dataclass(frozen=True, slots=True)
 class Tried:
     """A defense tried on some rows.
 
     Attributes:
         name: As written by the user; ``none`` for the undefended rows.
-        readable: Share of rows that this attacker still recovers; None if it cannot accept the vectors.
+        readable: Share of rows that the run's attack still recovers; None if it cannot accept the vectors.
+        lookup: Share that a lookup recovers which knows the defense; None without a lookup.
         exact: Share recovered word for word; also None for sets of words.
         entities: Share of the true texts' entities that is recovered; None without entities.
         cosine: Mean cosine of the recovered text's embedding with the undefended vector.
@@ -138,6 +156,13 @@ class Tried:
     cosine: float | None
     neighbours: float
     dimension: int
+    lookup: AuditedShare | None = None
+
+    @property
+    def worst(self) -> AuditedShare | None:
+        """The larger of the shares that the attackers recover."""
+        known = [one for one in (self.readable, self.lookup) if one is not None]
+        return max(known, key=lambda one: one.value, default=None)
 
 
 @dataclass(slots=True)
@@ -152,6 +177,7 @@ class Audit:
         run: The attacker's run directory with its attack, embedder and data.
         readable: Share of readable rows; None if it can be neither measured nor estimated.
         exact: Share recovered word for word.
+        attackers: The attackers by themselves; ``readable`` and ``exact`` are those of the last.
         estimated: Estimates made without true texts, to compare with measured shares; empty if none was measured.
         threshold: Word F1 in percent at which a text counts as readable.
         rows: The most exposed rows first.
@@ -177,6 +203,7 @@ class Audit:
     tagged: str
     readable: AuditedShare | None = None
     exact: AuditedShare | None = None
+    attackers: list[Attacker] = field(default_factory=list)
     estimated: dict[str, AuditedShare] = field(default_factory=dict)
     rows: list[Exposed] = field(default_factory=list)
     cosines: list[float] = field(default_factory=list)

@@ -65,6 +65,7 @@ def _as_written(found: Audit | Tried) -> dict[str, Any]:
 def _write_page(path: Path, audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> None:
     sections = [
         ("in-short", "In short", _tiles(audit)),
+        *_attackers(audit),
         *_compared(outcomes, found),
         ("what-leaks", "What leaks", _kinds(audit)),
         ("most-exposed-rows", "Most exposed rows", _exposed(audit)),
@@ -83,6 +84,23 @@ def _write_page(path: Path, audit: Audit, outcomes: Sequence[Outcome], found: Se
         sections=sections,
         footer=f"Made by unembed with the attacker of {audit.run['directory']}. {kept}",
     )
+
+
+def _attackers(audit: Audit) -> list[tuple[str, str, Markup]]:
+    """A section on the attackers by themselves, if there are several."""
+    if len(audit.attackers) < 2:
+        return []
+    names = {
+        "attack": f"the run's attack, {audit.run.get('attack', '')}",
+        "lookup": "lookup of the nearest training text",
+        "closest": "of both, the text with the nearer vector",
+    }
+    lines = tuple(
+        Line(names[one.name], "", (_cell(one.readable), _cell(one.exact), Cell(shown("cosine", one.cosine))))
+        for one in audit.attackers
+    )
+    table = Table("", ("Attacker", "Readable", "Word for word", "Cosine"), lines)
+    return [("attackers", "Attackers", macro("table_of", table=table, style="wide"))]
 
 
 def held(passed: bool) -> str:
@@ -227,12 +245,22 @@ def _exposed_line(row: Exposed, truth: bool) -> Line:
 
 def _tried_table(audit: Audit, notes: tuple[str, ...] = ()) -> Table:
     entities = any(one.entities is not None for one in audit.tried)
-    columns = ("Defense", "Readable", "Word for word", *(("Entities read",) * entities), "Cosine", "Neighbours kept")
+    lookup = any(one.lookup is not None for one in audit.tried)
+    columns = (
+        "Defense",
+        "Readable",
+        *(("By lookup",) * lookup),
+        "Word for word",
+        *(("Entities read",) * entities),
+        "Cosine",
+        "Neighbours kept",
+    )
     lines = []
     for one in audit.tried:
         unread = one.readable is None and one.cosine is None
         cells = [
             Cell("not by this attacker", ("the vectors are longer",)) if unread else _cell(one.readable),
+            *([_cell(one.lookup)] if lookup else []),
             _cell(one.exact),
             *([_cell(one.entities)] if entities else []),
             Cell(shown("cosine", one.cosine)),
@@ -243,7 +271,7 @@ def _tried_table(audit: Audit, notes: tuple[str, ...] = ()) -> Table:
 
 
 def _defenses(audit: Audit) -> Markup:
-    shares = [(one.name, one.readable) for one in audit.tried if one.readable is not None]
+    shares = [(one.name, one.worst) for one in audit.tried if one.worst is not None]
     read = [
         NamedValue(name, f"{100 * share.value:.0f} %", share.value, (share.low, share.high)) for name, share in shares
     ]
@@ -251,12 +279,13 @@ def _defenses(audit: Audit) -> Markup:
     charts = []
     if read:
         chart = row_chart("Readable share by defense", read, shares=True)
-        charts.append(("Readable", chart, "The line is the 95 % interval."))
+        charts.append(("Readable", chart, "By the better attacker. The line is the 95 % interval."))
     caption = "A stand-in for what search keeps, without queries."
     charts.append(("Neighbours kept", row_chart("Neighbours kept by defense", kept, shares=True), caption))
     note = (
-        f"{counted(audit.tried_on, 'row')} of the sample, defended, read by the same attacker, who knows nothing of "
-        "the defense: one who trains on defended vectors reads more. Shorter vectors were filled up with zeros. "
+        f"{counted(audit.tried_on, 'row')} of the sample, defended, read by the run's attack, which knows nothing of "
+        "the defense (one that trains on defended vectors reads more), and by the lookup, which does. Shorter vectors "
+        "were filled up with zeros for the attack. "
         "Neighbours kept: of the ten rows nearest to a row, by cosine among these rows, the share that is still so. "
         "Defenses were fitted to these rows; names and settings are those of defense=."
     )

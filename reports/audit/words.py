@@ -21,12 +21,25 @@ def lead(audit: Audit) -> str:
         f" of the {counted(audit.readable.rows, 'text')} whose truth is known" if audit.measured else " of the texts"
     )
     drawn = "" if audit.sampled == audit.size else ", sampled at random"
+    like = "attackers like these" if len(audit.attackers) > 1 else "an attacker like this one"
     first = (
-        "Whoever copies this store and has an attacker like this one recovers nearly all words of "
+        f"This is a lower bound: whoever copies this store and has {like} recovers nearly all words of "
         f"{how}{audit.readable.shown}{texts} (95{_SPACE}% interval {audit.readable.reach}){exact}. {rows} "
         f"{'was' if audit.sampled == 1 else 'were'} read back{drawn}."
     )
-    return " ".join(filter(None, [first, _entities(audit), _best(audit)]))
+    return " ".join(filter(None, [first, _alone(audit), _entities(audit), _best(audit)]))
+
+
+def _alone(audit: Audit) -> str:
+    """What each attacker reads by itself, if there are several."""
+    shares = {one.name: one.readable for one in audit.attackers}
+    attack, lookup = shares.get("attack"), shares.get("lookup")
+    if attack is None or lookup is None:
+        return ""
+    return (
+        f"Alone, the run's attack reads {attack.shown} and a lookup of the nearest training text {lookup.shown}; the "
+        "text with the nearer vector was taken."
+    )
 
 
 def _entities(audit: Audit) -> str:
@@ -45,23 +58,28 @@ def _entities(audit: Audit) -> str:
 
 
 def _best(audit: Audit) -> str:
-    """The defense with the lowest readable share, if the difference is significant."""
-    others = [one for one in audit.tried[1:] if one.readable is not None]
-    plain = audit.tried[0].readable if audit.tried else None
+    """The defense that leaves its best attacker least, if the difference is significant and one attacker knows it."""
+    others = [one for one in audit.tried[1:] if one.worst is not None]
+    plain = audit.tried[0].worst if audit.tried else None
     if not others or plain is None:
         return ""
+    if any(one.lookup is None for one in others):
+        return (
+            "No defense is recommended: the only attacker knew nothing of them, and one who does reads more "
+            "(defense.adaptive=true)."
+        )
     best = min(others, key=lambda one: (_value(one), -one.neighbours))
-    if best.readable is None or best.readable.high >= plain.low:
-        return "None of the defenses tried leaves this attacker less to read beyond chance."
+    if best.worst is None or best.worst.high >= plain.low:
+        return "None of the defenses tried leaves the attackers less to read beyond chance."
     return (
-        f"Of the defenses tried, {best.name} leaves it least: {best.readable.shown} instead of "
+        f"Of the defenses tried, {best.name} leaves them least: {best.worst.shown} instead of "
         f"{plain.shown} of {counted(audit.tried_on, 'row')}, with {shown('share', best.neighbours)} of each row's "
-        "nearest neighbours kept."
+        "nearest neighbours kept. An attack that is trained on such vectors may read more (defense.adaptive=true)."
     )
 
 
 def _value(one: Tried) -> float:
-    return 1.0 if one.readable is None else one.readable.value
+    return 1.0 if one.worst is None else one.worst.value
 
 
 def limits(audit: Audit) -> list[str]:
@@ -74,6 +92,11 @@ def limits(audit: Audit) -> list[str]:
         "words, in whatever order. All words count alike: a text may be readable while the one name or number in it is "
         "wrong. “What leaks” says how many of those are right.",
     ]
+    if len(audit.attackers) > 1:
+        items.append(
+            "Two attackers: the run's attack, and a lookup of the nearest training text of that run. The text whose "
+            "vector is nearer to the stored one counts, which an attacker can see without knowing the truth."
+        )
     if audit.measured and audit.readable is not None:
         items.append(
             f"The shares of readable texts were measured on the {counted(audit.readable.rows, 'row')} whose true text "
@@ -92,10 +115,11 @@ def limits(audit: Audit) -> list[str]:
             "not a store whose text differs from those texts."
         )
     items += [
-        "One attacker gives a lower bound. More training, text more like the store's, a larger model or more search "
+        "Attackers give a lower bound. More training, text more like the store's, a larger model or more search "
         "read more; no experiment can rule out a better attacker.",
-        "The attacker has never seen the defenses. Some of them can be undone by one who knows of them, or learns from "
-        "pairs of texts and defended vectors (defense.adaptive=true).",
+        "The run's attack has never seen the defenses; the lookup knows them and compares with defended training "
+        "vectors, or with undefended ones where these are nearer. An attack that learns from defended vectors "
+        "(defense.adaptive=true) may read more than either.",
         "Kept neighbours stand in for search quality. evaluate.py experiment=tradeoff measures it with queries.",
     ]
     return items

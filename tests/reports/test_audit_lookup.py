@@ -1,0 +1,114 @@
+"""The second attacker of an audit: the lookup of the nearest training text, which knows the defenses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import audit
+import configuration
+from defenses.truncation import Truncation
+from embedders.cache.cached import CachedEmbedder
+from embedders.minilm import MiniLM
+from reports.audit.evaluation import closest
+from reports.audit.findings import Reading
+from reports.audit.lookup import Lookup
+from support import tiny_settings
+from support.files import load, write_lines
+from support.places import Place
+
+WHO, CITIES = ("Ada", "Bob", "Cleo", "Dan", "Eve"), ("Paris", "Rome", "Oslo", "Lima")
+TRAIN = [f"{who} lives in {city} and sings" for who in WHO for city in CITIES]
+TEST = [f"{who} lives in {city} and sings well" for who in WHO for city in CITIES[:3]]
+UNKNOWN = [f"invoice {n} is due in {n} days" for n in range(10)]
+STORE = [*TRAIN[:10], *UNKNOWN]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    base = tmp_path_factory.mktemp("lookup")
+    rows = [{"text": text, "split": "train"} for text in TRAIN] + [{"text": text, "split": "test"} for text in TEST]
+    made = Place(base, write_lines(base / "data.jsonl", rows), [*tiny_settings.FILES, *tiny_settings.GEIA])
+    made.train("run", "datamodule.valid_fraction=0", "attack.decoding.max_new_tokens=4", steps=2)
+    np.save(base / "store.npy", CachedEmbedder(MiniLM(), made.cache).embed(STORE, "scoring").numpy())
+    write_lines(base / "truth.jsonl", [{"text": text} for text in STORE])
+    return made
+
+
+def audited(place: Place, name: str, *lines: str, defenses: tuple[str, ...] = ()) -> dict[str, Any]:
+    given = [
+        f"run={place.base / 'run'}", f"vectors={place.base / 'store.npy'}", f"output_dir={place.base / name}",
+        f"defenses={json.dumps(list(defenses))}", *lines,
+    ]  # fmt: skip
+    audit.audit(*configuration.on_run("audit", given))
+    return load(place.base / name / "audit.json")
+
+
+@pytest.mark.slow
+def test_a_lookup_reads_what_an_untrained_attack_does_not(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten of the store's twenty texts stand in the training text; the attack, after two steps, writes nothing."""
+    truncation, noise = "defense=truncation defense.dimensions=128", "defense=noise defense.level=0.01"
+    found = audited(place, "measured", f"texts={place.base / 'truth.jsonl'}", defenses=(truncation, noise))
+    shares = {one["name"]: one["readable"]["value"] for one in found["attackers"]}
+    assert shares == {"attack": 0, "lookup": 0.5, "closest": 0.5}
+    assert found["readable"]["value"] == found["exact"]["value"] == 0.5
+    assert [one["readable"]["value"] for one in found["tried"]] == [0, 0, 0]
+    assert [one["lookup"]["value"] for one in found["tried"]] == [0.5, 0.5, 0.5]
+    page = (place.base / "measured" / "audit.html").read_text(encoding="utf-8")
+    said = capsys.readouterr().out
+    for words in ("This is a lower bound", "a lookup of the nearest training text 50", "None of the defenses tried"):
+        assert words in page, words
+        assert words in " ".join(said.split()), words
+
+
+@pytest.mark.slow
+def test_without_a_lookup_no_defense_is_recommended(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    found = audited(place, "alone", f"texts={place.base / 'truth.jsonl'}", "lookup=0", defenses=("defense=masking",))
+    assert [one["name"] for one in found["attackers"]] == ["attack"]
+    assert [one["lookup"] for one in found["tried"]] == [None, None]
+    assert "No defense is recommended" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.slow
+def test_estimates_are_those_of_the_closest_text_and_missing_training_text_is_said(place: Place) -> None:
+    found = audited(place, "estimated")
+    assert not found["readable"]["measured"]
+    assert [one["name"] for one in found["attackers"]] == ["attack", "lookup", "closest"]
+    assert found["attackers"][2]["readable"] == found["readable"]
+    assert max(found["cosines"]) == pytest.approx(1, abs=1e-5)
+    data = place.base / "data.jsonl"
+    moved = data.rename(place.base / "moved.jsonl")
+    try:
+        without = audited(place, "without")
+    finally:
+        moved.rename(data)
+    assert [one["name"] for one in without["attackers"]] == ["attack"]
+    assert any("No lookup in the training text" in warning for warning in without["warnings"])
+
+
+def test_a_defense_is_undone_by_comparing_with_defended_texts(tmp_path: Path) -> None:
+    service = CachedEmbedder(MiniLM(), tmp_path)
+    lookup = Lookup.of(TRAIN, service, most=100)
+    assert lookup is not None
+    vectors = service.embed(TRAIN[5:9], "scoring")
+    assert lookup.texts(vectors) == TRAIN[5:9]
+    turned = vectors[:, torch.randperm(384, generator=torch.Generator().manual_seed(0))]
+    assert lookup.texts(turned) != TRAIN[5:9]
+    narrow = Truncation(96)
+    assert lookup.texts(narrow(vectors, [], "document"), narrow) == TRAIN[5:9]
+    evenly = Lookup.of(TRAIN, service, most=10)
+    assert evenly is not None
+    assert evenly.known == TRAIN[::2]
+    assert Lookup.of(TRAIN, service, most=0) is None
+    assert Lookup.of([], service, most=5) is None
+
+
+def test_of_two_texts_the_one_with_the_nearer_vector_is_taken() -> None:
+    first = [Reading("a", 0.5), Reading("b", 0.9), Reading("c", 0.7)]
+    second = [Reading("x", 0.6), Reading("y", 0.2), Reading("z", 0.7)]
+    assert [one.text for one in closest(first, second)] == ["x", "b", "c"]
