@@ -97,6 +97,9 @@ def shrink(config: DictConfig, small: Mapping[str, Any] = SMALL) -> None:
     for key, value in small.items():
         if OmegaConf.select(config, key, default="absent") != "absent":
             OmegaConf.update(config, key, value)
+    for key in ("train_per_length", "valid_per_length", "test_per_length"):
+        if OmegaConf.select(config, f"datamodule.source.{key}"):
+            config.datamodule.source[key] = 8
     if "synthetic" in str(OmegaConf.select(config, "datamodule.source._target_")):
         config.datamodule.source.update(sentences=200, valid=20, test=40)
     config.get("callbacks", {}).pop("progress", None)

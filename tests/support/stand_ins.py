@@ -47,7 +47,7 @@ def put_in(config: DictConfig, folder: Path) -> None:
         }
     if str(OmegaConf.select(config, "scoring.tagger._target_")).endswith("StanzaTagger"):
         config.scoring.tagger = {"_target_": "scoring.recognisers.Recognisers"}
-    for key in ("datamodule.source", "tradeoff.collection"):
+    for key in ("datamodule.source", "datamodule.source.source", "tradeoff.collection"):
         source = OmegaConf.select(config, key)
         if source is not None and re.search(r"sources\.(hub|language_sets)\.", str(source.get("_target_"))):
             source.update(path=str(data_set(source, folder)), sizes=dict(SIZES), revision="main")
@@ -91,6 +91,8 @@ def data_set(source: DictConfig, folder: Path) -> Path:
         own = json.loads(json.dumps(declared).replace("{language}", language))
         for place, (split, names) in enumerate(own["files"].items()):
             sentences = SENTENCES[place * 20 :] + SENTENCES[: place * 20]
+            if own.get("spans"):  # whose texts are taken whole, by their numbers of tokens
+                sentences = [" ".join((sentence.split() * 3)[: 15 + n % 8]) for n, sentence in enumerate(sentences)]
             for name in names:
                 _write(path / name.replace("*", "0"), own, split, sentences)
     return path
@@ -127,6 +129,8 @@ def _row(declared: Mapping[str, Any], sentence: str) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for path in declared["texts"]:
         row = _merged(row, _at(path.split("."), sentence))
+    if declared.get("spans"):
+        row = _merged(row, _at(declared["spans"].split("."), [{"start": 0, "end": 3, "label": "NAME"}]))
     for path in (*declared.get("attributes", {}).values(), *declared.get("fill", {}).values()):
         row = _merged(row, _at(path.split("."), sentence.split()[0]))
     return row
