@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from datamodules.vector_stores.sampling import Sample
 from metrics import calibration
 from reports.audit.defenses import Trials, calibrate, estimated, look_up, neighbours_kept, share, summary, try_defense
 from reports.audit.entity_kinds import leaked, places, suspected
-from reports.audit.findings import Attacker, Audit, Exposed, Reading, Tried, Truth
+from reports.audit.findings import Attacker, Audit, AuditedShare, Exposed, Reading, Tried, Truth
 from reports.audit.lookup import Lookup
 from reports.audit.masking import masked
 from reports.audit.reading import Known, StoreReader
@@ -64,6 +64,15 @@ def evaluate(
     by_attack, attack_known = own["attack"]
     readings, of_known = [*own.values()][-1]
     known = replace(known, readings=of_known)
+    attackers = [
+        Attacker(
+            name,
+            share(read, of_test, settings.readable),
+            share(read, of_test, None) if ordered else None,
+            sum(one.cosine for one in read) / len(read),
+        )
+        for name, (read, of_test) in own.items()
+    ]
     finder = tagger or Recognisers()
     labelled = _with_entities(truth, finder)
     found = Audit(
@@ -75,28 +84,23 @@ def evaluate(
         threshold=settings.readable,
         masked=not settings.show_text,
         tagged="the labels of the true texts" if any(one and one.spans for one in truth) else _tagged(tagger),
-        readable=share(readings, known.readings, settings.readable),
-        exact=share(readings, known.readings, None) if ordered else None,
+        readable=largest(one.readable for one in attackers),
+        exact=largest(one.exact for one in attackers),
         cosines=[one.cosine for one in readings],
         known=[one.cosine for one in known.readings],
-        attackers=[
-            Attacker(
-                name,
-                share(read, of_test, settings.readable),
-                share(read, of_test, None) if ordered else None,
-                sum(one.cosine for one in read) / len(read),
-            )
-            for name, (read, of_test) in own.items()
-        ],
+        attackers=attackers,
     )
     learned = calibrate(known.readings, settings.readable) if len(known.readings) >= calibration.SMALLEST else None
     if found.measured:
-        guesses = {"readable": estimated(readings, known.readings, settings.readable)}
+        best = max(attackers, key=lambda one: 0.0 if one.readable is None else one.readable.value)
+        guesses = {"readable": estimated(*own[best.name], settings.readable)}
         if ordered:
-            guesses["exact"] = estimated(readings, known.readings, None)
+            guesses["exact"] = estimated(*own[best.name], None)
         found.estimated = {name: guess for name, guess in guesses.items() if guess is not None}
-        pairs = [(one, other) for one, other in zip(labelled, readings, strict=True) if one is not None]
-        found.kinds = leaked([one for one, _ in pairs], [other for _, other in pairs], ordered=ordered)
+        rows = [row for row, one in enumerate(labelled) if one is not None]
+        true = [one for one in labelled if one is not None]
+        by_each = [leaked(true, [read[row] for row in rows], ordered=ordered) for read, _ in own.values()]
+        found.kinds = max(by_each, key=lambda kinds: sum(one.share.value * one.total for one in kinds if one.share))
     else:
         found.kinds = suspected(readings, known, finder, ordered=ordered)
         found.held_out = leaked(known.truths, known.readings, ordered=ordered)
@@ -125,6 +129,11 @@ def evaluate(
         ]
         found.tried = [replace(one, lookup=looked) for one, looked in zip(found.tried, shares, strict=True)]
     return found
+
+
+def largest(shares: Iterable[AuditedShare | None]) -> AuditedShare | None:
+    """The largest of the known shares."""
+    return max((one for one in shares if one is not None), key=lambda one: one.value, default=None)
 
 
 def closest(first: Sequence[Reading], second: Sequence[Reading]) -> list[Reading]:

@@ -177,7 +177,7 @@ class Audit:
         run: The attacker's run directory with its attack, embedder and data.
         readable: Share of readable rows; None if it can be neither measured nor estimated.
         exact: Share recovered word for word.
-        attackers: The attackers by themselves; ``readable`` and ``exact`` are those of the last.
+        attackers: The attackers by themselves; ``readable`` and ``exact`` are the largest of theirs.
         estimated: Estimates made without true texts, to compare with measured shares; empty if none was measured.
         threshold: Word F1 in percent at which a text counts as readable.
         rows: The most exposed rows first.

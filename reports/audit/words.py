@@ -37,8 +37,8 @@ def _alone(audit: Audit) -> str:
     if attack is None or lookup is None:
         return ""
     return (
-        f"Alone, the run's attack reads {attack.shown} and a lookup of the nearest training text {lookup.shown}; the "
-        "text with the nearer vector was taken."
+        f"The run's attack reads {attack.shown}, a lookup of the nearest training text {lookup.shown}; the largest "
+        "share counts."
     )
 
 
@@ -94,8 +94,9 @@ def limits(audit: Audit) -> list[str]:
     ]
     if len(audit.attackers) > 1:
         items.append(
-            "Two attackers: the run's attack, and a lookup of the nearest training text of that run. The text whose "
-            "vector is nearer to the stored one counts, which an attacker can see without knowing the truth."
+            "Three attackers: the run's attack, a lookup of the nearest training text of that run, and one who has "
+            "both and takes the text whose vector is nearer to the stored one. The largest share of each kind counts; "
+            "rows are listed with the last one's text."
         )
     if audit.measured and audit.readable is not None:
         items.append(

@@ -79,7 +79,8 @@ def test_estimates_are_those_of_the_closest_text_and_missing_training_text_is_sa
     found = audited(place, "estimated")
     assert not found["readable"]["measured"]
     assert [one["name"] for one in found["attackers"]] == ["attack", "lookup", "closest"]
-    assert found["attackers"][2]["readable"] == found["readable"]
+    shares = [one["readable"] for one in found["attackers"]]
+    assert found["readable"] == max(shares, key=lambda share: share["value"])
     assert max(found["cosines"]) == pytest.approx(1, abs=1e-5)
     data = place.base / "data.jsonl"
     moved = data.rename(place.base / "moved.jsonl")
