@@ -15,9 +15,7 @@ from test_documented_commands import Desk
 
 import configuration
 from compare import compare, read_settings
-from configuration.composing import plain, survey
-from configuration.grids import spread_out
-from reports.comparison.laid_out import Directory
+from configuration.composing import survey
 from reports.comparison.paper_layout import read_layout
 from support.pages import ROOT, fenced
 from support.stand_ins import SENTENCES, put_in
@@ -89,15 +87,6 @@ def test_each_layout_is_of_a_table_on_the_page(path: Path) -> None:
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_each_preset_is_on_the_page(path: Path) -> None:
     assert any(re.search(rf"experiment={path.parent.name}/{path.stem}( |$)", line) for line in LINES)
-
-
-def filled(layout: Path, preset: str) -> list[bool]:
-    """For each cell of a layout, whether a cell of the preset's grid belongs there."""
-    given = [f"experiment={preset}"]
-    configs, errors = survey("train", spread_out("train", given), multirun=True)
-    assert errors == []
-    runs = [Directory(Path(), plain(config), None) for config in configs]
-    return [any(run.has(place.conditions) for run in runs) for place in read_layout(layout).places()]
 
 
 @pytest.mark.parametrize("table", [13, 14, 15, 16, 17, 18])
