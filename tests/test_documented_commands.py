@@ -69,7 +69,7 @@ MADE = {  # runs that commands name without making them, by the command that mak
 WHO, CITIES = ["Ada", "Bob", "Cleo", "Dan", "Eve", "Fay"], ["Paris", "Rome", "Oslo", "Lima", "Bonn"]
 FILES = (
     "chat", "mine", "mails", "notes", "pairs", "bios", "wikipedia", "personachat", "personachat_more", "other", "short",
-    "disclosed", "presidio",
+    "disclosed", "mimic", "presidio",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from attacks.base import Attack
@@ -23,6 +24,7 @@ from attacks.vec2text.published_space import check_space
 from attacks.vec2text.search import Proposal
 from embedders.cache.cached import CachedEmbedder
 from models.predictions import Targets
+from models.tokenizing import token_ids
 from run_directory.embedder_check import check_embedder
 from run_directory.stored_attack import attack_of, keep
 
@@ -91,6 +93,19 @@ class Vec2Text(IterativeAttack):
         self._check()
         for name, run in self.runs.items():
             keep(run, artifacts / name)
+
+    def setup(self, stage: str) -> None:
+        """Warn where test texts are longer than a released checkpoint writes."""
+        super().setup(stage)
+        if stage == "test" and self._published:
+            texts, most = self.data.examples("test").texts, self._published[0].max_new_tokens
+            longer = sum(len(ids) > most for ids in token_ids(self._published[0].tokenizer, texts))
+            if longer:
+                rank_zero_warn(
+                    f"attack.pretrained={self.pretrained}: writes {most} tokens at most, and {longer:,} of "
+                    f"{len(texts):,} test texts have more; cut them by its own tokenizer: datamodule.tokenizer=<its "
+                    f"language model, such as t5-base> datamodule.max_tokens={most - 1}"
+                )
 
     def build(self, dimension: int) -> None:
         """Read corrector and inverter."""

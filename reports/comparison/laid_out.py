@@ -53,7 +53,7 @@ class Directory:
     def _has(self, key: str, allowed: tuple[Any, ...]) -> bool:
         config = self.trained if key.startswith(TRAINED) else self.config
         found = value_at(config, key.removeprefix(TRAINED))
-        return any(found == value or (value is not None and str(found) == str(value)) for value in allowed)
+        return any(found == value or (value is not None and _same(str(found), str(value))) for value in allowed)
 
     def value(self, place: Place) -> MetricValue:
         """The value of a cell; its value is None if the files lack it."""
@@ -71,6 +71,11 @@ class Directory:
             return MetricValue(None)
         known = self.compared.values.get(place.metric)
         return MetricValue(number(self.compared.entry.results.metrics, place.metric)) if known is None else known
+
+
+def _same(found: str, wanted: str) -> bool:
+    """Whether the texts are equal, or name a path that a run has made absolute."""
+    return found == wanted or (Path(found).is_absolute() and "/" in wanted and found.endswith(f"/{wanted}"))
 
 
 def value_at(config: Any, key: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -318,6 +319,27 @@ def test_a_checkpoint_of_the_published_layout_is_a_whole_attack(place: Place, co
     run = place.train("released", "attack=vec2text", f"attack.pretrained={tmp_path / 'pair'}", *same)
     assert predictions_of(run) == predictions_of(ours)
     assert predictions_of(place.evaluate(run, "released_again")) == predictions_of(run)
+
+
+@pytest.mark.slow
+def test_texts_that_a_released_checkpoint_cannot_write_are_counted(
+    place: Place, corrector: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """32 tokens of MiniLM are more than the 31 of T5 that the released correctors write."""
+    attack = attack_of(corrector, 384)
+    assert isinstance(attack, Corrector)
+    inverter = attack.inverter
+    for length, counted in (
+        (3, "writes 3 tokens at most, and 6 of 6 test texts have more; .*max_tokens=2"),
+        (16, None),
+    ):
+        folder = tmp_path / str(length)
+        export(folder, inverter.prefix, inverter.decoder.model, attack.network, attack.tokenizer, length=length)
+        recwarn.clear()
+        place.train(f"length_{length}", "attack=vec2text", f"attack.pretrained={folder}", "attack.search.steps=0")
+        said = [str(one.message) for one in recwarn if "tokens at most" in str(one.message)]
+        assert len(said) == (counted is not None)
+        assert counted is None or re.search(rf"attack\.pretrained={folder}: {counted}", said[0])
 
 
 @pytest.mark.slow

@@ -21,10 +21,10 @@ from examples import Span, Split
 from support import data_configs
 
 NAMES = [
-    "abcd", "cc_news", "cc_news_sentences", "cjeu_terms", "mnli", "msmarco", "msmarco_passages", "multiwoz", "nq",
-    "nq_dpr", "personachat", "personachat_geia", "pile_pubmed", "pile_pubmed_sentences", "qnli", "sst2", "us_crimes",
-    "wiki", "wiki_bio", "wiki_large", "wiki_small", "wiki_xl", "wmt16", "wmt16_cs",
-    "pii_masking", "reddit", "tinystories",
+    "arxiv", "abcd", "cc_news", "cc_news_sentences", "cjeu_terms", "mnli", "msmarco", "msmarco_passages", "multiwoz",
+    "nq", "nq_dpr", "personachat", "personachat_geia", "pile_pubmed", "pile_pubmed_sentences", "qnli", "sst2",
+    "us_crimes", "wiki", "wiki_bio", "wiki_large", "wiki_small", "wiki_xl", "wmt16", "wmt16_cs", "pii_masking",
+    "reddit", "tinystories",
 ]  # fmt: skip
 
 

@@ -140,3 +140,13 @@ def test_runs_that_belong_nowhere_and_layouts_that_do_not_exist(tmp_path: Path) 
     (tmp_path / "layout.yaml").write_text("rows: [")
     with pytest.raises(InputError, match=r"layout\.yaml: not YAML"):
         compare(read_settings([f"layout={tmp_path / 'layout.yaml'}", f"output={tmp_path / 'out'}", str(run)]))
+
+
+def test_a_path_in_a_layout_is_found_where_the_run_has_made_it_absolute(tmp_path: Path) -> None:
+    rows = {"SciFact": {"datamodule.source.path": ["beir/scifact", "BeIR/scifact"]}}
+    layout = written(tmp_path, rows=rows, columns={"Exact": {"metric": "exact_match"}}, paper={})
+    run = write_run(tmp_path / "a", config="datamodule: {source: {path: /home/ada/beir/scifact}}\n")
+    other = write_run(tmp_path / "b", config="datamodule: {source: {path: /home/ada/mybeir/scifact}}\n")
+    lines = laid_out(tmp_path, layout, run, other)
+    assert next(line for line in lines if line.startswith("| SciFact")).split(" | ")[1].startswith("33.3")
+    assert any(line.startswith("In no cell: ") and line.endswith("/b.") for line in lines)
