@@ -25,7 +25,7 @@ TARGETS = sorted(
     {
         target
         for file in (ROOT / "configs").rglob("*.yaml")
-        for target in re.findall(r"_target_: (\S+)", file.read_text(encoding="utf-8"))
+        for target in re.findall(r"_target_: ([\w.]+)", file.read_text(encoding="utf-8"))
     }
 )
 HEAVY = ("torch", "lightning", "transformers", "scipy", "torchmetrics")
