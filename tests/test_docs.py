@@ -129,6 +129,7 @@ RUNS = {  # kinds of runs that the pages evaluate
     "corrector": ["attack=vec2text_corrector", "attack.inverter_run=placeholder"],
     "languages": ["datamodule=multi30k"],
     "queries": ["embedder=openai", "embedder.model=placeholder"],
+    "inputs": ["attack=logits_inverter", "embedder=language_model_gpt2", "datamodule=random_tokens"],
 }
 
 
@@ -156,6 +157,8 @@ def test_commands_on_a_run_compose(line: str, finished: Callable[[str], Path]) -
         kind = "queries"
     if "attack.words." in line:
         kind = "copy"
+    if "cut_texts" in line:
+        kind = "inputs"
     arguments = [f"run={finished(kind)}" if word.startswith("run=") else word for word in given]
     assert arguments != given
     configuration.on_run(script, ["show_text=true" if word == "--show-text" else word for word in arguments])

@@ -40,6 +40,7 @@ ELSEWHERE = {  # by what stands in a command: why it is not run
     r"chroma:": "needs a Chroma database",
     r"scoring/tagger=spacy": "needs a model of spaCy",
     r"defense=none,noise": "needs the key of a rotation",
+    r"fail_on=|baseline=": "needs more test texts; tests/reports/test_audit_pipeline.py does it",
     r"<a copy of the cache|<dir of the killed|<that run>": "resumes a state that the page describes",
     r"translation|multi30k|round_trip|runs/student|test_languages": "needs files that the page tells how to make",
     r"trained_on_": "needs runs on data sets of the hub",
