@@ -17,11 +17,12 @@ import configuration
 from compare import compare, read_settings
 from configuration.composing import survey
 from reports.comparison.paper_layout import read_layout
-from support.pages import ROOT, fenced
+from support.pages import ROOT, fenced, words
 from support.stand_ins import SENTENCES, put_in
 
 PAPERS = ("geia", "llm", "vec2text", "multilingual", "soda")
-LINES = [line for line, page in fenced().items() if page == "reproducing.md"]
+SCRIPTS = ("train", "evaluate", "compare")
+LINES = [line for line, page in fenced().items() if page == "reproducing.md" and words(line)[0] in SCRIPTS]
 LAYOUTS = sorted((ROOT / "configs" / "layout").glob("*.yaml"))
 PRESETS = sorted(path for paper in PAPERS for path in (ROOT / "configs" / "experiment" / paper).glob("*.yaml"))
 
