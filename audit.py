@@ -43,17 +43,18 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from reports.audit.page import VALUES, print_audit, write_audit
     from reports.audit.pipeline import write_pipeline
     from reports.audit.reading import StoreReader, held_out, same_attack, services, truths_of
-    from reports.audit.thresholds import judge, parse
+    from reports.audit.thresholds import check_kinds, judge, parse
     from reports.reading import known_rows
     from reports.vector_space import check_space
     from run_directory import layout
     from run_directory.session import Session
+    from scoring.recognisers import Recognisers
 
     run, output = Path(settings.run), Path(settings.output_dir)
     if (output / VALUES).exists() and not (output / layout.TEST_BATCHES).exists():
         raise InputError(f"output_dir={output}: already holds an audit; choose another directory")
     conditions = parse(settings.fail_on)
-    before = None if settings.baseline is None else read_audit(Path(settings.baseline))
+    before = None if settings.baseline is None else read_audit(Path(settings.baseline).expanduser())
     points = configuration.defense_points(config, settings.defenses, "defenses", settings.config_dir)
     tried = {point.name: threat_of(point.config.defense).defense for point in points}
     session = Session.open(run, config)
@@ -71,6 +72,10 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     if truths:
         truths, more = check_truths(truths, sample, service, config, settings.trust_vectors)
         warnings += more
+    spans = {span.label for truth in truths.values() for span in truth.spans}
+    finder = models.tagger or Recognisers()
+    by_form = finder.labels if isinstance(finder, Recognisers) else ()
+    check_kinds(conditions, spans or set(by_form), any_kind=not spans and not by_form)
     known_vectors = service.embed(references, "scoring")
     own = AuditRows(known_vectors, [row.index for row in rows], truths_of(rows))
     trials = prepare(tried, sample, truths, own, settings.defense_limit)
@@ -92,6 +97,8 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     write_pipeline(output, found, outcomes, changed)
     cache.clear()  # it holds unmasked recovered text
     print_audit(output, found, outcomes, changed)
+    if unjudged := [one.said for one in outcomes if not one.passed and one.share is None]:
+        raise InputError("\n".join(unjudged))
     if not all(one.passed for one in outcomes):
         raise SystemExit(EXCEEDED)
 

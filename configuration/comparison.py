@@ -52,6 +52,8 @@ def read_settings(words: Sequence[str]) -> Settings:
             raise InputError(f"{word}: unknown key {key}, {did_you_mean(key, known)}")
         else:
             directories.append(word)
+    if "layout" in values and (beside := sorted({"metrics", "reference", "x", "columns"} & set(values))):
+        raise InputError(f"layout: a layout has rows, columns and metrics of its own; leave out {', '.join(beside)}")
     try:
         return Settings.model_validate({"directories": directories, **values})
     except ValidationError as error:

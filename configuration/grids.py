@@ -30,9 +30,9 @@ def grid_of(config_name: str, words: Sequence[str]) -> dict[str, str]:
         try:
             composed = loader.load_configuration(config_name, [*given.search, *chosen], RunMode.RUN, from_shell=False)
             params = OmegaConf.select(composed, PARAMS)
+            return {str(key): str(value) for key, value in (params or {}).items()}
         except (HydraException, OmegaConfBaseException):  # reported by survey
             return {}
-    return {str(key): str(value) for key, value in (params or {}).items()}
 
 
 def spread_out(config_name: str, words: Sequence[str]) -> list[str]:

@@ -57,7 +57,8 @@ def key_of(line: str) -> str:
 def as_text(word: str) -> str:
     """An override whose value Hydra's grammar does not know, such as ``fail_on=readable>5,exact>1``, as quoted text."""
     key, equals, value = word.partition("=")
-    return f"{key}={quoted(value)}" if equals and key in _TEXTS and value != "null" and value[:1] not in "'\"" else word
+    is_text = equals and key.lstrip("+") in _TEXTS and value not in ("", "null") and value[0] not in "'\""
+    return f"{key}={quoted(value)}" if is_text else word
 
 
 def root_of(line: str) -> str:

@@ -10,7 +10,7 @@ n texts of a group recovered, the probability is (k + 1/2) / (n + 1), the mean o
 prior, so that it never reaches 0 or 1.
 
 Cosines are rounded to ``DIGITS``: the last bits of a vector differ between batch sizes and processors. A cosine of 1 is
-that of the same words, so those texts are a group of their own, of whatever size, and never pooled with others.
+that of the same words, so those texts are a group of their own, of whatever size, unless its probability falls.
 """
 
 from __future__ import annotations
@@ -114,7 +114,11 @@ def fit(cosines: Sequence[float], read: Sequence[bool]) -> Calibration:
             last, before = pooled.pop(), pooled.pop()
             pooled.append(Group(before.low, last.high, before.size + last.size, before.read + last.read))
     if same.any():
-        pooled.append(Group(1.0, 1.0, int(same.sum()), int(recovered[same].sum())))
+        group = Group(1.0, 1.0, int(same.sum()), int(recovered[same].sum()))
+        if pooled and group.probability < pooled[-1].probability:  # by chance: too few to say otherwise
+            last = pooled.pop()
+            group = Group(last.low, 1.0, last.size + group.size, last.read + group.read)
+        pooled.append(group)
     return Calibration(tuple(pooled))
 
 

@@ -137,18 +137,18 @@ def write_markdown(path: Path, tables: Sequence[Table], lead: str = "") -> None:
     """Write the tables as Markdown, after a first paragraph."""
     blocks = [lead] if lead else []
     for table in tables:
-        blocks.append(f"## {_escaped(table.title)}")
-        blocks += [f"**{_escaped(warning)}**" for warning in table.warnings]
+        blocks.append(f"## {escaped(table.title)}")
+        blocks += [f"**{escaped(warning)}**" for warning in table.warnings]
         rows = [table.columns, ["---", *["---:"] * (len(table.columns) - 1)]]
         for line in table.lines:
             title = f"{line.title} ({line.below})" if line.below else line.title
             rows.append([title, *(cell.line for cell in line.cells)])
-        blocks.append("\n".join(f"| {' | '.join(map(_escaped, row))} |" for row in rows))
-        blocks += [_escaped(note) for note in table.notes]
+        blocks.append("\n".join(f"| {' | '.join(map(escaped, row))} |" for row in rows))
+        blocks += [escaped(note) for note in table.notes]
     write_file(path, "\n\n".join(blocks) + "\n")
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Text of a Markdown cell, without bars, line breaks, HTML and control characters."""
     text = printable(text)
     for special in ("\\", "|", "<", "*", "_", "`", "["):

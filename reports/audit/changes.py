@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from reports.audit.file import AuditFile, ShareIn
 from reports.audit.findings import Audit, AuditedShare
@@ -47,7 +48,15 @@ def changes(audit: Audit, before: AuditFile) -> list[Change]:
 def warned(audit: Audit, before: AuditFile) -> list[str]:
     """Why the two may not be comparable."""
     found = []
-    if before.run.get("directory") != audit.run["directory"]:
+    directories = [Path(run.get("directory", "")).expanduser().resolve() for run in (before.run, audit.run)]
+    if before.threshold != audit.threshold:
+        found.append(
+            f"Texts counted as readable from a word F1 of {before.threshold:g} % in the baseline, and of "
+            f"{audit.threshold:g} % here."
+        )
+    if {one.name for one in before.attackers} != {one.name for one in audit.attackers}:
+        found.append("The baseline had other attackers (lookup=), so a change may come from those.")
+    if directories[0] != directories[1]:
         found.append(
             f"The baseline was read by another attacker ({before.run.get('directory', 'unknown')}): a change may come "
             "from the attacker and not from the store."

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from attacks.nearest_neighbor import nearest
-from datamodules.defended import defended
 from defenses.base import Defense
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example
+from reports.numbers import evenly
 from run_directory.session import Session
 
 BLOCK = 16_384  # training vectors compared at once
@@ -37,9 +37,7 @@ class Lookup:
     @classmethod
     def of(cls, texts: Sequence[str], service: CachedEmbedder, most: int) -> Lookup | None:
         """A lookup in at most ``most`` of the texts, taken evenly; None if there are none."""
-        step = -(-len(texts) // most) if most else 0
-        chosen = [texts[place] for place in range(0, len(texts), step)] if step else []
-        chosen = list(dict.fromkeys(chosen))
+        chosen = list(dict.fromkeys(texts[place] for place in evenly(range(len(texts)), most))) if most else []
         if not chosen:
             return None
         return cls(chosen, service)
@@ -75,7 +73,10 @@ class Lookup:
         vectors = self.service.embed(list(texts), "scoring")
         if way is None:
             return vectors
-        return defended(way, vectors, [Example(place, text) for place, text in enumerate(texts)], "document")
+        # Random numbers of a hypothesis, as an attacker draws them: the store's own are not known. A text of which the
+        # defense leaves nothing is near to no vector.
+        examples = [Example(place, text) for place, text in enumerate(texts)]
+        return way(vectors, examples, "hypothesis").nan_to_num()
 
 
 def training_lookup(session: Session, service: CachedEmbedder, most: int) -> tuple[Lookup | None, list[str]]:

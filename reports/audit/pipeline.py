@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 from atomic_files import write_file, write_json
@@ -24,7 +25,7 @@ from reports.audit.page import held
 from reports.audit.thresholds import Outcome
 from reports.audit.words import lead
 from reports.numbers import DASH, shown
-from reports.tables import Cell, Line, Table, write_markdown
+from reports.tables import Cell, Line, Table, escaped, write_markdown
 
 SARIF, JUNIT, SUMMARY = "audit.sarif", "audit.junit.xml", "audit.md"
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -101,7 +102,7 @@ def junit(audit: Audit, outcomes: Sequence[Outcome]) -> str:
 def markdown_lead(audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> str:
     """The first paragraph: thresholds, what changed, and the summary of the page."""
     parts = (thresholds.summary(outcomes), changes_between.summary(found), lead(audit))
-    return " ".join(part for part in parts if part)
+    return escaped(" ".join(part for part in parts if part))
 
 
 def tables(audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> list[Table]:
@@ -141,6 +142,12 @@ def _result(rule: str, level: str, text: str, store: str, about: str = "", *, ro
         "ruleIndex": list(_RULES).index(rule),
         "level": level,
         "message": {"text": text},
-        "locations": [{"logicalLocations": [location]}],
+        # Code scanning wants a file, too: the store stands for one.
+        "locations": [
+            {
+                "logicalLocations": [location],
+                "physicalLocation": {"artifactLocation": {"uri": quote(store)}, "region": {"startLine": 1}},
+            }
+        ],
         "partialFingerprints": {"finding/v1": fingerprint},
     }

@@ -9,7 +9,7 @@ A condition is compared with the upper end of the 95 % interval, so a small samp
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from errors import InputError, did_you_mean
@@ -68,41 +68,53 @@ def parse(text: str | None) -> list[Condition]:
     return found
 
 
-def judge(conditions: Sequence[Condition], audit: Audit) -> list[Outcome]:
-    """Compare each condition with the audit.
+def check_kinds(conditions: Sequence[Condition], kinds: Collection[str], *, any_kind: bool) -> None:
+    """Refuse kinds of entities that cannot be counted in this audit, before anything is read.
+
+    Args:
+        conditions: The thresholds.
+        kinds: Kinds in the true texts, and those that the tagger finds.
+        any_kind: Whether the tagger may find others, which are not known before.
 
     Raises:
-        InputError: A share that was neither measured nor estimated, or an unknown kind of entity.
+        InputError: A condition on another kind, which would hold whatever leaks.
     """
-    return [_judged(one, _share(one, audit)) for one in conditions]
+    for one in conditions:
+        label = one.name.removeprefix(KIND)
+        if one.name.startswith(KIND) and label not in kinds and not any_kind:
+            raise InputError(
+                f"{KEY}={one.text}: entities of kind {label!r} are not counted here, {did_you_mean(label, kinds)}; "
+                "true texts with spans (texts=<file>) or scoring/tagger add others"
+            )
 
 
-def _judged(one: Condition, share: AuditedShare | None) -> Outcome:
-    if share is None:
+def judge(conditions: Sequence[Condition], audit: Audit) -> list[Outcome]:
+    """Compare each condition with the audit."""
+    return [_judged(one, audit) for one in conditions]
+
+
+def _judged(one: Condition, audit: Audit) -> Outcome:
+    counted = {kind.label: kind.share for kind in audit.kinds}
+    label = one.name.removeprefix(KIND)
+    if one.name.startswith(KIND) and label not in counted:
         return Outcome(one, None, True, f"{one.text}: none was found")
+    share = counted[label] if one.name.startswith(KIND) else _largest(one.name, audit)
+    if share is None:
+        said = f"{KEY}={one.text}: cannot be judged, since it was neither measured nor estimated; give texts=<file>"
+        return Outcome(one, None, False, said)
     passed = 100 * share.high <= one.percent
     said = f"{one.text}: {share.shown} (95 % interval {share.reach})"
     return Outcome(one, share, passed, said if passed else f"{said}: its upper end is above {one.percent:g} %")
 
 
-def _share(one: Condition, audit: Audit) -> AuditedShare | None:
-    if one.name.startswith(KIND):
-        kinds = {kind.label: kind for kind in (*audit.held_out, *audit.kinds)}
-        label = one.name.removeprefix(KIND)
-        if label not in kinds:
-            raise InputError(f"{KEY}={one.text}: no entity of kind {label!r}, {did_you_mean(label, kinds)}")
-        counted = {kind.label: kind.share for kind in audit.kinds}
-        if label in counted and counted[label] is None:
-            raise InputError(f"{KEY}={one.text}: it was neither measured nor estimated; give texts=<file>")
-        return counted.get(label)
-    share = {"readable": audit.readable, "exact": audit.exact, "entities": audit.entities}[one.name]
-    if share is None and one.name == "entities" and audit.measured:
-        raise InputError(
-            f"{KEY}={one.text}: no entity is known in the true texts; give spans in them, or scoring/tagger"
-        )
-    if share is None:
-        raise InputError(f"{KEY}={one.text}: it was neither measured nor estimated; give texts=<file>")
-    return share
+def _largest(name: str, audit: Audit) -> AuditedShare | None:
+    """The share of the attacker whose interval reaches highest."""
+    if name == "entities":
+        return audit.entities
+    shares = [audit.readable, *(one.readable for one in audit.attackers)]
+    if name == "exact":
+        shares = [audit.exact, *(one.exact for one in audit.attackers)]
+    return max((one for one in shares if one is not None), key=lambda one: one.high, default=None)
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
@@ -113,6 +125,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     if not failed:
         return f"All {len(outcomes)} thresholds hold." if len(outcomes) > 1 else "The threshold holds."
     first = failed[0]
-    high = shown("share", first.share.high if first.share is not None else None)
     more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-    return f"FAILED: {first.condition.text}, since the interval reaches {high}{more}."
+    if first.share is None:
+        return f"FAILED: {first.condition.text} could not be judged{more}."
+    return f"FAILED: {first.condition.text}, since the interval reaches {shown('share', first.share.high)}{more}."

@@ -62,8 +62,9 @@ class Directory:
             content = read_json(path) if path.is_file() else {}
             if place.table is not None:
                 rows = value_at(content, place.table)
-                fitting = (row for row in rows if isinstance(row, dict) and _selected(row, place.select))
-                content = next(fitting, {}) if isinstance(rows, list) else {}
+                listed = rows if isinstance(rows, list) else []
+                fitting = (row for row in listed if isinstance(row, dict) and _selected(row, place.select))
+                content = next(fitting, {})
             inner, _, leaf = place.metric.rpartition(".")
             holder = value_at(content, inner) if inner else content
             return MetricValue(number(holder, leaf) if isinstance(holder, dict) else None)

@@ -67,6 +67,16 @@ class Place:
     paper: float | None
 
 
+class _Value(BaseModel):
+    """The keys of a row or column that say where its value stands."""
+
+    metric: str = ""
+    file: str | None = None
+    table: str | None = None
+    select: dict[str, Any] = {}
+    mean: bool = False
+
+
 class Layout(BaseModel):
     """A layout file."""
 
@@ -87,6 +97,17 @@ class Layout(BaseModel):
             for column in values:
                 if column not in self.columns:
                     raise ValueError(f"paper.{row}: {column!r} is no column, {did_you_mean(column, self.columns)}")
+        return self
+
+    @model_validator(mode="after")
+    def _values_are_found(self) -> Layout:
+        for kind, parts in (("rows", self.rows), ("columns", self.columns)):
+            for label, part in parts.items():
+                try:
+                    _Value.model_validate({key: value for key, value in part.items() if key in OF_THE_VALUE})
+                except ValidationError as error:
+                    first = error.errors()[0]
+                    raise ValueError(f"{kind}.{label}.{first['loc'][0]}: {first['msg']}") from error
         return self
 
     @model_validator(mode="after")

@@ -133,8 +133,10 @@ def test_texts_at_cosine_one_are_a_group_of_their_own_whatever_the_last_bits() -
     assert [(group.size, group.read) for group in fitted.groups] == [(10, 0), (20, 20)]
     assert fitted.probabilities(1.0 + noise[20:]) == pytest.approx([20.5 / 21] * 20)
     assert fitted.probabilities([0.9999, 0.9, 0.99994]) == pytest.approx([0.5 / 11] * 3)
-    few = calibration.fit([*([0.99] * 12), 1.0, 1.0], [True] * 12 + [True, False])  # two are a group, too
-    assert [(group.size, group.read) for group in few.groups] == [(12, 12), (2, 1)]
+    few = calibration.fit([*([0.99] * 12), 1.0, 1.0], [False] * 12 + [True, True])  # two are a group, too
+    assert [(group.size, group.read) for group in few.groups] == [(12, 0), (2, 2)]
+    falling = calibration.fit([*([0.99] * 12), 1.0, 1.0], [True] * 12 + [True, False])  # unless its probability falls
+    assert [(group.size, group.read) for group in falling.groups] == [(14, 13)]
     alone = calibration.fit([1.0 + 1e-7] * 10, [True] * 10)
     assert alone.probabilities([0.3]) == pytest.approx(10.5 / 11)
 

@@ -20,10 +20,10 @@ from embedders.minilm import MiniLM
 from errors import InputError
 from reports.audit.changes import changes, warned
 from reports.audit.file import AuditFile, read_audit
-from reports.audit.findings import Audit, AuditedShare, Exposed, Kind, Reading
+from reports.audit.findings import Attacker, Audit, AuditedShare, Exposed, Kind, Reading
 from reports.audit.page import values, write_audit
 from reports.audit.pipeline import JUNIT, SARIF, SUMMARY, write_pipeline
-from reports.audit.thresholds import judge, parse
+from reports.audit.thresholds import check_kinds, judge, parse
 from support import tiny_settings
 from support.files import load, write_lines
 from support.places import Place
@@ -71,13 +71,29 @@ def test_the_upper_end_of_the_interval_is_compared(line: str, passed: list[bool]
         ("readable<5", "write name>percent"),
         ("redable>5", "'redable' is no share, did you mean readable?"),
         ("readable>101", "101 percent is more than all"),
-        ("entities.EMIAL>1", "no entity of kind 'EMIAL', did you mean EMAIL?"),
-        ("entities.NAME>1", "neither measured nor estimated"),
     ],
 )
-def test_a_threshold_that_cannot_be_judged_is_an_error(line: str, message: str) -> None:
+def test_a_mistake_in_a_threshold_is_named(line: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        judge(parse(line), found())
+        parse(line)
+
+
+def test_a_kind_that_is_not_counted_does_not_pass() -> None:
+    """Names have no form: without a tagger and without labels nothing of the kind is ever found."""
+    conditions = parse("entities.EMAIL>1,entities.first_name>1")
+    with pytest.raises(InputError, match="kind 'first_name' are not counted here"):
+        check_kinds(conditions, ["EMAIL", "CARD"], any_kind=False)
+    check_kinds(conditions, ["EMAIL", "first_name"], any_kind=False)
+    check_kinds(conditions, [], any_kind=True)
+    (unknown,) = judge(parse("entities.NAME>1"), found())  # found in the store, never in a test text
+    assert (unknown.passed, unknown.share) == (False, None)
+    assert "cannot be judged" in unknown.said
+
+
+def test_the_attacker_whose_interval_reaches_highest_counts() -> None:
+    other = Attacker("lookup", AuditedShare(0.03, 0.0, 0.2, 9, measured=False), None, 0.5)
+    (outcome,) = judge(parse("readable>10"), replace(found(), attackers=[other]))
+    assert not outcome.passed
 
 
 def test_the_files_for_pipelines(tmp_path: Path) -> None:
@@ -96,6 +112,8 @@ def test_the_files_for_pipelines(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert all(rules[one["ruleIndex"]] == one["ruleId"] for one in results)
     places = [one["locations"][0]["logicalLocations"][0]["fullyQualifiedName"] for one in results]
+    files = {one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in results}
+    assert files == {"mine.npy"}
     assert places == ["mine.npy", "mine.npy", "mine.npy", "mine.npy/row 7"]
     suite = ElementTree.parse(tmp_path / JUNIT).getroot()
     assert (suite.tag, suite.get("tests"), suite.get("failures")) == ("testsuite", "2", "1")
@@ -137,6 +155,7 @@ def test_audit_json_fits_its_published_schema_and_a_baseline_is_read(tmp_path: P
     assert not changes(found(0.05), read_audit(path))[0].apart
     other = replace(found(), run={"directory": "runs/b"}, readable=AuditedShare(0.1, 0.0, 0.2, 9, measured=False))
     assert len(warned(other, read_audit(path))) == 2
+    assert len(warned(replace(found(), threshold=60.0, attackers=[]), read_audit(path))) == 1
     for wrong, message in (
         ({"version": 7}, "its version is 7"),
         ({"size": "x"}, "size: "),
@@ -198,6 +217,7 @@ def test_an_exceeded_threshold_ends_an_audit_with_code_3_and_its_files(tmp_path:
         ("fail_on=readable>5,exact>1", "fail_on='readable>5,exact>1'"),
         ("fail_on='readable>5'", "fail_on='readable>5'"),
         ("fail_on=null", "fail_on=null"),
+        ("++fail_on=exact>1", "++fail_on='exact>1'"),
         ("limit=5", "limit=5"),
     ],
 )

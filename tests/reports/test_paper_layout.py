@@ -83,6 +83,8 @@ def test_a_value_of_another_file_and_a_condition_on_the_training(tmp_path: Path)
     layout = written(tmp_path, rows=rows, columns=columns, paper={})
     lines = laid_out(tmp_path, layout, test)
     assert next(line for line in lines if line.startswith("| long")) == "| long | 97.3 | – |"  # noqa: RUF001
+    (test / "corrections.json").unlink()
+    assert "| long | – | – |" in laid_out(tmp_path, layout, test)  # noqa: RUF001
     (test / "trials.json").write_text(json.dumps({"bleu": {"mean": 31.24, "standard_error": 0.04}}))
     columns = {"ten trials": {"file": "trials.json", "metric": "bleu.mean"}}
     lines = laid_out(tmp_path, written(tmp_path, rows=rows, columns=columns, paper={"long": {"ten trials": 40}}), test)
@@ -122,6 +124,8 @@ def test_a_sweep_of_defenses_has_its_points_in_cells(tmp_path: Path) -> None:
         ({"columns": {"GEIA": {"attack": "geia"}}}, "row 'MiniLM', column 'GEIA': neither names a metric"),
         ({"note": []}, "note: .* did you mean notes?"),
         ({"rows": {}}, "rows: "),
+        ({"columns": {"GEIA": {"metric": "bleu", "select": None}}}, r"columns\.GEIA\.select: "),
+        ({"rows": {"MiniLM": {"table": 3}}}, r"rows\.MiniLM\.table: "),
     ],
 )
 def test_a_mistake_in_a_layout_is_named(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -137,6 +141,8 @@ def test_runs_that_belong_nowhere_and_layouts_that_do_not_exist(tmp_path: Path) 
         laid_out(tmp_path, written(tmp_path), run)
     with pytest.raises(InputError, match="layout=geia_tabel3: no such layout"):
         read_settings(["layout=geia_tabel3", str(run)])
+    with pytest.raises(InputError, match="leave out metrics, x"):
+        read_settings(["layout=geia_table3", "x=parameters", "metrics=bleu", str(run)])
     (tmp_path / "layout.yaml").write_text("rows: [")
     with pytest.raises(InputError, match=r"layout\.yaml: not YAML"):
         compare(read_settings([f"layout={tmp_path / 'layout.yaml'}", f"output={tmp_path / 'out'}", str(run)]))
