@@ -14,8 +14,9 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from configuration.overrides import Given, key_of
+from configuration.overrides import Given, elements, key_of
 from configuration.sources import loading
+from errors import InputError
 
 PARAMS = "hydra.sweeper.params"
 
@@ -36,9 +37,18 @@ def grid_of(config_name: str, words: Sequence[str]) -> dict[str, str]:
 
 
 def spread_out(config_name: str, words: Sequence[str]) -> list[str]:
-    """The overrides of a multirun with the grid of its experiment; a key on the command line replaces the grid's."""
+    """The overrides of a multirun with the grid of its experiment; a key on the command line replaces the grid's.
+
+    Raises:
+        InputError: Several experiments are swept, and one of them is a grid.
+    """
+    given = Given(words)
+    swept = [o for o in given.groups if o.key_or_group == "experiment" and o.is_sweep_override()]
+    for line in (line for o in swept for line in elements(o)):
+        if grid_of(config_name, [line, *given.search]):
+            raise InputError(f"{line}: a grid of its own, so it cannot be swept; run one such experiment at a time")
     grid = grid_of(config_name, words)
-    given = {key_of(word) for word in words}
-    swept = [f"{key}={value}" for key, value in grid.items() if key_of(f"{key}=") not in given]
+    typed = {key_of(word) for word in words}
+    cells = [f"{key}={value}" for key, value in grid.items() if key_of(f"{key}=") not in typed]
     # Hydra's sweeper would add the values of the preset again.
-    return [*words, *swept, f"{PARAMS}=null"] if grid else list(words)
+    return [*words, *cells, f"{PARAMS}=null"] if grid else list(words)

@@ -9,6 +9,7 @@ import pytest
 
 from configuration.composing import survey
 from configuration.grids import grid_of, spread_out
+from errors import InputError
 from support.processes import ROOT, Warm
 
 PRESET = """\
@@ -55,6 +56,8 @@ def test_a_preset_that_is_no_grid_is_left_as_it_is(search: str) -> None:
     assert grid_of("train", ["experiment=paper/cell", search]) == {}
     assert spread_out("train", ["experiment=paper/cell", search]) == ["experiment=paper/cell", search]
     assert grid_of("train", ["experiment=paper/tabel1", search]) == {}
+    with pytest.raises(InputError, match="experiment=paper/table1: a grid of its own, so it cannot be swept"):
+        spread_out("train", ["experiment=paper/cell,paper/table1", search])
     (error,) = survey("train", ["experiment=paper/tabel1", search])[1]
     assert error == "experiment=paper/tabel1: did you mean paper/table1?"
 
