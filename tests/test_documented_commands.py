@@ -10,7 +10,7 @@ import gzip
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from embedders.minilm import MiniLM
 from evaluate import evaluate
 from invert import invert
 from support.pages import commands, fenced, words
+from support.stand_ins import leaves
 from train import train
 
 pytestmark = pytest.mark.slow
@@ -83,14 +84,6 @@ def from_the_hub(config: DictConfig) -> str | None:
         if named and isinstance(value, str) and not Path(value).exists():
             return f"{key}={value}"
     return None
-
-
-def leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for name, child in value.items():
-            yield from leaves(child, f"{key}.{name}".lstrip("."))
-    else:
-        yield key, value
 
 
 def shrink(config: DictConfig, small: Mapping[str, Any] = SMALL) -> None:
