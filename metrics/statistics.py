@@ -14,7 +14,7 @@ values over the samples are a paired bootstrap.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -94,6 +94,34 @@ def wilson(successes: int, total: int, confidence: float = 0.95) -> Interval:
     found = binomtest(successes, total).proportion_ci(confidence, method="wilson")
     # Without successes, or with successes only, an end is exactly 0 or 1 despite rounding.
     return Interval(0.0 if successes == 0 else float(found.low), 1.0 if successes == total else float(found.high))
+
+
+def clustered(counts: Sequence[tuple[int, int]]) -> Interval:
+    """The 95 % interval of a share of things that come in groups, 0 to 1: of the words or names of texts.
+
+    Args:
+        counts: For each of m groups the k successes of its n things, n at least 1.
+
+    Things of one text are read or missed together, so there are fewer than they seem: with the share r = K / N of all,
+    the variance between groups is v = m / (m - 1) sum (k - r n)^2 / N^2 (a ratio's, Cochran 1977, section 6.3), the
+    effective number r (1 - r) / v, at most N, and Wilson's interval is taken with that number (Korn and Graubard 1998,
+    Survey Methodology 24). Where all or none succeed v is 0, and each group counts as one.
+
+    Raises:
+        ValueError: No group.
+    """
+    if not counts:
+        raise ValueError("a share of no groups has no meaning")
+    read, total = (np.array(part, np.float64) for part in zip(*counts, strict=True))
+    size, share = total.sum(), read.sum() / total.sum()
+    variance = len(read) / max(1, len(read) - 1) * float(((read - share * total) ** 2).sum()) / size**2
+    effective = float(len(read))
+    if 0 < share < 1:
+        effective = size if variance == 0 else min(size, share * (1 - share) / variance)
+    z = 1.959963984540054  # of the normal distribution, 95 %
+    middle = (share + z**2 / (2 * effective)) / (1 + z**2 / effective)
+    half = z * np.sqrt(share * (1 - share) / effective + z**2 / (4 * effective**2)) / (1 + z**2 / effective)
+    return Interval(max(0.0, float(middle - half)), min(1.0, float(middle + half)))
 
 
 class Share(NamedTuple):

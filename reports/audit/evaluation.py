@@ -12,6 +12,7 @@ from torch import Tensor
 
 from datamodules.vector_stores.sampling import Sample
 from metrics import calibration
+from reports.audit import exposure
 from reports.audit.defenses import Trials, calibrate, estimated, look_up, neighbours_kept, share, summary, try_defense
 from reports.audit.entity_kinds import leaked, places, suspected
 from reports.audit.findings import Attacker, Audit, AuditedShare, Exposed, Reading, Tried, Truth
@@ -101,8 +102,13 @@ def evaluate(
         true = [one for one in labelled if one is not None]
         by_each = [leaked(true, [read[row] for row in rows], ordered=ordered) for read, _ in own.values()]
         found.kinds = max(by_each, key=lambda kinds: sum(one.share.value * one.total for one in kinds if one.share))
+        how = "labels" if any(one and one.spans for one in truth) else "tagger" if tagger else "form"
+        known_truths = [one for one in truth if one is not None] if how == "form" else true
+        by_rows = [[read[row] for row in rows] for read, _ in own.values()]
+        found.classes = exposure.measured(known_truths, by_rows, how, ordered=ordered)
     else:
         found.kinds = suspected(readings, known, finder, ordered=ordered)
+        found.classes = exposure.estimated(readings, known, tagger, ordered=ordered)
         found.held_out = leaked(known.truths, known.readings, ordered=ordered)
     found.rows = _exposed(settings, sample, labelled, readings, learned, finder)
     found.warnings = _shift(found.cosines, found.known)

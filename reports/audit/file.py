@@ -43,6 +43,15 @@ class KindIn(_Part):
     share: ShareIn | None
 
 
+class ClassIn(_Part):
+    """A class of what texts hold, how often it occurs, the share that leaks, and how such parts were found."""
+
+    name: str
+    total: NonNegativeInt
+    share: ShareIn | None
+    found: Literal["labels", "tagger", "form"]
+
+
 class RowIn(_Part):
     """An exposed row; ``text`` is masked unless the whole file is not."""
 
@@ -119,6 +128,7 @@ class AuditFile(_Part):
     curve: list[tuple[float, float]]
     kinds: list[KindIn]
     held_out: list[KindIn]
+    classes: list[ClassIn] = []
     tried: list[TriedIn]
     tried_on: NonNegativeInt
     warnings: list[str]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from examples import Span
 from metrics.calibration import Estimate
-from metrics.statistics import wilson
+from metrics.statistics import clustered, wilson
 from reports.numbers import interval, shown
 
 
@@ -48,6 +48,16 @@ class AuditedShare:
         if not total:
             return None
         found = wilson(read, total)
+        return cls(read / total, found.low, found.high, total, True)
+
+    @classmethod
+    def grouped(cls, counts: Sequence[tuple[int, int]]) -> AuditedShare | None:
+        """Measured: k of n things of each text, whose interval counts texts; None if no text has any."""
+        counts = [(read, total) for read, total in counts if total]
+        if not counts:
+            return None
+        read, total = (sum(part) for part in zip(*counts, strict=True))
+        found = clustered(counts)
         return cls(read / total, found.low, found.high, total, True)
 
     @classmethod
@@ -118,6 +128,23 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
+class Class:
+    """A class of what texts hold: names, numbers, dates, e-mail, phone, free text, or other labels.
+
+    Attributes:
+        name: Of the class.
+        total: Measured: how many the true texts have. Estimated: how many the recovered texts have.
+        share: The share of them recovered, as for ``Kind``; None if there is none to count.
+        found: ``labels`` (of the true texts), ``tagger`` or ``form`` (rules for patterns, digits and capital letters).
+    """
+
+    name: str
+    total: int
+    share: AuditedShare | None
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
 class Attacker:
     """An attacker of the store by itself.
 
@@ -185,7 +212,8 @@ class Audit:
         known: Cosines of the run's test texts.
         curve: Points (cosine, probability of being readable) of the calibration.
         kinds: Leaked entities by kind, measured or estimated.
-        held_out: The same, measured on the labelled entities of the run's test texts.
+        classes: Exposure by class, in the order in which they are shown.
+        held_out: The kinds, measured on the labelled entities of the run's test texts.
         tagged: How the entities were found.
         tried: Results by defense, ``none`` first.
         tried_on: Number of rows that defenses were tried on.
@@ -211,6 +239,7 @@ class Audit:
     curve: list[tuple[float, float]] = field(default_factory=list)
     kinds: list[Kind] = field(default_factory=list)
     held_out: list[Kind] = field(default_factory=list)
+    classes: list[Class] = field(default_factory=list)
     tried: list[Tried] = field(default_factory=list)
     tried_on: int = 0
     warnings: list[str] = field(default_factory=list)

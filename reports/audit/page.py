@@ -13,6 +13,7 @@ from atomic_files import write_json
 from reports import terminal
 from reports.audit import changes
 from reports.audit.changes import Change
+from reports.audit.exposure import NAMES
 from reports.audit.file import VERSION
 from reports.audit.findings import Audit, AuditedShare, Exposed, Kind, Tried
 from reports.audit.inputs import file_name
@@ -141,6 +142,8 @@ def print_audit(
     for warning in audit.warnings:
         console.print(plain(warning, style="bold red"))
     console.print(plain(lead(audit)))
+    if any(one.total for one in audit.classes):
+        print_values(classes_table(audit), console)
     print_values(_tried_table(audit), console)
     console.print(plain(f"Report: {directory / PAGE}"), soft_wrap=True)
     if found:
@@ -200,6 +203,16 @@ def _kinds(audit: Audit) -> Markup:
         note=note,
         held_out_note="Where their entities are labelled: what an attacker reads of text like its training text.",
     )
+
+
+def classes_table(audit: Audit) -> Table:
+    """Exposure by class, for the terminal and audit.md."""
+    columns = ("Exposure by class", *(("Recovered", "In the true texts") if audit.measured else ("Right", "Recovered")))
+    lines = []
+    for one in audit.classes:
+        title = f"{one.name} (by form)" if one.found == "form" and one.name == NAMES else one.name
+        lines.append(Line(title, "", (_cell(one.share), Cell(f"{one.total:,}"))))
+    return Table("", columns, tuple(lines))
 
 
 def _kinds_table(columns: tuple[str, ...], kinds: list[Kind]) -> Table:

@@ -21,7 +21,7 @@ from reports.audit import thresholds
 from reports.audit.changes import Change
 from reports.audit.findings import Audit, AuditedShare
 from reports.audit.inputs import file_name
-from reports.audit.page import held
+from reports.audit.page import classes_table, held
 from reports.audit.thresholds import Outcome
 from reports.audit.words import lead
 from reports.numbers import DASH, shown
@@ -116,6 +116,8 @@ def tables(audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -
         if share is not None
     )
     made = [Table(f"Audit of {file_name(audit.store)}", ("share", "now", "baseline"), lines)]
+    if audit.classes:
+        made.append(classes_table(audit))
     if outcomes:
         rows = tuple(Line(one.condition.text, "", (Cell(held(one.passed)),)) for one in outcomes)
         made.append(Table("Thresholds", ("condition", "outcome"), rows))
