@@ -38,7 +38,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from reports.audit.defenses import AuditRows, prepare
     from reports.audit.evaluation import evaluate
     from reports.audit.file import read_audit
-    from reports.audit.inputs import check_truths, read_truths
+    from reports.audit.inputs import check_truths, held_by_store, read_truths, stored_truths
     from reports.audit.lookup import training_lookup
     from reports.audit.page import VALUES, print_audit, write_audit
     from reports.audit.pipeline import write_pipeline
@@ -62,13 +62,17 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     for one in tried.values():
         one.output_dimension(session.dimension)
     store = open_store(settings.vectors, session.dimension, settings.collection)
-    truths = {} if settings.texts is None else read_truths(settings.texts, store)
+    beside = held_by_store(settings.texts)
+    truths = {} if settings.texts is None or beside else read_truths(settings.texts, store)
     models = session.models
     sample = sample_store(store, session.dimension, settings.limit, config.seed, truths)
+    warnings: list[str] = []
+    if beside:
+        truths, warnings = stored_truths(settings.texts, store, sample.positions)
     del store  # also ends the process that read it
     rows = known_rows(run)
     references = [row.reference for row in rows]
-    warnings = check_space(sample.name, sample.vectors, references, service, settings.trust_vectors)
+    warnings += check_space(sample.name, sample.vectors, references, service, settings.trust_vectors)
     if truths:
         truths, more = check_truths(truths, sample, service, config, settings.trust_vectors)
         warnings += more

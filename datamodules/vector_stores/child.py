@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from errors import InputError
 
 Answer = Callable[[list[int]], NDArray[np.float32]]
+Texts = Callable[[list[int], str | None], Sequence[Mapping[str, str]]]
 _ROOT = Path(__file__).resolve().parents[2]
 _CODE = "import sys; sys.path.insert(0, sys.argv[1]); from datamodules.vector_stores.child import serve; serve()"
 _FRAME = struct.Struct(">QQ")  # bytes of JSON, bytes of numbers
@@ -74,7 +75,8 @@ class Child:
 
     Args:
         name: Of what is read, as messages begin.
-        opener: A function of a module: called with ``arguments`` in the child, it gives a JSON value and what answers.
+        opener: A function of a module: called with ``arguments`` in the child, it gives a JSON value, what answers
+            with vectors, and, where there are texts beside them, what answers with those.
         arguments: JSON values.
         imports: Libraries that are imported before the limits count.
         limits: What it may take.
@@ -86,7 +88,7 @@ class Child:
     def __init__(
         self,
         name: str,
-        opener: Callable[..., tuple[Any, Answer]],
+        opener: Callable[..., tuple[Any, Answer] | tuple[Any, Answer, Texts]],
         arguments: Sequence[Any],
         imports: Sequence[str],
         limits: Limits,
@@ -116,6 +118,17 @@ class Child:
             found = np.frombuffer(numbers, np.float32).reshape(len(request), -1)
         except ValueError as error:
             raise InputError(f"{self.name}: gives {shape} numbers for {len(request)} rows") from error
+        return found
+
+    def ask_texts(self, request: Sequence[int], field: str | None) -> Sequence[Mapping[str, str]]:
+        """The texts of the rows of ``request`` by name; only ``field``, where one is given.
+
+        Raises:
+            InputError: As of the constructor; or another number of rows.
+        """
+        found = self._exchange({"rows": [int(one) for one in request], "field": field})[0]
+        if not isinstance(found, list) or len(found) != len(request):
+            raise InputError(f"{self.name}: gives no texts for {len(request)} rows")
         return found
 
     def _exchange(self, request: Any) -> tuple[Any, bytes]:
@@ -170,6 +183,14 @@ class ChildStore:
         return self._child.ask(positions)
 
 
+class TextChildStore(ChildStore):
+    """One that holds texts, too."""
+
+    def texts(self, positions: Sequence[int], field: str | None = None) -> Sequence[Mapping[str, str]]:
+        """See ``datamodules.vector_stores.stored_texts.TextStore``."""
+        return self._child.ask_texts(positions, field)
+
+
 def _exactly(stream: IO[bytes], count: int) -> bytes:
     content = stream.read(count)
     if len(content) < count:
@@ -202,13 +223,17 @@ def serve() -> None:
     _set_limits(job["memory"], writes=job["writes"])
     try:
         _set_timers(job["seconds"])
-        value, answer = opener(*job["arguments"])
+        value, answer, *texts = opener(*job["arguments"])
         _send(answers, {"value": value})
         _stop_timers()
         for line in asked:
             _set_timers(job["seconds"])
-            found = np.ascontiguousarray(answer(json.loads(line)), np.float32)
-            _send(answers, {"value": list(found.shape)}, found.tobytes())
+            request = json.loads(line)
+            if isinstance(request, dict):
+                _send(answers, {"value": list(texts[0](request["rows"], request["field"]))})
+            else:
+                found = np.ascontiguousarray(answer(request), np.float32)
+                _send(answers, {"value": list(found.shape)}, found.tobytes())
             _stop_timers()
     except InputError as error:
         _send(answers, {"error": str(error)})

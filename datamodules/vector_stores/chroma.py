@@ -9,7 +9,7 @@ its files say. The embedding function that a collection names, which may load a 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,11 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.vector_stores.address import client_library
-from datamodules.vector_stores.child import Answer, Child, ChildStore, Limits
-from errors import InputError, did_you_mean, listed
+from datamodules.vector_stores.child import Answer, Child, Limits, TextChildStore, Texts
+from datamodules.vector_stores.choice import chosen_collection
+from datamodules.vector_stores.payloads import flat_texts
+from errors import InputError
 
 _TOKEN_PROVIDER = "chromadb.auth.token_authn.TokenAuthClientProvider"
 _CREDENTIALS, _PROVIDER = "CHROMA_CLIENT_AUTH_CREDENTIALS", "CHROMA_CLIENT_AUTH_PROVIDER"
+_DOCUMENT = "document"
 
 
 class ChromaStore:
@@ -39,8 +42,20 @@ class ChromaStore:
         rows = dict(zip(answer["ids"], answer["embeddings"], strict=True))  # not in the order that was asked for
         return np.stack([rows[one] for one in wanted])
 
+    def texts(self, positions: Sequence[int], field: str | None = None) -> Sequence[Mapping[str, str]]:
+        """See TextStore; the field of a document is "document"."""
+        wanted = [self.ids[place] for place in positions]
+        parts = [] if field == _DOCUMENT else ["metadatas"]
+        answer = self._collection.get(ids=wanted, include=[*parts, "documents"])
+        details = answer["metadatas"] or [None] * len(answer["ids"])
+        rows = {
+            one: flat_texts({**(detail or {}), _DOCUMENT: text}, field)
+            for one, text, detail in zip(answer["ids"], answer["documents"], details, strict=True)
+        }
+        return [rows[one] for one in wanted]
 
-def open_chroma(place: str, collection: str | None) -> ChromaStore | ChildStore:
+
+def open_chroma(place: str, collection: str | None) -> ChromaStore | TextChildStore:
     """Open a collection of a persistent folder or of a server.
 
     Raises:
@@ -61,13 +76,13 @@ def open_chroma(place: str, collection: str | None) -> ChromaStore | ChildStore:
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     limits = Limits(seconds=10 + size / 1e6, memory=(2 << 30) + 4 * size, writes=True)  # it marks the folder as opened
     child = Child(f"vectors=chroma:{place}", read_folder, [place, collection], ["chromadb"], limits)
-    return ChildStore(child.opened["name"], child.opened["ids"], child)
+    return TextChildStore(child.opened["name"], child.opened["ids"], child)
 
 
-def read_folder(place: str, collection: str | None) -> tuple[dict[str, Any], Answer]:
-    """The opener of the child: name and ids of a collection, and what gives its vectors."""
+def read_folder(place: str, collection: str | None) -> tuple[dict[str, Any], Answer, Texts]:
+    """The opener of the child: name and ids of a collection, and what gives its vectors and texts."""
     store = _opened(place, collection)
-    return {"name": store.name, "ids": list(store.ids)}, store.fetch
+    return {"name": store.name, "ids": list(store.ids)}, store.fetch, store.texts
 
 
 def _opened(place: str, collection: str | None) -> ChromaStore:
@@ -85,19 +100,12 @@ def _opened(place: str, collection: str | None) -> ChromaStore:
             )
         else:
             client = chromadb.PersistentClient(str(Path(place).expanduser()), settings=settings)
-        names = sorted(found.name for found in client.list_collections())
+        names = [found.name for found in client.list_collections()]
     except (ValueError, chromadb.errors.ChromaError) as error:
         raise InputError(f"vectors=chroma:{place}: cannot be opened: {' '.join(str(error).split())}") from error
-    if collection is None and len(names) == 1:
-        collection = names[0]
-    if collection not in names:
-        which = "which collection? " if collection is None else f"no collection {collection}; "
-        hint = f"give collection=<one of {listed(names) or 'none'}>"
-        raise InputError(
-            f"vectors=chroma:{place}: {which}{hint if collection is None else did_you_mean(collection, names)}"
-        )
+    chosen = chosen_collection(f"chroma:{place}", collection, names)
     try:
-        opened = client.get_collection(collection, embedding_function=None)  # or it would build the one that is named
-        return ChromaStore(f"chroma:{place} ({collection})", opened)
+        opened = client.get_collection(chosen, embedding_function=None)  # or it would build the one that is named
+        return ChromaStore(f"chroma:{place} ({chosen})", opened)
     except (ValueError, chromadb.errors.ChromaError) as error:
         raise InputError(f"vectors=chroma:{place}: cannot be read: {' '.join(str(error).split())}") from error

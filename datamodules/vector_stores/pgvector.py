@@ -3,28 +3,37 @@
 
 ``collection=<table>.<column>``, or <schema>.<table>.<column>, chooses where there are several columns of vectors. Ids
 are those of the table's primary key; a table without one has PostgreSQL's own places of rows instead. Everything is
-read within one read-only transaction, so that rows which are written meanwhile do not matter.
+read within one read-only transaction, so that rows which are written meanwhile do not matter. Columns of type vector,
+halfvec and sparsevec are read. The columns of texts and JSON beside them are the row's texts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.vector_stores.address import client_library
+from datamodules.vector_stores.payloads import flat_texts
 from errors import InputError, listed
 
 _COLUMNS = """
 select table_schema, table_name, column_name from information_schema.columns
-where udt_name in ('vector', 'halfvec') order by 1, 2, 3
+where udt_name in ('vector', 'halfvec', 'sparsevec') order by 1, 2, 3
 """
 _PRIMARY_KEY = """
-select a.attname from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey)
+select a.attname, format_type(a.atttypid, a.atttypmod)
+from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey)
 where i.indisprimary and i.indrelid = (quote_ident(%s) || '.' || quote_ident(%s))::regclass
 """
+_TEXTS = """
+select column_name from information_schema.columns
+where table_schema = %s and table_name = %s and udt_name in ('text', 'varchar', 'bpchar', 'citext', 'json', 'jsonb')
+order by ordinal_position
+"""
+_LARGEST_SPARSE = 1 << 16  # dimensions; pgvector has up to a billion
 
 
 class PgvectorStore:
@@ -34,20 +43,44 @@ class PgvectorStore:
         from psycopg import sql
 
         self.name, self._connection = name, connection
-        keys = [row[0] for row in connection.execute(_PRIMARY_KEY, (schema, table)).fetchall()]
-        key = sql.Identifier(keys[0]) if len(keys) == 1 else sql.SQL("ctid")
-        parts = {"key": key, "table": sql.Identifier(schema, table), "column": sql.Identifier(column)}
-        listed = sql.SQL("select {key}::text from {table} where {column} is not null order by {key}").format(**parts)
-        self._rows = sql.SQL("select {key}::text, {column}::text from {table} where {key}::text = any(%s)").format(
-            **parts
-        )
-        self.ids: Sequence[str] = [row[0] for row in connection.execute(listed).fetchall()]
+        keys = connection.execute(_PRIMARY_KEY, (schema, table)).fetchall()
+        key, kind = (sql.Identifier(keys[0][0]), keys[0][1]) if len(keys) == 1 else (sql.SQL("ctid"), "tid")
+        column_name = sql.Identifier(column)
+        parts = {"key": key, "kind": sql.SQL(kind), "table": sql.Identifier(schema, table), "column": column_name}
+        # Ordered by the key, which "key" without the table's name would not be: that is the text in the list.
+        every = sql.SQL("select {key}::text from {table} t where {column} is not null order by t.{key}").format(**parts)
+        # The key keeps its type in the comparison, so that the index of the key is used; the name of a type is SQL.
+        self._rows = sql.SQL("select {key}::text, {values} from {table} where {key} = any(%s::{kind}[])")
+        self._parts = parts
+        self._vector = sql.SQL("{}::text").format(column_name)
+        self._columns = [row[0] for row in connection.execute(_TEXTS, (schema, table)).fetchall()]
+        self.ids: Sequence[str] = [row[0] for row in connection.execute(every).fetchall()]
 
     def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
         """See VectorStore."""
+        rows = self._read(self._vector, positions)
+        return np.stack([_vector(self.name, text) for (text,) in rows])
+
+    def texts(self, positions: Sequence[int], field: str | None = None) -> Sequence[Mapping[str, str]]:
+        """See TextStore; a field within JSON is ``<column>.<key>``."""
+        from psycopg import sql
+
+        columns = [one for one in self._columns if field is None or f"{field}.".startswith(f"{one}.")]
+        if not columns:
+            return [{} for _ in positions]
+        rows = self._read(sql.SQL(", ").join(map(sql.Identifier, columns)), positions)
+        return [flat_texts(dict(zip(columns, row, strict=True)), field) for row in rows]
+
+    def _read(self, values: Any, positions: Sequence[int]) -> list[tuple[Any, ...]]:
+        import psycopg
+
         wanted = [self.ids[place] for place in positions]
-        rows = dict(self._connection.execute(self._rows, (wanted,)).fetchall())
-        return np.stack([np.fromstring(rows[one].strip("[]"), np.float32, sep=",") for one in wanted])
+        statement = self._rows.format(**self._parts, values=values)
+        try:
+            found = {row[0]: row[1:] for row in self._connection.execute(statement, (wanted,)).fetchall()}
+        except psycopg.Error as error:
+            raise InputError(f"vectors={self.name}: cannot be read: {' '.join(str(error).split())}") from error
+        return [found[one] for one in wanted]
 
 
 def open_pgvector(place: str, collection: str | None) -> PgvectorStore:
@@ -74,3 +107,20 @@ def open_pgvector(place: str, collection: str | None) -> PgvectorStore:
         return PgvectorStore(f"{shown} ({chosen[0]})", connection, schema, table, column)
     except psycopg.Error as error:
         raise InputError(f"vectors={shown}: cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _vector(name: str, text: str) -> NDArray[np.float32]:
+    """The numbers of a vector as PostgreSQL writes it: ``[0.5,1]``, or ``{1:0.5,2:1}/2`` of a sparse one."""
+    if not text.startswith("{"):
+        return np.array(text.strip("[]").split(","), np.float32)
+    entries, _, dimension = text.partition("/")
+    if int(dimension) > _LARGEST_SPARSE:
+        raise InputError(
+            f"vectors={name}: sparse vectors of dimension {dimension}; up to {_LARGEST_SPARSE} are read, those of an "
+            "embedder of texts"
+        )
+    found = np.zeros(int(dimension), np.float32)
+    for entry in filter(None, entries.strip("{}").split(",")):
+        number, _, value = entry.partition(":")
+        found[int(number) - 1] = float(value)
+    return found

@@ -7,7 +7,7 @@ collection whose distance is the cosine when they are stored: their lengths are 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.vector_stores.address import client_library
-from datamodules.vector_stores.child import Child, ChildStore, limits_for
+from datamodules.vector_stores.child import Child, TextChildStore, limits_for
+from datamodules.vector_stores.choice import chosen_vector
+from datamodules.vector_stores.payloads import flat_texts
 from datamodules.vector_stores.qdrant_folder import collections_of, read_points, storage_of
-from errors import InputError, did_you_mean, listed
+from errors import InputError
 
 LISTED_TOGETHER = 10_000  # ids asked for at once
 
@@ -47,8 +49,16 @@ class QdrantStore:
         rows = {point.id: point.vector if self._vector is None else point.vector[self._vector] for point in found}
         return np.stack([np.asarray(rows[one]) for one in wanted])
 
+    def texts(self, positions: Sequence[int], field: str | None = None) -> Sequence[Mapping[str, str]]:
+        """See TextStore."""
+        wanted = [self._points[place] for place in positions]
+        payload = True if field is None else [field]
+        found = self._client.retrieve(self._collection, wanted, with_payload=payload, with_vectors=False)
+        rows = {point.id: flat_texts(point.payload, field) for point in found}
+        return [rows[one] for one in wanted]
 
-def open_qdrant(place: str, collection: str | None) -> QdrantStore | ChildStore:
+
+def open_qdrant(place: str, collection: str | None) -> QdrantStore | TextChildStore:
     """Open a collection of a local folder or of a server.
 
     Raises:
@@ -57,14 +67,14 @@ def open_qdrant(place: str, collection: str | None) -> QdrantStore | ChildStore:
     return _open_server(place, collection) if "://" in place else _open_folder(place, collection)
 
 
-def _open_folder(place: str, collection: str | None) -> ChildStore:
+def _open_folder(place: str, collection: str | None) -> TextChildStore:
     folder = Path(place).expanduser()
     kinds = collections_of(folder, place)
-    chosen, vector = _chosen(place, collection, sorted(kinds), kinds.__getitem__)
+    chosen, vector = chosen_vector(f"qdrant:{place}", collection, sorted(kinds), kinds.__getitem__)
     storage = storage_of(folder, place, chosen)
     arguments = [str(storage.resolve()), str(folder / ".lock"), place, vector]
     child = Child(f"vectors=qdrant:{place}", read_points, arguments, [], limits_for(storage.stat().st_size))
-    return ChildStore(f"qdrant:{place} ({chosen})", child.opened["ids"], child)
+    return TextChildStore(f"qdrant:{place} ({chosen})", child.opened["ids"], child)
 
 
 def _open_server(place: str, collection: str | None) -> QdrantStore:
@@ -83,32 +93,9 @@ def _open_server(place: str, collection: str | None) -> QdrantStore:
                 return sorted(kinds) if isinstance(kinds, dict) else None
 
             names = sorted(found.name for found in client.get_collections().collections)
-            chosen, vector = _chosen(place, collection, names, vectors_of)
+            chosen, vector = chosen_vector(f"qdrant:{place}", collection, names, vectors_of)
             store = QdrantStore(f"qdrant:{place} ({chosen})", client, chosen, vector)
             unless_opened.pop_all()
         return store
     except (QdrantException, ApiException, ValueError) as error:
         raise InputError(f"vectors=qdrant:{place}: cannot be opened: {' '.join(str(error).split())}") from error
-
-
-def _chosen(
-    place: str, collection: str | None, names: Sequence[str], vectors_of: Callable[[str], Sequence[str] | None]
-) -> tuple[str, str | None]:
-    """The collection, and the name of one of its vectors where they have names."""
-    if collection is None and len(names) != 1:
-        raise InputError(
-            f"vectors=qdrant:{place}: which collection? give collection=<one of {listed(names) or 'none'}>"
-        )
-    wanted, _, vector = (collection or names[0]).partition("/")
-    if wanted not in names:
-        raise InputError(f"vectors=qdrant:{place}: no collection {wanted}; {did_you_mean(wanted, names)}")
-    kinds = vectors_of(wanted)
-    if kinds is None:
-        return wanted, None
-    vector = vector or (kinds[0] if len(kinds) == 1 else "")
-    if vector not in kinds:
-        raise InputError(
-            f"vectors=qdrant:{place}: collection {wanted} has the vectors {listed(sorted(kinds)) or 'none'}; "
-            f"give collection={wanted}/<one of them>"
-        )
-    return wanted, vector

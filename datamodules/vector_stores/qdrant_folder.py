@@ -21,7 +21,8 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.vector_stores.child import Answer
+from datamodules.vector_stores.child import Answer, Texts
+from datamodules.vector_stores.payloads import flat_texts
 from datamodules.vector_stores.pickled_data import PickledDataError, Stored, pickled_data
 from errors import InputError
 
@@ -29,7 +30,7 @@ META, STORAGE = "meta.json", "storage.sqlite"
 _LARGEST_META = 64 << 20  # bytes
 _LARGEST_ROW = 64 << 20
 _MODELS = "qdrant_client.http.models.models"
-# Classes of values that a payload may hold; they are not needed, and none is made.
+# Classes of values that a payload may hold; only its texts are needed, and none of these is made.
 _PAYLOAD = {
     "datetime.date", "datetime.datetime", "datetime.time", "datetime.timedelta", "datetime.timezone", "decimal.Decimal",
     "uuid.SafeUUID", "uuid.UUID", "numpy.dtype", "numpy.ndarray", "numpy.core.multiarray._reconstruct",
@@ -77,8 +78,8 @@ def storage_of(folder: Path, place: str, collection: str) -> Path:
 # -- in the child ------------------------------------------------------------------------------------------------------
 
 
-def read_points(path: str, lock: str, place: str, vector: str | None) -> tuple[dict[str, Any], Answer]:
-    """The opener of the child: the points' ids, and what gives their vectors.
+def read_points(path: str, lock: str, place: str, vector: str | None) -> tuple[dict[str, Any], Answer, Texts]:
+    """The opener of the child: the points' ids, and what gives their vectors and texts.
 
     Args:
         path: storage.sqlite.
@@ -91,16 +92,19 @@ def read_points(path: str, lock: str, place: str, vector: str | None) -> tuple[d
     """
     ids: list[int | str] = []
     rows: list[NDArray[np.float32]] = []
+    payloads: list[dict[str, str]] = []
     with _locked(Path(lock), place):
         seen = set()
         for number, content in _contents(path, place):
-            one, values = point_of(content, f"vectors=qdrant:{place}, {STORAGE}, row {number}", vector)
+            one, values, payload = point_of(content, f"vectors=qdrant:{place}, {STORAGE}, row {number}", vector)
             if one not in seen and values is not None:  # the newest is first; a point may lack one of several vectors
                 ids.append(one)
                 rows.append(values)
+                payloads.append(payload)
             seen.add(one)
     ids.reverse()
     rows.reverse()
+    payloads.reverse()
 
     def answer(positions: list[int]) -> NDArray[np.float32]:
         asked = [rows[position] for position in positions]
@@ -108,7 +112,10 @@ def read_points(path: str, lock: str, place: str, vector: str | None) -> tuple[d
             raise InputError(f"vectors=qdrant:{place}: holds vectors of dimensions {', '.join(map(str, dimensions))}")
         return np.stack(asked)
 
-    return {"ids": ids}, answer
+    def texts(positions: list[int], field: str | None) -> list[dict[str, str]]:
+        return [flat_texts(payloads[position], field) for position in positions]
+
+    return {"ids": ids}, answer, texts
 
 
 @contextmanager
@@ -149,8 +156,10 @@ def _is_stored(module: str, name: str) -> bool:
     return module == _MODELS or f"{module}.{name}" in _PAYLOAD
 
 
-def point_of(content: bytes, where: str, vector: str | None) -> tuple[int | str, NDArray[np.float32] | None]:
-    """Id and vector of a pickled point; None where it lacks that one of several.
+def point_of(
+    content: bytes, where: str, vector: str | None
+) -> tuple[int | str, NDArray[np.float32] | None, dict[str, str]]:
+    """Id, vector and texts of a pickled point; the vector is None where it lacks that one of several.
 
     Raises:
         InputError: It is no point of Qdrant's.
@@ -160,7 +169,7 @@ def point_of(content: bytes, where: str, vector: str | None) -> tuple[int | str,
         if not isinstance(point, Stored) or point.name != f"{_MODELS}.PointStruct":
             raise InputError(f"{where}: holds no point")
         fields = point.state["__dict__"]
-        one, values = fields["id"], fields["vector"]
+        one, values, payload = fields["id"], fields["vector"], fields.get("payload")
     except (PickledDataError, TypeError, KeyError) as error:
         raise InputError(f"{where}: holds no point: {error}") from error
     if type(one) not in (int, str):
@@ -168,10 +177,10 @@ def point_of(content: bytes, where: str, vector: str | None) -> tuple[int | str,
     if isinstance(values, dict):
         values = values.get(vector or "")
         if values is None:
-            return one, None
+            return one, None, {}
     if not isinstance(values, list) or not all(type(value) in (float, int) for value in values):
         raise InputError(f"{where}: its vector is no list of numbers")
     try:
-        return one, np.array(values, np.float32)
+        return one, np.array(values, np.float32), flat_texts(payload if isinstance(payload, dict) else None)
     except OverflowError as error:
         raise InputError(f"{where}: {error}") from error

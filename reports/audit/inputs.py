@@ -17,6 +17,7 @@ from datamodules.sources.base import Fields
 from datamodules.sources.file_rows import existing, rows
 from datamodules.truncation import Truncation
 from datamodules.vector_stores.sampling import Sample, VectorStore
+from datamodules.vector_stores.stored_texts import stored_texts
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError, did_you_mean, shortened
 from examples import Example
@@ -24,6 +25,7 @@ from metrics.vectors import cosine_rows
 from reports.audit.findings import Truth
 from reports.vector_space import TRUST
 
+STORE = "store"
 BESIDE = 0.8  # smallest accepted median cosine of true texts with the store's vectors
 
 
@@ -66,6 +68,27 @@ def read_truths(name: str, store: VectorStore) -> dict[int, Truth]:
     if not found:
         raise InputError(f"texts={name}: holds no text")
     return found
+
+
+def held_by_store(texts: str | None) -> bool:
+    """Whether ``texts`` is ``store`` or ``store:<field>``: the true texts are those beside the vectors."""
+    return texts is not None and texts.partition(":")[0] == STORE and not Path(texts).exists()
+
+
+def stored_truths(texts: str, store: VectorStore, positions: Sequence[int]) -> tuple[dict[int, Truth], list[str]]:
+    """The texts that the store holds beside the vectors at these positions; and warnings.
+
+    Raises:
+        InputError: The store holds vectors alone, has no such field, or no text in these rows.
+    """
+    wanted = texts.partition(":")[2] or None
+    field, found = stored_texts(store, positions, wanted)
+    warnings = []
+    if wanted is None or len(found) < len(positions):
+        warnings.append(
+            f"The true texts are those in {field!r} of the store, which {len(found):,} of {len(positions):,} rows have."
+        )
+    return {place: Truth(text) for place, text in found.items()}, warnings
 
 
 def check_truths(

@@ -418,9 +418,8 @@ def test_a_qdrant_database_lists_points_and_does_nothing_else(tmp_path: Path) ->
     meta = tmp_path / "qdrant" / "meta.json"
     (tmp_path / "storage.sqlite").touch()
     meta.write_text('{"collections": {"../..": {"vectors": {"size": 6}}}, "aliases": {}}')
-    assert "collection .. lies outside of the folder" in refusal(address, "../..") or "no collection" in refusal(
-        address
-    )
+    assert "collection ../.. lies outside of the folder" in refusal(address)
+    assert "no collection .." in refusal(address, "../..")
     meta.write_text('{"collections": {"..": {"vectors": {"size": 6}}}, "aliases": {}}')
     assert "has no storage.sqlite" in refusal(address)
     for content in ("[" * 100_000, "[]", '{"collections": [1]}', '{"collections": {"a": {"vectors": 3}}}'):
@@ -485,75 +484,3 @@ def test_a_chroma_folder_builds_and_runs_nothing_that_it_names(tmp_path: Path, m
     with contextlib.suppress(InputError):
         sample_store(open_store(address, DIMENSION), DIMENSION)
     assert not harmed.exists()
-
-
-# -- PostgreSQL: a cursor that answers as the server does; what the statements do there is not seen here ---------------
-
-
-class Answer:
-    def __init__(self, rows: list[tuple[str, ...]]) -> None:
-        self.rows = rows
-
-    def fetchall(self) -> list[tuple[str, ...]]:
-        return self.rows
-
-
-class Server:
-    """Knows one table of vectors, and which statement asks for what."""
-
-    def __init__(self, columns: list[tuple[str, str, str]], keys: list[str]) -> None:
-        self.columns, self.keys, self.read_only, self.asked = columns, keys, False, 0
-
-    def execute(self, statement: Any, parameters: Any = ()) -> Answer:
-        text = statement if isinstance(statement, str) else statement.as_string(None)
-        if "information_schema" in text:
-            return Answer(list(self.columns))
-        if "indisprimary" in text:
-            return Answer([(key,) for key in self.keys])
-        assert '"public"."notes"' in text
-        key = '"id"' if len(self.keys) == 1 else "ctid"
-        assert text.startswith(f"select {key}::text")
-        if "any(" not in text:
-            return Answer([(one,) for one in IDS])
-        self.asked += 1
-        (wanted,) = parameters
-        return Answer([(one, f"[{','.join(map(repr, VECTORS[IDS.index(one)].tolist()))}]") for one in sorted(wanted)])
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Server]:
-    import psycopg
-
-    def start(columns: list[tuple[str, str, str]], keys: list[str]) -> Server:
-        made = Server(columns, keys)
-        monkeypatch.setattr(psycopg, "connect", lambda address: made)
-        return made
-
-    return start
-
-
-@pytest.mark.parametrize("keys", [["id"], [], ["a", "b"]])
-def test_pgvector_rows_under_their_key(server: Callable[..., Server], keys: list[str]) -> None:
-    there = server([("public", "notes", "embedding")], keys)
-    store = open_store("postgresql://ada@host:5432/mail?sslmode=require", DIMENSION)
-    assert store.name == "postgresql://ada@host:5432/mail (public.notes.embedding)"
-    assert there.read_only
-    sample = sample_store(store, DIMENSION, limit=4, seed=2)
-    assert there.asked == 1
-    for one, vector in zip(sample.ids, sample.vectors.numpy(), strict=True):
-        assert vector == pytest.approx(VECTORS[IDS.index(one)], abs=1e-6)
-
-
-def test_pgvector_columns_are_chosen(server: Callable[..., Server]) -> None:
-    server([("public", "notes", "embedding"), ("public", "notes", "title")], ["id"])
-    message = refusal("Postgres://ada@host/mail")
-    assert "which column of vectors? give collection=<one of public.notes.embedding, public.notes.title>" in message
-    assert "no column of vectors notes.body?" in refusal("postgresql://host/mail", "notes.body")
-    assert sample_store(open_store("postgresql://host/mail", DIMENSION, "notes.title"), DIMENSION).size == 30
-
-
-def test_pgvector_without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PGPASSWORD", "tied-with-string")
-    message = refusal("postgresql://ada@127.0.0.1:9/mail?connect_timeout=2&application_name=tied-with-string")
-    assert message.startswith("vectors=postgresql://ada@127.0.0.1:9/mail: cannot be read")
-    assert "tied-with-string" not in message
