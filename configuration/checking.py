@@ -69,7 +69,7 @@ _ROOT: dict[str, Any] = {
     "trials": PositiveInt,
     "compare": str | None,
     "collection": str | None,
-    "run": str,
+    "run": str | None,
     "output_dir": str,
     "vectors": str,
     "output": str,

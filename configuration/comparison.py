@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
 
 from commands import command
+from configuration.named_runs import find_run, is_named
 from configuration.sources import CONFIGS
 from configuration.spacing import joined
 from errors import InputError, did_you_mean
@@ -52,6 +53,9 @@ def read_settings(words: Sequence[str]) -> Settings:
             raise InputError(f"{word}: unknown key {key}, {did_you_mean(key, known)}")
         else:
             directories.append(word)
+    directories = [_directory(word) for word in directories]
+    if "reference" in values:
+        values["reference"] = _directory(str(values["reference"]))
     if "layout" in values and (beside := sorted({"metrics", "reference", "x", "columns"} & set(values))):
         raise InputError(f"layout: a layout has rows, columns and metrics of its own; leave out {', '.join(beside)}")
     try:
@@ -62,6 +66,11 @@ def read_settings(words: Sequence[str]) -> Settings:
         if key == "directories":
             raise InputError(f"give the directories to compare: {command('compare', 'RUN', 'RUN')}") from error
         raise InputError(f"{key}={first['input']}: {first['msg']}") from error
+
+
+def _directory(word: str) -> str:
+    """The directory that a word names: that of a shipped attacker, or of one of the hub, or else the word."""
+    return str(find_run(word, "compare")) if is_named(word) else word
 
 
 def _layout(value: str) -> Path:

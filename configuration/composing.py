@@ -19,6 +19,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from configuration.locations import make_absolute
+from configuration.named_runs import is_named
 from configuration.overrides import Given, elements, key_error, key_of, one_line
 from configuration.sources import SEARCH_PATH, is_measured, loading, root_keys
 from errors import InputError, did_you_mean
@@ -43,8 +44,14 @@ def _joined(values: Sequence[Any] | None, separator: str = "-") -> str:
     return separator.join(map(str, values or ()))
 
 
+def _results(run: str | None, kind: str) -> str:
+    """Where results on a run go: into it, or into the working directory if the run is not the user's own."""
+    return kind if run is None or is_named(str(run)) else f"{run}/{kind}"
+
+
 OmegaConf.register_new_resolver("joined", _joined, replace=True)
 OmegaConf.register_new_resolver("precision", _precision, replace=True)
+OmegaConf.register_new_resolver("results", _results, replace=True)
 OmegaConf.register_new_resolver("job_suffix", _job_suffix, replace=True)
 OmegaConf.register_new_resolver("absolute", lambda path: str(Path(path).expanduser().absolute()), replace=True)
 

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from configuration.amending import survey_amended
 from configuration.composing import check, raise_all, raise_written, survey
 from configuration.locations import cache_of, check_data_known, chooses_data, make_absolute, move, relative_data
+from configuration.named_runs import find_run, fitting_attacker
 from configuration.overrides import as_text, key_of, root_of, search_path_of, without
 from configuration.sources import own_names
 from configuration.spacing import joined
@@ -39,11 +40,10 @@ def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Dict
 
     composed, errors = survey(config_name, [*own, *search])
     errors = [*spaced, *errors, *(message for found in composed for message in check_written(found))]
-    if not composed or OmegaConf.is_missing(composed[0], "run"):
+    if not composed or not _names_run(composed[0]):
         raise_all(errors)
     settings = composed[0]
-    run = Path(settings.run).expanduser()
-    _check_is_run(run)
+    run = _run_of(settings)
     stored = stored_config(run, settings.trust, {key_of(line) for line in others})
     stored.logger, stored.choices.logger = {}, "none"  # its curves are of the training
     config, misspelt = survey_amended(stored, [*others, *search], known)
@@ -89,9 +89,25 @@ def stored_config(
     return config
 
 
+def _names_run(settings: DictConfig) -> bool:
+    """Whether the settings say which run is meant, by ``run`` or by the vectors that it must fit."""
+    if OmegaConf.is_missing(settings, "run"):
+        return False
+    return settings.run is not None or not OmegaConf.is_missing(settings, "vectors")
+
+
+def _run_of(settings: DictConfig) -> Path:
+    """The run directory that ``run`` names, which becomes its value; by default the attacker for the vectors."""
+    if settings.run is None and "vectors" not in settings:
+        raise InputError("run: missing, give it as run=<value>")
+    named = fitting_attacker(str(settings.vectors)) if settings.run is None else str(settings.run)
+    directory = find_run(named, "run")
+    _check_is_run(directory)
+    settings.run = str(directory)
+    return directory
+
+
 def _check_is_run(directory: Path) -> None:
-    if not directory.is_dir():
-        raise InputError(f"run={directory}: {layout.missing_directory(directory)}")
     if not (directory / layout.CONFIG).is_file():
         inner = sorted(str(found.parent) for found in directory.glob(f"**/{layout.CONFIG}"))
         hint = f"did you mean {inner[-1]}?" if inner else "a run writes it when its training begins"

@@ -89,6 +89,11 @@ def cache_of(named: str, run: Path) -> str:
     """
     if named and any(Path(named).glob("*/embedder.json")) and not Path(named).resolve().is_relative_to(run.resolve()):
         return named
+    return default_cache()
+
+
+def default_cache() -> str:
+    """The user's cache folder."""
     return str(OmegaConf.load(CONFIGS / "paths" / "default.yaml").cache_dir)
 
 

@@ -13,6 +13,8 @@
     test_batches/      the test batch cache (batch_cache.py); removed once the metrics are written
     history.jsonl      the training curve
     report.html, log
+    calibration.jsonl  of a shipped attacker: scores of held-out texts, without the texts (docs/attackers.md)
+    README.md          of a shipped attacker: its model card
     .lock              held by the process that writes to the run (claims.py)
 
 The package is not called ``runs`` because the output folder of training runs has that name.
@@ -32,6 +34,7 @@ ARTIFACTS = "artifacts"
 CHECKPOINT, PREVIOUS = "checkpoints/last.ckpt", "checkpoints/previous.ckpt"
 PREDICTIONS, METRICS, BASELINE, ANALYSES = "predictions.jsonl", "metrics.json", "baseline.json", "analyses.json"
 DESCRIPTIONS = "descriptions.json"
+CALIBRATION, CARD = "calibration.jsonl", "README.md"
 CORRECTIONS, CORRECTION_ROUNDS = "corrections.json", "corrections.jsonl"
 TEST_BATCHES = "test_batches"
 

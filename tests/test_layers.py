@@ -21,6 +21,7 @@ ORDER = [
     "stopping",
     "temporary_map",
     "tensor_files",
+    "attackers",
     "metrics",
     "embedders",
     "defenses",

@@ -49,6 +49,20 @@ _INTEGERS = (
 )  # fmt: skip
 
 
+def dimension_of(vectors: str) -> int | None:
+    """The dimension of the vectors in a file, of which only the beginning is read; None for another kind of store.
+
+    Raises:
+        InputError: As ``read_vectors``.
+    """
+    path = Path(vectors).expanduser()
+    readers = _readers()
+    if path.suffix not in readers or not path.is_file():
+        return None
+    array = readers[path.suffix](path, 0, 1)
+    return array.shape[1] if array.ndim == 2 else None
+
+
 def read_vectors(path: Path, dimension: int, limit: int | None = None) -> Tensor:
     """The first ``limit`` vectors of a file, (n, dimension) float32.
 
@@ -57,12 +71,7 @@ def read_vectors(path: Path, dimension: int, limit: int | None = None) -> Tensor
             than the attack was trained on, another type than real numbers, or a row that is NaN, infinite, zero, or of
             a length that float32 cannot square (the first one is named).
     """
-    readers: Mapping[str, Callable[[Path, int, int | None], Array]] = {
-        ".npy": _npy,
-        ".parquet": _parquet,
-        ".safetensors": _safetensors,
-        ".jsonl": _jsonl,
-    }
+    readers = _readers()
     if path.suffix not in readers:
         raise InputError(f"vectors={path}: unknown extension {path.suffix!r}, {did_you_mean(path.suffix, readers)}")
     if not path.is_file():
@@ -106,6 +115,11 @@ def checked(array: Array, name: str, dimension: int, limit: int | None = None) -
 def _check_rows(name: str, bad: Array | np.bool, what: str) -> None:
     if bad.any():
         raise InputError(f"vectors={name}: row {int(bad.argmax())} {what} ({int(bad.sum())} such rows)")
+
+
+def _readers() -> Mapping[str, Callable[[Path, int, int | None], Array]]:
+    """By extension; each takes a path, the expected dimension, and how many vectors are wanted."""
+    return {".npy": _npy, ".parquet": _parquet, ".safetensors": _safetensors, ".jsonl": _jsonl}
 
 
 def _npy(path: Path, dimension: int, limit: int | None) -> Array:
