@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(f"--folder {options.folder}: holds no *.jsonl.gz")
     rows = sorted(row for file in files for row in kept(file, options.passages))
     write_rows(options.output, ({"text": text, "source": source, "split": split} for _, text, source, split in rows))
-    print({split: count for split, count in Counter(row[3] for row in rows).most_common()})
+    print(dict(Counter(row[3] for row in rows).most_common()))
 
 
 def kept(file: Path, passages: float) -> Iterator[tuple[float, str, str, str]]:

@@ -1,0 +1,45 @@
+"""benchmarks/prepare_general.py: the text of the shipped attacker."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from support.running_benchmarks import Benchmarks
+
+
+def write(file: Path, texts: list[str]) -> None:
+    with gzip.open(file, "wt", encoding="utf-8") as lines:
+        lines.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+
+
+def test_a_file_follows_from_its_texts_alone(benchmarks: Benchmarks, tmp_path: Path) -> None:
+    sentences = [f"Sentence number {number}." for number in range(2000)]
+    passages = [f"Passage number {number}." for number in range(1000)]
+    written = []
+    for order in (1, -1):
+        folder = tmp_path / f"text{order}"
+        folder.mkdir()
+        write(folder / "chat.jsonl.gz", sentences[::order])
+        write(folder / "chat_passages.jsonl.gz", passages[::order])
+        output = tmp_path / f"{order}.jsonl"
+        benchmarks.run("prepare_general", f"--folder={folder}", f"--output={output}", "--passages=0.25")
+        written.append(output.read_text(encoding="utf-8"))
+    assert written[0] == written[1]
+    rows = [json.loads(line) for line in written[0].splitlines()]
+    assert {row["source"] for row in rows} == {"chat"}
+    assert {row["text"] for row in rows} >= set(sentences)
+    kept = [row for row in rows if row["split"] == "train" and row["text"].startswith("Passage")]
+    assert 200 < len(kept) < 300
+    held_out = {split: sum(row["split"] == split for row in rows) for split in ("test", "valid")}
+    assert 4 <= held_out["test"] <= 24  # 12 expected
+    assert 1 <= held_out["valid"] <= 15  # 6 expected
+    assert [row["text"] for row in rows][:5] != sentences[:5]
+
+
+def test_a_folder_without_text_is_named(benchmarks: Benchmarks, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"holds no \*.jsonl.gz"):
+        benchmarks.run("prepare_general", f"--folder={tmp_path}", f"--output={tmp_path / 'x.jsonl'}")
