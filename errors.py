@@ -23,8 +23,8 @@ COMPARED = 5_000  # candidates that an unknown name is compared with
 BLOTTED = "***"
 # Environment variables that hold secrets; their values are never shown.
 SECRET_VARIABLES = (
-    "PGPASSWORD", "QDRANT_API_KEY", "CHROMA_CLIENT_AUTH_CREDENTIALS", "OPENAI_API_KEY", "WANDB_API_KEY", "HF_TOKEN",
-    "UNEMBED_ROTATION_KEY",
+    "PGPASSWORD", "QDRANT_API_KEY", "CHROMA_CLIENT_AUTH_CREDENTIALS", "MILVUS_TOKEN", "OPENAI_API_KEY", "WANDB_API_KEY",
+    "HF_TOKEN", "UNEMBED_ROTATION_KEY",
 )  # fmt: skip
 _SHORTEST = 8  # characters of a secret; shorter values would also match ordinary words
 _LONG = 16  # secrets of this length are also redacted inside longer words

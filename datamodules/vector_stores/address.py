@@ -2,6 +2,8 @@
 
     chroma:folder    chroma:http://host:8000            token in CHROMA_CLIENT_AUTH_CREDENTIALS
     qdrant:folder    qdrant:https://host:6333           key in QDRANT_API_KEY
+    milvus:folder.db   milvus:http://host:19530         token in MILVUS_TOKEN
+    lancedb:folder
     postgresql://user@host:5432/database?sslmode=require      password in PGPASSWORD or ~/.pgpass
 
 Other forms are refused, and the message does not repeat them, since a malformed address may contain a password.
@@ -33,6 +35,8 @@ _PARAMETERS = {
 _FORMS = {
     "postgresql": ("postgresql://user@host:5432/database", "the password in PGPASSWORD or ~/.pgpass"),
     "qdrant": ("qdrant:https://host:6333 or qdrant:<folder>", "the key in QDRANT_API_KEY"),
+    "milvus": ("milvus:https://host:19530 or milvus:<folder>.db", "the token in MILVUS_TOKEN"),
+    "lancedb": ("lancedb:<folder>", "no password: it needs none"),
     "chroma": ("chroma:https://host:8000 or chroma:<folder>", "the token in CHROMA_CLIENT_AUTH_CREDENTIALS"),
 }
 _ALIASES = {"postgres": "postgresql"}

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from datamodules.vector_stores.address import client_library
 from datamodules.vector_stores.child import Answer, Child, Limits, TextChildStore, Texts
 from datamodules.vector_stores.choice import chosen_collection
+from datamodules.vector_stores.folders import checked_size
 from datamodules.vector_stores.payloads import flat_texts
 from errors import InputError
 
@@ -68,12 +69,7 @@ def open_chroma(place: str, collection: str | None) -> ChromaStore | TextChildSt
     folder = Path(place).expanduser()
     if not (folder / "chroma.sqlite3").is_file():  # the library would make an empty store here
         raise InputError(f"vectors=chroma:{place}: no Chroma folder (chroma.sqlite3 is missing)")
-    links = [path for path in folder.rglob("*") if path.is_symlink()]
-    if links:  # the library writes to what it opens
-        raise InputError(
-            f"vectors=chroma:{place}: {links[0]} is a link, and a Chroma folder holds none; copy what it leads to"
-        )
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    size = checked_size(folder, f"chroma:{place}")  # the library writes to what it opens
     limits = Limits(seconds=10 + size / 1e6, memory=(2 << 30) + 4 * size, writes=True)  # it marks the folder as opened
     child = Child(f"vectors=chroma:{place}", read_folder, [place, collection], ["chromadb"], limits)
     return TextChildStore(child.opened["name"], child.opened["ids"], child)

@@ -9,11 +9,9 @@ for reading, and may do no more than list that one table. Both are done in a chi
 
 from __future__ import annotations
 
-import fcntl
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.vector_stores.child import Answer, Texts
+from datamodules.vector_stores.folders import locked
 from datamodules.vector_stores.payloads import flat_texts
 from datamodules.vector_stores.pickled_data import PickledDataError, Stored, pickled_data
 from errors import InputError
@@ -93,7 +92,7 @@ def read_points(path: str, lock: str, place: str, vector: str | None) -> tuple[d
     ids: list[int | str] = []
     rows: list[NDArray[np.float32]] = []
     payloads: list[dict[str, str]] = []
-    with _locked(Path(lock), place):
+    with locked(Path(lock), f"qdrant:{place}"):
         seen = set()
         for number, content in _contents(path, place):
             one, values, payload = point_of(content, f"vectors=qdrant:{place}, {STORAGE}, row {number}", vector)
@@ -116,19 +115,6 @@ def read_points(path: str, lock: str, place: str, vector: str | None) -> tuple[d
         return [flat_texts(payloads[position], field) for position in positions]
 
     return {"ids": ids}, answer, texts
-
-
-@contextmanager
-def _locked(path: Path, place: str) -> Iterator[None]:
-    """Within it, no client of Qdrant has the folder open, and none can open it."""
-    with ExitStack() as opened:
-        if path.is_file():
-            file = opened.enter_context(path.open("rb"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise InputError(f"vectors=qdrant:{place}: another program has it open; end that first") from error
-        yield
 
 
 def _contents(path: str, place: str) -> Iterator[tuple[int, bytes]]:

@@ -7,6 +7,8 @@
     mine.faiss, faiss:mine.index                   a FAISS index
     chroma:folder, chroma:http://host:8000         Chroma, a persistent folder or a server
     qdrant:folder, qdrant:http://host:6333         Qdrant, a local folder or a server
+    milvus:folder.db, milvus:http://host:19530     Milvus Lite's folder or a Milvus server
+    lancedb:folder                                 LanceDB
     postgresql://user@host/database                PostgreSQL with pgvector
 
 A store is only read. Its ids are listed first, and only the vectors of a random sample are fetched. Passwords come from
@@ -28,6 +30,8 @@ from torch import Tensor
 from datamodules.vector_stores.address import check_address, split_address
 from datamodules.vector_stores.chroma import open_chroma
 from datamodules.vector_stores.faiss_index import open_faiss
+from datamodules.vector_stores.lancedb_folder import open_lancedb
+from datamodules.vector_stores.milvus import open_milvus
 from datamodules.vector_stores.pgvector import open_pgvector
 from datamodules.vector_stores.qdrant import open_qdrant
 from datamodules.vector_stores.vector_files import checked, read_vectors
@@ -90,6 +94,8 @@ def open_store(vectors: str, dimension: int, collection: str | None = None) -> V
         "chroma": open_chroma,
         "faiss": open_faiss,
         "qdrant": open_qdrant,
+        "milvus": open_milvus,
+        "lancedb": open_lancedb,
         "postgresql": open_pgvector,
     }
     check_address(vectors)

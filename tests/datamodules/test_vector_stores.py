@@ -460,7 +460,7 @@ def test_a_chroma_folder_leads_to_no_other_database(tmp_path: Path) -> None:
     (tmp_path / "mine.db").write_bytes(b"")
     (tmp_path / "sent").mkdir()
     (tmp_path / "sent" / "chroma.sqlite3").symlink_to(tmp_path / "mine.db")
-    assert "chroma.sqlite3 is a link, and a Chroma folder holds none" in refusal(f"chroma:{tmp_path / 'sent'}")
+    assert "chroma.sqlite3 is a link, and such a folder holds none" in refusal(f"chroma:{tmp_path / 'sent'}")
     assert (tmp_path / "mine.db").read_bytes() == b""
 
 

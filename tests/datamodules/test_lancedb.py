@@ -1,0 +1,68 @@
+"""LanceDB: tables that its library wrote into a folder."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.stores import DIMENSION, ROWS, TEXTS, TITLES, VECTORS, check_store, refusal, refused_field
+
+lancedb = pytest.importorskip("lancedb")
+
+IDS = [f"doc-{row}" for row in range(ROWS)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables docs, of which rows were deleted and added; rows, without ids; and two, with two vectors a row."""
+    place = tmp_path_factory.mktemp("lancedb")
+    database = lancedb.connect(str(place))
+    rows = [
+        {"id": IDS[row], "vector": VECTORS[row].tolist(), "text": TEXTS[row], "meta": {"title": TITLES[row]}}
+        for row in range(ROWS)
+    ]
+    docs = database.create_table("docs", [*rows[:20], {**rows[0], "id": "gone"}])
+    docs.delete("id in ('gone', 'doc-3')")
+    docs.add([rows[3], *rows[20:]])
+    database.create_table("rows", [{key: value for key, value in row.items() if key != "id"} for row in rows])
+    database.create_table("two", [{"a": VECTORS[1].tolist(), "b": VECTORS[2].tolist(), "body": "hi"}])
+    return place
+
+
+def test_rows_and_texts(folder: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    check_store(f"lancedb:{folder}", IDS, "docs")
+    check_store(f"lancedb:{folder}", [str(row) for row in range(ROWS)], "rows")
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_choices(folder: Path) -> None:
+    address = f"lancedb:{folder}"
+    assert "which collection? give collection=<one of docs, rows, two>" in refusal(address)
+    assert "no collection dogs; did you mean docs?" in refusal(address, "dogs")
+    assert "collection two has the vectors a, b; give collection=two/<one of them>" in refusal(address, "two")
+    assert "did you mean body?" in refused_field(address, "bdy", "two/b")
+    assert f"vectors of dimension {DIMENSION}, but" in refusal(address, "docs", 384)
+
+
+def test_what_is_no_folder_and_a_damaged_one(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no LanceDB folder" in refusal(f"lancedb:{tmp_path}")
+    assert not any(tmp_path.iterdir())
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    shutil.rmtree(copy / "rows.lance" / "data")
+    assert "vectors=lancedb:" in refusal(f"lancedb:{copy}", "rows")
+    manifest = max((copy / "two.lance" / "_versions").glob("*.manifest"))
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    assert f"{manifest} is damaged" in refusal(f"lancedb:{copy}", "two")
+    monkeypatch.setitem(sys.modules, "lancedb", None)
+    assert "pip install 'unembed[lancedb]'" in refusal(f"lancedb:{folder}", "docs")
+
+
+def test_a_table_whose_files_lie_elsewhere_is_refused(folder: Path, tmp_path: Path) -> None:
+    """A shallow clone names the folder of the table that it was made from; it may be any address."""
+    database = lancedb.connect(str(tmp_path))
+    database.clone_table("mine", str(folder / "docs.lance"), is_shallow=True)
+    assert "names other places of its files, which are not read; copy the table" in refusal(f"lancedb:{tmp_path}")
