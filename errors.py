@@ -23,7 +23,8 @@ COMPARED = 5_000  # candidates that an unknown name is compared with
 BLOTTED = "***"
 # Environment variables that hold secrets; their values are never shown.
 SECRET_VARIABLES = (
-    "PGPASSWORD", "QDRANT_API_KEY", "CHROMA_CLIENT_AUTH_CREDENTIALS", "MILVUS_TOKEN", "OPENAI_API_KEY", "WANDB_API_KEY",
+    "PGPASSWORD", "QDRANT_API_KEY", "CHROMA_CLIENT_AUTH_CREDENTIALS", "MILVUS_TOKEN", "WEAVIATE_API_KEY",
+    "OPENSEARCH_PASSWORD", "ELASTIC_API_KEY", "ELASTIC_PASSWORD", "PINECONE_API_KEY", "OPENAI_API_KEY", "WANDB_API_KEY",
     "HF_TOKEN", "UNEMBED_ROTATION_KEY",
 )  # fmt: skip
 _SHORTEST = 8  # characters of a secret; shorter values would also match ordinary words
@@ -142,7 +143,8 @@ def secret_refused(key: str) -> str:
     return (
         f"{key}: a password or key has no place on a command line or in a configuration, which are written down (it is "
         "not repeated here); leave it out and give it in the environment: PGPASSWORD (or ~/.pgpass), QDRANT_API_KEY, "
-        "CHROMA_CLIENT_AUTH_CREDENTIALS, or the variable that embedder.api_key_env names"
+        "CHROMA_CLIENT_AUTH_CREDENTIALS, MILVUS_TOKEN, ... (docs/audit.md), or the variable that "
+        "embedder.api_key_env names"
     )
 
 

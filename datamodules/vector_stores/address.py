@@ -4,6 +4,10 @@
     qdrant:folder    qdrant:https://host:6333           key in QDRANT_API_KEY
     milvus:folder.db   milvus:http://host:19530         token in MILVUS_TOKEN
     lancedb:folder
+    weaviate:https://host                               key in WEAVIATE_API_KEY
+    opensearch:https://host:9200                        OPENSEARCH_USERNAME and OPENSEARCH_PASSWORD
+    elasticsearch:https://host:9200                     ELASTIC_API_KEY, or ELASTIC_USERNAME and ELASTIC_PASSWORD
+    pinecone:index                                      key in PINECONE_API_KEY
     postgresql://user@host:5432/database?sslmode=require      password in PGPASSWORD or ~/.pgpass
 
 Other forms are refused, and the message does not repeat them, since a malformed address may contain a password.
@@ -37,8 +41,13 @@ _FORMS = {
     "qdrant": ("qdrant:https://host:6333 or qdrant:<folder>", "the key in QDRANT_API_KEY"),
     "milvus": ("milvus:https://host:19530 or milvus:<folder>.db", "the token in MILVUS_TOKEN"),
     "lancedb": ("lancedb:<folder>", "no password: it needs none"),
+    "weaviate": ("weaviate:https://host", "the key in WEAVIATE_API_KEY"),
+    "opensearch": ("opensearch:https://host:9200", "the password in OPENSEARCH_PASSWORD"),
+    "elasticsearch": ("elasticsearch:https://host:9200", "the key in ELASTIC_API_KEY"),
+    "pinecone": ("pinecone:<index>", "the key in PINECONE_API_KEY"),
     "chroma": ("chroma:https://host:8000 or chroma:<folder>", "the token in CHROMA_CLIENT_AUTH_CREDENTIALS"),
 }
+_SERVERS = {"weaviate", "opensearch", "elasticsearch"}  # they have no folders
 _ALIASES = {"postgres": "postgresql"}
 
 
@@ -80,7 +89,7 @@ def address_error(vectors: str) -> str | None:
         fits = _POSTGRES.fullmatch(vectors) is not None and _parameters_fit(vectors)
     elif kind in _FORMS:
         folder = Path(place).exists() or not re.search(r"[@?#=%]|//|^https?:", place, re.IGNORECASE)
-        fits = folder or _WEB.fullmatch(place) is not None
+        fits = (folder and kind not in _SERVERS) or _WEB.fullmatch(place) is not None
     else:
         return secret_refused("vectors") if holds_secret(vectors) or re.search(r":.*@", vectors, re.DOTALL) else None
     if fits:

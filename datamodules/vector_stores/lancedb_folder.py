@@ -118,11 +118,10 @@ def read_table(folder: str, collection: str | None, name: str) -> tuple[dict[str
     try:
         database = lancedb.connect(folder)
         names = sorted(path.name.removesuffix(".lance") for path in Path(folder).glob("*.lance"))
-        chosen, vector = chosen_vector(
-            name, collection, names, lambda one: _vectors_of(database.open_table(one).schema)
-        )  # fmt: skip
+        chosen, found = chosen_vector(name, collection, names, lambda one: _vectors_of(database.open_table(one).schema))
+        vector = found or ""
         table = database.open_table(chosen)
-        rows, ids = _listed(table, vector or "")
+        rows, ids = _listed(table, vector)
     except (RuntimeError, OSError, ValueError) as error:
         raise InputError(f"vectors={name}: cannot be read: {' '.join(str(error).split())}") from error
     columns = [field.name for field in table.schema if _holds_text(field.type)]
@@ -137,7 +136,7 @@ def read_table(folder: str, collection: str | None, name: str) -> tuple[dict[str
         return [by_row[row] for row in asked]
 
     def answer(positions: list[int]) -> NDArray[np.float32]:
-        vectors = [row[vector] for row in taken(positions, [vector or ""])]
+        vectors = [row[vector] for row in taken(positions, [vector])]
         if len(dimensions := {len(one) for one in vectors}) > 1:
             raise InputError(f"vectors={name}: holds vectors of dimensions {', '.join(map(str, sorted(dimensions)))}")
         return np.array(vectors, np.float32)
@@ -170,7 +169,7 @@ def _vectors_of(schema: Any) -> list[str]:
 
     def is_vector(kind: Any) -> bool:
         lists = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
-        return lists and (types.is_floating(kind.value_type) or types.is_int8(kind.value_type))
+        return bool(lists and (types.is_floating(kind.value_type) or types.is_int8(kind.value_type)))
 
     return sorted(field.name for field in schema if is_vector(field.type))
 

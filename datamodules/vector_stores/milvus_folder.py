@@ -45,7 +45,7 @@ def collections_of(folder: Path, name: str) -> dict[str, Mapping[str, Any]]:
         )
     if not (folder / "collections").is_dir():
         raise InputError(f"vectors={name}: no folder of Milvus Lite (collections/ is missing)")
-    found = {}
+    found: dict[str, Mapping[str, Any]] = {}
     for path in sorted(folder.glob("collections/*/schema.json")):
         schema = _json(path, name)
         fields = schema.get("fields")

@@ -9,6 +9,9 @@
     qdrant:folder, qdrant:http://host:6333         Qdrant, a local folder or a server
     milvus:folder.db, milvus:http://host:19530     Milvus Lite's folder or a Milvus server
     lancedb:folder                                 LanceDB
+    weaviate:http://host:8080                      Weaviate
+    opensearch:https://host, elasticsearch:https://host
+    pinecone:index                                 Pinecone
     postgresql://user@host/database                PostgreSQL with pgvector
 
 A store is only read. Its ids are listed first, and only the vectors of a random sample are fetched. Passwords come from
@@ -33,8 +36,11 @@ from datamodules.vector_stores.faiss_index import open_faiss
 from datamodules.vector_stores.lancedb_folder import open_lancedb
 from datamodules.vector_stores.milvus import open_milvus
 from datamodules.vector_stores.pgvector import open_pgvector
+from datamodules.vector_stores.pinecone_index import open_pinecone
 from datamodules.vector_stores.qdrant import open_qdrant
+from datamodules.vector_stores.search_engine import open_elasticsearch, open_opensearch
 from datamodules.vector_stores.vector_files import checked, read_vectors
+from datamodules.vector_stores.weaviate_server import open_weaviate
 from errors import InputError, did_you_mean
 
 FETCHED_TOGETHER = 1000  # vectors asked of a store at once
@@ -96,6 +102,10 @@ def open_store(vectors: str, dimension: int, collection: str | None = None) -> V
         "qdrant": open_qdrant,
         "milvus": open_milvus,
         "lancedb": open_lancedb,
+        "weaviate": open_weaviate,
+        "opensearch": open_opensearch,
+        "elasticsearch": open_elasticsearch,
+        "pinecone": open_pinecone,
         "postgresql": open_pgvector,
     }
     check_address(vectors)

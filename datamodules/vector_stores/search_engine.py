@@ -1,0 +1,167 @@
+"""Vectors of an OpenSearch or Elasticsearch index: ``opensearch:https://host:9200``, ``elasticsearch:https://host:9200``.
+
+    OPENSEARCH_USERNAME, OPENSEARCH_PASSWORD
+    ELASTIC_API_KEY, or ELASTIC_USERNAME (elastic) and ELASTIC_PASSWORD
+
+SSL_CERT_FILE names the certificates of one's own authority. Fields of type knn_vector and dense_vector are read; an
+index with several needs ``collection=<index>/<field>``. Ids are those of the documents that have the field, as of the
+moment when their list was begun (a scroll). Both engines are asked the same questions, each by its own client.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.vector_stores.address import client_library
+from datamodules.vector_stores.choice import chosen_vector
+from datamodules.vector_stores.payloads import flat_texts
+from errors import InputError
+
+LISTED_TOGETHER = 10_000  # the most that both engines give at once
+_KEPT_ALIVE = "2m"  # for which a server keeps the list of ids between two pages
+_TIMEOUT = 60.0  # seconds
+Ask = Callable[[str, str, Mapping[str, Any] | None], Any]  # method, path and body -> the answer's JSON
+
+
+class SearchEngineStore:
+    """An index under the ids of its documents."""
+
+    def __init__(self, name: str, ask: Ask, index: str, vector: str) -> None:
+        self.name, self._ask, self._index, self._vector = name, ask, quote(index, safe=""), vector
+        self.ids: Sequence[str] = self._listed()
+
+    def _listed(self) -> list[str]:
+        found: list[str] = []
+        query = {
+            "size": LISTED_TOGETHER,
+            "_source": False,
+            "sort": ["_doc"],
+            "query": {"exists": {"field": self._vector}},
+        }
+        page = self._ask("POST", f"/{self._index}/_search?scroll={_KEPT_ALIVE}", query)
+        while hits := page["hits"]["hits"]:
+            found += [str(hit["_id"]) for hit in hits]
+            page = self._ask("POST", "/_search/scroll", {"scroll": _KEPT_ALIVE, "scroll_id": page["_scroll_id"]})
+        self._ask("DELETE", "/_search/scroll", {"scroll_id": [page["_scroll_id"]]})
+        return found
+
+    def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
+        """See VectorStore."""
+        # By "fields", since Elasticsearch leaves vectors out of "_source" from 9.2 on.
+        hits = self._documents(positions, {"_source": False, "fields": [self._vector]})
+        try:
+            return np.stack([np.asarray(hit["fields"][self._vector], np.float32) for hit in hits])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"vectors={self.name}: a document has no list of numbers in {self._vector}") from error
+
+    def texts(self, positions: Sequence[int], field: str | None = None) -> Sequence[Mapping[str, str]]:
+        """See TextStore."""
+        wanted = {"excludes": [self._vector]} if field is None else [field]
+        return [flat_texts(hit.get("_source"), field) for hit in self._documents(positions, {"_source": wanted})]
+
+    def _documents(self, positions: Sequence[int], wanted: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        asked = [self.ids[place] for place in positions]
+        query = {"size": len(asked), "query": {"ids": {"values": asked}}, **wanted}
+        found = {hit["_id"]: hit for hit in self._ask("POST", f"/{self._index}/_search", query)["hits"]["hits"]}
+        if missing := [one for one in asked if one not in found]:
+            raise InputError(f"vectors={self.name}: {len(missing)} documents were deleted meanwhile; read it again")
+        return [found[one] for one in asked]
+
+
+def open_opensearch(place: str, collection: str | None) -> SearchEngineStore:
+    """Open an index of an OpenSearch server.
+
+    Raises:
+        InputError: opensearch-py is not installed; no such server or index, or a choice of several.
+    """
+    name = f"opensearch:{place}"
+    library = client_library("opensearchpy", "opensearch", name)
+    user = os.environ.get("OPENSEARCH_USERNAME")
+    client = library.OpenSearch(
+        hosts=[_with_port(place)], timeout=_TIMEOUT, **_certificates(place),
+        http_auth=(user, os.environ.get("OPENSEARCH_PASSWORD", "")) if user else None,
+    )  # fmt: skip
+
+    def ask(method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        try:
+            return client.transport.perform_request(method, path, body=body)
+        except library.exceptions.OpenSearchException as error:
+            raise _unreadable(name, error) from error
+
+    return _open(name, ask, collection)
+
+
+def open_elasticsearch(place: str, collection: str | None) -> SearchEngineStore:
+    """Open an index of an Elasticsearch server.
+
+    Raises:
+        InputError: elasticsearch is not installed; no such server or index, or a choice of several.
+    """
+    name = f"elasticsearch:{place}"
+    library = client_library("elasticsearch", "elasticsearch", name)
+    key, password = os.environ.get("ELASTIC_API_KEY"), os.environ.get("ELASTIC_PASSWORD")
+    user = os.environ.get("ELASTIC_USERNAME", "elastic")
+    client = library.Elasticsearch(
+        [_with_port(place)], request_timeout=_TIMEOUT, api_key=key, **_certificates(place),
+        basic_auth=(user, password) if password and not key else None,
+    )  # fmt: skip
+    # Servers of the version before the client's refuse the content type that it would send.
+    headers = {"accept": "application/json", "content-type": "application/json"}
+
+    def ask(method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        try:
+            return client.perform_request(method, path, headers=headers, body=body).body
+        except (library.ApiError, library.TransportError) as error:
+            raise _unreadable(name, error) from error
+
+    return _open(name, ask, collection)
+
+
+def _with_port(place: str) -> str:
+    """The address with the port that it means; Elasticsearch's client has none of its own."""
+    server = urlsplit(place)
+    if server.port is not None:
+        return place
+    port = 443 if server.scheme.lower() == "https" else 9200
+    return server._replace(scheme=server.scheme.lower(), netloc=f"{server.netloc}:{port}").geturl()
+
+
+def _certificates(place: str) -> dict[str, str]:
+    """The certificates of one's own authority, as both clients take them; they refuse them for http."""
+    file = os.environ.get("SSL_CERT_FILE")
+    return {"ca_certs": file} if file and place.lower().startswith("https:") else {}
+
+
+def _unreadable(name: str, error: Exception) -> InputError:
+    return InputError(f"vectors={name}: cannot be read: {' '.join(str(error).split())[:400]}")
+
+
+def _open(name: str, ask: Ask, collection: str | None) -> SearchEngineStore:
+    named = (collection or "").partition("/")[0]
+    mappings = {}
+    if named:  # the rights to see this one suffice
+        mappings = ask("GET", f"/{quote(named, safe='')}/_mapping?ignore_unavailable=true", None)
+    if mappings:  # of an alias those of each index behind it
+        fields = {named: sorted({one for found in mappings.values() for one in _vectors_of(found["mappings"])})}
+    else:
+        every = {index: _vectors_of(found["mappings"]) for index, found in ask("GET", "/_mapping", None).items()}
+        fields = {index: vectors for index, vectors in every.items() if vectors}
+    chosen, vector = chosen_vector(name, collection, list(fields), fields.__getitem__)
+    return SearchEngineStore(f"{name} ({chosen})", ask, chosen, vector or "")
+
+
+def _vectors_of(mapping: Mapping[str, Any], within: str = "") -> list[str]:
+    """The dotted names of the fields of vectors."""
+    found = []
+    for name, field in mapping.get("properties", {}).items():
+        if field.get("type") in ("knn_vector", "dense_vector"):
+            found.append(within + name)
+        elif field.get("type", "object") == "object":
+            found += _vectors_of(field, f"{within}{name}.")
+    return sorted(found)
