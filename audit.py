@@ -35,14 +35,16 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from datamodules.vector_stores.sampling import open_store, sample_store
     from defenses.threat import threat_of
     from reports.audit.changes import changes, warned
-    from reports.audit.defenses import AuditRows, prepare
+    from reports.audit.contenders import Contender, by_lookup, closest_of
+    from reports.audit.defenses import prepare
+    from reports.audit.estimates import read_scored, scored
     from reports.audit.evaluation import evaluate
     from reports.audit.file import read_audit
     from reports.audit.inputs import check_truths, held_by_store, read_truths, stored_truths
     from reports.audit.lookup import training_lookup
     from reports.audit.page import VALUES, print_audit, write_audit
     from reports.audit.pipeline import write_pipeline
-    from reports.audit.reading import StoreReader, held_out, same_attack, services, truths_of
+    from reports.audit.reading import StoreReader, held_out, same_attack, services
     from reports.audit.thresholds import check_kinds, judge, parse
     from reports.reading import known_rows
     from reports.vector_space import check_space
@@ -80,9 +82,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     finder = models.tagger or Recognisers()
     by_form = finder.labels if isinstance(finder, Recognisers) else ()
     check_kinds(conditions, spans or set(by_form), any_kind=not spans and not by_form)
-    known_vectors = service.embed(references, "scoring")
-    own = AuditRows(known_vectors, [row.index for row in rows], truths_of(rows))
-    trials = prepare(tried, sample, truths, own, settings.defense_limit)
+    trials = prepare(tried, sample, truths, settings.defense_limit)
 
     attack = session.restored_attack(oracle, session.dimension, settings.ckpt_path)
     attack.batch_cache = cache = session.batch_cache(output)
@@ -91,10 +91,26 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     cache.open(attack.all_weights())
     reader = StoreReader(attack, oracle, settings.batch_size)
     unchanged = same_attack(config, session.trained, session.threat, settings.ckpt_path)
-    known = held_out(rows, unchanged, reader, known_vectors)
+    truth = [truths.get(place) for place in sample.positions]
+    known = held_out(rows, unchanged, reader, lambda: service.embed(references, "scoring"))
+    texts = reader.texts("store", sample.vectors, sample.positions)
+    own = [
+        Contender(
+            "attack",
+            f"the run's attack, {config.choices.attack}",
+            reader.readings(texts, sample.vectors, truth),
+            known.readings,
+            [*(read_scored(run) if unchanged else []), *scored(known.readings)],
+        )
+    ]
     lookup, more = training_lookup(session, service, settings.lookup)
     warnings += more
-    found = evaluate(settings, config, sample, truths, known, reader, models.tagger, trials, lookup, known_vectors)
+    if lookup is not None:
+        test = service.embed(references, "scoring")
+        own.append(by_lookup(lookup, reader, sample.vectors, truth, test, known.truths))
+    if len(own) > 1:
+        own.append(closest_of(own))
+    found = evaluate(settings, config, sample, truth, own, known.truths, models.tagger, trials, reader, lookup)
     found.warnings = warnings + found.warnings + ([] if before is None else warned(found, before))
     outcomes, changed = judge(conditions, found), [] if before is None else changes(found, before)
     write_audit(output, found, outcomes, changed)

@@ -1,16 +1,26 @@
 """Calibration: the probability that a text was recovered, given the cosine of its vector with the target.
 
-    calibration = fit([.2, .4, .5, .9], [False, False, True, True])     # cosine, whether the text was recovered
-    calibration.probabilities([.3, .95])                                 # of two texts without a known reference
-    calibration.share([.3, .95])                                         # Estimate(value, Interval(low, high))
+    calibration = fit(cosines, words, read, sources=sources)      # of texts whose reference is known
+    calibration.probabilities([.3, .95], [12, 7])                 # of two texts without a known reference
+    calibration.share([.3, .95], [12, 7])                         # Estimate(value, Interval(low, high))
 
-This is isotonic regression: texts are sorted by cosine and split into groups of at least ``SMALLEST``; neighbouring
-groups are pooled until the share of recovered texts increases from group to group (pool adjacent violators). With k of
-n texts of a group recovered, the probability is (k + 1/2) / (n + 1), the mean of the Beta posterior with Jeffreys'
-prior, so that it never reaches 0 or 1.
+A logistic regression with a random intercept: log p / (1 - p) = a + b cosine + c log(words) + d [cosine = 1] + u,
+where ``words`` is the length of the recovered text and u, normal with standard deviation tau, belongs to the domain:
+the same cosine means more in one kind of text than in another. Cosines are rounded to ``DIGITS``, since the last bits
+of a vector differ between batch sizes and processors. A cosine of 1 is that of the same words, so these texts have a
+term of their own (d) and are never pooled with others.
 
-Cosines are rounded to ``DIGITS``: the last bits of a vector differ between batch sizes and processors. A cosine of 1 is
-that of the same words, so those texts are a group of their own, of whatever size, unless its probability falls.
+Coefficients are the mode under weak priors: normal with deviation ``SLOPE`` (Gelman et al. 2008, Annals of Applied
+Statistics 2), and one text, half read, at the centre, which is Jeffreys' prior where nothing else is known. For
+intervals, their posterior is sampled: a t distribution around the mode, resampled by importance (Rubin 1987), since a
+normal one is far too wide where none or all were read. Where a text counts several things, of which k of n were read,
+the likelihood is divided by the dispersion (Pearson's statistic by its degrees of freedom).
+
+tau is estimated from the domains of the known texts: each domain is predicted by the others, and the marginal
+likelihood of what was read there, integrated over u by Gauss-Hermite quadrature, is taken over a grid with a half
+normal prior of deviation ``SPREAD``. An interval is one for a domain that is not among the known ones. Where all known
+texts are of one domain tau cannot be seen. Then the prior is taken, times the square root of 2 (two domains differ) and
+by how unlike the texts are: the larger Kolmogorov-Smirnov distance of cosines or lengths, divided by ``UNLIKE``.
 """
 
 from __future__ import annotations
@@ -23,10 +33,16 @@ import numpy as np
 
 from metrics.statistics import Floats, Interval
 
-SMALLEST = 10  # texts of a group
+SMALLEST = 10  # texts that a calibration takes
 DIGITS = 4  # of a cosine
-SAMPLES = 4000  # from the distributions of the groups, for an interval
-PRIOR = 0.5  # successes and failures that Jeffreys' prior counts as seen
+SAMPLES = 1000  # for an interval
+PROPOSED, FREEDOM = 2000, 4  # samples of the t distribution that the posterior is resampled from
+SLOPE = 2.5  # deviation of the prior of the coefficients
+SPREAD = 1.0  # deviation of the prior of tau, in logits; .2 to 1.2 were measured (docs/audit_measured.md)
+UNLIKE = 0.3  # Kolmogorov-Smirnov distance from which a store is as unlike as another domain
+TAUS = np.linspace(0, 3, 31)
+_COSINE, _WORDS = (0.6, 0.2), (2.5, 0.8)  # centre and scale, so that the coefficients are of a size
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 
 
 class Estimate(NamedTuple):
@@ -37,108 +53,184 @@ class Estimate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Texts with cosines from ``low`` to ``high``: how many there are, and how many were recovered."""
-
-    low: float
-    high: float
-    size: int
-    read: int
-
-    @property
-    def probability(self) -> float:
-        """Probability that a text of this group is recovered, 0 to 1."""
-        return (self.read + PRIOR) / (self.size + 2 * PRIOR)
-
-
-@dataclass(frozen=True, slots=True)
 class Calibration:
-    """A non-decreasing map from cosines to probabilities; the groups are sorted by cosine."""
+    """A map from cosine and length to a probability.
 
-    groups: tuple[Group, ...]
+    Attributes:
+        coefficients: Of ``_terms``, (4,).
+        samples: Of the coefficients, from their posterior, (SAMPLES, 4).
+        taus: Probability of each of ``TAUS``.
+        domains: Number of domains of the known texts.
+        known: Their cosines and the logarithms of their lengths, (2, n).
+    """
+
+    coefficients: Floats
+    samples: Floats
+    taus: Floats
+    domains: int
+    known: Floats
 
     @property
     def size(self) -> int:
         """Number of texts that it was fitted to."""
-        return sum(group.size for group in self.groups)
+        return int(self.known.shape[1])
 
-    def places(self, cosines: Sequence[float]) -> np.typing.NDArray[np.intp]:
-        """The group of each cosine, (n,): between two groups, the nearer one."""
-        ends = zip(self.groups, self.groups[1:], strict=False)
-        between = [1.0 - 0.5 * 10.0**-DIGITS if other.low == 1 else (one.high + other.low) / 2 for one, other in ends]
-        return np.searchsorted(between, np.round(cosines, DIGITS), side="right")
+    @property
+    def tau(self) -> float:
+        """Standard deviation between domains, in logits: the mean of its distribution."""
+        return float(TAUS @ self.taus)
 
-    def probabilities(self, cosines: Sequence[float]) -> Floats:
-        """Probability that each text is recovered, (n,), 0 to 1."""
-        found: Floats = np.array([group.probability for group in self.groups])[self.places(cosines)]
-        return found
+    def probabilities(self, cosines: Sequence[float], words: Sequence[int]) -> Floats:
+        """Probability that each text is recovered, (n,), 0 to 1; ``words`` are the lengths of the recovered texts."""
+        return _logistic(_terms(cosines, words) @ self.coefficients)
 
-    def share(self, cosines: Sequence[float], seed: int = 0) -> Estimate:
-        """The expected share of recovered texts, given their cosines.
+    def unlikeness(self, cosines: Sequence[float], words: Sequence[int]) -> float:
+        """The larger Kolmogorov-Smirnov distance, 0 to 1, of cosines or lengths from those of the known texts."""
+        from scipy.stats import ks_2samp
 
-        The interval holds for the store that the texts are a random sample of. It covers the uncertainty of the groups
-        (samples of each group's Beta posterior) and of the sample (a bootstrap of its rows). It does not cover a
-        distribution shift between these texts and those that the calibration was fitted to.
+        return max(float(ks_2samp(*pair).statistic) for pair in zip(self.known, _plain(cosines, words), strict=True))
+
+    def share(
+        self,
+        cosines: Sequence[float],
+        words: Sequence[int],
+        counts: Sequence[int] | None = None,
+        seed: int = 0,
+    ) -> Estimate:
+        """The expected share of what is recovered, given cosines and lengths of the recovered texts.
+
+        Args:
+            cosines: Of the texts, (n,).
+            words: The lengths of the recovered texts.
+            counts: How many things each text has of which a share is read; None: each text counts as one.
+            seed: Of the samples.
+
+        The value is the mean probability with u = 0. The interval samples coefficients, tau and u, and then which texts
+        are read: a binomial of n, or of (sum counts)^2 / sum counts^2.
 
         Raises:
-            ValueError: ``cosines`` is empty.
+            ValueError: ``cosines`` is empty, or nothing is counted.
         """
-        if len(cosines) == 0:
+        weights = np.ones(len(cosines)) if counts is None else np.asarray(counts, np.float64)
+        if weights.sum() == 0:
             raise ValueError("a share of no texts has no meaning")
         generator = np.random.default_rng(seed)
-        counts = np.bincount(self.places(cosines), minlength=len(self.groups))
-        sizes, read = (np.array([getattr(group, name) for group in self.groups]) for name in ("size", "read"))
-        probabilities = generator.beta(read + PRIOR, sizes - read + PRIOR, size=(SAMPLES, len(self.groups)))
-        rows = generator.multinomial(len(cosines), counts / counts.sum(), size=SAMPLES)
-        shares = (probabilities * rows).sum(axis=1) / len(cosines)
-        low, high = np.quantile(shares, [0.025, 0.975])
-        value = float(self.probabilities(cosines).mean())
+        tau = generator.choice(TAUS, SAMPLES, p=self.taus / self.taus.sum())
+        if self.domains < 2:
+            tau = tau * np.sqrt(2) * min(1.0, self.unlikeness(cosines, words) / UNLIKE)
+        between = tau * np.sqrt(1 + 1 / self.domains if self.domains > 1 else 1) * generator.standard_normal(SAMPLES)
+        terms = _terms(cosines, words)
+        means = (
+            np.array(
+                [_logistic(terms @ one + shift) @ weights for one, shift in zip(self.samples, between, strict=True)]
+            )
+            / weights.sum()
+        )
+        size = max(1, round(weights.sum() ** 2 / (weights**2).sum()))
+        low, high = np.quantile(generator.binomial(size, means) / size, [0.025, 0.975])
+        value = float(self.probabilities(cosines, words) @ weights / weights.sum())
         return Estimate(value, Interval(min(float(low), value), max(float(high), value)))
 
 
-def fit(cosines: Sequence[float], read: Sequence[bool]) -> Calibration:
+def fit(
+    cosines: Sequence[float],
+    words: Sequence[int],
+    read: Sequence[float],
+    sources: Sequence[str] | None = None,
+    counts: Sequence[int] | None = None,
+) -> Calibration:
     """Fit a calibration to texts with known references.
+
+    Args:
+        cosines: Of the n recovered texts with the vectors.
+        words: Their lengths.
+        read: Whether each was recovered; with ``counts``, how many things of it.
+        sources: The domain of each; None: one.
+        counts: Of how many things.
 
     Raises:
         ValueError: The lists are not equally long, or hold fewer than ``SMALLEST`` texts.
     """
-    if len(cosines) != len(read) or len(cosines) < SMALLEST:
-        raise ValueError(f"needs two lists of one length, {SMALLEST} at least; got {len(cosines)} and {len(read)}")
+    given = [cosines, words, read, *(one for one in (sources, counts) if one is not None)]
+    lengths = sorted({len(one) for one in given})
+    if len(lengths) > 1 or len(cosines) < SMALLEST:
+        raise ValueError(f"needs lists of one length, {SMALLEST} at least; got {lengths}")
+    total = np.ones(len(read)) if counts is None else np.asarray(counts, np.float64)
+    hits, terms = np.asarray(read, np.float64), _terms(cosines, words)
+    coefficients, covariance = _regression(terms, hits, total)
+    domain = np.unique(np.zeros(len(read)) if sources is None else np.asarray(sources), return_inverse=True)[1]
+    dispersion = 1.0
+    if counts is not None:
+        p = _logistic(terms @ coefficients)
+        pearson = (hits - total * p) ** 2 / np.maximum(total * p * (1 - p), 1e-9)
+        dispersion = max(1.0, float(pearson.sum()) / max(1, int(np.count_nonzero(total)) - 4))
+    prior = np.exp(-((TAUS / SPREAD) ** 2) / 2)
+    likelihood = np.zeros(len(TAUS))
+    domains = int(domain.max()) + 1
+    if domains > 1:
+        for one in range(domains):
+            rows = domain == one
+            others, _ = _regression(terms[~rows], hits[~rows], total[~rows], coefficients)
+            likelihood += _marginal(terms[rows] @ others, hits[rows] / dispersion, total[rows] / dispersion)
+    taus = prior * np.exp(likelihood - likelihood.max())
+    samples = _posterior(terms, hits / dispersion, total / dispersion, coefficients, covariance * dispersion)
+    return Calibration(coefficients, samples, taus / taus.sum(), domains, _plain(cosines, words))
+
+
+def _plain(cosines: Sequence[float], words: Sequence[int]) -> Floats:
     rounded = np.minimum(np.round(cosines, DIGITS), 1.0)
-    recovered = np.asarray(read, dtype=bool)
-    same = rounded == 1
-    pooled: list[Group] = []
-    for group in _groups(rounded[~same], recovered[~same]):
-        pooled.append(group)
-        while len(pooled) > 1 and _falls(pooled[-2], pooled[-1]):
-            last, before = pooled.pop(), pooled.pop()
-            pooled.append(Group(before.low, last.high, before.size + last.size, before.read + last.read))
-    if same.any():
-        group = Group(1.0, 1.0, int(same.sum()), int(recovered[same].sum()))
-        if pooled and group.probability < pooled[-1].probability:  # by chance: too few to say otherwise
-            last = pooled.pop()
-            group = Group(last.low, 1.0, last.size + group.size, last.read + group.read)
-        pooled.append(group)
-    return Calibration(tuple(pooled))
+    return np.stack([rounded, np.log(np.maximum(words, 1))])
 
 
-def _falls(one: Group, other: Group) -> bool:
-    return one.read * other.size >= other.read * one.size
+def _terms(cosines: Sequence[float], words: Sequence[int]) -> Floats:
+    """The terms of the regression, (n, 4): 1, cosine and log(words) in units of a size, and whether the cosine is 1."""
+    cosine, length = _plain(cosines, words)
+    parts = [np.ones_like(cosine), (cosine - _COSINE[0]) / _COSINE[1], (length - _WORDS[0]) / _WORDS[1], cosine == 1]
+    return np.stack(parts, axis=1).astype(np.float64)
 
 
-def _groups(cosines: Floats, read: np.typing.NDArray[np.bool_]) -> list[Group]:
-    """Groups of at least ``SMALLEST`` texts; equal cosines stay together, and a small rest joins the last group."""
-    order = np.argsort(cosines, kind="stable")
-    found: list[Group] = []
-    start = 0
-    while start < len(order):
-        end = min(start + SMALLEST, len(order))
-        if len(order) - end < SMALLEST:
-            end = len(order)
-        while end < len(order) and cosines[order[end]] == cosines[order[end - 1]]:
-            end += 1
-        chosen = order[start:end]
-        low, high = float(cosines[chosen[0]]), float(cosines[chosen[-1]])
-        found.append(Group(low, high, len(chosen), sum(bool(read[place]) for place in chosen)))
-        start = end
+def _logistic(logits: Floats) -> Floats:
+    found: Floats = 1 / (1 + np.exp(-np.clip(logits, -30, 30)))
+    return found
+
+
+def _regression(terms: Floats, hits: Floats, total: Floats, start: Floats | None = None) -> tuple[Floats, Floats]:
+    """Coefficients and covariance by Newton's method."""
+    centre = np.zeros((1, terms.shape[1]))
+    centre[0, 0] = 1
+    terms, hits, total = np.concatenate([terms, centre]), np.append(hits, 0.5), np.append(total, 1.0)
+    penalty = np.diag([0.0, *[SLOPE**-2] * (terms.shape[1] - 1)])
+    found = np.zeros(terms.shape[1]) if start is None else start.copy()
+    for _ in range(100):
+        p = _logistic(terms @ found)
+        hessian = (terms * (total * p * (1 - p))[:, None]).T @ terms + penalty
+        step = np.linalg.solve(hessian, terms.T @ (hits - total * p) - penalty @ found)
+        found = found + step * min(1.0, 2 / float(np.abs(step).max()))
+        if np.abs(step).max() < 1e-8:
+            break
+    return found, np.asarray(np.linalg.inv(hessian), np.float64)
+
+
+def _posterior(terms: Floats, hits: Floats, total: Floats, mode: Floats, covariance: Floats) -> Floats:
+    """Samples of the coefficients, (SAMPLES, 4): a t distribution around the mode, resampled by the posterior."""
+    generator = np.random.default_rng(0)
+    factor = np.linalg.cholesky(covariance)
+    normal = generator.standard_normal((PROPOSED, len(mode)))
+    steps = normal / np.sqrt(generator.chisquare(FREEDOM, (PROPOSED, 1)) / FREEDOM)
+    proposed = mode + steps @ factor.T
+    logits = np.concatenate([terms, np.eye(1, terms.shape[1])]) @ proposed.T
+    hits, total = np.append(hits, 0.5), np.append(total, 1.0)
+    logs = hits @ logits - total @ np.logaddexp(0, logits) - ((proposed[:, 1:] / SLOPE) ** 2).sum(axis=1) / 2
+    logs += (FREEDOM + len(mode)) / 2 * np.log1p((steps**2).sum(axis=1) / FREEDOM)
+    weights = np.exp(logs - logs.max())
+    chosen: Floats = proposed[generator.choice(PROPOSED, SAMPLES, p=weights / weights.sum())]
+    return chosen
+
+
+def _marginal(logits: Floats, hits: Floats, total: Floats) -> Floats:
+    """Log likelihood of a domain's texts for each of ``TAUS``, u integrated out."""
+    shifted = logits[:, None, None] + TAUS[:, None] * _NODES  # (n, taus, nodes)
+    logs = (hits[:, None, None] * shifted - total[:, None, None] * np.logaddexp(0, shifted)).sum(axis=0)
+    largest = logs.max(axis=1, keepdims=True)
+    found: Floats = largest[:, 0] + np.log(np.exp(logs - largest) @ (_WEIGHTS / _WEIGHTS.sum()))
     return found

@@ -1,11 +1,12 @@
 """The effect of defenses on an audit: the same rows, defended, inverted by the same attacker, unaware of the defense.
 
-    vectors = defend(defense, rows, known)
-    tried = try_defense("noise level=0.05", vectors, rows, known, reader, readable=80, part="noise")
+    vectors = defend(defense, rows)
+    tried = try_defense("noise level=0.05", vectors, rows, plain, known, reader, readable=80, part="noise")
 
-A defense is fitted to the audited rows, as the store's owner would do. Without true texts, the share of readable rows
-is estimated as for the whole store, but calibrated on the run's test texts under the same defense: a defense changes
-the meaning of a cosine. Cosines are computed with the undefended vectors, which the owner has.
+A defense is fitted to the audited rows, as the store's owner would do. Cosines are computed with the undefended
+vectors, which the owner has. So without true texts the share of readable rows is estimated by the same calibration as
+for the whole store, which needs no text read under the defense. It tends to estimate too much, and its interval is
+wider, since the cosines differ from those of the known texts (docs/audit_measured.md).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from datamodules.vector_stores.sampling import Sample
 from defenses.base import Defense
 from errors import InputError
 from examples import Example
-from metrics import calibration
 from reports.audit.entity_kinds import leaks
+from reports.audit.estimates import Scored, share
 from reports.audit.findings import AuditedShare, Reading, Tried, Truth
 from reports.audit.lookup import Lookup
 from reports.audit.reading import StoreReader
@@ -52,23 +53,19 @@ class AuditRows:
 
 @dataclass(frozen=True, slots=True)
 class Defended:
-    """Rows of the store and the run's test texts under one defense, as the attacker receives them.
+    """Rows of the store under one defense, as the attacker receives them.
 
     Attributes:
         defense: The defense, fitted.
         changed: Defended vectors of the rows, before zero-filling.
-        known_changed: The same for the test texts.
         kept: Share of nearest neighbours kept; see ``neighbours_kept``.
         rows: Vectors (n, d); None if they are longer than the attacker accepts.
-        known: The same for the test texts.
     """
 
     defense: Defense
     changed: Tensor
-    known_changed: Tensor
     kept: float
     rows: Tensor | None
-    known: Tensor | None
 
     @property
     def dimension(self) -> int:
@@ -83,13 +80,11 @@ class Trials:
     Attributes:
         chosen: Indices of the rows in the sample.
         rows: The rows of the store.
-        known: The run's own test texts.
         defended: Defended vectors by name of the defense.
     """
 
     chosen: list[int]
     rows: AuditRows
-    known: AuditRows
     defended: Mapping[str, Defended]
 
 
@@ -97,7 +92,6 @@ def prepare(
     defenses: Mapping[str, Defense],
     sample: Sample,
     truths: Mapping[int, Truth],
-    known: AuditRows,
     limit: int,
 ) -> Trials:
     """Apply each defense to the same rows: those with known true text if there are any, else evenly sampled ones.
@@ -107,79 +101,81 @@ def prepare(
     """
     truth = [truths.get(place) for place in sample.positions]
     chosen = list(evenly([row for row, one in enumerate(truth) if one is not None] or list(range(len(truth))), limit))
-    own = list(evenly(range(len(known.truths)), limit))
     rows = AuditRows(sample.vectors[chosen], [sample.positions[row] for row in chosen], [truth[row] for row in chosen])
-    others = AuditRows(known.vectors[own], [known.positions[row] for row in own], [known.truths[row] for row in own])
     found = {}
     for name, defense in defenses.items():
         try:
-            found[name] = defend(defense, rows, others)
+            found[name] = defend(defense, rows)
         except InputError as error:
             raise InputError(f"defenses: {name}: {error}") from error
-    return Trials(chosen, rows, others, found)
+    return Trials(chosen, rows, found)
 
 
-def defend(defense: Defense, rows: AuditRows, known: AuditRows) -> Defended:
-    """Fit a defense to the rows and apply it to both sets, before the slow inversion begins.
+def defend(defense: Defense, rows: AuditRows) -> Defended:
+    """Fit a defense to the rows and apply it, before the slow inversion begins.
 
     Raises:
         InputError: It cannot be fitted to these rows, or removes all of a vector.
     """
     dimension = rows.vectors.shape[1]
     defense.fit(rows.vectors, rows.examples())
-    changed, known_changed = (
-        defended(defense, one.vectors, one.examples(), "document") if len(one.vectors) else one.vectors
-        for one in (rows, known)
-    )
+    changed = defended(defense, rows.vectors, rows.examples(), "document")
     kept = neighbours_kept(rows.vectors, changed)
     filled = ZeroFilled(defense, dimension)
     if not filled.fits(dimension):
-        return Defended(defense, changed, known_changed, kept, None, None)
-    parts = [filled(one.vectors, one.examples(), "document") for one in (rows, known)]
-    return Defended(defense, changed, known_changed, kept, *parts)
+        return Defended(defense, changed, kept, None)
+    return Defended(defense, changed, kept, filled(rows.vectors, rows.examples(), "document"))
 
 
 def try_defense(
-    name: str, vectors: Defended, rows: AuditRows, known: AuditRows, reader: StoreReader, readable: float, part: str
+    name: str,
+    vectors: Defended,
+    rows: AuditRows,
+    plain: Sequence[Reading],
+    known: Sequence[Scored],
+    reader: StoreReader,
+    readable: float,
+    part: str,
 ) -> Tried:
-    """Invert both sets under a defense and compare.
+    """Invert the rows under a defense.
 
     Args:
         name: For the report.
         vectors: The vectors under the defense.
         rows: The undefended rows of the store.
-        known: The run's test texts with their true texts; may be empty.
+        plain: The texts that were read from them.
+        known: Scores of texts whose truth is known; may be empty.
         reader: Inverts vectors with the attack.
         readable: Word F1 in percent at which a text counts as readable.
         part: Name of this work in the batch cache.
     """
-    if vectors.rows is None or vectors.known is None:
+    if vectors.rows is None:
         return Tried(name, None, None, None, None, vectors.kept, vectors.dimension)
-    read = reader.readings(reader.texts(part, vectors.rows, rows.positions), rows.vectors, rows.truths)
-    own: list[Reading] = []
-    if not any(rows.truths) and len(known.positions):
-        texts = reader.texts(f"{part}, test texts", vectors.known, known.positions)
-        own = reader.readings(texts, known.vectors, known.truths)
-    return summary(name, rows, read, own, reader, readable, vectors.kept, vectors.dimension)
+    if torch.equal(vectors.rows, rows.vectors):
+        read = list(plain)
+    else:
+        read = reader.readings(reader.texts(part, vectors.rows, rows.positions), rows.vectors, rows.truths)
+    return summary(name, rows, read, known, reader, readable, vectors.kept, vectors.dimension)
 
 
 def look_up(
-    vectors: Defended, rows: AuditRows, known: AuditRows, reader: StoreReader, lookup: Lookup, readable: float
+    vectors: Defended,
+    rows: AuditRows,
+    known: Sequence[Scored],
+    reader: StoreReader,
+    lookup: Lookup,
+    readable: float,
 ) -> AuditedShare | None:
     """The share that a lookup reads which knows the defense; measured, or estimated like that of the attack."""
     read = reader.readings(lookup.texts(vectors.changed, vectors.defense), rows.vectors, rows.truths)
-    own: list[Reading] = []
-    if not any(rows.truths) and len(known.positions):
-        texts = lookup.texts(vectors.known_changed, vectors.defense)
-        own = reader.readings(texts, known.vectors, known.truths)
-    return share(read, own, readable)
+    return share(read, known, readable)
 
 
 def summary(
     name: str,
     rows: AuditRows,
     read: Sequence[Reading],
-    known: Sequence[Reading],
+    known: Sequence[Scored],
     reader: StoreReader,
     readable: float,
     kept: float,
@@ -197,35 +193,6 @@ def summary(
         neighbours=kept,
         dimension=dimension,
     )
-
-
-def share(read: Sequence[Reading], known: Sequence[Reading], readable: float | None) -> AuditedShare | None:
-    """The share of texts recovered with at least ``readable`` percent word F1, or word for word (None).
-
-    Measured if the true text of any row is known, else estimated from ``known``; None if neither is possible.
-    """
-    measured = AuditedShare.of([was_read(one, readable) for one in read if one.f1 is not None])
-    return measured or estimated(read, known, readable)
-
-
-def estimated(read: Sequence[Reading], known: Sequence[Reading], readable: float | None) -> AuditedShare | None:
-    """The share estimated without true texts; None if too few test texts are known for calibration."""
-    if len(known) < calibration.SMALLEST:
-        return None
-    learned = calibrate(known, readable)
-    return AuditedShare.estimated(learned.share([one.cosine for one in read]), len(read))
-
-
-def calibrate(known: Sequence[Reading], readable: float | None) -> calibration.Calibration:
-    """Calibrate a cosine to a probability on at least ``calibration.SMALLEST`` readings with known true text."""
-    return calibration.fit([one.cosine for one in known], [was_read(one, readable) for one in known])
-
-
-def was_read(reading: Reading, readable: float | None) -> bool:
-    """Whether a text was recovered with enough word F1, or word for word (``readable`` None)."""
-    if readable is None:
-        return bool(reading.exact)
-    return reading.f1 is not None and reading.f1 >= readable
 
 
 def neighbours_kept(vectors: Tensor, defended: Tensor) -> float:

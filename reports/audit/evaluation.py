@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from omegaconf import DictConfig
 from scipy import stats
-from torch import Tensor
 
 from datamodules.vector_stores.sampling import Sample
 from metrics import calibration
 from reports.audit import exposure
-from reports.audit.defenses import Trials, calibrate, estimated, look_up, neighbours_kept, share, summary, try_defense
+from reports.audit.contenders import Contender
+from reports.audit.defenses import Trials, look_up, neighbours_kept, summary, try_defense
 from reports.audit.entity_kinds import leaked, places, suspected
+from reports.audit.estimates import calibrate, estimated, features, length, share
 from reports.audit.findings import Attacker, Audit, AuditedShare, Exposed, Reading, Tried, Truth
 from reports.audit.lookup import Lookup
 from reports.audit.masking import masked
@@ -30,52 +31,35 @@ def evaluate(
     settings: DictConfig,
     config: DictConfig,
     sample: Sample,
-    truths: Mapping[int, Truth],
-    known: Known,
-    reader: StoreReader,
+    truths: Sequence[Truth | None],
+    own: Sequence[Contender],
+    known_truths: Sequence[Truth],
     tagger: Tagger | None,
     trials: Trials,
+    reader: StoreReader,
     lookup: Lookup | None,
-    known_vectors: Tensor,
 ) -> Audit:
-    """Invert the sample and evaluate the recovered texts.
+    """Evaluate the texts that the attackers recovered, and try the defenses.
 
     Args:
         settings: The settings of configs/audit.yaml.
         config: The run's configuration with overrides.
         sample: The sampled rows of the store.
-        truths: True texts by position; may be empty.
-        known: The run's test texts and their recovered texts.
-        reader: Inverts vectors with the attack.
+        truths: Their true texts, as far as they are known.
+        own: The attackers, the run's attack first and the closest text of all last.
+        known_truths: The run's test texts.
         tagger: Finds entities; None uses recognisers that need no model.
         trials: The defenses to try.
-        lookup: The second attacker; None if there is none.
-        known_vectors: Of the run's test texts, (n, d).
+        reader: Inverts vectors with the run's attack.
+        lookup: The attacker that knows the defenses; None if there is none.
     """
-    truth = [truths.get(place) for place in sample.positions]
-    texts = reader.texts("store", sample.vectors, sample.positions)
     ordered = reader.kind == "sequence"
-    own = {"attack": (reader.readings(texts, sample.vectors, truth), known.readings)}
-    if lookup is not None:
-        own["lookup"] = (
-            reader.readings(lookup.texts(sample.vectors), sample.vectors, truth),
-            reader.readings(lookup.texts(known_vectors), known_vectors, known.truths) if known.readings else [],
-        )
-        own["closest"] = (closest(*(read for read, _ in own.values())), closest(*(read for _, read in own.values())))
-    by_attack, attack_known = own["attack"]
-    readings, of_known = [*own.values()][-1]
-    known = replace(known, readings=of_known)
-    attackers = [
-        Attacker(
-            name,
-            share(read, of_test, settings.readable),
-            share(read, of_test, None) if ordered else None,
-            sum(one.cosine for one in read) / len(read),
-        )
-        for name, (read, of_test) in own.items()
-    ]
+    last = own[-1]
+    known = Known(list(known_truths), last.tested)
+    attackers = [_judged(one, settings.readable, ordered) for one in own]
     finder = tagger or Recognisers()
-    labelled = _with_entities(truth, finder)
+    labelled = _with_entities(truths, finder)
+    how = "labels" if any(one and one.spans for one in truths) else "tagger" if tagger else "form"
     found = Audit(
         store=sample.name,
         size=sample.size,
@@ -84,57 +68,60 @@ def evaluate(
         run=_run(settings, config),
         threshold=settings.readable,
         masked=not settings.show_text,
-        tagged="the labels of the true texts" if any(one and one.spans for one in truth) else _tagged(tagger),
+        tagged="the labels of the true texts" if how == "labels" else _tagged(tagger),
         readable=largest(one.readable for one in attackers),
         exact=largest(one.exact for one in attackers),
-        cosines=[one.cosine for one in readings],
-        known=[one.cosine for one in known.readings],
+        cosines=[one.cosine for one in last.readings],
+        known=[one.cosine for one in last.known],
         attackers=attackers,
     )
-    learned = calibrate(known.readings, settings.readable) if len(known.readings) >= calibration.SMALLEST else None
+    learned = calibrate(last.known, settings.readable)
     if found.measured:
-        best = max(attackers, key=lambda one: 0.0 if one.readable is None else one.readable.value)
-        guesses = {"readable": estimated(*own[best.name], settings.readable)}
+        best = max(own, key=lambda one: _value(share(one.readings, [], settings.readable)))
+        guesses = {"readable": estimated(best.readings, best.known, settings.readable)}
         if ordered:
-            guesses["exact"] = estimated(*own[best.name], None)
+            guesses["exact"] = estimated(best.readings, best.known, None)
         found.estimated = {name: guess for name, guess in guesses.items() if guess is not None}
         rows = [row for row, one in enumerate(labelled) if one is not None]
         true = [one for one in labelled if one is not None]
-        by_each = [leaked(true, [read[row] for row in rows], ordered=ordered) for read, _ in own.values()]
+        read = [[one.readings[row] for row in rows] for one in own]
+        by_each = [leaked(true, one, ordered=ordered) for one in read]
         found.kinds = max(by_each, key=lambda kinds: sum(one.share.value * one.total for one in kinds if one.share))
-        how = "labels" if any(one and one.spans for one in truth) else "tagger" if tagger else "form"
-        known_truths = [one for one in truth if one is not None] if how == "form" else true
-        by_rows = [[read[row] for row in rows] for read, _ in own.values()]
-        found.classes = exposure.measured(known_truths, by_rows, how, ordered=ordered)
+        plain = [one for one in truths if one is not None] if how == "form" else true
+        found.classes = exposure.measured(plain, read, how, ordered=ordered)
     else:
-        found.kinds = suspected(readings, known, finder, ordered=ordered)
-        found.classes = exposure.estimated(readings, known, tagger, ordered=ordered)
+        found.kinds = suspected(last.readings, known, finder, ordered=ordered)
+        found.classes = exposure.estimated(last.readings, known, tagger, ordered=ordered)
         found.held_out = leaked(known.truths, known.readings, ordered=ordered)
-    found.rows = _exposed(settings, sample, labelled, readings, learned, finder)
+    found.rows = _exposed(settings, sample, labelled, last.readings, learned, finder)
     found.warnings = _shift(found.cosines, found.known)
     if learned is None and not found.measured:
         found.warnings.append(
-            f"Nothing can be estimated: the run has {len(known.readings)} test texts of known truth, and it takes "
+            f"Nothing can be estimated: the run has {len(last.known)} test texts of known truth, and it takes "
             f"{calibration.SMALLEST}. Test it (evaluate.py), or give the true texts of some rows (texts=<file>)."
         )
     if learned is not None:
         grid = np.linspace(min(found.known), 1.0, CURVE).tolist()
-        found.curve = list(zip(grid, learned.probabilities(grid).tolist(), strict=True))
+        middle = round(np.median([length(one) for one in last.readings]))
+        found.curve = list(zip(grid, learned.probabilities(grid, [middle] * CURVE).tolist(), strict=True))
     found.tried_on = len(trials.chosen)
     trials = replace(trials, rows=replace(trials.rows, truths=[labelled[row] for row in trials.chosen]))
-    found.tried = _tried(by_attack, replace(known, readings=attack_known), reader, settings.readable, trials)
-    if lookup is not None:
-        near, near_known = own["lookup"]
-        undefended = share([near[row] for row in trials.chosen], near_known, settings.readable)
-        shares = [
-            undefended,
-            *(
-                look_up(one, trials.rows, trials.known, reader, lookup, settings.readable)
-                for one in trials.defended.values()
-            ),
-        ]
-        found.tried = [replace(one, lookup=looked) for one, looked in zip(found.tried, shares, strict=True)]
+    found.tried = _tried(own, reader, lookup, settings.readable, trials)
     return found
+
+
+def _judged(one: Contender, readable: float, ordered: bool) -> Attacker:
+    return Attacker(
+        one.name,
+        share(one.readings, one.known, readable),
+        share(one.readings, one.known, None) if ordered else None,
+        sum(reading.cosine for reading in one.readings) / len(one.readings),
+        one.label,
+    )
+
+
+def _value(share: AuditedShare | None) -> float:
+    return 0.0 if share is None else share.value
 
 
 def largest(shares: Iterable[AuditedShare | None]) -> AuditedShare | None:
@@ -142,22 +129,22 @@ def largest(shares: Iterable[AuditedShare | None]) -> AuditedShare | None:
     return max((one for one in shares if one is not None), key=lambda one: one.value, default=None)
 
 
-def closest(first: Sequence[Reading], second: Sequence[Reading]) -> list[Reading]:
-    """Of two texts for each vector, the one whose own vector is nearer, which an attacker can see."""
-    return [one if one.cosine >= other.cosine else other for one, other in zip(first, second, strict=True)]
-
-
 def _tried(
-    readings: Sequence[Reading], known: Known, reader: StoreReader, readable: float, trials: Trials
+    own: Sequence[Contender], reader: StoreReader, lookup: Lookup | None, readable: float, trials: Trials
 ) -> list[Tried]:
     """The metrics of the undefended rows, then of each defense."""
-    rows = trials.rows
-    read = [readings[row] for row in trials.chosen]
+    rows, attack = trials.rows, own[0]
+    read = [attack.readings[row] for row in trials.chosen]
     kept, dimension = neighbours_kept(rows.vectors, rows.vectors), rows.vectors.shape[1]
-    tried = [summary("none", rows, read, known.readings, reader, readable, kept, dimension)]
+    tried = [summary("none", rows, read, attack.known, reader, readable, kept, dimension)]
     for name, vectors in trials.defended.items():
-        tried.append(try_defense(name, vectors, rows, trials.known, reader, readable, f"defense {name}"))
-    return tried
+        tried.append(try_defense(name, vectors, rows, read, attack.known, reader, readable, f"defense {name}"))
+    second = next((one for one in own if one.name == "lookup"), None)
+    if lookup is None or second is None:
+        return tried
+    near = share([second.readings[row] for row in trials.chosen], second.known, readable)
+    others = (look_up(one, rows, second.known, reader, lookup, readable) for one in trials.defended.values())
+    return [replace(one, lookup=looked) for one, looked in zip(tried, [near, *others], strict=True)]
 
 
 def _exposed(
@@ -181,7 +168,7 @@ def _exposed(
                 id=sample.ids[row],
                 position=sample.positions[row],
                 reading=reading,
-                probability=None if learned is None else float(learned.probabilities([reading.cosine])[0]),
+                probability=None if learned is None else float(learned.probabilities(*features([reading]))[0]),
                 kinds=tuple(dict.fromkeys(span.label for span in entities)),
                 text=reading.text if settings.show_text else masked(reading.text, entities),
                 truth=known.text if settings.show_text and known is not None else None,

@@ -67,12 +67,13 @@ class RowIn(_Part):
 
 
 class AttackerIn(_Part):
-    """An attacker by itself: the run's attack, the lookup in its training text, or the closest text of both."""
+    """An attacker by itself: the run's attack, with search, of another run, the lookup, or the closest text of all."""
 
-    name: Literal["attack", "lookup", "closest"]
+    name: Literal["attack", "search", "other", "lookup", "closest"]
     readable: ShareIn | None
     exact: ShareIn | None
     cosine: _Cosine
+    label: str = ""
 
 
 class TriedIn(_Part):

@@ -149,16 +149,19 @@ class Attacker:
     """An attacker of the store by itself.
 
     Attributes:
-        name: ``attack`` (of the run), ``lookup``, or ``closest``: of both texts the one whose vector is nearer.
+        name: ``attack`` (of the run), ``search`` (with lexicon search), ``other`` (of another run), ``lookup``, or
+            ``closest``: of all texts the one whose vector is nearest.
         readable: Share of readable rows.
         exact: Share recovered word for word.
         cosine: Mean cosine of the recovered text's embedding with the vector.
+        label: What a reader calls it.
     """
 
     name: str
     readable: AuditedShare | None
     exact: AuditedShare | None
     cosine: float
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)

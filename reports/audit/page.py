@@ -91,13 +91,8 @@ def _attackers(audit: Audit) -> list[tuple[str, str, Markup]]:
     """A section on the attackers by themselves, if there are several."""
     if len(audit.attackers) < 2:
         return []
-    names = {
-        "attack": f"the run's attack, {audit.run.get('attack', '')}",
-        "lookup": "lookup of the nearest training text",
-        "closest": "of both, the text with the nearer vector",
-    }
     lines = tuple(
-        Line(names[one.name], "", (_cell(one.readable), _cell(one.exact), Cell(shown("cosine", one.cosine))))
+        Line(one.label or one.name, "", (_cell(one.readable), _cell(one.exact), Cell(shown("cosine", one.cosine))))
         for one in audit.attackers
     )
     table = Table("", ("Attacker", "Readable", "Word for word", "Cosine"), lines)

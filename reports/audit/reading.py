@@ -7,7 +7,7 @@ known = held_out(rows, unchanged, reader, known_vectors)      # the run's test t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -80,22 +80,28 @@ def truths_of(rows: Sequence[Row]) -> list[Truth]:
     return [Truth(row.reference, tuple(Span(*span) for span in row.spans), row.language) for row in rows]
 
 
-def held_out(rows: Sequence[Row], unchanged: bool, reader: StoreReader, vectors: Tensor) -> Known:
+def held_out(rows: Sequence[Row], unchanged: bool, reader: StoreReader, vectors: Callable[[], Tensor]) -> Known:
     """The run's test texts and their recovered texts, from predictions.jsonl unless the attack was changed.
 
     Args:
         rows: Of the run's predictions.jsonl.
         unchanged: Whether the attack's settings are those of that file.
         reader: Inverts the vectors otherwise.
-        vectors: Vectors of the references, as the attacker would receive them, (n, d).
+        vectors: Gives vectors of the references, as the attacker would receive them, (n, d).
     """
     truths = truths_of(rows)
     if unchanged:
         reader.kind = rows[0].kind if rows else reader.kind
+        if all(row.cosine is not None for row in rows):
+            known = [
+                reading(row.prediction, row.cosine or 0.0, truth.text, reader.kind)
+                for row, truth in zip(rows, truths, strict=True)
+            ]
+            return Known(truths, known)
         texts = [row.prediction for row in rows]
     else:
-        texts = reader.texts("test texts", vectors, [row.index for row in rows])
-    return Known(truths, reader.readings(texts, vectors, truths))
+        texts = reader.texts("test texts", vectors(), [row.index for row in rows])
+    return Known(truths, reader.readings(texts, vectors(), truths))
 
 
 def check_embedder(run: Path, embedder: CachedEmbedder) -> None:

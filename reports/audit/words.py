@@ -111,9 +111,11 @@ def limits(audit: Audit) -> list[str]:
             )
     elif audit.readable is not None:
         items.append(
-            f"The truth of this store is not known. For {known} of the run it is: what a cosine meant for them "
-            "(isotonic regression, Jeffreys' intervals) was applied to the store's rows. The interval covers chance, "
-            "not a store whose text differs from those texts."
+            f"The truth of this store is not known. For {known} of the attacker it is: what cosine and length of a "
+            "recovered text meant for them (logistic regression) was applied to the store's rows. This is an estimate "
+            "if the store resembles the attacker's test texts. The interval covers chance, and that domains of text "
+            "differ: as the attacker's test texts of several domains do, or, where all are of one, as measured "
+            "elsewhere and by how unlike the cosines and lengths are."
         )
     items += [
         "Attackers give a lower bound. More training, text more like the store's, a larger model or more search "

@@ -17,7 +17,7 @@ from defenses.truncation import Truncation
 from embedders.cache.cached import CachedEmbedder
 from embedders.minilm import MiniLM
 from examples import Example
-from reports.audit.evaluation import closest
+from reports.audit.contenders import closest
 from reports.audit.findings import Reading
 from reports.audit.lookup import Lookup
 from support import tiny_settings
@@ -117,4 +117,4 @@ def test_a_defense_is_undone_by_comparing_with_defended_texts(tmp_path: Path) ->
 def test_of_two_texts_the_one_with_the_nearer_vector_is_taken() -> None:
     first = [Reading("a", 0.5), Reading("b", 0.9), Reading("c", 0.7)]
     second = [Reading("x", 0.6), Reading("y", 0.2), Reading("z", 0.7)]
-    assert [one.text for one in closest(first, second)] == ["x", "b", "c"]
+    assert [one.text for one in closest([first, second])] == ["x", "b", "c"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from scipy import optimize
 from torch import Tensor
 
 from errors import InputError
@@ -86,86 +87,131 @@ def test_no_letter_or_digit_of_any_script_is_left() -> None:
 
 # -- calibration ------------------------------------------------------------------------------------------------------
 
-
-def test_groups_of_neighbours_are_pooled_until_their_shares_rise() -> None:
-    # Groups of ten: 1, 0, 6 and 5 of 10 read; the first two and the last two fall, so they are pooled.
-    cosines = [number / 40 for number in range(40)]
-    read = [False] * 40
-    for place in (0, *range(20, 26), *range(30, 35)):
-        read[place] = True
-    fitted = calibration.fit(cosines, read)
-    assert [(group.size, group.read) for group in fitted.groups] == [(20, 1), (20, 11)]
-    assert fitted.size == 40
-    low, high = 1.5 / 21, 11.5 / 21
-    # Between the ends 19/40 and 20/40, the nearer one decides.
-    assert fitted.probabilities([-1, 0.48, 0.49, 1]).tolist() == pytest.approx([low, low, high, high])
-    estimate = fitted.share([0, 0, 0, 0.9])
-    assert estimate.value == pytest.approx((3 * low + high) / 4)
-    assert estimate.interval.low < estimate.value < estimate.interval.high
+SLOPE, LENGTH = 8.0, -1.0  # of a cosine and of a word's logarithm
 
 
-def test_pooling_is_the_isotonic_regression() -> None:
-    generator = np.random.default_rng(0)
-    cosines = np.sort(generator.choice(9999, 500, replace=False)) / 1e4  # no ties after rounding
-    read = generator.random(500) < cosines
-    fitted = calibration.fit(cosines.tolist(), read.tolist())
-    means = [read[start : start + 10].mean() for start in range(0, 500, 10)]
-    expected = optimize.isotonic_regression(means, weights=[10] * 50).x
-    places = fitted.places(cosines[::10].tolist())
-    assert [fitted.groups[p].read / fitted.groups[p].size for p in places] == pytest.approx(expected.tolist())
+def simulated(
+    generator: np.random.Generator, size: int, domains: int, tau: float = 0.0, lowest: float = 0.0
+) -> tuple[list[float], list[int], list[bool], list[str]]:
+    """Texts of domains whose intercepts have the deviation tau; cosines are uniform, from ``lowest``."""
+    cosines = generator.uniform(lowest, 0.99, size)
+    words = generator.integers(4, 40, size)
+    domain = generator.integers(domains, size=size)
+    shifts = tau * generator.standard_normal(domains)
+    logits = SLOPE * (cosines - 0.6) + LENGTH * (np.log(words) - 2.5) + shifts[domain]
+    read = generator.random(size) < 1 / (1 + np.exp(-logits))
+    return cosines.tolist(), words.tolist(), read.tolist(), [f"domain {one}" for one in domain]
 
 
-def test_equal_cosines_stay_together_and_order_does_not_matter() -> None:
-    cosines = [1.0] * 15 + [0.5] * 12 + [0.1] * 3
-    read = [True] * 15 + [False] * 15
-    fitted = calibration.fit(cosines, read)
-    assert [(group.low, group.high, group.size, group.read) for group in fitted.groups] == [
-        (0.1, 0.5, 15, 0), (1.0, 1.0, 15, 15),
-    ]  # fmt: skip
-    assert calibration.fit(cosines[::-1], read[::-1]) == fitted
+def test_probabilities_are_those_of_the_regression() -> None:
+    cosines, words, read, _ = simulated(np.random.default_rng(0), 4000, 1)
+    fitted = calibration.fit(cosines, words, read)
+    assert fitted.size == 4000
+    for cosine, length in ((0.3, 12), (0.6, 12), (0.6, 30), (0.9, 5)):
+        expected = 1 / (1 + np.exp(-SLOPE * (cosine - 0.6) - LENGTH * (np.log(length) - 2.5)))
+        assert fitted.probabilities([cosine], [length])[0] == pytest.approx(expected, abs=0.04)
+    value = fitted.share([0.3, 0.9], [12, 5]).value
+    assert value == pytest.approx(fitted.probabilities([0.3, 0.9], [12, 5]).mean())
+    counted = fitted.share([0.3, 0.9], [12, 5], counts=[3, 1]).value
+    low, high = fitted.probabilities([0.3, 0.9], [12, 5])
+    assert counted == pytest.approx((3 * low + high) / 4)
 
 
-def test_texts_at_cosine_one_are_a_group_of_their_own_whatever_the_last_bits() -> None:
-    """Twenty texts with equal words, all read, and ten near ones of which none was: 20.5 of 21, and .5 of 11."""
+def test_order_and_last_bits_do_not_matter() -> None:
+    cosines, words, read, _ = simulated(np.random.default_rng(0), 100, 1)
+    one = calibration.fit(cosines, words, read)
+    other = calibration.fit(cosines[::-1], words[::-1], read[::-1])
+    moved = calibration.fit([round(cosine, 4) + 1e-6 for cosine in cosines], words, read)
+    for fitted in (other, moved):
+        assert fitted.probabilities([0.5], [9]) == pytest.approx(one.probabilities([0.5], [9]), abs=1e-6)
+
+
+def test_texts_at_cosine_one_are_not_pooled_with_others_whatever_the_last_bits() -> None:
+    """Twenty texts with equal words, all read, and thirty near ones of which none was."""
     noise = np.random.default_rng(0).uniform(-2e-6, 2e-6, size=40)
-    known = [*(1.0 + noise[:20]), *([0.9991] * 10)]
-    fitted = calibration.fit(known, [True] * 20 + [False] * 10)
-    assert [(group.size, group.read) for group in fitted.groups] == [(10, 0), (20, 20)]
-    assert fitted.probabilities(1.0 + noise[20:]) == pytest.approx([20.5 / 21] * 20)
-    assert fitted.probabilities([0.9999, 0.9, 0.99994]) == pytest.approx([0.5 / 11] * 3)
-    few = calibration.fit([*([0.99] * 12), 1.0, 1.0], [False] * 12 + [True, True])  # two are a group, too
-    assert [(group.size, group.read) for group in few.groups] == [(12, 0), (2, 2)]
-    falling = calibration.fit([*([0.99] * 12), 1.0, 1.0], [True] * 12 + [True, False])  # unless its probability falls
-    assert [(group.size, group.read) for group in falling.groups] == [(14, 13)]
-    alone = calibration.fit([1.0 + 1e-7] * 10, [True] * 10)
-    assert alone.probabilities([0.3]) == pytest.approx(10.5 / 11)
+    known = [*(1.0 + noise[:20]), *([0.9991] * 30)]
+    fitted = calibration.fit(known, [9] * 50, [True] * 20 + [False] * 30)
+    assert min(fitted.probabilities(1.0 + noise[20:], [9] * 20)) > 0.9
+    assert max(fitted.probabilities([0.9991, 0.9999, 0.99994], [9] * 3)) < 0.05
 
 
-def test_none_read_still_leaves_room_above_zero() -> None:
-    fitted = calibration.fit([0.1] * 100, [False] * 100)
-    estimate = fitted.share([0.1] * 500)
-    assert 0 <= estimate.interval.low < estimate.value < 0.01 < estimate.interval.high < 0.04
+@pytest.mark.parametrize("read", [False, True])
+def test_none_or_all_read_still_leaves_room(read: bool) -> None:
+    generator = np.random.default_rng(0)
+    cosines, words = generator.uniform(0.1, 0.5, 100).tolist(), [9] * 100
+    estimate = calibration.fit(cosines, words, [read] * 100).share(cosines * 5, words * 5)
+    ends = (estimate.interval.low, estimate.value, estimate.interval.high)
+    low, value, high = tuple(1 - end for end in reversed(ends)) if read else ends
+    assert 0 <= low < value < 0.02 < high < 0.06  # of none of 100, Wilson's interval ends at 3.7 %
 
 
-def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+def test_the_interval_holds_the_truth_of_a_store_of_the_same_text() -> None:
     generator = np.random.default_rng(1)
     held = 0
     for trial in range(60):
-        cosines, store = generator.random(300), generator.random(200) * 0.8
-        read = generator.random(300) < cosines**3
-        estimate = calibration.fit(cosines.tolist(), read.tolist()).share(store.tolist(), seed=trial)
-        truth = 0.8**3 / 4  # the mean of x^3 for x uniform up to .8
-        held += estimate.interval.low <= truth <= estimate.interval.high
-    assert 52 <= held <= 60
+        cosines, words, read, _ = simulated(generator, 200, 1)
+        store = simulated(generator, 300, 1)
+        interval = calibration.fit(cosines, words, read).share(store[0], store[1], seed=trial).interval
+        held += interval.low <= np.mean(store[2]) <= interval.high
+    assert held >= 56
+
+
+def test_the_interval_holds_the_truth_of_a_store_of_an_unseen_domain() -> None:
+    """Domains differ by one logit; a calibration that did not know it would hold fewer than half of the shares."""
+    generator = np.random.default_rng(2)
+    held, blind, widths = 0, 0, []
+    for trial in range(40):
+        cosines, words, read, sources = simulated(generator, 1000, 20, tau=1.0)
+        store = simulated(generator, 300, 1, tau=1.0, lowest=0.3)
+        fitted = calibration.fit(cosines, words, read, sources)
+        assert 0.5 < fitted.tau < 1.8
+        interval = fitted.share(store[0], store[1], seed=trial).interval
+        held += interval.low <= np.mean(store[2]) <= interval.high
+        widths.append(interval.high - interval.low)
+        certain = replace(fitted, taus=np.eye(len(calibration.TAUS))[0])  # tau is 0
+        narrow = certain.share(store[0], store[1], seed=trial).interval
+        blind += narrow.low <= np.mean(store[2]) <= narrow.high
+    assert held >= 36
+    assert blind < 20
+    assert np.mean(widths) < 0.6
+
+
+def test_domains_that_do_not_differ_widen_little() -> None:
+    cosines, words, read, sources = simulated(np.random.default_rng(3), 2000, 20)
+    fitted = calibration.fit(cosines, words, read, sources)
+    assert fitted.domains == 20
+    assert fitted.tau < 0.25
+    assert np.ptp(fitted.share(cosines, words).interval) < 0.1
+
+
+def test_of_one_domain_a_store_that_is_unlike_has_a_wider_interval() -> None:
+    cosines, words, read, _ = simulated(np.random.default_rng(4), 1000, 1)
+    fitted = calibration.fit(cosines, words, read)
+    middle = [cosine for cosine in cosines if 0.4 < cosine < 0.6]
+    same, other = fitted.share(cosines, words).interval, fitted.share(middle, words[: len(middle)]).interval
+    assert fitted.unlikeness(cosines, words) == 0
+    assert fitted.unlikeness(middle, words[: len(middle)]) > 0.35
+    assert np.ptp(same) < 0.08
+    assert np.ptp(other) > 0.4
+
+
+def test_things_that_are_read_together_count_less() -> None:
+    generator = np.random.default_rng(5)
+    cosines, words = generator.uniform(0.3, 0.9, 300).tolist(), generator.integers(4, 40, 300).tolist()
+    together = [10 * int(one) for one in generator.random(300) < 0.5]
+    alone = [int(one) for one in generator.binomial(10, 0.5, 300)]
+    one, other = (calibration.fit(cosines, words, read, counts=[10] * 300) for read in (alone, together))
+    assert other.samples[:, 0].std() > 2 * one.samples[:, 0].std()
+    assert other.probabilities([0.5], [9]) == pytest.approx([0.5], abs=0.1)
 
 
 def test_what_cannot_be_calibrated() -> None:
-    with pytest.raises(ValueError, match="10 at least; got 9 and 9"):
-        calibration.fit([0.5] * 9, [True] * 9)
-    with pytest.raises(ValueError, match="got 10 and 9"):
-        calibration.fit([0.5] * 10, [True] * 9)
+    with pytest.raises(ValueError, match=r"10 at least; got \[9\]"):
+        calibration.fit([0.5] * 9, [3] * 9, [True] * 9)
+    with pytest.raises(ValueError, match=r"got \[9, 10\]"):
+        calibration.fit([0.5] * 10, [3] * 10, [True] * 9)
     with pytest.raises(ValueError, match="no texts"):
-        calibration.fit([0.5] * 10, [True] * 10).share([])
+        calibration.fit([0.5] * 10, [3] * 10, [True] * 10).share([], [])
 
 
 # -- spaces -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,58 @@
+"""The attackers of an audit: the texts that each recovers, and the scores of those whose truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from reports.audit.estimates import Scored, scored
+from reports.audit.findings import Reading, Truth
+from reports.audit.lookup import Lookup
+from reports.audit.reading import StoreReader
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """An attacker of the store.
+
+    Attributes:
+        name: See ``findings.Attacker``.
+        label: What a reader calls it.
+        readings: Of the store's rows.
+        tested: Of the run's test texts.
+        known: Scores of texts whose truth is known: of ``tested``, and of its own.
+    """
+
+    name: str
+    label: str
+    readings: list[Reading]
+    tested: list[Reading]
+    known: list[Scored]
+
+
+def by_lookup(
+    lookup: Lookup,
+    reader: StoreReader,
+    vectors: Tensor,
+    truths: Sequence[Truth | None],
+    test: Tensor,
+    known: Sequence[Truth],
+) -> Contender:
+    """The lookup as an attacker of the store's ``vectors`` (n, d), and of the ``test`` texts' (m, d)."""
+    tested = reader.readings(lookup.texts(test), test, known) if known else []
+    label = "lookup of the nearest training text"
+    return Contender("lookup", label, reader.readings(lookup.texts(vectors), vectors, truths), tested, scored(tested))
+
+
+def closest_of(own: Sequence[Contender]) -> Contender:
+    """The attacker who has them all, and takes for each vector the text whose own vector is nearest."""
+    tested = closest([one.tested for one in own])
+    label = f"of {'both' if len(own) == 2 else 'all'}, the text with the nearer vector"
+    return Contender("closest", label, closest([one.readings for one in own]), tested, scored(tested))
+
+
+def closest(texts: Sequence[Sequence[Reading]]) -> list[Reading]:
+    """Of the attackers' texts for each vector the one whose own vector is nearest, which an attacker can see."""
+    return [max(of_row, key=lambda one: one.cosine) for of_row in zip(*texts, strict=True)]

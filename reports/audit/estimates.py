@@ -1,0 +1,112 @@
+"""Shares of a store whose texts are not known, estimated from texts whose truth is known by what a cosine meant there.
+
+    known = [*read_scored(run), *scored(readings)]                 # calibration.jsonl, and the run's own test texts
+    share = estimated(readings_of_the_store, known, readable=80)   # AuditedShare(.41, .29, .55, measured=False)
+
+calibration.jsonl of a shipped attacker has a line for each held-out text of its training corpora, without the text:
+
+    {"source": "goemotions", "words": 13, "cosine": 0.81, "f1": 64.2, "exact": false}
+
+``words`` is the length of the recovered text, ``f1`` in percent. metrics/calibration.py says how shares come of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from errors import InputError
+from metrics import calibration
+from metrics.tokens import words
+from reports.audit.findings import AuditedShare, Reading
+from run_directory import layout
+
+TEST_TEXTS = "the run's test texts"  # the domain of the texts in predictions.jsonl
+
+
+class Scored(BaseModel):
+    """The scores of a recovered text whose truth is known; ``exact`` is None for sets of words."""
+
+    model_config = ConfigDict(frozen=True)
+
+    source: str
+    words: int = Field(ge=0)
+    cosine: float = Field(ge=-1.001, le=1.001)
+    f1: float = Field(ge=0, le=100)
+    exact: bool | None
+
+
+def read_scored(run: Path) -> list[Scored]:
+    """The lines of a run's calibration.jsonl; none if it has no such file.
+
+    Raises:
+        InputError: A line is not of the form above.
+    """
+    path = run / layout.CALIBRATION
+    found = []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(Scored.model_validate_json(line))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise InputError(f"{path}:{number}: {where + ': ' if where else ''}{first['msg']}") from error
+    return found
+
+
+def scored(readings: Sequence[Reading]) -> list[Scored]:
+    """The scores of the run's test texts, as one domain."""
+    return [
+        Scored.model_construct(source=TEST_TEXTS, words=length(one), cosine=one.cosine, f1=one.f1, exact=one.exact)
+        for one in readings
+        if one.f1 is not None
+    ]
+
+
+def length(reading: Reading) -> int:
+    """Words of a recovered text."""
+    return len(words(reading.text))
+
+
+def share(read: Sequence[Reading], known: Sequence[Scored], readable: float | None) -> AuditedShare | None:
+    """The share of texts recovered with at least ``readable`` percent word F1, or word for word (None).
+
+    Measured if the true text of any row is known, else estimated from ``known``; None if neither is possible.
+    """
+    measured = AuditedShare.of([was_read(one, readable) for one in read if one.f1 is not None])
+    return measured or estimated(read, known, readable)
+
+
+def estimated(read: Sequence[Reading], known: Sequence[Scored], readable: float | None) -> AuditedShare | None:
+    """The share estimated without true texts; None if too few known texts are there for a calibration."""
+    learned = calibrate(known, readable)
+    if learned is None:
+        return None
+    return AuditedShare.estimated(learned.share(*features(read)), len(read))
+
+
+def features(read: Sequence[Reading]) -> tuple[list[float], list[int]]:
+    """Cosines and lengths, what a calibration takes."""
+    return [one.cosine for one in read], [length(one) for one in read]
+
+
+def calibrate(known: Sequence[Scored], readable: float | None) -> calibration.Calibration | None:
+    """What a cosine meant for texts whose truth is known; None if there are too few."""
+    if len(known) < calibration.SMALLEST:
+        return None
+    return calibration.fit(
+        [one.cosine for one in known],
+        [one.words for one in known],
+        [was_read(one, readable) for one in known],
+        [one.source for one in known],
+    )
+
+
+def was_read(one: Reading | Scored, readable: float | None) -> bool:
+    """Whether a text was recovered with enough word F1, or word for word (``readable`` None)."""
+    if readable is None:
+        return bool(one.exact)
+    return one.f1 is not None and one.f1 >= readable
