@@ -9,6 +9,7 @@ Everything is written under a temporary name in the same directory, ``.<name>.<p
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 import os
@@ -107,6 +108,15 @@ def remove_temporary(directory: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def remove_left_over(path: Path) -> None:
+    """Remove what killed processes have left of ``path`` under temporary names."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 def _temporary(path: Path) -> Path:

@@ -11,6 +11,7 @@ from configuration.amending import amend
 from configuration.composing import check, compose, plain
 from configuration.finished_run import on_run
 from configuration.points import DefensePoint, defense_points
+from configuration.portable import portable
 from configuration.resuming import keep, note_changes
 from configuration.running import check_devices, main, main_on_run
 
@@ -27,4 +28,5 @@ __all__ = [
     "note_changes",
     "on_run",
     "plain",
+    "portable",
 ]

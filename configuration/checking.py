@@ -58,7 +58,7 @@ _WORDING = {
     "needs_python_object": "a node with _target_",
 }
 
-# Root keys of train.yaml, evaluate.yaml, invert.yaml and audit.yaml that no constructor receives.
+# Root keys of train.yaml, evaluate.yaml, invert.yaml, audit.yaml and export.yaml that no constructor receives.
 _ROOT: dict[str, Any] = {
     "seed": NonNegativeInt,
     "run_dir": str,
@@ -86,6 +86,10 @@ _ROOT: dict[str, Any] = {
     "show_text": bool,
     "trust_vectors": bool,
     "config_dir": str | None,
+    "name": str,
+    "calibration": str | list[str],
+    "predictions": str | None,
+    "folder": str,
 }
 
 # Keys of a group's node that the user of the object reads, not its constructor.

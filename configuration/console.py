@@ -47,6 +47,7 @@ OURS = frozenset(
         "errors",
         "evaluate",
         "examples",
+        "export",
         "invert",
         "limits",
         "metrics",

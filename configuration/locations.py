@@ -29,7 +29,7 @@ _WRITTEN = {"dirpath", "directory", "save_dir", "cache_dir", "default_root_dir"}
 _BUNDLED = "minilm"  # this tokenizer is included here and takes precedence over a folder of that name
 
 
-class _Text(NamedTuple):
+class Text(NamedTuple):
     """A text value: its node, its full key, and the constructor argument that it belongs to."""
 
     node: Any
@@ -51,10 +51,14 @@ def make_absolute(config: DictConfig) -> None:
         config.init_from = _absolute(config.init_from)
 
 
+def data_paths(config: DictConfig) -> list[Text]:
+    """The values that name files of texts, or data sets of the hub."""
+    return [text for text in _texts(config, (_DATA,)) if text.argument in _TEXTS]
+
+
 def relative_data(config: DictConfig) -> dict[str, str]:
     """Keys and values of the data's relative paths that exist in the working directory."""
-    found = (text for text in _texts(config, (_DATA,)) if text.argument in _TEXTS)
-    return {text.key: text.value for text in found if _absolute(text.value) != text.value}
+    return {text.key: text.value for text in data_paths(config) if _absolute(text.value) != text.value}
 
 
 def check_data_known(config: DictConfig, run: str) -> None:
@@ -129,14 +133,14 @@ def _absolute(value: str) -> str:
     return str(Path(value).expanduser().absolute())
 
 
-def _texts(config: DictConfig, roots: Sequence[str] | set[str]) -> Iterator[_Text]:
+def _texts(config: DictConfig, roots: Sequence[str] | set[str]) -> Iterator[Text]:
     """All text values under ``roots``, except interpolations."""
     for root in roots:
         if not OmegaConf.is_interpolation(config, root) and isinstance(config.get(root), DictConfig):
             yield from list(_under(config[root], root, None))
 
 
-def _under(node: Any, key: str, argument: str | None) -> Iterator[_Text]:
+def _under(node: Any, key: str, argument: str | None) -> Iterator[Text]:
     places: list[str | int] = list(node) if isinstance(node, DictConfig) else list(range(len(node)))
     of_constructor = isinstance(node, DictConfig) and "_target_" in node
     for place in places:
@@ -148,4 +152,4 @@ def _under(node: Any, key: str, argument: str | None) -> Iterator[_Text]:
         if isinstance(value, DictConfig | ListConfig):
             yield from _under(value, child, name)
         elif isinstance(value, str):
-            yield _Text(node, place, child, name)
+            yield Text(node, place, child, name)

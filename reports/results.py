@@ -53,6 +53,7 @@ class Row(BaseModel):
     spans: list[tuple[int, int, str]] = []
     cosine: float | None = None
     language: str | None = None
+    attributes: dict[str, str] = {}
     given: str | None = None
     reference_tokens: tuple[int, ...] | None = None
     prediction_tokens: tuple[int, ...] | None = None

@@ -127,7 +127,11 @@ def row_of(example: Example, prediction: Prediction) -> dict[str, Any]:
         "prediction": prediction.candidates[0],
         "candidates": list(prediction.candidates),
         "kind": prediction.kind,
-        **_known(given=prediction.given, search=None if prediction.search is None else asdict(prediction.search)),
+        **_known(
+            attributes=dict(example.attributes) or None,
+            given=prediction.given,
+            search=None if prediction.search is None else asdict(prediction.search),
+        ),
         **({"partial": True} if prediction.partial else {}),
     }
     if example.tokens is None:

@@ -40,8 +40,9 @@ ORDER = [
     "invert",
     "audit",
     "compare",
+    "export",
 ]
-SCRIPTS = {"train", "evaluate", "invert", "audit", "compare"}
+SCRIPTS = {"train", "evaluate", "invert", "audit", "compare", "export"}
 
 
 def imported(path: Path) -> set[str]:

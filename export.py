@@ -1,0 +1,85 @@
+"""Export a finished run as an attacker that others open by its name: without optimizer, text and paths of this machine.
+
+    python export.py run=<dir> name=minilm                       # attackers/minilm
+    python export.py run=<dir> name=minilm calibration=<dir of an evaluation> predictions=<dir of another>
+    python export.py run=<dir> name=minilm attack.decoding.beams=1    # with another decoding
+
+The weights are stored in half precision. `calibration` gives the scores of held-out texts to calibration.jsonl, numbers
+only; `predictions` the predictions of a test on the built-in corpus, whose text may be passed on. README.md is a model
+card to be completed. attackers/README.md says how such a directory is used and shipped.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    import stopping
+
+    stopping.begin()
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import configuration
+from configuration.ending import check_writable
+from errors import InputError, printable
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+BUILT_IN = "datamodules.sources.synthetic.SyntheticCorpus"
+
+
+def export(settings: DictConfig, config: DictConfig) -> None:
+    """Check -> weights -> artifacts -> scores -> model card; the directory appears when it is complete."""
+    from atomic_files import read_json, remove_left_over, replacing, write_json_lines
+    from reports.calibration_file import calibration
+    from reports.model_card import write_card
+    from run_directory import layout
+    from run_directory.checkpoints import finished_checkpoint
+    from run_directory.config_file import write_config
+    from run_directory.exporting import check_evaluation, copy_parts, copy_results, copy_weights
+
+    run, output = Path(settings.run), Path(settings.folder).expanduser()
+    if re.fullmatch(r"[A-Za-z0-9][\w.-]*", settings.name) is None:
+        raise InputError(f"name={settings.name}: write letters, digits, and . _ - between them")
+    if output.exists():
+        raise InputError(f"folder={output}: exists already; remove it, or choose another")
+    check_writable(output.parent)
+    values = configuration.portable(config)
+    checkpoint = finished_checkpoint(run, settings.ckpt_path)
+    if not (run / layout.RECORD).is_file():
+        raise InputError(f"run={run}: its training has not ended ({layout.RECORD} is missing)")
+    given = [settings.calibration] if isinstance(settings.calibration, str) else settings.calibration
+    evaluations = [Path(one).expanduser() for one in given]
+    for one in evaluations:
+        check_evaluation(one, "calibration", values)
+    of_corpus = None if settings.predictions is None else Path(settings.predictions).expanduser()
+    if of_corpus is not None:
+        source = check_evaluation(of_corpus, "predictions", values)["datamodule"].get("source") or {}
+        if source.get("_target_") != BUILT_IN:
+            raise InputError(
+                f"predictions={of_corpus}: its texts are not those of the built-in corpus (datamodule=synthetic), and "
+                "no others are shipped"
+            )
+    tests = {f"held-out texts, {one.resolve().name}": one for one in evaluations}
+    tests |= {} if of_corpus is None else {"built-in corpus": of_corpus}
+    tested = {title: read_json(one / layout.METRICS) for title, one in tests.items()}
+    scores = calibration(evaluations)
+
+    remove_left_over(output)
+    with replacing(output) as folder:
+        write_config(folder, values)
+        copy_weights(checkpoint, folder / layout.CHECKPOINT)
+        copy_parts(run, folder)
+        if scores:
+            write_json_lines(folder / layout.CALIBRATION, (one._asdict() for one in scores))
+        if of_corpus is not None:
+            copy_results(of_corpus, folder)
+        write_card(folder, settings.name, values, tested, scores)
+    size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file()) / 1e6
+    print(printable(f"{output}: {size:.1f} MB, {len(scores):,} calibration scores; complete {output / layout.CARD}"))
+
+
+if __name__ == "__main__":
+    configuration.main_on_run(export, "export")

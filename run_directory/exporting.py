@@ -1,0 +1,101 @@
+"""Write a trained run as an attacker that can be shipped: weights in half precision, artifacts, and its record.
+
+    copy_weights(finished_checkpoint(run), folder / layout.CHECKPOINT)   # float16, without optimizer and callbacks
+    copy_parts(run, folder)                                              # artifacts/, record.json, data.json
+
+Loading copies the weights into modules of float32, so nothing else needs to know of it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from atomic_files import read_json, write_file, write_json
+from datamodules.defended import FILE
+from errors import InputError
+from run_directory import layout
+from run_directory.checkpoints import LIGHTNING_VERSION, load_checkpoint
+from run_directory.config_file import read_config
+from run_directory.record import data_of
+
+_KEPT = ("epoch", "global_step", LIGHTNING_VERSION, "base")  # beside the weights; base: of an adapter
+
+
+def copy_weights(checkpoint: Path, target: Path) -> None:
+    """Write the weights of a checkpoint in half precision.
+
+    Raises:
+        InputError: A weight is too large for float16.
+    """
+    content = load_checkpoint(checkpoint)
+    kept = {name: content[name] for name in _KEPT if name in content}
+    kept["state_dict"] = _halved(content["state_dict"], checkpoint)
+    write_file(target, lambda file: torch.save(kept, file))
+
+
+def copy_parts(run: Path, folder: Path) -> None:
+    """Copy what is needed beside the weights: artifacts, the record, and names, sizes and hashes of the data files.
+
+    Raises:
+        InputError: An artifact names a directory of this machine; or the run was trained against a defense that is
+            fitted to data.
+    """
+    if (run / layout.ARTIFACTS / FILE).exists():
+        raise InputError(f"run={run}: {layout.ARTIFACTS}/{FILE} is the state of a defense, which is not shipped")
+    shutil.copytree(run / layout.ARTIFACTS, folder / layout.ARTIFACTS)
+    described = [file for file in (folder / layout.ARTIFACTS).rglob("*") if file.suffix in (".json", ".yaml")]
+    for file in sorted(described):
+        if json.dumps(str(run.resolve()))[1:-1] in file.read_text(encoding="utf-8"):
+            raise InputError(f"{run / file.relative_to(folder)}: names {run.resolve()}, a path of this machine")
+    write_json(folder / layout.RECORD, read_json(run / layout.RECORD))
+    files = [{"path": Path(one.path).name, "bytes": one.bytes, "sha256": one.sha256} for one in data_of(run) or ()]
+    write_json(folder / layout.DATA, {"files": files})
+
+
+def copy_results(evaluation: Path, folder: Path) -> None:
+    """Copy predictions and metrics of an evaluation whose texts may be passed on."""
+    for name in (layout.PREDICTIONS, layout.METRICS, layout.DESCRIPTIONS):
+        if (evaluation / name).is_file():
+            shutil.copyfile(evaluation / name, folder / name)
+
+
+def check_evaluation(directory: Path, key: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Check that an evaluation, or the test of a run, is of the attack that ``config`` describes; returns its settings.
+
+    Raises:
+        InputError: It is none, or had another attack, decoding or defense; ``key`` is the config key that names it.
+    """
+    from omegaconf import OmegaConf
+
+    if not (directory / layout.PREDICTIONS).is_file() or not (directory / layout.CONFIG).is_file():
+        raise InputError(f"{key}={directory}: not the output directory of an evaluation, which holds predictions.jsonl")
+    tested = OmegaConf.to_container(read_config(directory))
+    assert isinstance(tested, dict)
+    for node in ("attack", "defense", "embedder"):
+        if tested.get(node) != config[node]:
+            raise InputError(f"{key}={directory}: was made with another {node} than that which is exported")
+    return {str(name): value for name, value in tested.items()}
+
+
+def _halved(weights: Mapping[str, Tensor], checkpoint: Path) -> dict[str, Any]:
+    """The weights in float16; those that share memory, such as a tied head, do so again."""
+    made: dict[tuple[Any, ...], Tensor] = {}
+    for name, tensor in weights.items():
+        half = tensor.half() if tensor.is_floating_point() else tensor
+        if bool(half.isinf().any()):
+            raise InputError(
+                f"{checkpoint}: {name} holds {float(tensor.abs().max()):.3g}, too large for half precision"
+            )
+        made.setdefault(_memory(tensor), half.contiguous())
+    return {name: made[_memory(tensor)] for name, tensor in weights.items()}
+
+
+def _memory(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
