@@ -3,7 +3,7 @@
     python train.py                              # a small GEIA and lexicon search on vectors of the built-in corpus
     python train.py attack=geia embedder=simcse datamodule=files datamodule.path=my.jsonl
     python train.py run_dir=<dir> ckpt_path=last # resume a killed run with its own settings
-    python train.py init_from=<dir> datamodule=files datamodule.path=my.jsonl   # train a finished run further
+    python train.py init_from=minilm datamodule=files datamodule.path=my.jsonl  # train an attacker further
 
 All results are in the run directory (run_directory/layout.py lists them); `python train.py --help` lists groups and
 keys.
@@ -68,8 +68,9 @@ def train(cfg: DictConfig) -> None:
     attack.connect(run_dir / layout.ARTIFACTS, datamodule.oracle, from_checkpoint=checkpoint is not None)
     attack.batch_cache = session.batch_cache(run_dir)
     if cfg.init_from is not None and checkpoint is None:
-        check_origin(Path(cfg.init_from), session.values["attack"], embedder.fingerprint, embedder.dimension)
-        attack.begin_from(Path(cfg.init_from))
+        origin = configuration.find_run(cfg.init_from, "init_from")
+        check_origin(origin, session.values["attack"], embedder.fingerprint, embedder.dimension)
+        attack.begin_from(origin)
     configured = [instantiate(node, _convert_="all") for node in cfg.callbacks.values() if node is not None]
     results = writing(run_dir, session, datamodule, configured)
     record, end = RunRecord(run_dir, embedder), Termination(run_dir / layout.CHECKPOINT)

@@ -8,8 +8,10 @@ traceback for anything else. torch is imported only after the configuration is c
 """
 
 from configuration.amending import amend
-from configuration.composing import check, compose, plain
+from configuration.command_line import compose
+from configuration.composing import check, plain
 from configuration.finished_run import on_run
+from configuration.named_runs import find_run
 from configuration.points import DefensePoint, defense_points
 from configuration.portable import portable
 from configuration.resuming import keep, note_changes
@@ -22,6 +24,7 @@ __all__ = [
     "check_devices",
     "compose",
     "defense_points",
+    "find_run",
     "keep",
     "main",
     "main_on_run",

@@ -1,6 +1,6 @@
-"""Compose a command line into one plain configuration, reporting all misspelt names at once.
+"""Compose a command line with Hydra, reporting all misspelt names at once.
 
-compose("train", ["attack=geia", "embedder=simcse", "attack.decoding.beams=1"])
+configs, errors = survey("train", ["attack=geia", "embedder=simcse", "attack.decoding.beams=1"])
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from configuration.locations import make_absolute
 from configuration.named_runs import is_named
 from configuration.overrides import Given, elements, key_error, key_of, one_line
 from configuration.sources import SEARCH_PATH, is_measured, loading, root_keys
@@ -54,21 +53,6 @@ OmegaConf.register_new_resolver("precision", _precision, replace=True)
 OmegaConf.register_new_resolver("results", _results, replace=True)
 OmegaConf.register_new_resolver("job_suffix", _job_suffix, replace=True)
 OmegaConf.register_new_resolver("absolute", lambda path: str(Path(path).expanduser().absolute()), replace=True)
-
-
-def compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
-    """The configuration of ``python <config_name>.py <overrides>`` with interpolations resolved.
-
-    Values are not checked; see :func:`configuration.check`.
-
-    Raises:
-        InputError: Misspelt groups, options or keys; one line each.
-    """
-    configs, errors = survey(config_name, overrides)
-    raise_all(errors)
-    _settle(configs[0], measure=True)
-    make_absolute(configs[0])
-    return configs[0]
 
 
 def survey(config_name: str, overrides: Sequence[str], *, multirun: bool = False) -> tuple[list[DictConfig], list[str]]:
@@ -187,7 +171,7 @@ def _load(
     if job is not None:
         config.hydra.job.num = job
     HydraConfig.instance().set_config(config)
-    _settle(config, measure=False)
+    settle(config, measure=False)
     present = {str(key) for key in config}
     errors = [f"{key}: unknown key, {did_you_mean(key, known - {'hydra'})}" for key in sorted(present - known)]
     errors += [f"{key}: missing, it cannot be left out" for key in sorted(known - present)]
@@ -197,7 +181,7 @@ def _load(
     return config, errors
 
 
-def _settle(node: DictConfig | ListConfig, *, measure: bool) -> None:
+def settle(node: DictConfig | ListConfig, *, measure: bool) -> None:
     """Replace interpolations by their values; those that cannot be resolved stay, to be reported by the checks."""
     names: Any = list(node) if isinstance(node, DictConfig) else range(len(node))
     for name in (name for name in names if name != "hydra" and not OmegaConf.is_missing(node, name)):
@@ -210,4 +194,4 @@ def _settle(node: DictConfig | ListConfig, *, measure: bool) -> None:
         if OmegaConf.is_interpolation(node, name):
             node[name] = child
         elif isinstance(child, DictConfig | ListConfig):
-            _settle(child, measure=measure)
+            settle(child, measure=measure)

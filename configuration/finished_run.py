@@ -12,14 +12,22 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from configuration.amending import survey_amended
 from configuration.composing import check, raise_all, raise_written, survey
-from configuration.locations import cache_of, check_data_known, chooses_data, make_absolute, move, relative_data
+from configuration.locations import (
+    cache_of,
+    check_data_known,
+    chooses_data,
+    make_absolute,
+    move,
+    relative_data,
+)
 from configuration.named_runs import find_run, fitting_attacker
 from configuration.overrides import as_text, key_of, root_of, search_path_of, without
 from configuration.sources import own_names
 from configuration.spacing import joined
-from errors import InputError
+from errors import InputError, listed
 from run_directory import layout
 from run_directory.config_file import read_config
+from run_directory.record import absent_data
 
 
 def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, DictConfig]:
@@ -57,6 +65,7 @@ def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Dict
             settings.unknown_data = bool(relative_data(original))
         if not settings.other_data:
             check_data_known(original, f"run={settings.run}")
+            _check_data_here(run)
     make_absolute(config)
     return settings, config
 
@@ -105,6 +114,15 @@ def _run_of(settings: DictConfig) -> Path:
     _check_is_run(directory)
     settings.run = str(directory)
     return directory
+
+
+def _check_data_here(run: Path) -> None:
+    """Refuse a test on the data of an exported run."""
+    if names := absent_data(run):
+        raise InputError(
+            f"run={run}: the text that it was made with ({listed(names)}) is not part of it; name what to test on: "
+            "datamodule=files datamodule.test=<file>, or datamodule=synthetic, the built-in corpus"
+        )
 
 
 def _check_is_run(directory: Path) -> None:

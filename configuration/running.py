@@ -25,10 +25,12 @@ import claims
 from configuration import console, flags
 from configuration.composing import check, plain, raise_all, raise_written, survey
 from configuration.ending import check_output, check_writable, ending
+from configuration.fine_tuning import fine_tuned, with_origin
 from configuration.finished_run import on_run
 from configuration.grids import grid_of, spread_out
 from configuration.inherited import handed_on, inherited, is_parallel
 from configuration.locations import make_absolute
+from configuration.named_runs import find_run
 from configuration.overrides import Given, quoted, refuse_secrets, root_of, search_path_of, without
 from configuration.resuming import WHOLE, resumed
 from configuration.sources import CONFIGS, SEARCH_PATH, application
@@ -89,12 +91,17 @@ def _train(
         overrides = spread_out(config_name, overrides)
     elif local_rank() == 0 and (grid := grid_of(config_name, overrides)):
         print(f"one cell of a grid over {', '.join(grid)}: -m runs all", flush=True)
-    configs, errors = survey(config_name, overrides, multirun=several)
+    composed = with_origin(overrides)
+    configs, errors = survey(config_name, composed, multirun=several)
     again = None if several or not configs else resumed(configs[0], overrides)
     if again is not None:  # compared with the run's settings, which may have other keys
         configs, errors = [again], [error for error in errors if error.startswith(tuple(f"{g}=" for g in WHOLE))]
     raise_written(errors, configs)
-    lines = Given(overrides).lines
+    if again is None and not several:
+        if configs[0].get("init_from") is not None:
+            find_run(str(configs[0].init_from), "init_from")
+        configs = [fine_tuned(configs[0], overrides)]
+    lines = Given(composed).lines
     if several:
         _own_sweep(overrides, configs, made)
         lines.append("hydra.mode=MULTIRUN")
@@ -160,10 +167,12 @@ class _Job:
         if self.several:
             with ending():
                 searched = [line for line in self.overrides if line.startswith(SEARCH_PATH)]
-                config = resumed(config, [*typed, *searched]) or config
+                given = [*typed, *searched]
+                config = resumed(config, given) or fine_tuned(config, self.overrides, given)
             if self.made is not None:
                 self.made.adopt(Path(config.run_dir))
-        config = self.again or config
+        else:
+            config = self.again or fine_tuned(config, self.overrides)
         make_absolute(config)
         from run_directory.trust import trusting
 

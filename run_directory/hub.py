@@ -8,6 +8,7 @@ run is untrusted like any other (docs/security.md); files that no run has, such 
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import shutil
@@ -29,6 +30,7 @@ _FILES = (
 )  # fmt: skip
 
 
+@functools.cache
 def download(named: str, key: str, cache: Path) -> Path:
     """The run directory of a repository; what an earlier command has downloaded works offline.
 

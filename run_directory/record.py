@@ -35,3 +35,8 @@ def data_of(directory: Path) -> list[DataFile] | None:
         return _FILES.validate_python(read_json(path).get("files"))
     except ValidationError as error:
         raise InputError(f"{path}: not the files that a run has read") from error
+
+
+def absent_data(directory: Path) -> list[str]:
+    """The names of the files that an exported run was trained on, whose directories it does not say."""
+    return [file.path for file in data_of(directory) or () if not Path(file.path).is_absolute()]

@@ -21,13 +21,14 @@ from datamodules.sources.data_files import DataFile
 from defenses.base import Fitted
 from defenses.threat import Threat, threat_of
 from embedders.cache.cached import CachedEmbedder
-from errors import InputError
+from errors import InputError, listed
 from run_directory.batch_cache import BatchCache
 from run_directory.checkpoints import finished_checkpoint
 from run_directory.config_file import read_config
 from run_directory.keys import settings_key
 from run_directory.layout import ARTIFACTS, TEST_BATCHES
 from run_directory.optional_refiners import leave_out, optional
+from run_directory.record import absent_data
 from scoring.models import ScoringModels, scoring_models
 
 if TYPE_CHECKING:
@@ -114,8 +115,10 @@ class Session:
             files: The files that the texts were read from in training; None if that was not recorded.
 
         Raises:
-            InputError: The files have changed.
+            InputError: The files have changed, or the run was exported without them.
         """
+        if absent := absent_data(self.run):
+            raise InputError(f"run={self.run}: {listed(absent)} is not part of it")
         datamodule: InversionDataModule = _build(self.trained.datamodule)
         datamodule.expect(files, "put back what it was")
         return datamodule

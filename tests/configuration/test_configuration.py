@@ -24,7 +24,8 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 import configuration
 from callbacks.testing import of_the_test
 from commands import command
-from configuration.composing import compose, plain, survey
+from configuration.command_line import compose
+from configuration.composing import plain, survey
 from configuration.ending import ending
 from configuration.sources import groups
 from datamodules.batching import LengthBucketBatchSampler

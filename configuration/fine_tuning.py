@@ -1,0 +1,101 @@
+"""Training that begins with another run takes that run's settings of the attack, unless the command line chooses some.
+
+    python train.py init_from=minilm datamodule=files datamodule.path=mine.jsonl
+
+    attack=...                       the origin's, with the origin's values; attack.<key>=<value> changes one of them
+    attack.optimizer.*lr             a quarter of the origin's learning rates, unless attack.optimizer... is given
+    datamodule.max_tokens            the origin's, and so is datamodule.tokenizer
+
+Without this the new attack would need the same layers, widths and vocabulary, each typed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from configuration.amending import survey_amended
+from configuration.composing import raise_all, tree
+from configuration.named_runs import find_run
+from configuration.overrides import Given, key_of
+from configuration.sources import options
+from errors import InputError
+from run_directory import layout
+from run_directory.config_file import read_config
+from run_directory.trust import check_trusted, trusting
+
+_CHOOSING = ("attack", "experiment")  # groups that choose an attack
+_SLOWER = 0.25  # of the learning rates: the weights are trained already
+_OF_TEXTS = ("max_tokens", "tokenizer")
+
+
+def with_origin(overrides: Sequence[str]) -> list[str]:
+    """The overrides, with the choice of the attack that the run of ``init_from`` was trained with."""
+    origin = _origin(overrides)
+    name = None if origin is None else OmegaConf.select(origin, "choices.attack")
+    given = Given(overrides)
+    return [*overrides] if name not in options("attack", given.search) else [f"attack={name}", *overrides]
+
+
+def fine_tuned(config: DictConfig, overrides: Sequence[str], of_job: Sequence[str] | None = None) -> DictConfig:
+    """The configuration with the origin's attack, changed by ``overrides``; unchanged where it is not taken over.
+
+    Args:
+        config: Composed from the result of ``with_origin``.
+        overrides: The command line.
+        of_job: The overrides of one job of a multirun, with one value each; by default ``overrides``.
+
+    Raises:
+        InputError: The origin names classes that are not trusted; or an override changes a key that it lacks.
+    """
+    origin = _origin(overrides)
+    if origin is None:
+        return config
+    with trusting(config.trust):
+        check_trusted(origin, Path(str(origin.run_dir)), built="attack")
+    typed = overrides if of_job is None else of_job
+    keys = {key_of(line) for line in typed}
+    tuned = OmegaConf.create(tree(config))
+    tuned.attack, tuned.choices.attack = origin.attack, origin.choices.attack
+    if origin.get("init_from") is None and not any(key.startswith("attack.optimizer") for key in keys):
+        _slow_down(tuned.attack)
+    with open_dict(tuned):
+        for name in _OF_TEXTS:
+            if f"datamodule.{name}" not in keys and name in origin.datamodule and name in tuned.datamodule:
+                tuned.datamodule[name] = origin.datamodule[name]
+    lines = [line for line in typed if key_of(line).startswith("attack.")]
+    tuned, errors = survey_amended(tuned, [*Given(overrides).search, *lines])
+    raise_all(errors)
+    return tuned
+
+
+def _origin(overrides: Sequence[str]) -> DictConfig | None:
+    """The configuration of the run that ``init_from`` names; None where it is not typed, or an attack is chosen.
+
+    A run that cannot be read is reported when training begins (init_from.check_origin).
+    """
+    given = Given(overrides)
+    named = [o.value() for o in given.overrides if o.key_or_group == "init_from" and not o.is_sweep_override()]
+    chosen = {o.key_or_group for o in given.groups} & set(_CHOOSING)
+    if not named or chosen or not isinstance(named[-1], str):
+        return None
+    try:
+        directory = find_run(named[-1], "init_from")
+        if not (directory / layout.CONFIG).is_file():
+            return None
+        config = read_config(directory)
+    except InputError:
+        return None
+    if not all(isinstance(config.get(name), DictConfig) for name in ("attack", "choices", "datamodule")):
+        return None
+    config.run_dir = str(directory)
+    return config
+
+
+def _slow_down(attack: DictConfig) -> None:
+    """Lower the learning rates of an attack's optimizer."""
+    for name, value in (attack.get("optimizer") or {}).items():
+        if str(name) == "lr" or str(name).endswith("_lr"):
+            attack.optimizer[name] = value * _SLOWER
