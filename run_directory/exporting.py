@@ -21,11 +21,11 @@ from atomic_files import read_json, write_file, write_json
 from datamodules.defended import FILE
 from errors import InputError
 from run_directory import layout
-from run_directory.checkpoints import LIGHTNING_VERSION, load_checkpoint
+from run_directory.checkpoints import load_checkpoint
 from run_directory.config_file import read_config
 from run_directory.record import data_of
 
-_KEPT = ("epoch", "global_step", LIGHTNING_VERSION, "base")  # beside the weights; base: of an adapter
+_OF_TRAINING = {"optimizer_states", "lr_schedulers", "loops", "callbacks", "random_states"}
 
 
 def copy_weights(checkpoint: Path, target: Path) -> None:
@@ -35,7 +35,7 @@ def copy_weights(checkpoint: Path, target: Path) -> None:
         InputError: A weight is too large for float16.
     """
     content = load_checkpoint(checkpoint)
-    kept = {name: content[name] for name in _KEPT if name in content}
+    kept = {name: value for name, value in content.items() if name not in _OF_TRAINING}
     kept["state_dict"] = _halved(content["state_dict"], checkpoint)
     write_file(target, lambda file: torch.save(kept, file))
 
