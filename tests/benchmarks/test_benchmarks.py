@@ -201,3 +201,10 @@ def test_the_files_of_the_audit(benchmarks: Benchmarks, monkeypatch: pytest.Monk
     vectors = np.load(output / "store.npy")
     assert vectors.shape == (4, 384)
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["npy", "qdrant"])
+def test_stores_are_made_and_read(kind: str, benchmarks: Benchmarks) -> None:
+    found = benchmarks.result("stores", f"--make={kind}", "--rows=40", "--dimension=8", "--limit=10")
+    assert (found["store"], found["rows"], found["sample"]) == (kind, 40, 10)
+    assert bool(found["texts_per_s"]) == (kind == "qdrant")

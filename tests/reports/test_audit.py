@@ -267,6 +267,26 @@ def test_texts_that_do_not_belong_to_the_vectors(place: AuditedPlace) -> None:
     assert "there is no such file; did you mean truth.jsonl?" in place.refuse(f"texts={place.base / 'trut.jsonl'}")
 
 
+def test_texts_that_the_store_holds_are_the_truth(place: AuditedPlace, tmp_path: Path) -> None:
+    from qdrant_client import QdrantClient, models
+
+    client = QdrantClient(path=str(tmp_path / "store"))
+    width = place.vectors.shape[1]
+    client.create_collection("docs", models.VectorParams(size=width, distance=models.Distance.DOT))
+    texts = [*STORE, HOSTILE]
+    payloads = [{"title": "a"}, *({"title": "a", "body": text} for text in texts[1:])]
+    client.upload_collection("docs", place.vectors, payloads, ids=range(len(texts)))
+    client.close()
+    vectors = f"vectors=qdrant:{tmp_path / 'store'}"
+    found = place.audit("beside", vectors, "texts=store")
+    assert (found["readable"]["rows"], found["readable"]["measured"]) == (len(texts) - 1, True)
+    assert any(f"those in 'body' of the store, which {len(texts) - 1} of" in one for one in found["warnings"])
+    with pytest.raises(InputError, match="median cosine"):
+        place.audit("wrong", vectors, "texts=store:title")
+    with pytest.raises(InputError, match="holds vectors alone; give a file"):
+        place.audit("none", "texts=store")
+
+
 def test_texts_by_id_with_spans_of_some_rows(place: AuditedPlace) -> None:
     text = STORE[4]
     rows = [{"id": "4", "text": text, "spans": [[0, 3, "NAME"]]}, {"id": 30, "text": STORE[30]}]
