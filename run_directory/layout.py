@@ -13,7 +13,7 @@
     test_batches/      the test batch cache (batch_cache.py); removed once the metrics are written
     history.jsonl      the training curve
     report.html, log
-    calibration.jsonl  of a shipped attacker: scores of held-out texts, without the texts (docs/attackers.md)
+    calibration.jsonl  of a shipped attacker: scores of held-out texts, without the texts (attackers/README.md)
     README.md          of a shipped attacker: its model card
     .lock              held by the process that writes to the run (claims.py)
 
