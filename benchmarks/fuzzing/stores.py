@@ -1,8 +1,9 @@
-"""Vector stores in files and folders, as audit.py reads them: FAISS, Qdrant and Chroma, through their own libraries."""
+"""Vector stores in files and folders, as audit.py reads them: FAISS, Qdrant, Milvus Lite and Chroma."""
 
 from __future__ import annotations
 
 import functools
+import io
 import json
 import pickle
 import shutil
@@ -14,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.ipc
+import pyarrow.parquet as parquet
 from hypothesis import strategies as st
 
 from datamodules.vector_stores.qdrant_folder import point_of
@@ -25,6 +29,7 @@ from .reader import Reader
 
 DIMENSION = 6
 VECTORS = np.random.default_rng(0).normal(size=(40, DIMENSION)).astype(np.float32)
+MILVUS_SCHEMA, MILVUS_MANIFEST = "collections/docs/schema.json", "collections/docs/manifest.json"
 META, STORAGE, CHROMA = "meta.json", "collection/docs/storage.sqlite", "chroma.sqlite3"
 
 
@@ -37,6 +42,7 @@ def readers() -> dict[str, Reader]:
     # Stores are opened in processes of their own, each of which takes a tenth of a second and more to start.
     found["Qdrant folder"] = Reader(_folder("qdrant"), _qdrant, _qdrant_inputs, 0.1)
     found["Qdrant point"] = Reader(_point, _qdrant_point, hostile, 2.0)
+    found["Milvus folder"] = Reader(_folder("milvus"), _milvus, _milvus_inputs, 0.1)
     found["Chroma folder"] = Reader(_folder("chroma"), _chroma, _chroma_inputs, 0.05)
     return found
 
@@ -158,6 +164,36 @@ def _chroma() -> bytes:
         return packed(_files(Path(folder)))
 
 
+def _milvus() -> bytes:
+    """As Milvus Lite leaves a collection: a file of rows, one of deletions, and a log."""
+
+    def table(begin: int, end: int, **more: Any) -> pyarrow.Table:
+        column = pyarrow.FixedSizeListArray.from_arrays(VECTORS[begin:end].ravel(), DIMENSION)
+        numbers = list(range(begin, end))
+        return pyarrow.table({"_seq": pyarrow.array(numbers, "uint64"), "id": numbers, "vector": column,
+                              "$meta": ['{"text": "a"}'] * (end - begin), **more})  # fmt: skip
+
+    def file(rows: pyarrow.Table) -> bytes:
+        sink = io.BytesIO()
+        parquet.write_table(rows, sink)
+        return sink.getvalue()
+
+    log = io.BytesIO()
+    rows = table(6, 8, _partition=["_default"] * 2)
+    with pyarrow.ipc.new_stream(log, rows.schema) as writer:
+        writer.write_table(rows)
+    fields = [{"name": "id", "dtype": "int64", "is_primary": True}, {"name": "vector", "dtype": "float_vector"}]
+    parts = {"_default": {"data_files": ["data/a.parquet"], "delta_files": ["delta/b.parquet"]}}
+    deletion = pyarrow.table({"id": [2], "_seq": pyarrow.array([5], "uint64")})
+    return packed({
+        MILVUS_SCHEMA: json_of({"fields": fields, "enable_dynamic_field": True}),
+        MILVUS_MANIFEST: json_of({"partitions": parts}),
+        "collections/docs/partitions/_default/data/a.parquet": file(table(0, 6)),
+        "collections/docs/partitions/_default/delta/b.parquet": file(deletion),
+        "collections/docs/wal/wal_data_000001.arrow": log.getvalue(),
+    })  # fmt: skip
+
+
 # -- broken ones ------------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +270,14 @@ def _qdrant_inputs(whole: bytes) -> Inputs:
     storage = weighted((12, rows), (3, ids), (1, statements)).map(_one_file(files, STORAGE))
     described = replaced(meta, json_values()).map(json_of).map(_one_file(files, META))
     return weighted((2, storage), (1, described), (1, _any_file(files)))
+
+
+def _milvus_inputs(whole: bytes) -> Inputs:
+    files = unpacked(whole)
+    described = st.sampled_from([MILVUS_SCHEMA, MILVUS_MANIFEST]).flatmap(
+        lambda name: replaced(json.loads(files[name]), json_values()).map(json_of).map(_one_file(files, name))
+    )
+    return weighted((1, described), (1, _any_file(files)))
 
 
 def _chroma_inputs(whole: bytes) -> Inputs:

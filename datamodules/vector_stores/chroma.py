@@ -39,7 +39,7 @@ class ChromaStore:
     def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
         """See VectorStore."""
         wanted = [self.ids[place] for place in positions]
-        answer = self._collection.get(ids=wanted, include=["embeddings"])
+        answer = self._got(wanted, ["embeddings"])
         rows = dict(zip(answer["ids"], answer["embeddings"], strict=True))  # not in the order that was asked for
         return np.stack([rows[one] for one in wanted])
 
@@ -47,13 +47,25 @@ class ChromaStore:
         """See TextStore; the field of a document is "document"."""
         wanted = [self.ids[place] for place in positions]
         parts = [] if field == _DOCUMENT else ["metadatas"]
-        answer = self._collection.get(ids=wanted, include=[*parts, "documents"])
+        answer = self._got(wanted, [*parts, "documents"])
         details = answer["metadatas"] or [None] * len(answer["ids"])
         rows = {
             one: flat_texts({**(detail or {}), _DOCUMENT: text}, field)
             for one, text, detail in zip(answer["ids"], answer["documents"], details, strict=True)
         }
         return [rows[one] for one in wanted]
+
+    def _got(self, wanted: Sequence[str], parts: Sequence[str]) -> Any:
+        import chromadb
+        import httpx
+
+        try:
+            answer = self._collection.get(ids=wanted, include=parts)
+        except (ValueError, httpx.HTTPError, chromadb.errors.ChromaError) as error:
+            raise InputError(f"vectors={self.name}: cannot be read: {' '.join(str(error).split())}") from error
+        if missing := len(wanted) - len(answer["ids"]):
+            raise InputError(f"vectors={self.name}: {missing} rows were deleted meanwhile; read it again")
+        return answer
 
 
 def open_chroma(place: str, collection: str | None) -> ChromaStore | TextChildStore:

@@ -44,18 +44,28 @@ class QdrantStore:
     def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
         """See VectorStore."""
         wanted = [self._points[place] for place in positions]
-        vectors = True if self._vector is None else [self._vector]
-        found = self._client.retrieve(self._collection, wanted, with_payload=False, with_vectors=vectors)
+        found = self._retrieved(wanted, with_payload=False, with_vectors=self._vector is None or [self._vector])
         rows = {point.id: point.vector if self._vector is None else point.vector[self._vector] for point in found}
         return np.stack([np.asarray(rows[one]) for one in wanted])
 
     def texts(self, positions: Sequence[int], field: str | None = None) -> Sequence[Mapping[str, str]]:
         """See TextStore."""
         wanted = [self._points[place] for place in positions]
-        payload = True if field is None else [field]
-        found = self._client.retrieve(self._collection, wanted, with_payload=payload, with_vectors=False)
+        found = self._retrieved(wanted, with_payload=field is None or [field], with_vectors=False)
         rows = {point.id: flat_texts(point.payload, field) for point in found}
         return [rows[one] for one in wanted]
+
+    def _retrieved(self, wanted: Sequence[Any], **parts: Any) -> list[Any]:
+        from qdrant_client.common.client_exceptions import QdrantException
+        from qdrant_client.http.exceptions import ApiException
+
+        try:
+            found: list[Any] = self._client.retrieve(self._collection, wanted, **parts)
+        except (QdrantException, ApiException) as error:
+            raise InputError(f"vectors={self.name}: cannot be read: {' '.join(str(error).split())}") from error
+        if missing := len(wanted) - len(found):
+            raise InputError(f"vectors={self.name}: {missing} points were deleted meanwhile; read it again")
+        return found
 
 
 def open_qdrant(place: str, collection: str | None) -> QdrantStore | TextChildStore:
