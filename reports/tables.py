@@ -136,16 +136,18 @@ def _of_runs(table: Table, places: Sequence[int]) -> RichTable:
 def write_markdown(path: Path, tables: Sequence[Table], lead: str = "") -> None:
     """Write the tables as Markdown, after a first paragraph."""
     blocks = [lead] if lead else []
-    for table in tables:
-        blocks.append(f"## {escaped(table.title)}")
-        blocks += [f"**{escaped(warning)}**" for warning in table.warnings]
-        rows = [table.columns, ["---", *["---:"] * (len(table.columns) - 1)]]
-        for line in table.lines:
-            title = f"{line.title} ({line.below})" if line.below else line.title
-            rows.append([title, *(cell.line for cell in line.cells)])
-        blocks.append("\n".join(f"| {' | '.join(map(escaped, row))} |" for row in rows))
-        blocks += [escaped(note) for note in table.notes]
-    write_file(path, "\n\n".join(blocks) + "\n")
+    write_file(path, "\n\n".join([*blocks, *map(markdown, tables)]) + "\n")
+
+
+def markdown(table: Table) -> str:
+    """A table as Markdown, with its title, warnings and notes."""
+    blocks = [f"## {escaped(table.title)}", *(f"**{escaped(warning)}**" for warning in table.warnings)]
+    rows = [table.columns, ["---", *["---:"] * (len(table.columns) - 1)]]
+    for line in table.lines:
+        title = f"{line.title} ({line.below})" if line.below else line.title
+        rows.append([title, *(cell.line for cell in line.cells)])
+    blocks.append("\n".join(f"| {' | '.join(map(escaped, row))} |" for row in rows))
+    return "\n\n".join([*blocks, *map(escaped, table.notes)])
 
 
 def escaped(text: str) -> str:

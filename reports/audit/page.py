@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,16 +12,18 @@ from markupsafe import Markup
 
 from atomic_files import write_json
 from reports import terminal
-from reports.audit import changes
+from reports.audit import changes, thresholds
+from reports.audit.advice import steps
+from reports.audit.bars import BarRow, BarTable, bar, plain_bar
 from reports.audit.changes import Change
 from reports.audit.exposure import NAMES
 from reports.audit.file import VERSION
-from reports.audit.findings import Audit, AuditedShare, Exposed, Kind, Tried
+from reports.audit.findings import Audit, AuditedShare, Class, Exposed, Kind, Tried
 from reports.audit.inputs import file_name
 from reports.audit.thresholds import Outcome
-from reports.audit.words import lead, limits
-from reports.charts import Chart, NamedValue, Series, histogram, line_chart, row_chart
-from reports.html import Tile, charts_of, macro, write_page
+from reports.audit.words import answer, best_defense, limits, more
+from reports.charts import Chart, Series, histogram, line_chart
+from reports.html import charts_of, macro, write_page
 from reports.numbers import DASH, counted, shown
 from reports.tables import Cell, Line, Table, print_values
 from reports.terminal import plain
@@ -30,7 +33,9 @@ if TYPE_CHECKING:
 
 PAGE, VALUES = "audit.html", "audit.json"
 TEMPLATE = "audit.html.jinja"
-SHOWN = 10  # kinds of entities shown without unfolding
+SHOWN = 10  # kinds of entities in the chart, where there are no classes
+EXAMPLES = 3  # rows that the page opens with
+_MASKED = re.compile(r"(\[[^\]\s]+\])|([^\W_]+)|(\[|[\W_]+?(?=\[|[^\W_]|$))")
 
 
 def write_audit(directory: Path, audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> None:
@@ -65,38 +70,75 @@ def _as_written(found: Audit | Tried) -> dict[str, Any]:
 
 def _write_page(path: Path, audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> None:
     sections = [
-        ("in-short", "In short", _tiles(audit)),
-        *_attackers(audit),
+        *_examples(audit),
+        ("what-leaks", "What kinds of data leak", _exposure(audit)),
         *_compared(outcomes, found),
-        ("what-leaks", "What leaks", _kinds(audit)),
-        ("most-exposed-rows", "Most exposed rows", _exposed(audit)),
-        ("what-defenses-would-change", "What defenses would change", _defenses(audit)),
-        ("how-near", "How near it came", charts_of(_charts(audit))),
-        ("method", "Method and limits", macro("limits", TEMPLATE, items=limits(audit))),
+        *_attackers(audit),
+        ("defenses", "What each defense changes", _defenses(audit)),
+        ("what-to-do", "What to do next", macro("steps", TEMPLATE, steps=steps(audit, path.with_name(VALUES)))),
+        ("details", "Details", Markup("").join(_details(audit))),
     ]
-    facts = [(name, value) for name, value in audit.run.items() if name != "directory"]
     kept = "Texts on it are masked." if audit.masked else "It holds recovered text: keep it as private as the store."
+    said = (thresholds.summary(outcomes), changes.summary(found), more(audit))
     write_page(
         path,
         heading=f"What {file_name(audit.store)} discloses",
         run=audit.store,
-        facts=[("rows", f"{audit.sampled:,} of {audit.size:,}"), ("dimension", str(audit.dimension)), *facts],
-        lead=lead(audit),
+        facts=[],
+        lead=answer(audit),
+        said=[one for one in said if one],
+        warnings=audit.warnings,
+        style=macro("style", TEMPLATE),
         sections=sections,
-        footer=f"Made by unembed with the attacker of {audit.run['directory']}. {kept}",
+        footer=f"Made by unembed with the attacker of {audit.run.get('directory', 'a run')}. {kept}",
     )
+
+
+def _examples(audit: Audit) -> list[tuple[str, str, Markup]]:
+    """The most exposed rows, as an owner would show them."""
+    if not audit.rows:
+        return []
+    cards = [
+        {
+            "parts": _parts(row.text) if audit.masked else [("text", row.text)],
+            "truth": row.truth,
+            "facts": [
+                f"row {row.id}",
+                "" if row.probability is None else f"readable with probability {shown('share', row.probability)}",
+                _outcome(row),
+                ", ".join(row.kinds),
+            ],
+        }
+        for row in audit.rows[:EXAMPLES]
+    ]
+    title = "One example" if len(cards) == 1 else f"{('Two', 'Three')[len(cards) - 2]} examples"
+    return [("examples", title, macro("examples", TEMPLATE, cards=cards, masked=audit.masked))]
+
+
+def _parts(text: str) -> list[tuple[str, str]]:
+    """A masked text cut into labels of entities, words and what is between them."""
+    found = []
+    for label, word, between in _MASKED.findall(text):
+        found.append(("label", label[1:-1]) if label else ("word", word) if word else ("between", between))
+    return found
 
 
 def _attackers(audit: Audit) -> list[tuple[str, str, Markup]]:
-    """A section on the attackers by themselves, if there are several."""
-    if len(audit.attackers) < 2:
+    """A section on the attackers by themselves."""
+    if not audit.attackers:
         return []
-    lines = tuple(
-        Line(one.label or one.name, "", (_cell(one.readable), _cell(one.exact), Cell(shown("cosine", one.cosine))))
+    rows = [
+        BarRow(
+            one.label or one.name,
+            f"mean cosine {shown('cosine', one.cosine)}",
+            [bar(one.readable), bar(one.exact, "third")],
+            one.readable is not None and one.readable == audit.readable,
+        )
         for one in audit.attackers
-    )
-    table = Table("", ("Attacker", "Readable", "Word for word", "Cosine"), lines)
-    return [("attackers", "Attackers", macro("table_of", table=table, style="wide"))]
+    ]
+    table = BarTable("Shares read by each attacker", ("Attacker", "Read", "Word for word"), rows)
+    note = "The strongest one is the headline. Each is a lower bound: a better one reads more."
+    return [("attackers", "Who reads how much", macro("bars", TEMPLATE, table=table, notes=[note]))]
 
 
 def held(passed: bool) -> str:
@@ -132,48 +174,55 @@ def print_audit(
     found: Sequence[Change] = (),
     console: Console | None = None,
 ) -> None:
-    """Print warnings, the summary, the defenses, the path of the page, and what became of thresholds and baseline."""
+    """Print the answer, warnings, thresholds and what changed, then the tables of the page and what to do next."""
     console = console or terminal.console()
+    console.print(plain(answer(audit), style="bold"))
     for warning in audit.warnings:
         console.print(plain(warning, style="bold red"))
-    console.print(plain(lead(audit)))
-    if any(one.total for one in audit.classes):
-        print_values(classes_table(audit), console)
-    print_values(_tried_table(audit), console)
-    console.print(plain(f"Report: {directory / PAGE}"), soft_wrap=True)
-    if found:
-        console.print(plain(changes.summary(found)))
     for one in outcomes:
         console.print(plain(one.said, style="" if one.passed else "bold red"))
+    if found:
+        console.print(plain(changes.summary(found)))
+    console.print(plain(more(audit)))
+    if any(one.total for one in audit.classes):
+        print_values(classes_table(audit), console)
+    if len(audit.attackers) > 1:
+        print_values(attackers_table(audit), console)
+    print_values(tried_table(audit), console)
+    for number, step in enumerate(steps(audit, directory / VALUES), 1):
+        console.print(plain(f"{number}. {step.title}{':' if step.commands else ''}"))
+        for command in step.commands:
+            console.print(plain(f"   {command}"), soft_wrap=True)
+    console.print(plain(f"Report: {directory / PAGE}"), soft_wrap=True)
 
 
-def _tiles(audit: Audit) -> Markup:
-    how = "measured" if audit.measured else "estimated"
-    tiles = [
-        _tile("Readable", audit.readable, f"{how}: word F1 of {audit.threshold:g} % and more"),
-        _tile("Word for word", audit.exact, how),
-    ]
-    if audit.measured:
-        total = sum(kind.total for kind in audit.kinds)
-        tiles.append(_tile("Entities that leak", audit.entities, f"of {total:,} in the true texts"))
+def _exposure(audit: Audit) -> Markup:
+    """Classes of data, or kinds of entities where there are no classes."""
+    if any(one.share is not None for one in audit.classes):
+        parts = [(_class_name(one), one.total, one.share) for one in audit.classes]
     else:
-        shares = [(kind.share, kind.total) for kind in audit.kinds if kind.share is not None]
-        likely, most = sum(share.value * n for share, n in shares), sum(share.high * n for share, n in shares)
-        note = "of those that have a form (cards, mail, ...)"
-        if shares:
-            note = f"up to {most:,.0f}; estimated to be right, {note}"
-        tiles.append(Tile("Entities", f"{likely:,.0f}" if shares else None, note))
-    median = sorted(audit.cosines)[len(audit.cosines) // 2]
-    note = "of recovered texts' vectors with the stored ones; 1 is equal"
-    tiles.append(Tile("Median cosine", f"{median:.2f}", note, round(100 * max(0.0, median), 1)))
-    return macro("tiles", tiles=tiles, style="four", warnings=audit.warnings)
+        parts = [(one.label, one.total, one.share) for one in audit.kinds[:SHOWN]]
+    of = "in the true texts" if audit.measured else "in what was read"
+    rows = [BarRow(name, f"{total:,} {of}", [bar(share)]) for name, total, share in parts if total]
+    column = "Comes back" if audit.measured else "Right where it was read"
+    notes = []
+    if not rows:
+        notes.append("No name, number, date or address was found in what was read.")
+    elif audit.measured:
+        notes.append("Of what the true texts hold, the share that stands in the recovered text as whole words.")
+    else:
+        notes.append(
+            "An attacker also invents. Of what it wrote on texts whose truth is known, this share was right. Give the "
+            "true texts of some rows (texts=) to measure what comes back."
+        )
+    if absent := [name for name, total, _ in parts if not total]:
+        notes.append(f"None found: {', '.join(absent)}.")
+    table = BarTable("Exposure by class of data", ("Class", column), rows)
+    return macro("bars", TEMPLATE, table=table, notes=notes)
 
 
-def _tile(title: str, share: AuditedShare | None, note: str) -> Tile:
-    if share is None:
-        return Tile(title, None, note)
-    width, low, span = (round(100 * part, 1) for part in (share.value, share.low, share.high - share.low))
-    return Tile(title, share.shown, f"{share.reach}; {note}", width, reach=(low, span))
+def _class_name(one: Class) -> str:
+    return f"{one.name} (by form)" if one.found == "form" and one.name == NAMES else one.name
 
 
 def _kinds(audit: Audit) -> Markup:
@@ -183,8 +232,8 @@ def _kinds(audit: Audit) -> Markup:
     else:
         columns = ("Kind of entity", "In recovered texts", "Of such, right on test texts")
         note = (
-            f"Found by {audit.tagged}. The attack also invents: of the entities that it wrote for the run's own test "
-            "texts, the last column says how many stood in the truth. Names and places have no form of their own: they "
+            f"Found by {audit.tagged}. Of the entities that the attack wrote for the run's own test texts, the last "
+            "column says how many stood in the truth. Names and places have no form of their own: they "
             "are counted with a tagger (scoring/tagger) or true texts."
         )
     if not audit.kinds:
@@ -192,11 +241,9 @@ def _kinds(audit: Audit) -> Markup:
     return macro(
         "kinds",
         TEMPLATE,
-        table=_kinds_table(columns, audit.kinds[:SHOWN]),
-        folded=_kinds_table(columns, audit.kinds[SHOWN:]),
+        table=_kinds_table(columns, audit.kinds),
         held_out=_kinds_table(("Kind of entity", "In the test texts", "Read"), audit.held_out),
         note=note,
-        held_out_note="Where their entities are labelled: what an attacker reads of text like its training text.",
     )
 
 
@@ -205,8 +252,7 @@ def classes_table(audit: Audit) -> Table:
     columns = ("Exposure by class", *(("Recovered", "In the true texts") if audit.measured else ("Right", "Recovered")))
     lines = []
     for one in audit.classes:
-        title = f"{one.name} (by form)" if one.found == "form" and one.name == NAMES else one.name
-        lines.append(Line(title, "", (_cell(one.share), Cell(f"{one.total:,}"))))
+        lines.append(Line(_class_name(one), "", (_cell(one.share), Cell(f"{one.total:,}"))))
     return Table("", columns, tuple(lines))
 
 
@@ -238,10 +284,15 @@ def _exposed(audit: Audit) -> Markup:
     return macro("table_of", table=Table("", columns, lines, notes=(note,)), style="wide exposed")
 
 
+def _outcome(row: Exposed) -> str:
+    """How right a text is whose truth is known."""
+    if row.reading.f1 is None:
+        return ""
+    return "word for word" if row.reading.exact else f"word F1 {row.reading.f1:.0f} %"
+
+
 def _exposed_line(row: Exposed, truth: bool) -> Line:
-    outcome = []
-    if row.reading.f1 is not None:
-        outcome = ["word for word" if row.reading.exact else f"word F1 {row.reading.f1:.0f}"]
+    outcome = [_outcome(row)] if row.reading.f1 is not None else []
     cells = [
         Cell(f"{row.reading.cosine:.3f}"),
         Cell(shown("share", row.probability), tuple(outcome)),
@@ -251,7 +302,17 @@ def _exposed_line(row: Exposed, truth: bool) -> Line:
     return Line(row.id, "", (*cells, *((Cell(row.truth or "", quoted=True),) * truth)))
 
 
-def _tried_table(audit: Audit, notes: tuple[str, ...] = ()) -> Table:
+def attackers_table(audit: Audit) -> Table:
+    """What each attacker reads, for the terminal and audit.md."""
+    lines = tuple(
+        Line(one.label or one.name, "", (_cell(one.readable), _cell(one.exact), Cell(shown("cosine", one.cosine))))
+        for one in audit.attackers
+    )
+    return Table("", ("Attacker", "Readable", "Word for word", "Cosine"), lines)
+
+
+def tried_table(audit: Audit) -> Table:
+    """What each defense changes, for the terminal, audit.md and the details of the page."""
     entities = any(one.entities is not None for one in audit.tried)
     lookup = any(one.lookup is not None for one in audit.tried)
     columns = (
@@ -275,29 +336,42 @@ def _tried_table(audit: Audit, notes: tuple[str, ...] = ()) -> Table:
             Cell(shown("share", one.neighbours)),
         ]
         lines.append(Line(one.name, "", tuple(cells)))
-    return Table("", columns, tuple(lines), notes=notes)
+    return Table("", columns, tuple(lines))
 
 
 def _defenses(audit: Audit) -> Markup:
-    shares = [(one.name, one.worst) for one in audit.tried if one.worst is not None]
-    read = [
-        NamedValue(name, f"{100 * share.value:.0f} %", share.value, (share.low, share.high)) for name, share in shares
+    rows = [
+        BarRow(_defense_name(one), "", [bar(one.worst, "second"), plain_bar(one.neighbours)], not number)
+        for number, one in enumerate(audit.tried)
     ]
-    kept = [NamedValue(one.name, f"{100 * one.neighbours:.0f} %", one.neighbours) for one in audit.tried]
-    charts = []
-    if read:
-        chart = row_chart("Readable share by defense", read, shares=True)
-        charts.append(("Readable", chart, "By the better attacker. The line is the 95 % interval."))
-    caption = "A stand-in for what search keeps, without queries."
-    charts.append(("Neighbours kept", row_chart("Neighbours kept by defense", kept, shares=True), caption))
-    note = (
-        f"{counted(audit.tried_on, 'row')} of the sample, defended, read by the run's attack, which knows nothing of "
-        "the defense (one that trains on defended vectors reads more), and by the lookup, which does. Shorter vectors "
-        "were filled up with zeros for the attack. "
-        "Neighbours kept: of the ten rows nearest to a row, by cosine among these rows, the share that is still so. "
-        "Defenses were fitted to these rows; names and settings are those of defense=."
+    columns = ("Defense", "Still read", "Search kept")
+    notes = [best_defense(audit)] if len(rows) > 1 else ["No defense was tried (defenses=)."]
+    notes.append(
+        f"Tried on {counted(audit.tried_on, 'row')}. Still read: by the better of the run's attack, which knows "
+        "nothing of the defense, and a lookup that knows it. Search kept: of the ten rows nearest to a row, the share "
+        "that stays so."
     )
-    return macro("defenses", TEMPLATE, charts=charts, table=_tried_table(audit, (note,)))
+    table = BarTable("Shares still read and neighbours kept by defense", columns, rows)
+    return macro("bars", TEMPLATE, table=table, notes=[note for note in notes if note])
+
+
+def _defense_name(one: Tried) -> str:
+    return "none, as it is now" if one.name == "none" else one.name
+
+
+def _details(audit: Audit) -> list[Markup]:
+    """Folded parts, for readers who ask how."""
+    facts = [("rows read", f"{audit.sampled:,} of {audit.size:,}"), ("dimension", str(audit.dimension))]
+    facts += [(name, value) for name, value in audit.run.items()]
+    parts = [
+        ("exposed", f"The {counted(len(audit.rows), 'most exposed row')}", _exposed(audit)),
+        ("kinds", "Entities by kind", _kinds(audit)),
+        ("tried", "Defenses in numbers", macro("table_of", table=tried_table(audit), style="wide")),
+        ("how-near", "How near it came, and what that means", charts_of(_charts(audit))),
+        ("method", "Method, limits and words", macro("limits", TEMPLATE, items=limits(audit))),
+        ("made", "How this page was made", macro("facts", TEMPLATE, facts=facts)),
+    ]
+    return [macro("folded", TEMPLATE, anchor=anchor, title=title, content=html) for anchor, title, html in parts]
 
 
 def _charts(audit: Audit) -> list[Chart]:

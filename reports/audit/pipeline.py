@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,18 +19,23 @@ from atomic_files import write_file, write_json
 from errors import printable
 from reports.audit import changes as changes_between
 from reports.audit import thresholds
+from reports.audit.advice import steps
 from reports.audit.changes import Change
 from reports.audit.findings import Audit, AuditedShare
 from reports.audit.inputs import file_name
-from reports.audit.page import classes_table, held
+from reports.audit.page import attackers_table, classes_table, held, tried_table
 from reports.audit.thresholds import Outcome
-from reports.audit.words import lead
+from reports.audit.words import answer, more
 from reports.numbers import DASH, shown
-from reports.tables import Cell, Line, Table, escaped, write_markdown
+from reports.tables import Cell, Line, Table, escaped, markdown
 
 SARIF, JUNIT, SUMMARY = "audit.sarif", "audit.junit.xml", "audit.md"
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_TAGS = ("security", "privacy", "OWASP-LLM09:2026", "OWASP-LLM08:2025", "MITRE-ATLAS-AML.T0024.001")
+# docs/audit_threats.md says what each of them asks for.
+_TAGS = (
+    "security", "privacy", "OWASP-LLM09:2026", "OWASP-LLM08:2025", "MITRE-ATLAS-AML.T0024.001", "NIST-AI-100-2",
+    "OWASP-AISVS-8.2.1",
+)  # fmt: skip
 # Ids are stable: what a rule means does not change, and none is used twice.
 _RULES = {
     "UNEMBED001": ("ReadableText", "Texts of the vector store can be read back from its vectors."),
@@ -44,7 +50,7 @@ def write_pipeline(directory: Path, audit: Audit, outcomes: Sequence[Outcome], f
     """Write the three files."""
     write_json(directory / SARIF, sarif(audit, outcomes))
     write_file(directory / JUNIT, junit(audit, outcomes))
-    write_markdown(directory / SUMMARY, tables(audit, outcomes, found), markdown_lead(audit, outcomes, found))
+    write_file(directory / SUMMARY, summary(audit, outcomes, found))
 
 
 def sarif(audit: Audit, outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -99,14 +105,18 @@ def junit(audit: Audit, outcomes: Sequence[Outcome]) -> str:
     return ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 
-def markdown_lead(audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> str:
-    """The first paragraph: thresholds, what changed, and the summary of the page."""
-    parts = (thresholds.summary(outcomes), changes_between.summary(found), lead(audit))
-    return escaped(" ".join(part for part in parts if part))
+def summary(audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> str:
+    """The content of audit.md: the answer, the thresholds, then the tables of the page in its order, and what to do."""
+    said = (answer(audit), thresholds.summary(outcomes), changes_between.summary(found), *audit.warnings, more(audit))
+    blocks = [escaped(part) for part in said if part]
+    blocks[0] = f"**{blocks[0]}**"
+    advice = [f"{number}. **{escaped(one.title)}.** {escaped(one.text)}" for number, one in enumerate(steps(audit), 1)]
+    blocks += [*map(markdown, tables(audit, outcomes, found)), "## What to do next", "\n".join(advice)]
+    return "\n\n".join(blocks) + "\n"
 
 
 def tables(audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> list[Table]:
-    """The shares with what they were before, and the thresholds."""
+    """The shares with what they were before, classes of data, thresholds, attackers and defenses."""
     before = {one.name: one for one in found}
     shares = {"readable": audit.readable, "exact": audit.exact}
     shares |= {f"entities.{kind.label}": kind.share for kind in audit.kinds}
@@ -117,10 +127,14 @@ def tables(audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -
     )
     made = [Table(f"Audit of {file_name(audit.store)}", ("share", "now", "baseline"), lines)]
     if audit.classes:
-        made.append(classes_table(audit))
+        made.append(replace(classes_table(audit), title="What kinds of data leak"))
     if outcomes:
         rows = tuple(Line(one.condition.text, "", (Cell(held(one.passed)),)) for one in outcomes)
         made.append(Table("Thresholds", ("condition", "outcome"), rows))
+    if audit.attackers:
+        made.append(replace(attackers_table(audit), title="Who reads how much"))
+    if len(audit.tried) > 1:
+        made.append(replace(tried_table(audit), title="What each defense changes"))
     return made
 
 

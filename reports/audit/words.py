@@ -6,40 +6,68 @@ from reports.audit.findings import Audit, Tried
 from reports.numbers import counted, shown
 
 _SPACE = "\u00a0"  # non-breaking space between a number and its unit
+_FEW = 0.0005  # a smaller share is not said as "at least"
+
+
+def answer(audit: Audit) -> str:
+    """The result in one sentence, for readers who do not know the method."""
+    share = audit.readable
+    if share is None:
+        return (
+            f"{counted(audit.sampled, 'vector')} of this store {_were(audit.sampled)} turned back into text. "
+            "How much of that is right is not known."
+        )
+    if share.measured:
+        said, how = share.shown, f"measured on {counted(share.rows, 'text')}; "
+    else:
+        said, how = f"an estimated {share.shown}", ""
+    alike = "" if share.measured else ", if the store resembles the attacker's test texts"
+    reach = f"({how}95{_SPACE}% interval {share.reach}{alike})"
+    who = strongest(audit)
+    by = f"reached by {who}" if who else "reached by this attacker"
+    if share.value < _FEW:
+        return (
+            f"The attackers tried read {said} of the texts behind these vectors {reach}: a lower bound, {by}, since a "
+            "better attacker reads more."
+        )
+    return (
+        f"Whoever copies these vectors can read at least {said} of the texts behind them {reach}: a lower bound, {by}."
+    )
+
+
+def more(audit: Audit) -> str:
+    """What belongs to the answer: the meaning of "read", how many vectors there are, the other attackers, entities."""
+    drawn = "" if audit.sampled == audit.size else f" of {audit.size:,}, sampled at random,"
+    parts = [f"{counted(audit.sampled, 'vector')}{drawn} {_were(audit.sampled)} read back."]
+    if audit.readable is not None:
+        exact = "" if audit.exact is None else f"; {audit.exact.shown} came back word for word"
+        parts = [f"Read means that nearly all words came back{exact}.", *parts, _alone(audit)]
+    return " ".join(filter(None, [*parts, _entities(audit)]))
 
 
 def lead(audit: Audit) -> str:
-    """A summary in a few sentences for readers who do not know the method."""
-    rows = counted(audit.sampled, "vector")
-    if audit.readable is None:
-        return f"This attacker turned {rows} of the store back into text. How much of that is right is not known."
-    how = "" if audit.measured else "an estimated "
-    exact = ""
-    if audit.exact is not None:
-        exact = f", and {audit.exact.shown} come back word for word"
-    texts = (
-        f" of the {counted(audit.readable.rows, 'text')} whose truth is known" if audit.measured else " of the texts"
-    )
-    drawn = "" if audit.sampled == audit.size else ", sampled at random"
-    like = "attackers like these" if len(audit.attackers) > 1 else "an attacker like this one"
-    first = (
-        f"This is a lower bound: whoever copies this store and has {like} recovers nearly all words of "
-        f"{how}{audit.readable.shown}{texts} (95{_SPACE}% interval {audit.readable.reach}){exact}. {rows} "
-        f"{'was' if audit.sampled == 1 else 'were'} read back{drawn}."
-    )
-    return " ".join(filter(None, [first, _alone(audit), _entities(audit), _best(audit)]))
+    """The answer and what belongs to it, in one paragraph."""
+    return f"{answer(audit)} {more(audit)}"
+
+
+def strongest(audit: Audit) -> str:
+    """The name of the attacker whose share is the headline; empty if none has one."""
+    known = [one for one in audit.attackers if one.readable is not None]
+    best = max(known, key=lambda one: one.readable.value if one.readable else 0.0, default=None)
+    if best is None:
+        return ""
+    return "the closest text of several attackers" if best.name == "closest" else best.label or best.name
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
 
 
 def _alone(audit: Audit) -> str:
     """What each attacker reads by itself, if there are several."""
-    shares = {one.name: one.readable for one in audit.attackers}
-    attack, lookup = shares.get("attack"), shares.get("lookup")
-    if attack is None or lookup is None:
-        return ""
-    return (
-        f"The run's attack reads {attack.shown}, a lookup of the nearest training text {lookup.shown}; the largest "
-        "share counts."
-    )
+    shares = [(one.label or one.name, one.readable) for one in audit.attackers if one.name != "closest"]
+    said = [f"{name}: {share.shown}" for name, share in shares if share is not None]
+    return f"Each attacker by itself: {'; '.join(said)}. The largest share counts." if len(said) > 1 else ""
 
 
 def _entities(audit: Audit) -> str:
@@ -57,7 +85,7 @@ def _entities(audit: Audit) -> str:
     return f"Of the names, numbers and other entities in them, {entities.shown} come back{named}."
 
 
-def _best(audit: Audit) -> str:
+def best_defense(audit: Audit) -> str:
     """The defense that leaves its best attacker least, if the difference is significant and one attacker knows it."""
     others = [one for one in audit.tried[1:] if one.worst is not None]
     plain = audit.tried[0].worst if audit.tried else None
@@ -86,11 +114,14 @@ def limits(audit: Audit) -> list[str]:
     """Notes on the method and its limits, one item each."""
     known = counted(len(audit.known), "test text")
     items = [
+        "In short words: a vector is the list of numbers that an embedder makes of a text. The cosine compares two "
+        "vectors; 1 is equal. Word F1 is the share of words that two texts have in common. A 95 % interval is made so "
+        "that it holds the true share for 95 of 100 samples, as far as only chance is at work.",
         "Each vector was read back by the attack of the run, without knowing its text. The recovered text "
         "was embedded again; the cosine of the two vectors says how near it came.",
         f"A text counts as readable where its word F1 with the truth is {audit.threshold:g} % or more: nearly all its "
         "words, in whatever order. All words count alike: a text may be readable while the one name or number in it is "
-        "wrong. “What leaks” says how many of those are right.",
+        "wrong. “What kinds of data leak” says how many of those are right.",
     ]
     if len(audit.attackers) > 1:
         items.append(

@@ -1,0 +1,120 @@
+"""What the owner of a store should do after an audit: steps with their commands, chosen by what was found."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from reports.audit.findings import Audit
+from reports.audit.words import best_defense
+from reports.numbers import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do: its title, the reason, and commands."""
+
+    title: str
+    text: str
+    commands: tuple[str, ...] = ()
+
+
+def steps(audit: Audit, values: Path | None = None) -> list[Step]:
+    """The steps, most important first.
+
+    Args:
+        audit: The results.
+        values: The path of audit.json, for comparing the next audit with this one.
+    """
+    given = f"python audit.py {_words(audit)}"
+    return [
+        Step(
+            "Treat the vectors as the text itself",
+            "Give them the access control, encryption, protected backups and deletion dates of the texts. A copied "
+            "vector is a copied text: a low share here is no proof of safety, since a better attacker reads more.",
+        ),
+        *_rows(audit),
+        Step("Choose defenses by what an informed attacker still reads", _defenses(audit)),
+        *_own_text(audit),
+        *_truth(audit, given),
+        *_pipeline(audit, given, values),
+    ]
+
+
+def _words(audit: Audit) -> str:
+    parts = [f"run={audit.run['directory']}"] if audit.run.get("directory") else []
+    return " ".join(shlex.quote(part) for part in [*parts, f"vectors={audit.store}"])
+
+
+def _rows(audit: Audit) -> list[Step]:
+    if not audit.rows:
+        return []
+    return [
+        Step(
+            f"Look at the most exposed {'row' if len(audit.rows) == 1 else 'rows'} first",
+            f"The {counted(len(audit.rows), 'row')} that the page and audit.json list came back most surely. Take out "
+            "what search does not need, such as names and numbers, before a text is embedded: what is not in the "
+            "text is not in the vector.",
+        )
+    ]
+
+
+def _defenses(audit: Audit) -> str:
+    """What was tried, and what an informed attacker still reads behind it."""
+    best = best_defense(audit)
+    if not best:
+        return "None was tried with a result; the key defenses= names those to try."
+    known = [one for one in audit.tried[1:] if one.lookup is not None and one.worst is not None]
+    still = "; ".join(f"{one.name} {one.worst.shown}" for one in known if one.worst is not None)
+    return f"{best} Still read, by the better of the attackers tried: {still}." if still else best
+
+
+def _own_text(audit: Audit) -> list[Step]:
+    """Train the attacker further on text like the store's."""
+    if not audit.run.get("directory"):
+        return []
+    origin = shlex.quote(f"init_from={audit.run['directory']}")
+    embedder = audit.run.get("embedder", "minilm")
+    chosen = "" if embedder == "minilm" else f" embedder={embedder}"
+    return [
+        Step(
+            "Test with an attacker who knows text like yours",
+            "Train this attacker further on a sample of your own text that is not in the store, and audit again: most "
+            "attackers can guess what kind of text a store holds, and find more of it.",
+            (
+                f"python train.py {origin}{chosen} datamodule=files datamodule.path=sample.jsonl run_dir=runs/own",
+                f"python audit.py run=runs/own {shlex.quote(f'vectors={audit.store}')}",
+            ),
+        )
+    ]
+
+
+def _truth(audit: Audit, given: str) -> list[Step]:
+    if audit.measured:
+        return []
+    return [
+        Step(
+            "Measure instead of estimating",
+            "Give the true texts of some rows, and the shares are counted instead of estimated.",
+            (f"{given} texts=truth.jsonl",),
+        )
+    ]
+
+
+def _pipeline(audit: Audit, given: str, values: Path | None) -> list[Step]:
+    """A threshold that this store keeps today."""
+    shares = [audit.readable, *(one.readable for one in audit.attackers)]
+    if audit.readable is None:
+        return []
+    percent = min(100, max(math.ceil(100 * one.high) for one in shares if one is not None))
+    earlier = "" if values is None else f" {shlex.quote(f'baseline={values}')}"
+    return [
+        Step(
+            "Let the build fail when it gets worse",
+            "The exit code is 3 where the upper end of an interval is above the threshold. This store keeps "
+            f"{percent} % today; lower it as you improve.",
+            (f"{given} fail_on='readable>{percent}'{earlier}",),
+        )
+    ]

@@ -1,0 +1,141 @@
+"""The page of an audit: one sentence, examples, classes, attackers, defenses, what to do; no network, no scripts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from reports.audit.findings import Attacker, Audit, AuditedShare, Class, Exposed, Kind, Reading, Tried
+from reports.audit.page import write_audit
+from reports.audit.pipeline import SUMMARY, write_pipeline
+from reports.audit.thresholds import judge, parse
+
+ATTACK, LOOKUP, NONE = (AuditedShare.counted(number, 200) for number in (60, 90, 0))
+ROWS = [
+    Exposed(f"id {n}", n, Reading("Ada of Turin", 0.99 - n / 100), 0.9, ("PERSON",), "[PERSON] xx Xxxxx")
+    for n in range(5)
+]
+AUDIT = Audit(
+    store="db/my store.npy", size=1000, sampled=200, dimension=384, run={"directory": "runs/a", "attack": "geia"},
+    threshold=80.0, masked=True, tagged="their form", readable=LOOKUP, exact=AuditedShare.counted(1, 200),
+    attackers=[Attacker("attack", ATTACK, NONE, 0.7), Attacker("lookup", LOOKUP, NONE, 0.6, "a lookup")],
+    rows=ROWS, cosines=[0.5, 0.9], kinds=[Kind("EMAIL", 10, AuditedShare.counted(5, 10))],
+    classes=[Class("names", 40, AuditedShare.counted(10, 40), "labels"), Class("phone", 0, None, "form")],
+    tried=[Tried("none", ATTACK, None, None, 0.7, 1.0, 384, LOOKUP),
+           Tried("noise", NONE, None, None, 0.2, 0.6, 384, NONE)],
+    tried_on=200,
+)  # fmt: skip
+
+
+class Page(HTMLParser):
+    """What a browser would find: elements with their attributes, text outside the style, headings of sections."""
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text, self.style, self._open = "", "", ""
+        self.feed(content)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._open = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._open == "style":
+            self.style += data
+        else:
+            self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [found for name, found in self.tags if name == tag]
+
+
+def page_of(audit: Audit, folder: Path, *conditions: str) -> Page:
+    write_audit(folder, audit, judge(parse(",".join(conditions)), audit), [])
+    return Page((folder / "audit.html").read_text(encoding="utf-8"))
+
+
+def test_the_page_answers_first_and_says_what_to_do(tmp_path: Path) -> None:
+    page = page_of(AUDIT, tmp_path, "readable>5")
+    assert [found["id"] for found in page.all("section")] == [
+        "examples", "what-leaks", "thresholds", "attackers", "defenses", "what-to-do", "details",
+    ]  # fmt: skip
+    begin = page.text.index("Whoever copies these vectors can read at least 45")
+    sentence = page.text[begin:].split("\n")[0]
+    assert sentence.endswith("a lower bound, reached by a lookup.")
+    assert "measured on 200 texts" in sentence
+    order = ["at least 45", "FAILED: readable>5", "row id 0", "row id 2", "None found: phone", "Search kept: of the",
+             "Treat the vectors as the text itself", "The 5 most exposed rows"]  # fmt: skip
+    places = [page.text.index(part) for part in order]
+    assert places == sorted(places)
+    assert "init_from=runs/a datamodule=files datamodule.path=sample.jsonl" in page.text
+    assert "python audit.py run=runs/a 'vectors=db/my store.npy' fail_on='readable>52' baseline=" in page.text
+    assert "None found: phone." in page.text
+    assert "id 4" in page.text[page.text.index("The 5 most exposed rows") :]
+
+
+def test_the_page_needs_no_network_and_no_script_and_prints(tmp_path: Path) -> None:
+    page = page_of(AUDIT, tmp_path)
+    assert not page.all("script")
+    assert not [found for tag in ("img", "iframe", "object") for found in page.all(tag)]
+    links = [found.get("href") or "" for tag in ("a", "link") for found in page.all(tag)]
+    assert all(link.startswith(("#", "data:")) for link in links)
+    anchors = {found.get("id") for _, found in page.tags}
+    assert {link[1:] for link in links if link.startswith("#")} <= anchors
+    assert not re.search(r"url\(|@import", page.style)
+    assert "@media print" in page.style
+    assert "print-color-adjust: exact" in page.style
+    assert "prefers-color-scheme: dark" in page.style
+    assert all("open" not in found for found in page.all("details"))
+
+
+def test_tables_and_charts_have_names_for_screen_readers(tmp_path: Path) -> None:
+    page = page_of(AUDIT, tmp_path)
+    assert all(found.get("scope") in ("col", "row", "rowgroup") for found in page.all("th"))
+    assert all(found.get("aria-label") for found in page.all("svg"))
+    bars = [found.get("aria-label") for found in page.all("table") if found.get("aria-label")]
+    assert bars == [
+        "Exposure by class of data", "Shares read by each attacker", "Shares still read and neighbours kept by defense",
+    ]  # fmt: skip
+    widths = [found["style"] for found in page.all("i")]
+    assert widths[0] == "width:25.0%"
+
+
+def test_without_classes_the_kinds_are_shown_and_little_is_no_comfort(tmp_path: Path) -> None:
+    low = replace(AUDIT, classes=[], readable=NONE, attackers=[Attacker("attack", NONE, NONE, 0.2)], rows=[], tried=[])
+    page = page_of(low, tmp_path)
+    assert "The attackers tried read 0" in page.text
+    assert "a better attacker reads more" in page.text
+    assert "Three examples" not in page.text
+    assert "EMAIL" in page.text
+    assert "No defense was tried" in page.text
+    unknown = page_of(replace(low, readable=None, attackers=[]), tmp_path)
+    assert "How much of that is right is not known." in unknown.text
+    assert "fail_on=" not in unknown.text
+
+
+@pytest.mark.parametrize(("count", "title"), [(1, "One example"), (2, "Two examples"), (3, "Three examples")])
+def test_as_many_examples_as_there_are(count: int, title: str, tmp_path: Path) -> None:
+    page = page_of(replace(AUDIT, rows=ROWS[:count]), tmp_path)
+    assert title in page.text
+    assert [found for found in page.all("span") if found.get("class") == "label"] == [{"class": "label"}] * count
+    assert "PERSON xx Xxxxx" in page.text
+    assert "[PERSON] xx Xxxxx" in page.text  # in the list of all rows
+
+
+def test_the_summary_for_pull_requests_has_the_order_of_the_page(tmp_path: Path) -> None:
+    write_pipeline(tmp_path, AUDIT, judge(parse("readable>5"), AUDIT), [])
+    said = (tmp_path / SUMMARY).read_text(encoding="utf-8")
+    assert said.startswith("**Whoever copies these vectors can read at least 45")
+    parts = ["FAILED: readable>5", "## What kinds of data leak", "## Thresholds", "## Who reads how much",
+             "## What each defense changes", "## What to do next", "1. **Treat the vectors"]  # fmt: skip
+    places = [said.index(part) for part in parts]
+    assert places == sorted(places)
+    assert "Xxxxx" not in said
