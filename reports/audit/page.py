@@ -189,6 +189,8 @@ def print_audit(
     if len(audit.attackers) > 1:
         print_values(attackers_table(audit), console)
     print_values(tried_table(audit), console)
+    if said := best_defense(audit):
+        console.print(plain(said))
     for number, step in enumerate(steps(audit, directory / VALUES), 1):
         console.print(plain(f"{number}. {step.title}{':' if step.commands else ''}"))
         for command in step.commands:
