@@ -60,16 +60,16 @@ def test_inputs_become_arguments_and_the_exit_code_is_passed_on(action: dict[str
         action, tmp_path, run="r", vectors=hostile, **{"fail-on": "readable>5"}, overrides="limit=3\nseed=1\n"
     )
     assert code == 3
-    assert given == ["run=r", f"vectors={hostile}", "output_dir=audit", "fail_on=readable>5", "limit=3", "seed=1"]
+    assert given == [f"vectors={hostile}", "output_dir=audit", "run=r", "fail_on=readable>5", "limit=3", "seed=1"]
     assert outputs == "exit-code=3\n"
     assert summary == "FAILED: it reads too much"
     assert not (tmp_path / "stolen").exists()
 
 
 def test_what_is_not_given_is_left_out(action: dict[str, Any], tmp_path: Path) -> None:
-    code, given, outputs, _ = run(action, tmp_path, run="r", vectors="v.npy", texts="t.jsonl", baseline="b.json")
+    code, given, outputs, _ = run(action, tmp_path, vectors="v.npy", texts="t.jsonl", baseline="b.json")
     assert (code, outputs) == (0, "exit-code=0\n")
-    assert given == ["run=r", "vectors=v.npy", "output_dir=audit", "texts=t.jsonl", "baseline=b.json"]
+    assert given == ["vectors=v.npy", "output_dir=audit", "texts=t.jsonl", "baseline=b.json"]
 
 
 def test_other_actions_are_pinned_to_a_commit_and_scripts_hold_no_input(action: dict[str, Any]) -> None:
@@ -77,5 +77,7 @@ def test_other_actions_are_pinned_to_a_commit_and_scripts_hold_no_input(action: 
         assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", step.get("uses", "a@" + "0" * 40))
         assert "${{" not in step.get("run", "")
     example = yaml.safe_load((ROOT / "docs" / "audit_workflow.yml").read_text(encoding="utf-8"))
+    used_actions = [step["uses"] for step in example["jobs"]["audit"]["steps"] if "unembed" not in step["uses"]]
+    assert all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", one) for one in used_actions)
     used = next(step["with"] for step in example["jobs"]["audit"]["steps"] if "actions/audit" in step["uses"])
     assert set(used) <= set(action["inputs"])

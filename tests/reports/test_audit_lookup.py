@@ -65,7 +65,7 @@ def test_a_lookup_reads_what_an_untrained_attack_does_not(place: Place, capsys: 
     said = capsys.readouterr().out
     for words in (
         "a lower bound, reached by lookup",
-        "lookup of the nearest training text: 50",
+        "nearest training text: 50",
         "None of the defenses tried",
     ):
         assert words in page, words
