@@ -47,7 +47,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from reports.audit.reading import StoreReader, held_out, same_attack, services
     from reports.audit.thresholds import check_kinds, judge, parse
     from reports.reading import known_rows
-    from reports.vector_space import check_space
+    from reports.vector_space import check_reading, check_space, dimension_explained, reference_space
     from run_directory import layout
     from run_directory.session import Session
     from scoring.recognisers import Recognisers
@@ -63,18 +63,21 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     service, oracle = services(session)
     for one in tried.values():
         one.output_dimension(session.dimension)
-    store = open_store(settings.vectors, session.dimension, settings.collection)
+    rows = known_rows(run)
+    references = [row.reference for row in rows]
+    space = reference_space(session, references)
+    with dimension_explained(space, session):
+        store = open_store(settings.vectors, session.dimension, settings.collection)
     beside = held_by_store(settings.texts)
     truths = {} if settings.texts is None or beside else read_truths(settings.texts, store)
     models = session.models
-    sample = sample_store(store, session.dimension, settings.limit, config.seed, truths)
+    with dimension_explained(space, session):
+        sample = sample_store(store, session.dimension, settings.limit, config.seed, truths)
     warnings: list[str] = []
     if beside:
         truths, warnings = stored_truths(settings.texts, store, sample.positions)
     del store  # also ends the process that read it
-    rows = known_rows(run)
-    references = [row.reference for row in rows]
-    warnings += check_space(sample.name, sample.vectors, references, service, settings.trust_vectors)
+    warnings += check_space(sample.name, sample.vectors, space, session, references, settings.trust_vectors)
     if truths:
         truths, more = check_truths(truths, sample, service, config, settings.trust_vectors)
         warnings += more
@@ -85,6 +88,8 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     trials = prepare(tried, sample, truths, settings.defense_limit)
 
     attack = session.restored_attack(oracle, session.dimension, settings.ckpt_path)
+    first, cosines = StoreReader(attack, oracle, settings.batch_size), [row.cosine for row in rows]
+    warnings += check_reading(sample.name, sample.vectors, first, cosines, settings.trust_vectors)
     attack.batch_cache = cache = session.batch_cache(output)
     layout.start(output, resuming=cache.exists(), key="output_dir")
     cache.create()

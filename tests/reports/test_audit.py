@@ -240,9 +240,9 @@ def test_vectors_of_another_space(place: AuditedPlace) -> None:
     assert "median length is 7, but the run's embedder gives vectors of length 1" in message
     axes, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(384, 384)))
     np.save(path, place.vectors @ axes)
-    assert "directions have nothing in common" in place.refuse(f"vectors={path}")
+    assert "these are not all-MiniLM-L6-v2 vectors (another model: likeness" in place.refuse(f"vectors={path}")
     found = place.audit("trusted", f"vectors={path}", "trust_vectors=true")
-    assert any("directions have nothing in common" in warning for warning in found["warnings"])
+    assert any("these are not all-MiniLM-L6-v2 vectors" in warning for warning in found["warnings"])
 
 
 def test_texts_that_do_not_belong_to_the_vectors(place: AuditedPlace) -> None:
@@ -469,7 +469,7 @@ def test_what_an_audit_refuses_is_not_inverted_either(
     assert "vectors=" not in caplog.text
     (tmp_path / "mine.npy.texts.jsonl").unlink()
     for vectors, said in (
-        (place.vectors[:, shuffled], "their directions have nothing in common"),
+        (place.vectors[:, shuffled], "these are not all-MiniLM-L6-v2 vectors"),
         (place.vectors * 3, "their median length is 3, but the run's embedder gives vectors of length 1"),
         (place.vectors[:3] * 3, "their median length is 3"),
     ):

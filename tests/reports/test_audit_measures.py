@@ -11,7 +11,8 @@ from torch import Tensor
 
 from errors import InputError
 from examples import Span
-from metrics import calibration, spaces
+from metrics import calibration
+from metrics.spaces import Space
 from reports.audit.masking import masked
 from scoring.recognisers import LABELS, Recognisers
 
@@ -226,21 +227,39 @@ def uneven(rows: int, seed: int, axes: Tensor | None = None) -> Tensor:
 
 def test_two_samples_of_one_space_and_of_two() -> None:
     axes, _ = torch.linalg.qr(torch.randn(32, 32, generator=torch.Generator().manual_seed(5)))
-    same, other = spaces.compare(uneven(80, 0), 3 * uneven(50, 1)), spaces.compare(uneven(80, 0), uneven(50, 1, axes))
-    assert same.likeness == pytest.approx(1, abs=0.15)
-    assert abs(other.likeness) < 0.3
-    assert (same.norm, same.other_norm, same.ratio) == pytest.approx((1, 3, 3))
+    space = Space.of(uneven(80, 0))
+    assert space.likeness(3 * uneven(50, 1)) == pytest.approx(1, abs=0.15)
+    assert abs(space.likeness(uneven(50, 1, axes))) < 0.3
+    assert (space.norm.item(), Space.of(3 * uneven(50, 1)).norm.item()) == pytest.approx((1, 3))
+    assert space.foreign(uneven(50, 1)) is space.noise(uneven(50, 1)) is None  # of 80 vectors, no direction is quiet
     # By hand: all energy of both in the first of two directions that hold anything.
-    known = torch.eye(4)[[0, 0, 0, 0]]
-    assert spaces.compare(known, torch.eye(4)[[0]]).likeness == pytest.approx(1)
-    assert spaces.compare(known, torch.eye(4)[[1]]).likeness == pytest.approx(-0.25 / 0.75)
+    known = Space.of(torch.eye(4)[[0, 0, 0, 0]])
+    assert known.likeness(torch.eye(4)[[0]]) == pytest.approx(1)
+    assert known.likeness(torch.eye(4)[[1]]) == pytest.approx(-0.25 / 0.75)
+
+
+def test_quiet_directions_tell_spaces_apart_whatever_the_texts() -> None:
+    axes, _ = torch.linalg.qr(torch.randn(32, 32, generator=torch.Generator().manual_seed(5)))
+    space = Space.restored(Space.of(uneven(2000, 0)).tensors())
+    topic = torch.nn.functional.normalize(uneven(50, 1) + torch.eye(32)[12], dim=1)  # texts that are all alike
+    assert space.likeness(topic) < 0.5
+    assert space.foreign(topic) == pytest.approx(0, abs=0.01)
+    assert space.foreign(uneven(50, 1, axes)) == pytest.approx(1, abs=0.8)
+    for level in (0.01, 0.1):
+        noisy = uneven(500, 1) + level * torch.randn(500, 32, generator=torch.Generator().manual_seed(2))
+        assert space.noise(noisy) == pytest.approx(level, rel=0.2)
+    assert space.first(uneven(50, 1)[:, :16]) == pytest.approx(1, abs=0.2)
+    assert space.first(uneven(50, 1)[:, :16].flip(1)) < 0.3
 
 
 def test_spaces_that_cannot_be_compared() -> None:
-    for known, other in (
-        (torch.eye(4), torch.eye(3)),
-        (torch.eye(4)[:3], torch.eye(4)),
-        (torch.eye(4), torch.eye(4)[:0]),
-    ):
+    with pytest.raises(ValueError, match="cannot describe a space by 3 vectors"):
+        Space.of(torch.eye(4)[:3])
+    space = Space.of(torch.eye(4))
+    for other in (torch.eye(3), torch.eye(4)[:0]):
         with pytest.raises(ValueError, match="cannot compare"):
-            spaces.compare(known, other)
+            space.likeness(other)
+    with pytest.raises(ValueError, match="no part of dimension 4"):
+        space.first(torch.eye(4))
+    with pytest.raises(ValueError, match="no space has tensors of the shapes"):
+        Space.restored({**space.tensors(), "mean": torch.zeros(3)})
