@@ -50,6 +50,18 @@ _INTEGERS = (
 )  # fmt: skip
 
 
+class DimensionError(InputError):
+    """Vectors of another dimension than wanted.
+
+    Attributes:
+        vectors: Some of them, (m, other dimension).
+    """
+
+    def __init__(self, message: str, vectors: Array) -> None:
+        super().__init__(message)
+        self.vectors = vectors
+
+
 def dimension_of(vectors: str) -> int | None:
     """The dimension of the vectors in a file, of which only the beginning is read; None for another kind of store.
 
@@ -120,6 +132,11 @@ def _check_rows(name: str, bad: Array | np.bool, what: str, why: str) -> None:
             f"vectors={name}: row {int(bad.argmax())} {what} ({int(bad.sum())} such rows): {why}; embed the texts of "
             "these rows again, or leave them out"
         )
+
+
+def _readers() -> Mapping[str, Callable[[Path, int, int | None], Array]]:
+    """By extension; each takes a path, the expected dimension, and how many vectors are wanted."""
+    return {".npy": _npy, ".parquet": _parquet, ".safetensors": _safetensors, ".jsonl": _jsonl}
 
 
 def _npy(path: Path, dimension: int, limit: int | None) -> Array:
