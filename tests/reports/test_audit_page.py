@@ -78,6 +78,8 @@ def test_the_page_answers_first_and_says_what_to_do(tmp_path: Path) -> None:
     assert "init_from=runs/a datamodule=files datamodule.path=sample.jsonl" in page.text
     assert "python audit.py run=runs/a 'vectors=db/my store.npy' fail_on='readable>52' baseline=" in page.text
     assert "None found: phone." in page.text
+    all_read = page_of(replace(AUDIT, readable=AuditedShare.counted(200, 200)), tmp_path)
+    assert "fail_on='readable>5'" in all_read.text
     assert "id 4" in page.text[page.text.index("The 5 most exposed rows") :]
 
 
