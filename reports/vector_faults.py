@@ -25,6 +25,7 @@ STRANGE = 0.12  # likeness, at most, of what is foreign; 0.21 with noise of 0.1
 ALTERNATIVE = 0.5  # likeness to what a variant of the embedder makes, at least, to name it
 FLAT = 0.5  # deviation of the logarithm of a rotated vector's profile relative to the embedder's, at most
 EVEN = 0.02  # relative deviation of lengths that are equal
+CUT = 0.15  # likeness of cut vectors, at least; 0.69 and more where the known texts are of many kinds
 NORMALISE = "divide each by its length: vectors / np.linalg.norm(vectors, axis=1, keepdims=True)"
 DIMENSIONS: Mapping[int, str] = {
     384: "of MiniLM, bge-small, e5-small or gte-small",
@@ -158,9 +159,9 @@ def of_dimension(vectors: Tensor, space: Space) -> Fault | None:
         return Fault(f"padded: the last {found - wanted} of {found} dimensions are zero", f"give the first {wanted}")
     if 8 * found == wanted and not vectors.is_floating_point():
         return Fault(f"binary: {found} bytes are {wanted} bits, so only signs are left", _BEFORE)
-    if 8 <= found < wanted and len(sound) >= FEWEST and (likeness := space.first(sound)) >= ALTERNATIVE:
+    if 8 <= found < wanted and len(sound) >= FEWEST and (likeness := space.first(sound)) >= CUT:
         return Fault(
-            f"cut short: the first {found} of its {wanted} dimensions (likeness {likeness:.2f})",
+            f"cut short: the first {found} of its {wanted} dimensions, as it seems (likeness {likeness:.2f})",
             f"give whole vectors, or train an attacker of cut ones: defense=truncation defense.dimensions={found} "
             "defense.adaptive=true in train.py",
         )
