@@ -27,7 +27,7 @@ from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from models.alignment.aligners import Aligner, Known, LeaveOneOut
 from models.alignment.feedback import Feedback, Proposals
-from models.alignment.maps import KernelMap, Map, read_maps, write_maps
+from models.alignment.maps import Map, read_maps, write_maps
 from models.predictions import Prediction, Targets
 from models.refining import Refiner
 from run_directory import layout
@@ -52,6 +52,7 @@ class ALGEN(Attack):
         aligner: How the map is fitted.
         cache_dir: Cache of the own encoder.
         rounds: Rounds of feedback by the own encoder (see models/alignment/feedback.py); 0: the map alone.
+        proposals: Texts decoded for a target in each round.
         public: Training texts of ``source_run`` whose own vectors say how vectors of that space are distributed.
         refine: See Attack; these refiners ask the victim's embedder.
     """
@@ -65,12 +66,13 @@ class ALGEN(Attack):
         aligner: Aligner,
         cache_dir: str,
         rounds: NonNegativeInt = 3,
+        proposals: PositiveInt = 4,
         public: PositiveInt = 4000,
         refine: Mapping[str, Refiner] | None = None,
     ) -> None:
         super().__init__(refine)
         self.source_run, self.aligner, self.cache_dir = Path(source_run), aligner, Path(cache_dir)
-        self.rounds, self.public = rounds, public
+        self.rounds, self.proposals, self.public = rounds, proposals, public
         self._held: list[GenerativeAttack] = []  # no submodule: it is not trained
         self._maps: dict[str, Map] = {}
         self._encoder: CachedEmbedder | None = None
@@ -111,8 +113,7 @@ class ALGEN(Attack):
         found = self.aligner.fit(known)
         maps: dict[str, Map] = {START: found.map}
         if self.rounds:
-            plain = LeaveOneOut(scale=0.0)
-            maps |= {BACK: plain.fit(known).map, FORTH: plain.fit(known.reversed()).map}
+            maps |= {BACK: found.plain, FORTH: LeaveOneOut().fit(known.reversed()).plain}
         keep(self.source_run, artifacts / COPY)
         write_maps(artifacts / MAPS, maps)
         write_json(artifacts / ABOUT, {**found.about, "encoder": source.embedder.fingerprint})
@@ -158,6 +159,7 @@ class ALGEN(Attack):
             raise InputError(f"{path}: maps vectors of dimension {fitted}, and these have {dimension}")
         decoder = attack_of(self.artifacts / COPY, own)
         assert isinstance(decoder, GenerativeAttack)
+        decoder.decoding.propose(self.proposals if self.rounds else self.refiners.proposals)
         self._held = [decoder.requires_grad_(False)]
 
     @property
@@ -206,10 +208,10 @@ class ALGEN(Attack):
             return [list(one.candidates) for one in self.decoder.propose(aligned, None)]
 
         start = self._maps[START](targets.vectors)
-        if not self.rounds:
-            return [Prediction(tuple(texts)) for texts in decode(start)]
-        back = self._maps[BACK]
-        assert isinstance(back, KernelMap)
-        feedback = Feedback(back, self._maps[FORTH], back.center, self.rounds)
-        found = feedback(targets.vectors, start, decode, lambda texts: self.encoder.embed(texts, "attack"))
-        return [Prediction(tuple(texts)) for texts in found]
+        if self.rounds:
+            feedback = Feedback(self._maps[BACK], self._maps[FORTH], self.rounds)
+            texts = feedback(targets.vectors, start, decode, lambda new: self.encoder.embed(new, "attack"))
+        else:
+            texts = decode(start)
+        count = max(1, self.refiners.proposals)
+        return [Prediction(tuple(found[:count])) for found in texts]

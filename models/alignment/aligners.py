@@ -20,9 +20,10 @@ from models.alignment.maps import KernelMap, Map, gaussian, pseudo_inverse
 from models.alignment.ridge import RidgePath
 
 Share = Annotated[float, Field(ge=0, le=1)]
-PENALTIES = tuple(10 ** (step / 3) for step in range(6, -19, -1))  # of equal errors, the largest penalty is taken
+PENALTIES = tuple(10 ** (step / 3) for step in range(6, -19, -1))  # the largest first
 SHRINKAGE = 0.1  # of the covariance, towards a multiple of the identity: there may be fewer vectors than dimensions
 CONSTANT = 0.3  # beside features whose norm is at most 1: how readily the mean of the known texts is followed
+JUDGED = 1000  # pairs, the first ones, over which the leave-one-out error is taken; the map is fitted to all of them
 SMALLEST = 1e-6  # share of the largest eigenvalue of the kernel between anchors
 
 
@@ -49,9 +50,10 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """A fitted map, and what was chosen."""
+    """A fitted map, the same before scaling, and what was chosen."""
 
     map: Map
+    plain: Map
     about: dict[str, float]
 
 
@@ -68,7 +70,8 @@ class PseudoInverse(Aligner):
 
     def fit(self, known: Known) -> Alignment:
         """See Aligner."""
-        return Alignment(pseudo_inverse(known.victim, known.own), {"pairs": len(known.victim)})
+        found = pseudo_inverse(known.victim, known.own)
+        return Alignment(found, found, {"pairs": len(known.victim)})
 
 
 class LeaveOneOut(Aligner):
@@ -113,13 +116,13 @@ class LeaveOneOut(Aligner):
         ]
         best = min(fits, key=lambda one: one.error)
         found = KernelMap(center, best.whitener, best.anchors, best.weight, offset + best.offset)
-        there = found(store)
+        there = found(known.store)  # texts that it was not fitted to
         factor = float((_spread(known.public) / _spread(there).clamp(min=1e-12)) ** (self.scale / 2))
         middle = there.mean(0)
         scaled = replace(found, weight=factor * found.weight, offset=middle + factor * (found.offset - middle))
-        error = best.error / float(wanted.square().sum(1).mean())
+        error = best.error / float(wanted[:JUDGED].square().sum(1).mean())
         about = {"pairs": len(known.victim), **best.chosen, "error": error, "scale": factor}
-        return Alignment(scaled, about)
+        return Alignment(scaled, found, about)
 
     def _fit(self, x: Tensor, y: Tensor, whitener: Tensor, power: float, width: float) -> _Fit:
         whitener = whitener * width**0.5
@@ -131,8 +134,9 @@ class LeaveOneOut(Aligner):
         inputs = gaussian(x, anchors) @ features
         middle = inputs.mean(0)
         path = RidgePath(torch.cat([inputs - middle, inputs.new_full((len(inputs), 1), CONSTANT)], 1), y)
-        errors = [float(path.residuals(penalty).square().sum(1).mean()) for penalty in PENALTIES]
-        penalty = PENALTIES[min(range(len(errors)), key=errors.__getitem__)]
+        errors = [float(path.residuals(penalty, JUDGED).square().sum(1).mean()) for penalty in PENALTIES]
+        near = min(errors) * (1 + 1e-6)  # equal, but for rounding
+        penalty = next(penalty for penalty, error in zip(PENALTIES, errors, strict=True) if error <= near)
         weight = path.weight(penalty)
         chosen = {"whitening": power, "width": width, "penalty": penalty}
         offset = CONSTANT * weight[-1] - middle @ weight[:-1]

@@ -38,11 +38,12 @@ class RidgePath:
             self.left = x @ (self.right / self.squares.sqrt())
         self.shares = self.left.T @ y
 
-    def residuals(self, penalty: float) -> Tensor:
-        """Leave-one-out residuals, (n, k); ``penalty`` is above 0."""
+    def residuals(self, penalty: float, rows: int | None = None) -> Tensor:
+        """Leave-one-out residuals of the first ``rows`` rows (None: all), (rows, k); ``penalty`` is above 0."""
         factors = self.squares / (self.squares + penalty)
-        residuals = self.y - self.left @ (factors[:, None] * self.shares)
-        leverage: Tensor = self.left.square() @ factors
+        left = self.left[:rows]
+        residuals = self.y[:rows] - left @ (factors[:, None] * self.shares)
+        leverage: Tensor = left.square() @ factors
         left_out: Tensor = residuals / (1 - leverage)[:, None]
         return left_out
 

@@ -29,7 +29,7 @@ class Letters:
     def embed(self, texts: Sequence[str]) -> Tensor:
         self.asked += texts
         counts = [[0.1 + text.lower().count(letter) for letter in self.letters] for text in texts]
-        return torch.tensor(counts).reshape(len(texts), self.dimension)
+        return torch.tensor(counts).reshape(len(texts), len(self.letters))
 
 
 class LettersAndSigns(Letters):
@@ -50,3 +50,14 @@ class FewLetters:
     def embed(self, texts: Sequence[str]) -> Tensor:
         counts = torch.tensor([[float(text.count(letter)) for letter in FEW] for text in texts])
         return counts + 0.1 * (counts.sum(dim=1, keepdim=True) == 0)
+
+
+class Rotated(LettersAndSigns):
+    """LettersAndSigns of another maker: multiplied by a fixed random matrix, in a space of 20 more dimensions."""
+
+    dimension = LettersAndSigns.dimension + 20
+    fingerprint = fingerprint_of(kind="rotated letters and signs", used="tests")
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        generator = torch.Generator().manual_seed(7)
+        return super().embed(texts) @ torch.randn(LettersAndSigns.dimension, self.dimension, generator=generator)

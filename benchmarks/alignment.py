@@ -1,0 +1,162 @@
+"""ROUGE-L of few-shot alignment by number of known texts: the paper's map and ours, before the same decoder.
+
+    python train.py attack=geia embedder=transformer embedder.model=<own encoder> ... run_dir=runs/own
+    python benchmarks/alignment.py --source runs/own --data personachat=personachat.jsonl presidio=presidio.jsonl \\
+        --output alignment.jsonl
+
+``paper`` is the pseudo-inverse, ``map`` our map alone, ``ours`` the same with feedback. A file of texts has the fields
+``text`` and ``split``; the known texts are the first of its training split. Intervals are 95 % of a bootstrap over the
+test texts, paired for the ratio. Each line is appended to the output when it is known, and the same command computes
+what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measuring import command_line
+from torch import Tensor
+
+import configuration
+from attacks.generative import GenerativeAttack
+from metrics.rouge import RougeL
+from metrics.scored import Scored
+from metrics.statistics import interval, resampled_sums
+from models.alignment.aligners import Known, LeaveOneOut, PseudoInverse
+from models.alignment.feedback import Feedback, Proposals
+from models.predictions import Targets
+from run_directory.config_file import read_config
+from run_directory.session import Session
+from run_directory.stored_attack import attack_of
+
+PAIRS = (1, 10, 50, 100, 300, 384, 500, 1000, 8000)
+RESAMPLES = 2000
+ATTACKS = ("paper", "map", "ours")
+ROUNDS, PROPOSALS = 3, 4
+
+
+class Attacker:
+    """A run of a decoder: its own encoder, and what it writes for the vectors of others."""
+
+    def __init__(self, session: Session, public: int) -> None:
+        self.session = session
+        attack = attack_of(session.run, session.dimension)
+        assert isinstance(attack, GenerativeAttack)
+        self.attack = attack
+        self.public = self.embed(list(session.training_texts()[:public]))
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """Vectors by the own encoder."""
+        return self.session.embedder.embed(texts, "training").double()
+
+    def decode(self, vectors: Tensor) -> Proposals:
+        """Texts for vectors of the own space, best first."""
+        found = self.attack.propose(Targets(vectors.float(), torch.arange(len(vectors))), None)
+        return [list(one.candidates) for one in found]
+
+    def texts(self, known: Known) -> Iterator[tuple[str, Proposals]]:
+        """What each attack reads of the store."""
+        self.attack.decoding.propose(1)
+        yield "paper", self.decode(PseudoInverse().fit(known).map(known.store))
+        found = LeaveOneOut().fit(known)
+        start = found.map(known.store)
+        yield "map", self.decode(start)
+        self.attack.decoding.propose(PROPOSALS)
+        feedback = Feedback(found.plain, LeaveOneOut().fit(known.reversed()).plain, ROUNDS)
+        yield "ours", feedback(known.store, start, self.decode, self.embed)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure what is missing, then print the table."""
+    parser = command_line(__doc__)
+    parser.add_argument("--source", type=Path, required=True, help="run of the decoder on the attacker's own encoder")
+    parser.add_argument("--data", nargs="+", required=True, metavar="NAME=FILE", help="texts: text, split")
+    parser.add_argument("--pairs", type=int, nargs="+", default=PAIRS, help="numbers of known texts")
+    parser.add_argument("--texts", type=int, default=200, help="test texts (default 200)")
+    parser.add_argument("--public", type=int, default=4000, help="texts of the source's training (default 4000)")
+    parser.add_argument("--max-tokens", type=int, default=32, help="where texts are cut (default 32)")
+    parser.add_argument("--output", type=Path, required=True, help="JSON lines")
+    options = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    rows = _rows(options.output)
+    attacker: Attacker | None = None
+
+    def add(data: str, pairs: int, attack: str, texts: Proposals, references: Sequence[str]) -> None:
+        scores = [RougeL().of_example(Scored(a, b[0])) for a, b in zip(references, texts, strict=True)]
+        rows.append({"data": data, "pairs": pairs, "attack": attack, "scores": scores})
+        with options.output.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(rows[-1]) + "\n")
+        print(f"{data} {pairs} {attack}: {np.mean(scores):.1f}", flush=True)
+
+    for name, _, path in (given.partition("=") for given in options.data):
+        done = {row["pairs"] for row in rows if row["data"] == name and row["attack"] in ("ours", "ceiling")}
+        if {0, *options.pairs} <= done:
+            continue
+        attacker = attacker or Attacker(Session.open(options.source, read_config(options.source)), options.public)
+        victim, store, train, test = _vectors(attacker.session, path, max(options.pairs), options)
+        wanted, own = attacker.embed(test), attacker.embed(train)
+        if 0 not in done:
+            print(f"{name}: linear CKA of the two spaces {similarity(store, wanted):.2f}")
+            add(name, 0, "mean", attacker.decode(attacker.public.mean(0).expand(len(test), -1)), test)
+            add(name, 0, "ceiling", attacker.decode(wanted), test)
+        for pairs in (pairs for pairs in options.pairs if pairs not in done and pairs <= len(train)):
+            for attack, texts in attacker.texts(Known(victim[:pairs], own[:pairs], store, attacker.public)):
+                add(name, pairs, attack, texts, test)
+    print(json.dumps({"rows": table(rows)}))
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def _vectors(
+    source: Session, path: str, pairs: int, options: argparse.Namespace
+) -> tuple[Tensor, Tensor, list[str], list[str]]:
+    """Victim vectors of the known and of the test texts, and these texts."""
+    config = configuration.compose("train", [
+        "attack=nearest_neighbor", "embedder=minilm", "logger=none", "datamodule=files", f"datamodule.path='{path}'",
+        "datamodule.split_field=split", f"datamodule.limit_train={pairs}", f"datamodule.limit_test={options.texts}",
+        f"datamodule.max_tokens={options.max_tokens}", f"cache_dir={source.config.cache_dir}",
+    ])  # fmt: skip
+    data = Session(config, options.output.parent).datamodule
+    data.embed("train", "test")
+    train, test = data.examples("train"), data.examples("test")
+    known, store = (data.clean_vectors(one, range(len(data.examples(one)))).double() for one in ("train", "test"))
+    return known, store, list(train.texts), list(test.texts)
+
+
+def similarity(x: Tensor, y: Tensor) -> float:
+    """Linear CKA of vectors of the same texts in two spaces, (n, d) and (n, k): 1 where one is the other rotated."""
+    x, y = x - x.mean(0), y - y.mean(0)
+    return float((x.T @ y).square().sum() / ((x.T @ x).norm() * (y.T @ y).norm()))
+
+
+def table(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mean, interval and ratio for each number of pairs; printed, too."""
+    found = []
+    by = {(row["data"], row["pairs"], row["attack"]): np.array(row["scores"]) for row in rows}
+    for (data, pairs, attack), scores in by.items():
+        sums = resampled_sums(np.stack([scores, np.ones(len(scores))], 1), RESAMPLES, seed=0)
+        low, high = interval(sums[:, 0] / sums[:, 1]) or (np.nan, np.nan)
+        line = {"data": data, "pairs": pairs, "attack": attack, "rougeL": scores.mean(), "low": low, "high": high}
+        if attack in ("map", "ours"):
+            both = resampled_sums(np.stack([scores, by[data, pairs, "paper"]], 1), RESAMPLES, seed=0)
+            ends = interval(both[:, 0] / both[:, 1]) or (np.nan, np.nan)
+            line |= {
+                "ratio": scores.mean() / by[data, pairs, "paper"].mean(),
+                "ratio_low": ends[0],
+                "ratio_high": ends[1],
+            }
+        found.append({key: round(value, 3) if isinstance(value, float) else value for key, value in line.items()})
+        print(*(f"{key}={value}" for key, value in found[-1].items()))
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Maps between spaces: leave-one-out against brute force, planted maps, the paper's map by hand, and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from errors import InputError
+from models.alignment.aligners import Known, LeaveOneOut, PseudoInverse
+from models.alignment.feedback import Feedback
+from models.alignment.maps import AffineMap, pseudo_inverse, read_maps, write_maps
+from models.alignment.ridge import RidgePath
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def known(pairs: int, dimension: int = 30, own: int = 12, noise: float = 0.0, store: int = 300) -> tuple[Known, Tensor]:
+    """Vectors of a planted map with different means, and the own vectors of the store."""
+    hidden = normal(pairs + store + 300, own)
+    x = hidden @ normal(own, dimension, seed=1) + 2 + noise * normal(len(hidden), dimension, seed=2)
+    y = hidden + 5
+    parts = [pairs, store, 300]
+    (victim, unread, _), (their, wanted, public) = x.split(parts), y.split(parts)
+    return Known(victim, their, unread, public), wanted
+
+
+def explained(found: Tensor, wanted: Tensor) -> float:
+    return 1 - float((found - wanted).square().sum() / (wanted - wanted.mean(0)).square().sum())
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(9, 4), (5, 8), (6, 6), (1, 3)])
+@pytest.mark.parametrize("penalty", [0.01, 1.0, 50.0])
+def test_leave_one_out_agrees_with_leaving_out(rows: int, columns: int, penalty: float) -> None:
+    x, y = normal(rows, columns), normal(rows, 3, seed=1)
+    path = RidgePath(x, y)
+    errors = []
+    for row in range(rows):
+        rest = [other for other in range(rows) if other != row]
+        gram = x[rest].T @ x[rest] + penalty * torch.eye(columns, dtype=x.dtype)
+        errors.append(y[row] - x[row] @ torch.linalg.solve(gram, x[rest].T @ y[rest]))
+    torch.testing.assert_close(path.residuals(penalty), torch.stack(errors))
+    torch.testing.assert_close(path.residuals(penalty, 1), torch.stack(errors[:1]))
+    gram = x.T @ x + penalty * torch.eye(columns, dtype=x.dtype)
+    torch.testing.assert_close(path.weight(penalty), torch.linalg.solve(gram, x.T @ y))
+
+
+def test_leave_one_out_by_hand() -> None:
+    path = RidgePath(torch.tensor([[1.0], [2.0]], dtype=torch.float64), torch.tensor([[1.0], [4.0]]).double())
+    # penalty 1: without the first row 2 * 4 / (4 + 1) = 1.6 a unit, without the second 1 * 1 / (1 + 1) = 0.5
+    assert path.residuals(1.0).flatten().tolist() == pytest.approx([1 - 1.6, 4 - 2 * 0.5])
+    assert path.weight(1.0).item() == pytest.approx((1 * 1 + 2 * 4) / (5 + 1))
+
+
+def test_pseudo_inverse_is_least_squares_through_the_origin() -> None:
+    x, y = normal(50, 8), normal(50, 3, seed=1)
+    torch.testing.assert_close(pseudo_inverse(x, y)(x), (x @ torch.linalg.lstsq(x, y).solution))
+    few = pseudo_inverse(x[:5], y[:5])  # fewer pairs than dimensions: the pairs themselves are met
+    torch.testing.assert_close(few(x[:5]), y[:5])
+
+
+@pytest.mark.parametrize("pairs", [60, 300])
+def test_a_planted_map_is_found(pairs: int) -> None:
+    given, wanted = known(pairs)
+    assert explained(LeaveOneOut().fit(given).map(given.store), wanted) > (0.99 if pairs == 300 else 0.95)
+
+
+def test_no_dip_where_pairs_are_as_many_as_dimensions() -> None:
+    found = {}
+    for pairs in (15, 30, 120):
+        given, wanted = known(pairs, noise=0.5)
+        ours, theirs = (a.fit(given).map(given.store) for a in (LeaveOneOut(), PseudoInverse()))
+        found[pairs] = explained(ours, wanted), explained(theirs, wanted)
+    assert found[15][0] < found[30][0] < found[120][0]
+    assert found[30][1] < 0 < found[30][0]  # the unregularised one is worse than a constant
+
+
+def test_scaled_to_the_variance_of_public_vectors() -> None:
+    given, _ = known(10, noise=3.0)
+    found = LeaveOneOut().fit(given)
+    spread = [float((v - v.mean(0)).square().sum(1).mean()) for v in (found.map(given.store), found.plain(given.store))]
+    public = float((given.public - given.public.mean(0)).square().sum(1).mean())
+    assert spread[0] == pytest.approx(public)
+    assert spread[1] < 0.7 * public
+    torch.testing.assert_close(found.map(given.store).mean(0), found.plain(given.store).mean(0))
+    assert found.about["scale"] == pytest.approx((public / spread[1]) ** 0.5)
+
+
+def test_one_pair_is_enough() -> None:
+    given, wanted = known(1)
+    found = LeaveOneOut().fit(given).plain(given.store)
+    assert found.isfinite().all()
+    assert explained(found, wanted) > -0.5
+
+
+def test_the_map_does_not_depend_on_the_batch() -> None:
+    given, _ = known(40)
+    found = LeaveOneOut().fit(given).map
+    one_by_one = torch.cat([found(row[None]) for row in given.store])
+    torch.testing.assert_close(one_by_one, found(given.store), rtol=0, atol=1e-9)
+
+
+def test_feedback_keeps_the_closest_text() -> None:
+    """Own space: the text's own number; the victim's: twice that."""
+    same, twice = (AffineMap(torch.tensor([[f]]).double(), torch.zeros(1).double()) for f in (0.5, 2.0))
+    asked: list[str] = []
+
+    def embed(texts: list[str]) -> Tensor:
+        asked.extend(texts)
+        return torch.tensor([[float(text)] for text in texts])
+
+    def decode(vectors: Tensor) -> list[list[str]]:  # a decoder that writes one too much, and that rounded
+        return [[str(round(float(v)) + 1.0), str(round(float(v)) + 3.0)] for v in vectors]
+
+    targets = torch.tensor([[10.0], [20.0]])
+    texts = Feedback(same, twice, rounds=1)(targets, torch.tensor([[5.0], [10.0]]), decode, embed)
+    assert [one[0] for one in texts] == ["6.0", "11.0"]
+    assert len(asked) == len(set(asked))
+
+
+def test_maps_come_back_from_their_file(tmp_path: Path) -> None:
+    given, _ = known(20)
+    maps = {"start": LeaveOneOut().fit(given).map, "back": PseudoInverse().fit(given).map}
+    write_maps(tmp_path / "maps", maps)
+    again = read_maps(tmp_path / "maps", ["start", "back"])
+    for name, one in maps.items():
+        assert torch.equal(again[name](given.store), one(given.store))
+    assert again["start"].dimensions == (30, 12)
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "maps"
+    path.write_bytes(b"no tensors")
+    with pytest.raises(InputError, match="maps: the alignment cannot be read"):
+        read_maps(path, ["start"])
+    write_maps(path, {"start": AffineMap(normal(3, 2), normal(2))})
+    tensors = load_file(path)
+    save_file({**tensors, "start.offset": normal(5)}, path)
+    with pytest.raises(InputError, match=r"start.offset has shape \(5,\), which does not fit"):
+        read_maps(path, ["start"])
+    save_file({**tensors, "start.weight": normal(3, 2) * torch.nan}, path)
+    with pytest.raises(InputError, match=r"start.weight .* NaN"):
+        read_maps(path, ["start"])
+    save_file({"start.weight": normal(3, 2)}, path)
+    with pytest.raises(InputError, match="start is no map: it has weight"):
+        read_maps(path, ["start"])
+    save_file(tensors, path)
+    with pytest.raises(InputError, match="back is no map: it has no tensors"):
+        read_maps(path, ["start", "back"])
