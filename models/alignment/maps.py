@@ -104,10 +104,10 @@ _SHAPES: dict[type[Map], dict[str, str]] = {  # of the tensors, by letters that 
 
 
 def write_maps(path: Path, maps: Mapping[str, Map]) -> None:
-    """Write named maps as safetensors: ``start.weight`` and so on."""
+    """Write named maps as safetensors: ``start.weight`` and so on; two maps may share tensors."""
     from safetensors.torch import save
 
-    tensors = {f"{name}.{part}": t.contiguous() for name, one in maps.items() for part, t in one.tensors().items()}
+    tensors = {f"{name}.{part}": t.clone() for name, one in maps.items() for part, t in one.tensors().items()}
     content = save(tensors)
     write_file(path, lambda file: file.write(content))
 
