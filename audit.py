@@ -3,6 +3,7 @@
     python audit.py run=<dir> vectors=mine.npy                      # <run>/audits/<time>/audit.html and audit.json
     python audit.py run=<dir> vectors=chroma:db texts=truth.jsonl   # measured where true texts are known
     python audit.py run=<dir> vectors=mine.npy 'defenses=["defense=noise defense.level=0.02"]' --show-text
+    python audit.py run=<dir> vectors=mine.npy also=minilm search=true  # several attackers side by side; search is slow
     python audit.py run=<dir> vectors=mine.npy fail_on='readable>5'  # exit code 3 if the interval reaches above 5 %
 
 It estimates what share of the store this attacker reads, which kinds of entities leak, which rows are most exposed, and
@@ -27,6 +28,9 @@ from errors import InputError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from run_directory.session import Session
+
+SEARCH = ["attack/refine=[lexicon]"]  # what search=true adds to an attack
 EXCEEDED = 3  # exit code where a threshold is exceeded; 1 is an error, 2 bad input
 
 
@@ -42,10 +46,12 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from reports.audit.file import read_audit
     from reports.audit.inputs import check_truths, held_by_store, read_truths, stored_truths
     from reports.audit.lookup import training_lookup
+    from reports.audit.other_attackers import TESTED, check_same, read_by
     from reports.audit.page import VALUES, print_audit, write_audit
     from reports.audit.pipeline import write_pipeline
     from reports.audit.reading import StoreReader, held_out, same_attack, services
     from reports.audit.thresholds import check_kinds, judge, parse
+    from reports.numbers import evenly
     from reports.reading import known_rows
     from reports.vector_space import check_reading, check_space, dimension_explained, reference_space
     from run_directory import layout
@@ -60,6 +66,9 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     points = configuration.defense_points(config, settings.defenses, "defenses", settings.config_dir)
     tried = {point.name: threat_of(point.config.defense).defense for point in points}
     session = Session.open(run, config)
+    others = _others(settings, config)
+    for _, _, one in others:
+        check_same(session, one)
     service, oracle = services(session)
     for one in tried.values():
         one.output_dimension(session.dimension)
@@ -99,23 +108,27 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     truth = [truths.get(place) for place in sample.positions]
     known = held_out(rows, unchanged, reader, lambda: service.embed(references, "scoring"))
     texts = reader.texts("store", sample.vectors, sample.positions)
+    tested = evenly(range(len(rows)), TESTED) if others else range(len(rows))
+    known_truths = [known.truths[place] for place in tested]
     own = [
         Contender(
             "attack",
             f"the run's attack, {config.choices.attack}",
             reader.readings(texts, sample.vectors, truth),
-            known.readings,
+            [known.readings[place] for place in tested],
             [*(read_scored(run) if unchanged else []), *scored(known.readings)],
         )
     ]
     lookup, more = training_lookup(session, service, settings.lookup)
     warnings += more
     if lookup is not None:
-        test = service.embed(references, "scoring")
-        own.append(by_lookup(lookup, reader, sample.vectors, truth, test, known.truths))
+        test = service.embed([one.text for one in known_truths], "scoring")
+        own.append(by_lookup(lookup, reader, sample.vectors, truth, test, known_truths))
+    for name, label, one in others:
+        own.append(read_by(name, label, one, output, settings, sample, truth, known_truths))
     if len(own) > 1:
         own.append(closest_of(own))
-    found = evaluate(settings, config, sample, truth, own, known.truths, models.tagger, trials, reader, lookup)
+    found = evaluate(settings, config, sample, truth, own, known_truths, models.tagger, trials, reader, lookup)
     found.warnings = warnings + found.warnings + ([] if before is None else warned(found, before))
     outcomes, changed = judge(conditions, found), [] if before is None else changes(found, before)
     write_audit(output, found, outcomes, changed)
@@ -126,6 +139,27 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
         raise InputError("\n".join(unjudged))
     if not all(one.passed for one in outcomes):
         raise SystemExit(EXCEEDED)
+
+
+def _others(settings: DictConfig, config: DictConfig) -> list[tuple[str, str, Session]]:
+    """Name, label and session of the attackers of ``also``, and of all with lexicon search if that is wanted."""
+    from omegaconf import OmegaConf
+
+    from run_directory.session import Session
+
+    runs = [(f"the run's attack, {config.choices.attack}", Path(settings.run), config)]
+    for named in [settings.also] if isinstance(settings.also, str) else settings.also or []:
+        trust = [f"trust={list(settings.trust)}"] if settings.trust else []
+        found, other = configuration.on_run("audit", [f"run={named}", f"vectors={settings.vectors}", *trust])
+        runs.append((f"the attack of {named}, {other.choices.attack}", Path(found.run), other))
+    others = [("other", label, Session.open(run, other)) for label, run, other in runs[1:]]
+    for label, run, other in runs if settings.search else []:
+        if "lexicon" in (other.attack.get("refine") or {}):  # it searches already
+            continue
+        amended = configuration.amend(other, SEARCH)
+        OmegaConf.resolve(amended)
+        others.append(("search", f"{label}, with lexicon search", Session.open(run, amended)))
+    return others
 
 
 if __name__ == "__main__":

@@ -82,6 +82,8 @@ _ROOT: dict[str, Any] = {
     "baseline": str | None,
     "defenses": list[str],
     "defense_limit": PositiveInt,
+    "also": str | list[str] | None,
+    "search": bool,
     "exposed": PositiveInt,
     "show_text": bool,
     "trust_vectors": bool,

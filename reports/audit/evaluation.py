@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -93,7 +94,9 @@ def evaluate(
         found.kinds = suspected(last.readings, known, finder, ordered=ordered)
         found.classes = exposure.estimated(last.readings, known, tagger, ordered=ordered)
         found.held_out = leaked(known.truths, known.readings, ordered=ordered)
-    found.rows = _exposed(settings, sample, labelled, last.readings, learned, finder)
+    ranked = _exposed(settings, sample, labelled, last.readings, learned, finder)
+    found.rows = _distinct(ranked, settings.exposed)
+    found.ranked = [(one.id, one.rank, one.probability, one.reading.cosine, one.entities, one.same) for one in ranked]
     found.warnings = _shift(found.cosines, found.known)
     if learned is None and not found.measured:
         found.warnings.append(
@@ -155,26 +158,33 @@ def _exposed(
     learned: calibration.Calibration | None,
     tagger: Tagger,
 ) -> list[Exposed]:
-    """The rows with the highest cosines; among equals the longer text first."""
-    order = sorted(range(len(readings)), key=lambda row: (-readings[row].cosine, -len(readings[row].text), row))
-    chosen = order[: settings.exposed]
-    tagged = tagger.tag([readings[row].text for row in chosen])
+    """All rows, the most exposed first: by entities times probability, then cosine, then length."""
+    tagged = tagger.tag([one.text for one in readings])
+    likely = [None] * len(readings) if learned is None else learned.probabilities(*features(readings)).tolist()
+    same = Counter(" ".join(one.text.split()) for one in readings)
     rows = []
-    for row, spans in zip(chosen, tagged, strict=True):
-        reading, known = readings[row], truth[row]
+    for row, (reading, spans, known, probability) in enumerate(zip(readings, tagged, truth, likely, strict=True)):
         entities = places(reading.text, known, spans)
         rows.append(
             Exposed(
                 id=sample.ids[row],
                 position=sample.positions[row],
                 reading=reading,
-                probability=None if learned is None else float(learned.probabilities(*features([reading]))[0]),
+                probability=probability,
                 kinds=tuple(dict.fromkeys(span.label for span in entities)),
                 text=reading.text if settings.show_text else masked(reading.text, entities),
                 truth=known.text if settings.show_text and known is not None else None,
+                same=same[" ".join(reading.text.split())],
+                entities=len(entities),
             )
         )
-    return rows
+    return sorted(rows, key=lambda one: (-one.rank, -one.reading.cosine, -len(one.reading.text), one.position))
+
+
+def _distinct(rows: Sequence[Exposed], most: int) -> list[Exposed]:
+    """The first rows, one for each recovered text."""
+    first = {" ".join(one.reading.text.split()): one for one in reversed(rows)}
+    return [one for one in rows if first[" ".join(one.reading.text.split())] is one][:most]
 
 
 def _with_entities(truths: Sequence[Truth | None], tagger: Tagger) -> list[Truth | None]:

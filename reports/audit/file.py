@@ -64,6 +64,8 @@ class RowIn(_Part):
     truth: str | None
     f1: Annotated[float, Field(ge=0, le=100)] | None
     exact: bool | None
+    same: NonNegativeInt = 1
+    entities: NonNegativeInt = 0
 
 
 class AttackerIn(_Part):

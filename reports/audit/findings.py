@@ -100,6 +100,8 @@ class Exposed:
         kinds: Distinct kinds of entities in the recovered text.
         text: The recovered text, masked unless the user asked for the text.
         truth: The unmasked true text, if it is known and the user asked for it.
+        same: Rows from which the same text was recovered, this one included.
+        entities: Number of entities in the recovered text.
     """
 
     id: str
@@ -109,6 +111,13 @@ class Exposed:
     kinds: tuple[str, ...]
     text: str
     truth: str | None = None
+    same: int = 1
+    entities: int = 0
+
+    @property
+    def rank(self) -> float:
+        """Entities times probability (the cosine without one); a text without entities counts as a tenth of one."""
+        return max(self.entities, 0.1) * (self.reading.cosine if self.probability is None else self.probability)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +219,8 @@ class Audit:
         attackers: The attackers by themselves; ``readable`` and ``exact`` are the largest of theirs.
         estimated: Estimates made without true texts, to compare with measured shares; empty if none was measured.
         threshold: Word F1 in percent at which a text counts as readable.
-        rows: The most exposed rows first.
+        rows: The most exposed rows, first by entities times probability; of rows with one text, the first.
+        ranked: All rows, for exposed.csv: id, rank, probability, cosine, number of entities and of rows with its text.
         cosines: Cosines of all inverted rows.
         known: Cosines of the run's test texts.
         curve: Points (cosine, probability of being readable) of the calibration.
@@ -237,6 +247,7 @@ class Audit:
     attackers: list[Attacker] = field(default_factory=list)
     estimated: dict[str, AuditedShare] = field(default_factory=dict)
     rows: list[Exposed] = field(default_factory=list)
+    ranked: list[tuple[str, float, float | None, float, int, int]] = field(default_factory=list)
     cosines: list[float] = field(default_factory=list)
     known: list[float] = field(default_factory=list)
     curve: list[tuple[float, float]] = field(default_factory=list)

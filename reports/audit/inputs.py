@@ -36,9 +36,11 @@ def read_truths(name: str, store: VectorStore) -> dict[int, Truth]:
     texts are assigned to the vectors in order. ``spans`` and ``language`` of a row are read too.
 
     Raises:
-        InputError: The file cannot be read, the store lacks an id, or a vector has two texts.
+        InputError: The file cannot be read, the store lacks an id, a vector has two texts, or texts in order are not as
+            many as the vectors.
     """
     file = existing(name, "texts")
+    ordered = 0
     places = {one: place for place, one in enumerate(store.ids)}
     found: dict[int, Truth] = {}
     for line, row in rows(file, "text"):
@@ -59,14 +61,17 @@ def read_truths(name: str, store: VectorStore) -> dict[int, Truth]:
                 raise InputError(f"{where}: no vector has the id {shortened(wanted)!r}; {did_you_mean(wanted, places)}")
             place = places[wanted]
         else:
-            place = line - 1
-            if place >= len(places):
-                raise InputError(f"{where}: the store has only {len(places)} vectors; name each by index or id")
-        if place in found:
+            place, ordered = line - 1, line
+        if place in found and place < len(places):
             raise InputError(f"{where}: a second text for the vector {store.ids[place]}")
         found[place] = Truth(example.text, example.spans, example.language)
     if not found:
         raise InputError(f"texts={name}: holds no text")
+    if ordered and ordered != len(places):
+        raise InputError(
+            f"texts={name}: {ordered:,} texts in order for {len(places):,} vectors; name the vector of each by index or "
+            "id"
+        )
     return found
 
 

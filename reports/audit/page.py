@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from atomic_files import write_json
+from atomic_files import write_file, write_json
 from reports import terminal
 from reports.audit import changes, thresholds
 from reports.audit.advice import steps
@@ -31,7 +33,7 @@ from reports.terminal import plain
 if TYPE_CHECKING:
     from rich.console import Console
 
-PAGE, VALUES = "audit.html", "audit.json"
+PAGE, VALUES, EXPOSED = "audit.html", "audit.json", "exposed.csv"
 TEMPLATE = "audit.html.jinja"
 SHOWN = 10  # kinds of entities in the chart, where there are no classes
 EXAMPLES = 3  # rows that the page opens with
@@ -48,12 +50,14 @@ def write_audit(directory: Path, audit: Audit, outcomes: Sequence[Outcome], foun
         found: What changed since the ``baseline``.
     """
     write_json(directory / VALUES, values(audit, outcomes, found))
+    write_file(directory / EXPOSED, exposed(audit))
     _write_page(directory / PAGE, audit, outcomes, found)
 
 
 def values(audit: Audit, outcomes: Sequence[Outcome] = (), found: Sequence[Change] = ()) -> dict[str, Any]:
     """The content of audit.json; file.py has its schema."""
     content = {"version": VERSION} | _as_written(audit)
+    del content["ranked"]  # exposed.csv has them
     content["thresholds"] = [asdict(one.condition) | {"passed": one.passed, "said": one.said} for one in outcomes]
     content["changes"] = [asdict(one) | {"apart": one.apart} for one in found]
     content["tried"] = [_as_written(one) for one in audit.tried]
@@ -61,6 +65,17 @@ def values(audit: Audit, outcomes: Sequence[Outcome] = (), found: Sequence[Chang
         reading = row.pop("reading")
         row |= {name: reading[name] for name in ("cosine", "f1", "exact")}
     return content
+
+
+def exposed(audit: Audit) -> str:
+    """The content of exposed.csv: the ids of all rows, the most exposed first, without any text."""
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(("id", "rank", "probability", "cosine", "entities", "rows_with_this_text"))
+    for name, rank, probability, cosine, entities, same in audit.ranked:
+        likely = "" if probability is None else f"{probability:.4f}"
+        writer.writerow((name, f"{rank:.4f}", likely, f"{cosine:.4f}", entities, same))
+    return lines.getvalue()
 
 
 def _as_written(found: Audit | Tried) -> dict[str, Any]:

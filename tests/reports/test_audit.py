@@ -74,7 +74,7 @@ class AuditedPlace(Place):
             given.append(f"vectors={self.base / 'store.npy'}")
         audit.audit(*configuration.on_run("audit", [*given, *lines]))
         assert {path.name for path in output.iterdir()} == {
-            "audit.json", "audit.html", "audit.sarif", "audit.junit.xml", "audit.md",
+            "audit.json", "audit.html", "audit.sarif", "audit.junit.xml", "audit.md", "exposed.csv",
         }  # fmt: skip
         return load(output / "audit.json")
 
@@ -257,7 +257,8 @@ def test_texts_that_do_not_belong_to_the_vectors(place: AuditedPlace) -> None:
         ([{"text": "a", "id": "41"}], "no vector has the id '41'"),
         ([{"text": "a", "id": "3"}, {"text": "b", "id": 3}], "truth_bad.jsonl:2: a second text for the vector 3"),
         ([{"txt": "a"}], "no field 'text'"),
-        ([{"text": "a"}] * 42, "truth_bad.jsonl:42: the store has only 41 vectors"),
+        ([{"text": "a"}] * 42, "truth_bad.jsonl: 42 texts in order for 41 vectors; name the vector of each by index"),
+        ([{"text": "a"}] * 40, "40 texts in order for 41 vectors"),
         ([{"text": " "}], "holds no text"),
         ([{"text": "abc", "spans": [{"start": 0, "end": 9, "label": "X"}]}], "does not lie in the text"),
     ):

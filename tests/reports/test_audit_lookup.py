@@ -16,6 +16,7 @@ from defenses.noise import Noise
 from defenses.truncation import Truncation
 from embedders.cache.cached import CachedEmbedder
 from embedders.minilm import MiniLM
+from errors import InputError
 from examples import Example
 from reports.audit.contenders import closest
 from reports.audit.findings import Reading
@@ -40,6 +41,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     np.save(base / "store.npy", CachedEmbedder(MiniLM(), made.cache).embed(STORE, "scoring").numpy())
     write_lines(base / "truth.jsonl", [{"text": text} for text in STORE])
     return made
+
+
+def neighbour(place: Place) -> Place:
+    """The same data, for runs of the nearest neighbour."""
+    return Place(place.base, place.data, [*tiny_settings.NEIGHBOR, "datamodule.valid_fraction=0"])
 
 
 def audited(place: Place, name: str, *lines: str, defenses: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -122,3 +128,33 @@ def test_of_two_texts_the_one_with_the_nearer_vector_is_taken() -> None:
     first = [Reading("a", 0.5), Reading("b", 0.9), Reading("c", 0.7)]
     second = [Reading("x", 0.6), Reading("y", 0.2), Reading("z", 0.7)]
     assert [one.text for one in closest([first, second])] == ["x", "b", "c"]
+
+
+@pytest.mark.slow
+def test_attackers_of_other_runs_and_with_search_stand_beside_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    lexicon = "attack.refine.lexicon"
+    few = [f"{lexicon}.vocabulary=false", f"{lexicon}.numbers=0", f"{lexicon}.max_queries=10"]
+    monkeypatch.setattr(audit, "SEARCH", [*audit.SEARCH, *few])
+    other = neighbour(place).train("other")
+    found = audited(
+        place, "several", f"also={other}", "search=true", "lookup=0", "limit=6", f"texts={place.base / 'truth.jsonl'}"
+    )
+    names = [one["name"] for one in found["attackers"]]
+    assert names == ["attack", "other", "search", "search", "closest"]
+    labels = [one["label"] for one in found["attackers"]]
+    assert "the attack of " in labels[1]
+    assert "with lexicon search (" in labels[2]
+    assert "texts embedded" in labels[2]
+    shares = [one["readable"]["value"] for one in found["attackers"]]
+    assert shares[0] <= shares[2]
+    assert found["readable"]["value"] == max(shares)
+    cosines = [one["cosine"] for one in found["attackers"]]
+    assert cosines[-1] == pytest.approx(max(cosines), abs=0.2)
+    assert cosines[-1] >= max(cosines) - 1e-6
+
+
+@pytest.mark.slow
+def test_an_attacker_of_another_embedder_is_refused(place: Place) -> None:
+    other = neighbour(place).train("narrow", "defense=truncation", "defense.dimensions=96", "defense.adaptive=true")
+    with pytest.raises(InputError, match=r"also=.*narrow: reads vectors of embedder=minilm \(dimension 96\)"):
+        audited(place, "refused", f"also={other}")

@@ -201,7 +201,7 @@ def test_an_exceeded_threshold_ends_an_audit_with_code_3_and_its_files(tmp_path:
 
     assert audited("first", "fail_on=readable>5,exact>100") == 3
     assert {path.name for path in (tmp_path / "first").iterdir()} == {
-        "audit.json", "audit.html", "audit.sarif", "audit.junit.xml", "audit.md",
+        "audit.json", "audit.html", "audit.sarif", "audit.junit.xml", "audit.md", "exposed.csv",
     }  # fmt: skip
     content = load(tmp_path / "first" / "audit.json")
     jsonschema.validate(content, published())

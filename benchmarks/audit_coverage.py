@@ -1,0 +1,104 @@
+"""How often an audit's estimated interval holds the true share, for stores of domains that the calibration lacks.
+
+    python benchmarks/audit_coverage.py attackers/minilm
+    python benchmarks/audit_coverage.py runs/mine --readable 40 60 80 --stores 200
+
+The run directory has a calibration.jsonl: source, words, cosine, f1 and exact of recovered texts. Stores
+are sampled with replacement from the texts of one source, or of several; the calibration is fitted to all other
+sources. Beside it, isotonic regression on the cosine alone with intervals of chance, as audits had before. Prints
+a table in Markdown: how often the interval holds the share of the store, its mean width, and the mean error.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+
+from metrics import calibration
+from reports.audit.estimates import Scored, read_scored, was_read
+
+SMALLEST = 20  # texts of a source that a store is sampled from
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--readable", type=float, nargs="+", default=[80.0])
+    parser.add_argument("--stores", type=int, default=100, help="stores of each kind")
+    parser.add_argument("--size", type=int, default=500, help="rows of a store")
+    given = parser.parse_args()
+    rows = np.empty(len(scored := read_scored(given.run)), dtype=object)
+    rows[:] = scored
+    sources = np.array([row.source for row in rows])
+    large = [source for source in np.unique(sources) if (sources == source).sum() >= SMALLEST]
+    generator = np.random.default_rng(0)
+    print(f"{len(rows):,} texts of {len(np.unique(sources))} sources; {given.stores} stores of {given.size:,} rows\n")
+    print("| readable from | store | share, % | holds it | width | error | before: holds it | width |")
+    print("|---|---|---|---|---|---|---|---|")
+    for readable in given.readable:
+        for count in (1, 2, 5):
+            found = []
+            for _ in range(given.stores):
+                chosen = generator.choice(large, count, replace=False)
+                inside = np.isin(sources, chosen)
+                # Few rows of a source are many times in a store: its own share is the truth.
+                weights = generator.dirichlet(np.ones(count))
+                places = np.concatenate(
+                    [
+                        generator.choice(np.flatnonzero(sources == source), max(1, round(given.size * weight)))
+                        for source, weight in zip(chosen, weights, strict=True)
+                    ]
+                )
+                found.append(_one(rows[~inside], rows[places], readable))
+            truth, held, width, error, held_before, width_before = np.mean(found, axis=0)
+            name = "one source" if count == 1 else f"{count} sources"
+            print(
+                f"| {readable:g} | {name} | {100 * truth:.1f} | {100 * held:.0f} % | {100 * width:.0f} | "
+                f"{100 * error:+.1f} | {100 * held_before:.0f} % | {100 * width_before:.0f} |",
+                flush=True,
+            )
+
+
+def _one(known: Sequence[Scored], store: Sequence[Scored], readable: float) -> tuple[float, ...]:
+    """Truth, whether the interval holds it, width and error; holding and width of the isotonic regression."""
+    truth = float(np.mean([was_read(row, readable) for row in store]))
+    fitted = calibration.fit(
+        [row.cosine for row in known],
+        [row.words for row in known],
+        [was_read(row, readable) for row in known],
+        [row.source for row in known],
+    )
+    estimate = fitted.share([row.cosine for row in store], [row.words for row in store])
+    low, high = estimate.interval
+    plain_low, plain_high = _isotonic(known, store, readable)
+    return (
+        truth,
+        low <= truth <= high,
+        high - low,
+        estimate.value - truth,
+        plain_low <= truth <= plain_high,
+        plain_high - plain_low,
+    )
+
+
+def _isotonic(known: Sequence[Scored], store: Sequence[Scored], readable: float) -> tuple[float, float]:
+    """The interval of isotonic regression on the cosine: a bootstrap of the known texts and of the store's rows."""
+    generator = np.random.default_rng(0)
+    order = np.argsort([row.cosine for row in known])
+    cosines = np.array([known[place].cosine for place in order])
+    read = np.array([was_read(known[place], readable) for place in order], np.float64)
+    wanted, shares = np.array([row.cosine for row in store]), []
+    for _ in range(100):
+        sampled = np.sort(generator.integers(len(read), size=len(read)))
+        levels = isotonic_regression(read[sampled]).x
+        rows = wanted[generator.integers(len(wanted), size=len(wanted))]
+        shares.append(np.interp(rows, cosines[sampled], levels).mean())
+    return tuple(np.quantile(shares, [0.025, 0.975]).tolist())
+
+
+if __name__ == "__main__":
+    main()

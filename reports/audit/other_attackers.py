@@ -1,0 +1,80 @@
+"""More attackers of an audit: those of other runs (``also=``), and each with lexicon search (``search=true``).
+
+They read the store's rows, and up to ``TESTED`` of the run's test texts, so that their estimates are their own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from datamodules.vector_stores.sampling import Sample
+from errors import InputError
+from reports.audit.contenders import Contender
+from reports.audit.estimates import read_scored, scored
+from reports.audit.findings import Truth
+from reports.audit.reading import StoreReader, services
+from run_directory.layout import TEST_BATCHES
+from run_directory.session import Session
+
+TESTED = 200  # of the run's test texts that each reads
+
+
+def check_same(session: Session, other: Session) -> None:
+    """Check that the attackers of two runs read vectors of one embedder.
+
+    Raises:
+        InputError: They do not; names the key ``also``.
+    """
+    if (other.embedder.fingerprint, other.dimension) != (session.embedder.fingerprint, session.dimension):
+        raise InputError(
+            f"also={other.run}: reads vectors of embedder={other.config.choices.embedder} (dimension "
+            f"{other.dimension}), but run={session.run} those of embedder={session.config.choices.embedder} "
+            f"({session.dimension})"
+        )
+
+
+def read_by(
+    name: str,
+    label: str,
+    session: Session,
+    output: Path,
+    settings: DictConfig,
+    sample: Sample,
+    truth: Sequence[Truth | None],
+    known: Sequence[Truth],
+) -> Contender:
+    """What an attacker recovers of the store and of the ``known`` test texts, with its seconds and queries.
+
+    Args:
+        name: See ``findings.Attacker``.
+        label: What a reader calls it.
+        session: Of its run.
+        output: Of the audit; finished batches are kept in a folder of its own.
+        settings: Those of configs/audit.yaml.
+        sample: The rows of the store.
+        truth: Their true texts, as far as they are known.
+        known: Test texts of the audit's run.
+    """
+    service, oracle = services(session)
+    attack = session.restored_attack(oracle, session.dimension)
+    attack.batch_cache = session.batch_cache(output / TEST_BATCHES / "".join(c if c.isalnum() else "_" for c in label))
+    attack.batch_cache.create()
+    attack.batch_cache.open(attack.all_weights())
+    reader, started, asked = (
+        StoreReader(attack, oracle, settings.batch_size),
+        time.perf_counter(),
+        oracle.queries.asked["attack"],
+    )
+    readings = reader.readings(reader.texts("store", sample.vectors, sample.positions), sample.vectors, truth)
+    seconds, queries = time.perf_counter() - started, oracle.queries.asked["attack"] - asked
+    cost = f" ({seconds:,.0f} s" + (f", {queries:,} texts embedded)" if queries else ")")
+    tested = []
+    if known:
+        vectors = service.embed([one.text for one in known], "scoring")
+        tested = reader.readings(reader.texts("test texts", vectors, range(len(known))), vectors, known)
+    own = [] if name == "search" else read_scored(session.run)
+    return Contender(name, label + cost, readings, tested, [*own, *scored(tested)])
