@@ -69,8 +69,8 @@ def read_truths(name: str, store: VectorStore) -> dict[int, Truth]:
         raise InputError(f"texts={name}: holds no text")
     if ordered and ordered != len(places):
         raise InputError(
-            f"texts={name}: {ordered:,} texts in order for {len(places):,} vectors; name the vector of each by index or "
-            "id"
+            f"texts={name}: {ordered:,} texts in order for {len(places):,} vectors; name the vector of each by "
+            "index or id"
         )
     return found
 
