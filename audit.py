@@ -67,8 +67,8 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     tried = {point.name: threat_of(point.config.defense).defense for point in points}
     session = Session.open(run, config)
     others = _others(settings, config)
-    for _, _, one in others:
-        check_same(session, one)
+    for _, _, other in others:
+        check_same(session, other)
     service, oracle = services(session)
     for one in tried.values():
         one.output_dimension(session.dimension)
@@ -124,8 +124,8 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     if lookup is not None:
         test = service.embed([one.text for one in known_truths], "scoring")
         own.append(by_lookup(lookup, reader, sample.vectors, truth, test, known_truths))
-    for name, label, one in others:
-        own.append(read_by(name, label, one, output, settings, sample, truth, known_truths))
+    for name, label, other in others:
+        own.append(read_by(name, label, other, output, settings, sample, truth, known_truths))
     if len(own) > 1:
         own.append(closest_of(own))
     found = evaluate(settings, config, sample, truth, own, known_truths, models.tagger, trials, reader, lookup)

@@ -53,7 +53,7 @@ def main() -> None:
                         for source, weight in zip(chosen, weights, strict=True)
                     ]
                 )
-                found.append(_one(rows[~inside], rows[places], readable))
+                found.append(_one(rows[~inside].tolist(), rows[places].tolist(), readable))
             truth, held, width, error, held_before, width_before = np.mean(found, axis=0)
             name = "one source" if count == 1 else f"{count} sources"
             print(

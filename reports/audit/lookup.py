@@ -87,7 +87,7 @@ def training_lookup(session: Session, service: CachedEmbedder, most: int) -> tup
         texts = session.training_data(None).examples("train").texts
     except InputError as error:
         return None, [
-            f"No lookup in the training text, which cannot be read: {error}. Whoever has text like the store's reads more; "
-            "and no attacker here knows the defenses, so that none of them is recommended."
+            f"No lookup in the training text, which cannot be read: {error}. Whoever has text like the store's reads "
+            "more; and no attacker here knows the defenses, so that none of them is recommended."
         ]
     return Lookup.of(texts, service, most), []
