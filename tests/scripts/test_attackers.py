@@ -231,6 +231,20 @@ def test_what_is_given_comes_before_the_origins(shipped: Path) -> None:
         configuration.compose("train", [*lines, "attack.backbone.layesr=2"])
 
 
+def test_each_job_of_a_multirun_takes_the_attack_of_its_origin(
+    shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = ["init_from=tiny", "attack.decoding.beams=1,3", "trainer.precision=32-true", "datamodule.limit_test=9"]
+    monkeypatch.setattr("sys.argv", ["train.py", "-m", *lines])
+    jobs = []
+    configuration.main(jobs.append, "train")
+    assert [job.attack.decoding.beams for job in jobs] == [1, 3]
+    assert [(job.choices.attack, job.attack.backbone.width, job.datamodule.max_tokens) for job in jobs] == [
+        ("geia", 32, 24), ("geia", 32, 24),
+    ]  # fmt: skip
+
+
 def test_an_origin_that_names_other_code_is_refused(run: Path, tmp_path: Path) -> None:
     config = (run / "config.yaml").read_text().replace("models.backbones.RandomGPT2", "os.system")
     (tmp_path / "config.yaml").write_text(config)
