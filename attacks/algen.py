@@ -12,7 +12,7 @@ and a map from its space to the victim's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,34 +21,29 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from atomic_files import read_json, write_json
-from attacks.base import Attack
-from attacks.generative import GenerativeAttack
+from attacks.aligned import ABOUT, COPY, KEY, MAPS, START, Aligned
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from models.alignment.aligners import Aligner, Known, LeaveOneOut
 from models.alignment.feedback import Feedback, Proposals
-from models.alignment.maps import Map, read_maps, write_maps
+from models.alignment.maps import Map, write_maps
 from models.predictions import Prediction, Targets
 from models.refining import Refiner
-from run_directory import layout
 from run_directory.config_file import read_config
-from run_directory.embedder_check import check_embedder
 from run_directory.session import Session
-from run_directory.stored_attack import attack_of, class_of, keep
+from run_directory.stored_attack import keep
 from run_directory.trust import check_trusted
 
-COPY, MAPS, ABOUT = "source", "alignment.safetensors", "alignment.json"  # among the artifacts
-START, BACK, FORTH = "start", "back", "forth"
-KEY = "attack.source_run"
+BACK, FORTH = "back", "forth"
 
 
-class ALGEN(Attack):
+class ALGEN(Aligned):
     """A trained decoder of another embedder, behind a map from the victim's space.
 
     Its run keeps a copy of the decoder's run and the maps.
 
     Args:
-        source_run: A finished run of attack=geia (or another decoder of vectors) on the attacker's own encoder.
+        source_run: See Aligned.
         aligner: How the map is fitted.
         cache_dir: Cache of the own encoder.
         rounds: Rounds of feedback by the own encoder (see models/alignment/feedback.py); 0: the map alone.
@@ -56,9 +51,6 @@ class ALGEN(Attack):
         public: Training texts of ``source_run`` whose own vectors say how vectors of that space are distributed.
         refine: See Attack; these refiners ask the victim's embedder.
     """
-
-    trainable = False
-    reads_training_text = False
 
     def __init__(
         self,
@@ -70,11 +62,8 @@ class ALGEN(Attack):
         public: PositiveInt = 4000,
         refine: Mapping[str, Refiner] | None = None,
     ) -> None:
-        super().__init__(refine)
-        self.source_run, self.aligner, self.cache_dir = Path(source_run), aligner, Path(cache_dir)
-        self.rounds, self.proposals, self.public = rounds, proposals, public
-        self._held: list[GenerativeAttack] = []  # no submodule: it is not trained
-        self._maps: dict[str, Map] = {}
+        super().__init__(source_run, cache_dir, refine)
+        self.aligner, self.rounds, self.proposals, self.public = aligner, rounds, proposals, public
         self._encoder: CachedEmbedder | None = None
 
     # -- fitting --------------------------------------------------------------------------------------------------
@@ -82,7 +71,11 @@ class ALGEN(Attack):
     def prepare_data(self) -> None:
         """Check before anything is embedded that there are a decoder, its encoder, and pairs."""
         if not self.from_checkpoint:
-            self._source()
+            if self.is_own(self.source()):
+                rank_zero_warn(
+                    f"{KEY}={self.source_run}: its encoder is the victim's embedder itself, so there is nothing to "
+                    "align"
+                )
             if not self.data.examples("train"):
                 raise InputError(
                     "attack=algen fits its map to known texts and their vectors, and there is no training text: give "
@@ -99,7 +92,7 @@ class ALGEN(Attack):
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Fit the maps, and copy the decoder's run."""
-        source = self._source()
+        source = self.source()
         pairs, store = self.data.examples("train"), self.data.examples("test")
         public = list(source.training_texts()[: self.public])
         if len(public) < 2:
@@ -119,53 +112,17 @@ class ALGEN(Attack):
         write_json(artifacts / ABOUT, {**found.about, "encoder": source.embedder.fingerprint})
         rank_zero_info("aligned: " + ", ".join(f"{name} {value:.4g}" for name, value in found.about.items()))
 
-    def _source(self) -> Session:
-        """The run of the decoder.
-
-        Raises:
-            InputError: It is not a finished run of a decoder, or its embedder is not what it was trained with.
-        """
-        run = self.source_run
-        if not (run / layout.CONFIG).is_file():
-            reason = f"{layout.CONFIG} is missing" if run.is_dir() else layout.missing_directory(run)
-            raise InputError(f"{KEY}={run}: not a run directory ({reason})")
-        config = read_config(run)
-        check_trusted(config, run)
-        if not issubclass(kind := class_of(run), GenerativeAttack):
-            raise InputError(
-                f"{KEY}={run}: a trained decoder of vectors is wanted (attack=geia, vec2text_inverter), and that is a "
-                f"run of {kind.__name__}"
-            )
-        config.cache_dir = str(self.cache_dir)
-        session = Session.open(run, config)
-        check_embedder(run, KEY, session.embedder.fingerprint, session.embedder.dimension)
-        if self.oracle is not None and self.oracle.source.fingerprint == session.embedder.fingerprint:
-            rank_zero_warn(f"{KEY}={run}: its encoder is the victim's embedder itself, so there is nothing to align")
-        return session
-
     # -- inversion ------------------------------------------------------------------------------------------------
 
-    def build(self, dimension: int) -> None:
-        """Read maps and decoder.
-
-        Raises:
-            InputError: The maps are for vectors of another dimension.
-        """
-        assert self.artifacts is not None
-        path = self.artifacts / MAPS
-        self._maps = read_maps(path, [START, BACK, FORTH] if self.rounds else [START])
-        fitted, own = self._maps[START].dimensions
-        if fitted != dimension:
-            raise InputError(f"{path}: maps vectors of dimension {fitted}, and these have {dimension}")
-        decoder = attack_of(self.artifacts / COPY, own)
-        assert isinstance(decoder, GenerativeAttack)
-        decoder.decoding.propose(self.proposals if self.rounds else self.refiners.proposals)
-        self._held = [decoder.requires_grad_(False)]
+    @property
+    def map_names(self) -> Collection[str]:
+        """See Aligned; feedback needs two more."""
+        return [START, BACK, FORTH] if self.rounds else [START]
 
     @property
-    def decoder(self) -> GenerativeAttack:
-        """The decoder, where this attack is."""
-        return self._held[0].to(self.device)
+    def decoded(self) -> int:
+        """See Aligned; feedback chooses among them."""
+        return self.proposals if self.rounds else super().decoded
 
     @property
     def encoder(self) -> CachedEmbedder:
@@ -185,20 +142,6 @@ class ALGEN(Attack):
                 raise InputError(f"{folder}: the attacker's own encoder has changed since the maps were fitted")
             self._encoder = encoder
         return self._encoder
-
-    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Those of the decoder."""
-        return self.decoder.tokens(texts)
-
-    def begin_trial(self, number: int) -> None:
-        """See GenerativeAttack."""
-        self.decoder.begin_trial(number)
-
-    def all_weights(self) -> dict[str, Tensor]:
-        """The decoder's weights and the maps."""
-        held = {f"{COPY}.{name}": tensor for name, tensor in self.decoder.all_weights().items()}
-        maps = {f"{name}.{part}": one for name, fitted in self._maps.items() for part, one in fitted.tensors().items()}
-        return super().all_weights() | held | maps
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """Map, decode, and compare by the own encoder; asks the victim's embedder for nothing."""

@@ -1,0 +1,120 @@
+"""Base of attacks on vectors of another space: a map into the attacker's own, then a trained decoder of that space.
+
+victim vector --map--> vector in the attacker's own space --decoder of attack.source_run--> text
+
+A subclass writes the maps in ``prepare``; the first one, ``start``, is from the victim's space to the own one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from attacks.base import Attack
+from attacks.generative import GenerativeAttack
+from errors import InputError
+from models.alignment.maps import Map, read_maps
+from models.refining import Refiner
+from run_directory import layout
+from run_directory.config_file import read_config
+from run_directory.embedder_check import check_embedder
+from run_directory.session import Session
+from run_directory.stored_attack import attack_of, class_of
+from run_directory.trust import check_trusted
+
+COPY, MAPS, ABOUT = "source", "alignment.safetensors", "alignment.json"  # among the artifacts
+START = "start"
+KEY = "attack.source_run"
+
+
+class Aligned(Attack):
+    """A trained decoder behind a map. Its run keeps a copy of the decoder's run and the maps.
+
+    Args:
+        source_run: A finished run of attack=geia (or another decoder of vectors) on the attacker's own encoder.
+        cache_dir: Cache of the own encoder.
+        refine: See Attack; these refiners ask the victim's embedder.
+    """
+
+    trainable = False
+    reads_training_text = False
+
+    def __init__(self, source_run: str, cache_dir: str, refine: Mapping[str, Refiner] | None = None) -> None:
+        super().__init__(refine)
+        self.source_run, self.cache_dir = Path(source_run), Path(cache_dir)
+        self._held: list[GenerativeAttack] = []  # no submodule: it is not trained
+        self._maps: dict[str, Map] = {}
+
+    @property
+    def map_names(self) -> Collection[str]:
+        """The maps that are read."""
+        return [START]
+
+    @property
+    def decoded(self) -> int:
+        """Texts that the decoder proposes for a vector."""
+        return self.refiners.proposals
+
+    def source(self) -> Session:
+        """The run of the decoder.
+
+        Raises:
+            InputError: It is not a finished run of a decoder, or its embedder is not what it was trained with.
+        """
+        run = self.source_run
+        if not (run / layout.CONFIG).is_file():
+            reason = f"{layout.CONFIG} is missing" if run.is_dir() else layout.missing_directory(run)
+            raise InputError(f"{KEY}={run}: not a run directory ({reason})")
+        config = read_config(run)
+        check_trusted(config, run)
+        if not issubclass(kind := class_of(run), GenerativeAttack):
+            raise InputError(
+                f"{KEY}={run}: a trained decoder of vectors is wanted (attack=geia, vec2text_inverter), and that is a "
+                f"run of {kind.__name__}"
+            )
+        config.cache_dir = str(self.cache_dir)
+        session = Session.open(run, config)
+        check_embedder(run, KEY, session.embedder.fingerprint, session.embedder.dimension)
+        return session
+
+    def is_own(self, session: Session) -> bool:
+        """Whether the attacker's own encoder is the victim's embedder."""
+        return self.oracle is not None and self.oracle.source.fingerprint == session.embedder.fingerprint
+
+    def build(self, dimension: int) -> None:
+        """Read maps and decoder.
+
+        Raises:
+            InputError: The maps are for vectors of another dimension.
+        """
+        assert self.artifacts is not None
+        path = self.artifacts / MAPS
+        self._maps = read_maps(path, self.map_names)
+        fitted, own = self._maps[START].dimensions
+        if fitted != dimension:
+            raise InputError(f"{path}: maps vectors of dimension {fitted}, and these have {dimension}")
+        decoder = attack_of(self.artifacts / COPY, own)
+        assert isinstance(decoder, GenerativeAttack)
+        decoder.decoding.propose(self.decoded)
+        self._held = [decoder.requires_grad_(False)]
+
+    @property
+    def decoder(self) -> GenerativeAttack:
+        """The decoder, where this attack is."""
+        return self._held[0].to(self.device)
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Those of the decoder."""
+        return self.decoder.tokens(texts)
+
+    def begin_trial(self, number: int) -> None:
+        """See GenerativeAttack."""
+        self.decoder.begin_trial(number)
+
+    def all_weights(self) -> dict[str, Tensor]:
+        """The decoder's weights and the maps."""
+        held = {f"{COPY}.{name}": tensor for name, tensor in self.decoder.all_weights().items()}
+        maps = {f"{name}.{part}": one for name, fitted in self._maps.items() for part, one in fitted.tensors().items()}
+        return super().all_weights() | held | maps

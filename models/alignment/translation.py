@@ -1,0 +1,154 @@
+"""A map between two vector spaces from two sets of vectors of which none are known to belong together.
+
+    found = Translator().fit(victim, own)     # (m, d), (p, k): vectors of different texts of like kinds
+    found.map(targets)                        # (m, d) -> (m, k)
+    found.about                               # {"score": 0.46, "runner_up": 0.41, "agreement": 0.62, ...}
+
+1. First guesses (models/alignment/first_guesses.py).
+2. Each is refined for a few steps: vectors of a sample take the mean of their nearest own vectors as partners, and the
+   rotation is fitted to these partners (Procrustes). An own vector that is near to many counts as less near (CSLS,
+   Conneau et al. 2018).
+3. The guess whose translated vectors lie nearest to own vectors (``score``) is refined on larger samples, in all
+   dimensions.
+
+After vec2vec (Jha et al. 2025, arXiv 2505.12540) and its linear successor mini-vec2vec (Dar 2025, arXiv 2510.02348).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from models.alignment.first_guesses import by_clusters, by_moments
+from models.alignment.maps import AffineMap
+from models.alignment.prepared import Prepared, rows_of_length_one
+
+PARTNERS = 10  # own vectors whose mean is the partner of a translated one
+SHORT, LONG, FINAL = 10, 40, 8  # steps of refinement: of every guess, of the best ones, in all dimensions
+BEST = 2  # guesses that are refined for longer
+FEW, OWN_FEW = 2000, 8000  # sample sizes in the first steps
+MANY, OWN_MANY = 6000, 24_000  # and in the last ones
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A fitted map, and how good it is as far as unpaired vectors tell."""
+
+    map: AffineMap
+    about: dict[str, float]
+
+
+class Translator:
+    """Finds the map; all random numbers come from ``seed``.
+
+    Args:
+        components: Principal components in which the first steps are made.
+        clusters: Number of k-means clusters that are matched.
+        matchings: Matchings of clusters that are averaged; 0: guesses by moments alone.
+        power: Vectors are scaled by their covariance to the power of -power/2: 0 leaves distances as they are, 1 gives
+            all directions equal variance.
+        seed: Of samples, clusters and their matchings.
+    """
+
+    def __init__(
+        self,
+        components: PositiveInt = 64,
+        clusters: Annotated[int, Field(ge=3)] = 40,
+        matchings: NonNegativeInt = 60,
+        power: Annotated[float, Field(ge=0, le=1)] = 0.5,
+        seed: NonNegativeInt = 0,
+    ) -> None:
+        self.components, self.clusters, self.matchings = components, clusters, matchings
+        self.power, self.seed = power, seed
+
+    def fit(self, victim: Tensor, own: Tensor) -> Translation:
+        """The map from the space of ``victim`` (m, d) to that of ``own`` (p, k).
+
+        Raises:
+            ValueError: There are fewer vectors than clusters, or all vectors of a set are equal.
+        """
+        if (least := min(len(victim), len(own))) < self.clusters:
+            raise ValueError(f"{least} vectors cannot be parted into {self.clusters} clusters")
+        random = torch.Generator().manual_seed(self.seed)
+        theirs, ours = Prepared.of(victim, self.power), Prepared.of(own, self.power)
+        x, y = theirs(victim), ours(own)
+        low = min(self.components, x.shape[1], y.shape[1])
+        few_x, few_y = rows_of_length_one(x[:, :low]), rows_of_length_one(y[:, :low])
+        search = _Search(few_x, few_y, random)
+        guesses = by_moments(few_x, few_y)
+        guesses += by_clusters(few_x, few_y, self.clusters, self.matchings, random)
+        tried = sorted((search.refined(guess, SHORT) for guess in guesses), key=lambda found: -found[0])
+        best = sorted((search.refined(guess, LONG) for _, guess in tried[:BEST]), key=lambda found: -found[0])
+        rotation = torch.zeros(x.shape[1], y.shape[1])
+        rotation[:low, :low] = best[0][1]
+        whole = _Search(x, y, random)
+        for step in range(FINAL):
+            share = (step + 1) / FINAL
+            rotation = whole.step(
+                rotation, int(FEW + share * (MANY - FEW)), int(OWN_FEW + share * (OWN_MANY - OWN_FEW))
+            )
+        about = {
+            "victim": len(victim), "own": len(own), "score": best[0][0], "runner_up": tried[-1][0],
+            "agreement": whole.agreement(rotation),
+        }  # fmt: skip
+        return Translation(self._affine(theirs, ours, rotation, victim, own), about)
+
+    def _affine(self, theirs: Prepared, ours: Prepared, rotation: Tensor, victim: Tensor, own: Tensor) -> AffineMap:
+        """The map between the spaces themselves, scaled to the spread of the own vectors."""
+        weight = theirs.weight.double() @ rotation.double() @ ours.inverse.double()
+        center, offset = theirs.center.double(), ours.center.double()
+        moved = (victim.double() - center) @ weight
+        weight *= ((own.double() - offset).square().sum(1).mean() / moved.square().sum(1).mean()).sqrt()
+        return AffineMap(weight, offset - center @ weight)
+
+
+class _Search:
+    """Steps of refinement between two sets of prepared vectors, of length 1."""
+
+    def __init__(self, x: Tensor, y: Tensor, random: torch.Generator) -> None:
+        self.x, self.y, self.random = x, y, random
+        self.judged_x, self.judged_y = x[self._rows(len(x), FEW)], y[self._rows(len(y), OWN_FEW)]
+
+    def refined(self, rotation: Tensor, steps: int) -> tuple[float, Tensor]:
+        """The rotation after some steps, with its score."""
+        for _ in range(steps):
+            rotation = self.step(rotation, FEW, OWN_FEW)
+        return self.score(rotation), rotation
+
+    def step(self, rotation: Tensor, count: int, own_count: int) -> Tensor:
+        """Partners for a sample, and the rotation that is fitted to them."""
+        x, y = self.x[self._rows(len(self.x), count)], self.y[self._rows(len(self.y), own_count)]
+        moved = x @ rotation
+        crowding = (moved[:FEW] @ y.T).topk(min(PARTNERS, len(moved), FEW), dim=0).values.mean(0) / 2
+        total = torch.zeros(self.x.shape[1], self.y.shape[1], dtype=torch.float64)
+        for begin in range(0, len(x), FEW):
+            cosines = moved[begin : begin + FEW] @ y.T - crowding
+            near = cosines.topk(min(PARTNERS, len(y)), dim=1).indices
+            partners = rows_of_length_one(y[near].mean(1))
+            total += (x[begin : begin + FEW].T @ partners).double()
+        return nearest_rotation(total)
+
+    def score(self, rotation: Tensor) -> float:
+        """Mean cosine of translated vectors with the nearest own one."""
+        return float((self.judged_x @ rotation @ self.judged_y.T).max(1).values.mean())
+
+    def agreement(self, rotation: Tensor) -> float:
+        """Share of translated vectors whose nearest own vector has them as its nearest, of samples of equal size."""
+        size = min(len(self.judged_x), len(self.judged_y))
+        cosines = self.judged_x[:size] @ rotation @ self.judged_y[:size].T
+        back = cosines.argmax(0)
+        return float((back[cosines.argmax(1)] == torch.arange(size)).float().mean())
+
+    def _rows(self, size: int, count: int) -> Tensor:
+        return torch.randperm(size, generator=self.random)[:count]
+
+
+def nearest_rotation(matrix: Tensor) -> Tensor:
+    """The matrix with orthonormal rows or columns nearest to ``matrix`` (d, k), in single precision."""
+    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+    rotation: Tensor = left @ right
+    return rotation.float()
