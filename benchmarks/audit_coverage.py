@@ -4,7 +4,7 @@
     python benchmarks/audit_coverage.py runs/mine --readable 40 60 80 --stores 200
 
 The run directory has a calibration.jsonl: source, words, cosine, f1 and exact of recovered texts. Stores
-are sampled with replacement from the texts of one source, or of several; the calibration is fitted to all other
+are samples of the texts of one source, or of several; the calibration is fitted to all other
 sources. Beside it, isotonic regression on the cosine alone with intervals of chance, as audits had before. Prints
 a table in Markdown: how often the interval holds the share of the store, its mean width, and the mean error.
 """
@@ -45,11 +45,10 @@ def main() -> None:
             for _ in range(given.stores):
                 chosen = generator.choice(large, count, replace=False)
                 inside = np.isin(sources, chosen)
-                # Few rows of a source are many times in a store: its own share is the truth.
                 weights = generator.dirichlet(np.ones(count))
                 places = np.concatenate(
                     [
-                        generator.choice(np.flatnonzero(sources == source), max(1, round(given.size * weight)))
+                        _sampled(generator, np.flatnonzero(sources == source), given.size * weight)
                         for source, weight in zip(chosen, weights, strict=True)
                     ]
                 )
@@ -61,6 +60,11 @@ def main() -> None:
                 f"{100 * error:+.1f} | {100 * held_before:.0f} % | {100 * width_before:.0f} |",
                 flush=True,
             )
+
+
+def _sampled(generator: np.random.Generator, places: np.ndarray, size: float) -> np.ndarray:
+    """So many of the rows at random, or all of them."""
+    return generator.choice(places, min(len(places), max(1, round(size))), replace=False)
 
 
 def _one(known: Sequence[Scored], store: Sequence[Scored], readable: float) -> tuple[float, ...]:
