@@ -9,7 +9,7 @@ import shlex
 import sys
 from pathlib import Path
 
-SCRIPTS = ("train", "evaluate", "invert", "audit", "compare", "export")
+SCRIPTS = ("train", "evaluate", "invert", "audit", "membership", "compare", "export")
 
 
 def command(script: str | None, *words: str) -> str:

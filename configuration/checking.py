@@ -58,7 +58,7 @@ _WORDING = {
     "needs_python_object": "a node with _target_",
 }
 
-# Root keys of train.yaml, evaluate.yaml, invert.yaml, audit.yaml and export.yaml that no constructor receives.
+# Root keys of train.yaml, and of the scripts on a finished run (evaluate.yaml, ...), that no constructor receives.
 _ROOT: dict[str, Any] = {
     "seed": NonNegativeInt,
     "run_dir": str,
@@ -76,6 +76,9 @@ _ROOT: dict[str, Any] = {
     "limit": PositiveInt | None,
     "batch_size": PositiveInt,
     "texts": str | None,
+    "candidates": str,
+    "references": str | None,
+    "false_positives": Annotated[float, Field(gt=0, lt=100)],
     "readable": Annotated[float, Field(gt=0, le=100)],
     "fail_on": str | None,
     "lookup": NonNegativeInt,

@@ -151,7 +151,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return made
 
 
-@pytest.mark.parametrize("line", elsewhere("evaluate", "invert", "audit"))
+@pytest.mark.parametrize("line", elsewhere("evaluate", "invert", "audit", "membership"))
 def test_commands_on_a_run_compose(line: str, finished: Callable[[str], Path]) -> None:
     script, given = words(line)
     kind = "corrector" if re.search(r"attack\.search|corrector", line) else "geia"

@@ -39,10 +39,11 @@ ORDER = [
     "evaluate",
     "invert",
     "audit",
+    "membership",
     "compare",
     "export",
 ]
-SCRIPTS = {"train", "evaluate", "invert", "audit", "compare", "export"}
+SCRIPTS = {"train", "evaluate", "invert", "audit", "membership", "compare", "export"}
 
 
 def imported(path: Path) -> set[str]:
