@@ -11,11 +11,11 @@ a table in Markdown: how often the interval holds the share of the store, its me
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from measuring import command_line
 from scipy.optimize import isotonic_regression
 
 from metrics import calibration
@@ -24,13 +24,14 @@ from reports.audit.estimates import Scored, read_scored, was_read
 SMALLEST = 20  # texts of a source that a store is sampled from
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read the scores, sample stores, estimate."""
+    parser = command_line(__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--readable", type=float, nargs="+", default=[80.0])
     parser.add_argument("--stores", type=int, default=100, help="stores of each kind")
     parser.add_argument("--size", type=int, default=500, help="rows of a store")
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
     rows = np.empty(len(scored := read_scored(given.run)), dtype=object)
     rows[:] = scored
     sources = np.array([row.source for row in rows])

@@ -113,6 +113,8 @@ def _run_of(settings: DictConfig) -> Path:
     directory = find_run(named, "run")
     _check_is_run(directory)
     settings.run = str(directory)
+    with open_dict(settings):
+        settings.run_as = named  # in reports and the commands that they print
     return directory
 
 

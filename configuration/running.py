@@ -218,7 +218,7 @@ def _work_on_run(
         overrides.append(f"config_dir={quoted(Path(arguments.config_dir).absolute())}")
     settings, config = on_run(config_name, overrides)
     if local_rank() == 0 and not any(root_of(line) == "run" for line in overrides):
-        print(printable(f"attacker: {settings.run}, shipped with unembed; run=<dir> takes another"), flush=True)
+        print(printable(f"attacker: {settings.run_as}, shipped with unembed; run=<dir> takes another"), flush=True)
     with ending(settings=settings):
         if "output_dir" in settings:
             settings.output_dir = _own(settings.output_dir, "output_dir", overrides, config, made)

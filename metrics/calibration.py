@@ -13,8 +13,7 @@ term of their own (d) and are never pooled with others.
 Coefficients are the mode under weak priors: normal with deviation ``SLOPE`` (Gelman et al. 2008, Annals of Applied
 Statistics 2), and one text, half read, at the centre, which is Jeffreys' prior where nothing else is known. For
 intervals, their posterior is sampled: a t distribution around the mode, resampled by importance (Rubin 1987), since a
-normal one is far too wide where none or all were read. Where a text counts several things, of which k of n were read,
-the likelihood is divided by the dispersion (Pearson's statistic by its degrees of freedom).
+normal one is far too wide where none or all were read.
 
 tau is estimated from the domains of the known texts: each domain is predicted by the others, and the marginal
 likelihood of what was read there, integrated over u by Gauss-Hermite quadrature, is taken over a grid with a half
@@ -94,7 +93,6 @@ class Calibration:
         self,
         cosines: Sequence[float],
         words: Sequence[int],
-        counts: Sequence[int] | None = None,
         seed: int = 0,
     ) -> Estimate:
         """The expected share of what is recovered, given cosines and lengths of the recovered texts.
@@ -102,17 +100,15 @@ class Calibration:
         Args:
             cosines: Of the texts, (n,).
             words: The lengths of the recovered texts.
-            counts: How many things each text has of which a share is read; None: each text counts as one.
             seed: Of the samples.
 
         The value is the mean probability with u = 0. The interval samples coefficients, tau and u, and then which texts
-        are read: a binomial of n, or of (sum counts)^2 / sum counts^2.
+        are read: a binomial of n.
 
         Raises:
-            ValueError: ``cosines`` is empty, or nothing is counted.
+            ValueError: ``cosines`` is empty.
         """
-        weights = np.ones(len(cosines)) if counts is None else np.asarray(counts, np.float64)
-        if weights.sum() == 0:
+        if not len(cosines):
             raise ValueError("a share of no texts has no meaning")
         generator = np.random.default_rng(seed)
         tau = generator.choice(TAUS, SAMPLES, p=self.taus / self.taus.sum())
@@ -120,15 +116,12 @@ class Calibration:
             tau = tau * np.sqrt(2) * min(1.0, self.unlikeness(cosines, words) / UNLIKE)
         between = tau * np.sqrt(1 + 1 / self.domains if self.domains > 1 else 1) * generator.standard_normal(SAMPLES)
         terms = _terms(cosines, words)
-        means = (
-            np.array(
-                [_logistic(terms @ one + shift) @ weights for one, shift in zip(self.samples, between, strict=True)]
-            )
-            / weights.sum()
+        means = np.array(
+            [_logistic(terms @ one + shift).mean() for one, shift in zip(self.samples, between, strict=True)]
         )
-        size = max(1, round(weights.sum() ** 2 / (weights**2).sum()))
+        size = len(cosines)
         low, high = np.quantile(generator.binomial(size, means) / size, [0.025, 0.975])
-        value = float(self.probabilities(cosines, words) @ weights / weights.sum())
+        value = float(self.probabilities(cosines, words).mean())
         return Estimate(value, Interval(min(float(low), value), max(float(high), value)))
 
 
@@ -137,33 +130,26 @@ def fit(
     words: Sequence[int],
     read: Sequence[float],
     sources: Sequence[str] | None = None,
-    counts: Sequence[int] | None = None,
 ) -> Calibration:
     """Fit a calibration to texts with known references.
 
     Args:
         cosines: Of the n recovered texts with the vectors.
         words: Their lengths.
-        read: Whether each was recovered; with ``counts``, how many things of it.
+        read: Whether each was recovered.
         sources: The domain of each; None: one.
-        counts: Of how many things.
 
     Raises:
         ValueError: The lists are not equally long, or hold fewer than ``SMALLEST`` texts.
     """
-    given = [cosines, words, read, *(one for one in (sources, counts) if one is not None)]
+    given = [cosines, words, read, *([] if sources is None else [sources])]
     lengths = sorted({len(one) for one in given})
     if len(lengths) > 1 or len(cosines) < SMALLEST:
         raise ValueError(f"needs lists of one length, {SMALLEST} at least; got {lengths}")
-    total = np.ones(len(read)) if counts is None else np.asarray(counts, np.float64)
+    total = np.ones(len(read))
     hits, terms = np.asarray(read, np.float64), _terms(cosines, words)
     coefficients, covariance = _regression(terms, hits, total)
     domain = np.unique(np.zeros(len(read)) if sources is None else np.asarray(sources), return_inverse=True)[1]
-    dispersion = 1.0
-    if counts is not None:
-        p = _logistic(terms @ coefficients)
-        pearson = (hits - total * p) ** 2 / np.maximum(total * p * (1 - p), 1e-9)
-        dispersion = max(1.0, float(pearson.sum()) / max(1, int(np.count_nonzero(total)) - 4))
     prior = np.exp(-((TAUS / SPREAD) ** 2) / 2)
     likelihood = np.zeros(len(TAUS))
     domains = int(domain.max()) + 1
@@ -171,9 +157,9 @@ def fit(
         for one in range(domains):
             rows = domain == one
             others, _ = _regression(terms[~rows], hits[~rows], total[~rows], coefficients)
-            likelihood += _marginal(terms[rows] @ others, hits[rows] / dispersion, total[rows] / dispersion)
+            likelihood += _marginal(terms[rows] @ others, hits[rows], total[rows])
     taus = prior * np.exp(likelihood - likelihood.max())
-    samples = _posterior(terms, hits / dispersion, total / dispersion, coefficients, covariance * dispersion)
+    samples = _posterior(terms, hits, total, coefficients, covariance)
     return Calibration(coefficients, samples, taus / taus.sum(), domains, _plain(cosines, words))
 
 

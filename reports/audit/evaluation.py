@@ -217,7 +217,7 @@ def _run(settings: DictConfig, config: DictConfig) -> dict[str, str]:
     choices = config.choices
     named = {name: str(choices[name]) for name in ("attack", "embedder", "datamodule", "defense") if name in choices}
     named["data"] = named.pop("datamodule", "")
-    return {"directory": str(settings.run), **{name: value for name, value in named.items() if value}}
+    return {"directory": str(settings.run_as), **{name: value for name, value in named.items() if value}}
 
 
 def _tagged(tagger: Tagger | None) -> str:

@@ -113,9 +113,6 @@ def test_probabilities_are_those_of_the_regression() -> None:
         assert fitted.probabilities([cosine], [length])[0] == pytest.approx(expected, abs=0.04)
     value = fitted.share([0.3, 0.9], [12, 5]).value
     assert value == pytest.approx(fitted.probabilities([0.3, 0.9], [12, 5]).mean())
-    counted = fitted.share([0.3, 0.9], [12, 5], counts=[3, 1]).value
-    low, high = fitted.probabilities([0.3, 0.9], [12, 5])
-    assert counted == pytest.approx((3 * low + high) / 4)
 
 
 def test_order_and_last_bits_do_not_matter() -> None:
@@ -194,16 +191,6 @@ def test_of_one_domain_a_store_that_is_unlike_has_a_wider_interval() -> None:
     assert fitted.unlikeness(middle, words[: len(middle)]) > 0.35
     assert np.ptp(same) < 0.08
     assert np.ptp(other) > 0.4
-
-
-def test_things_that_are_read_together_count_less() -> None:
-    generator = np.random.default_rng(5)
-    cosines, words = generator.uniform(0.3, 0.9, 300).tolist(), generator.integers(4, 40, 300).tolist()
-    together = [10 * int(one) for one in generator.random(300) < 0.5]
-    alone = [int(one) for one in generator.binomial(10, 0.5, 300)]
-    one, other = (calibration.fit(cosines, words, read, counts=[10] * 300) for read in (alone, together))
-    assert other.samples[:, 0].std() > 2 * one.samples[:, 0].std()
-    assert other.probabilities([0.5], [9]) == pytest.approx([0.5], abs=0.1)
 
 
 def test_what_cannot_be_calibrated() -> None:
