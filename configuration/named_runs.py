@@ -68,11 +68,26 @@ def fitting_attacker(vectors: str) -> str:
     if len(fitting) > 1:
         raise InputError(f"run: missing, and several shipped attackers may read these vectors: run={'|'.join(fitting)}")
     if not fitting:
+        cut = "" if found is None else _longer(found)
         raise InputError(
-            f"vectors={vectors}: vectors of dimension {found}, which no shipped attacker reads: {listing}; give a "
+            f"vectors={vectors}: vectors of dimension {found}, which no shipped attacker reads: {listing}; {cut}give a "
             f"trained one by run=<dir>: {_training()}"
         )
     return fitting[0]
+
+
+def _longer(found: int) -> str:
+    """A hint for vectors that may be the first ``found`` dimensions of those that a shipped attacker reads."""
+    from hydra.utils import get_class
+    from omegaconf import OmegaConf
+
+    whole = []
+    for name in shipped():
+        if (dimension := _dimension(SHIPPED / name)) > found:
+            node = OmegaConf.load(SHIPPED / name / layout.CONFIG).embedder
+            title = node.get("model") or getattr(get_class(node._target_), "title", f"the embedder of {name}")
+            whole.append(f"vectors of {title} have {dimension} dimensions")
+    return f"{', '.join(dict.fromkeys(whole))}; cut ones need an attacker of their own; " if whole else ""
 
 
 def _dimension(run: Path) -> int:

@@ -20,10 +20,22 @@ PREFIXES = ("query: ", "passage: ", "search_query: ", "search_document: ")  # of
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A changed embedder and what distinguishes it."""
+    """A changed embedder: its pooling or prefix has another value."""
 
-    title: str
+    key: str
+    value: str
+    instead_of: str
     embedder: Embedder
+
+    @property
+    def title(self) -> str:
+        """What distinguishes it, such as "pooling=cls instead of mean"."""
+        return f"{self.key}={shown(self.value)} instead of {shown(self.instead_of)}"
+
+
+def shown(value: str) -> str:
+    """``value``, in quotes unless it is one word."""
+    return value if value.isidentifier() else repr(value)
 
 
 def variants(embedder: Embedder, *, prefixes: bool = False) -> list[Variant]:
@@ -35,18 +47,13 @@ def variants(embedder: Embedder, *, prefixes: bool = False) -> list[Variant]:
     """
     if not isinstance(embedder, TransformerEmbedder):
         return []
-    own = embedder.pooling
-    found = [
-        Variant(f"pooling={pooling} instead of {own}", _changed(embedder, {"pooling": pooling}))
-        for pooling in POOLINGS
-        if pooling != own
+    poolings = [("pooling", one, embedder.pooling) for one in POOLINGS]
+    added = [("prefix", one, embedder.prefix) for one in PREFIXES if prefixes]
+    return [
+        Variant(key, value, own, _changed(embedder, {key: value}))
+        for key, value, own in [*poolings, *added]
+        if value != own
     ]
-    for prefix in PREFIXES if prefixes else ():
-        if prefix != embedder.prefix:
-            found.append(
-                Variant(f"prefix={prefix!r} instead of {embedder.prefix!r}", _changed(embedder, {"prefix": prefix}))
-            )
-    return found
 
 
 def _changed(embedder: TransformerEmbedder, values: Mapping[str, Any]) -> TransformerEmbedder:

@@ -13,19 +13,22 @@ from pathlib import Path
 from omegaconf import DictConfig
 from torch import Tensor
 
+from commands import command
 from datamodules.sources.base import Fields
 from datamodules.sources.file_rows import existing, rows
 from datamodules.truncation import Truncation
 from datamodules.vector_stores.sampling import Sample, VectorStore
 from datamodules.vector_stores.stored_texts import stored_texts
 from embedders.cache.cached import CachedEmbedder
+from embedders.variants import variants
 from errors import InputError, did_you_mean, shortened
 from examples import Example
 from metrics.vectors import cosine_rows
 from reports.audit.findings import Truth
-from reports.vector_space import TRUST
+from reports.vector_space import TRIED, TRUST
 
 STORE = "store"
+SAME = 0.995  # median cosine of texts with their own vectors, at least, where nothing else changed them
 BESIDE = 0.8  # smallest accepted median cosine of true texts with the store's vectors
 
 
@@ -115,8 +118,9 @@ def check_truths(
     # In a tie take the whole text: a text below the limit is the same either way.
     best = max(cosines, key=lambda name: (statistics.median(cosines[name]), name == "whole"))
     median, chosen = statistics.median(cosines[best]), {"whole": whole, "cut": cut}[best]
-    warnings = []
-    if median < BESIDE:
+    other = _made_otherwise(chosen, vectors, embedder, median)
+    warnings = [] if other is None else [other]
+    if median < BESIDE and other is None:
         low = min(range(len(places)), key=lambda row: cosines[best][row])
         wrong = (
             f"texts: the vectors of these texts have a median cosine of {median:.2f} with those of the store "
@@ -126,7 +130,7 @@ def check_truths(
         if not trusted:
             raise InputError(wrong + TRUST)
         warnings.append(wrong + ".")
-    elif strays := sum(cosine < BESIDE / 2 for cosine in cosines[best]):
+    elif other is None and (strays := sum(cosine < BESIDE / 2 for cosine in cosines[best])):
         warnings.append(f"{strays} of {len(places)} true texts seem to belong to other vectors (cosine below 0.4).")
     if best == "whole" and cutter.cut_texts:
         warnings.append(
@@ -136,6 +140,31 @@ def check_truths(
     return {
         place: Truth(one.text, one.spans, one.language) for place, one in zip(places, chosen, strict=True)
     }, warnings
+
+
+def _made_otherwise(
+    examples: Sequence[Example], vectors: Tensor, embedder: CachedEmbedder, median: float
+) -> str | None:
+    """A warning where a variant of an undefended embedder gives vectors clearly nearer to the store's than its own."""
+    if median > SAME or embedder.source is not embedder:
+        return None
+    step = -(-len(examples) // TRIED)
+    texts = [one.text for one in examples[::step]]
+    found = {
+        one: statistics.median(cosine_rows(one.embedder.embed(texts), vectors[::step]).tolist())
+        for one in variants(embedder.embedder, prefixes=True)
+    }
+    nearest = max(found, key=lambda one: found[one], default=None)
+    if nearest is None or found[nearest] <= SAME or 1 - found[nearest] > (1 - median) / 2:
+        return None
+    remedy = command(
+        "train", "embedder=transformer", "embedder.model=<that of the run>", f'embedder.{nearest.key}="{nearest.value}"'
+    )
+    return (
+        f"The vectors are those of the texts with the {nearest.key} {nearest.value!r} (median cosine "
+        f"{found[nearest]:.3f}; {median:.3f} as the run's embedder makes them): an attacker who trains on such vectors "
+        f"reads more: {remedy}."
+    )
 
 
 def _cosines(examples: Sequence[Example], vectors: Tensor, embedder: CachedEmbedder) -> list[float]:

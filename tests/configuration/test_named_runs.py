@@ -68,9 +68,13 @@ def test_without_a_run_the_attacker_is_the_shipped_one_for_the_vectors(here: Pat
     with pytest.raises(InputError) as raised:
         configuration.on_run(script, ["vectors=mine.npy"])
     assert str(raised.value).startswith(
-        "vectors=mine.npy: vectors of dimension 7, which no shipped attacker reads: large (1024), minilm (384); give a "
-        "trained one by run=<dir>: python "
+        "vectors=mine.npy: vectors of dimension 7, which no shipped attacker reads: large (1024), minilm (384); "
+        "vectors of all-MiniLM-L6-v2 have 1024 dimensions, vectors of all-MiniLM-L6-v2 have 384 dimensions; cut ones "
+        "need an attacker of their own; give a trained one by run=<dir>: python "
     )
+    np.save("mine.npy", np.eye(3, 2048, dtype=np.float32))
+    with pytest.raises(InputError, match=r"minilm \(384\); give a trained one"):
+        configuration.on_run(script, ["vectors=mine.npy"])
 
 
 def test_the_dimension_of_a_store_is_not_asked_for_where_one_attacker_is_shipped(here: Path, tmp_path: Path) -> None:
