@@ -19,6 +19,7 @@ from metrics.cosine import Cosine, CosineSecond, CosineUndefended
 from metrics.entities import span_text
 from metrics.entity_recovery import EntityRecovery, NameRecovery, UnseenEntityRecovery
 from metrics.fluency import ContentWordRecovery, Perplexity, StopWordDifference, StopWordRate
+from metrics.lengths import BY_LENGTH, OF_LENGTH, by_length
 from metrics.lexicon import lexicon_metrics
 from metrics.matches import (
     EditDistanceMean,
@@ -97,8 +98,9 @@ def score(rows: Sequence[Scored], *, own: Sequence[TextMetric] = ()) -> Values:
 
     Keys, in the order of the result: those of ``text_metrics``, with those of a lexicon if rows have
     ``Scored.in_lexicon``; one ``entity_recovery/<label>`` for each label of the spans; those of ``own``; ``examples``;
-    ``<name>/<language>`` of the main metrics and of ``own`` for each language, if there are several; and
-    ``translated/<name>`` of the same metrics if predictions were translated. There the translation replaces the
+    ``<name>/<language>`` of the main metrics and of ``own`` for each language, if there are several;
+    ``length/<name>/<most tokens>`` of ``metrics.lengths.OF_LENGTH`` for each length, if there are several; and
+    ``translated/<name>`` of the main metrics if predictions were translated. There the translation replaces the
     prediction (ad hoc translation, Chen et al. 2024, section 4), because an attack trained on German predicts German
     texts even for a target in another language.
 
@@ -117,7 +119,13 @@ def score(rows: Sequence[Scored], *, own: Sequence[TextMetric] = ()) -> Values:
     metrics: list[TextMetric] = [*built_in, *map(EntityRecovery, labels), *map(deepcopy, own)]
     collection(metrics).update(rows)
     chief = _chief(metrics, metrics[len(metrics) - len(own) :])
-    return _values(metrics, rows) | {"examples": len(rows)} | _of_languages(chief, rows) | _of_translations(own, rows)
+    return {
+        **_values(metrics, rows),
+        "examples": len(rows),
+        **_of_languages(chief, rows),
+        **_of_lengths(metrics, rows),
+        **_of_translations(own, rows),
+    }
 
 
 def check(rows: Sequence[Scored]) -> None:
@@ -188,6 +196,17 @@ def _of_languages(chief: Sequence[TextMetric], rows: Sequence[Scored]) -> Values
         where = [place for place, row in enumerate(rows) if row.language == language]
         found.update({f"{name}/{language}": value for name, value in _values(chief, rows, where).items()})
         found[f"examples/{language}"] = len(where)
+    return found
+
+
+def _of_lengths(metrics: Sequence[TextMetric], rows: Sequence[Scored]) -> Values:
+    """``length/<name>/<most tokens>``, by length; empty for texts of one length, or of unknown ones."""
+    groups = by_length(rows)
+    chosen = [metric for metric in metrics if metric.description.key in OF_LENGTH]
+    found: Values = {}
+    for length, where in groups.items() if len(groups) > 1 else ():
+        values = {**_values(chosen, rows, where), "examples": len(where)}
+        found.update({f"{BY_LENGTH}{name}/{length}": value for name, value in values.items()})
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from metrics.lengths import BY_LENGTH
 from reports.attribute_table import PREFIX
 from reports.language_table import is_of_language
 from reports.numbers import number, shown
@@ -20,7 +21,7 @@ def metrics_table(results: Results, *, secondary: bool, explained: bool = True) 
     """
     baseline = results.baseline
     lines = []
-    apart = {key for key in results.metrics if key.startswith(PREFIX) or is_of_language(key)}
+    apart = {key for key in results.metrics if key.startswith((PREFIX, BY_LENGTH)) or is_of_language(key)}
     for one in ordered({key: value for key, value in results.metrics.items() if key not in apart}):
         value, other = results.metrics[one.key], (baseline or {}).get(one.key)
         if one.secondary is not secondary or not (explained or value is not None or other is not None):

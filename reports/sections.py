@@ -27,6 +27,7 @@ from reports.correction_chart import (
 from reports.frequency_chart import frequency_charts
 from reports.html import Tile, charts_of, macro
 from reports.language_table import language_table
+from reports.length_table import length_table
 from reports.lexicon_table import lexicon_table
 from reports.metrics_table import metrics_table
 from reports.numbers import duration, evenly, number, shown
@@ -178,6 +179,12 @@ def languages(results: Results) -> Markup | None:
     return macro("table_of", table=table) if table else None
 
 
+def lengths(results: Results) -> Markup | None:
+    """Metrics by length of the texts; None if the texts are of one length."""
+    table = length_table(results.metrics)
+    return macro("table_of", table=table) if table else None
+
+
 def threshold(results: Results) -> Markup:
     """Precision and recall of a classifier at other thresholds."""
     return charts_of(threshold_charts(results.directory))
@@ -222,6 +229,7 @@ SECTIONS = (
     Section("How close it came", closeness),
     Section("Token by token", tokens),
     Section("Languages", languages),
+    Section("Short and long texts", lengths),
     Section("Step by step", correction),
     Section("Rare and common words", frequency),
     Section("Inside and outside the lexicon", lexicon),

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from metrics.description import Description
 from metrics.entity_recovery import EntityRecovery
+from metrics.lengths import BY_LENGTH
 from metrics.scoring import text_metrics
 from metrics.token_inversion import (
     Claimed,
@@ -74,6 +75,10 @@ def measure(key: str) -> Description:
     if key.startswith(_TRANSLATED) and (base := measure(key.removeprefix(_TRANSLATED))).explanation:
         said = "The same, of predictions translated into the texts' language."
         return replace(base, key=key, title=f"{base.title}, translated", explanation=said)
+    if key.startswith(BY_LENGTH) and (base := measure(key.split("/")[1])).explanation:
+        length = key.rpartition("/")[2]
+        title = f"{base.title}, {f'up to {length} tokens' if length.isdigit() else 'longer texts'}"
+        return replace(base, key=key, title=title, explanation="The same, of the texts of this length.")
     known = {**_BY_KEY, **{one.key: one for one in _own.get()}}
     return known.get(key) or Description(key, key.replace("_", " "), "", None, "other")
 

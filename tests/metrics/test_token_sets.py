@@ -7,10 +7,13 @@ import random
 import pytest
 from nltk.tokenize.destructive import NLTKWordTokenizer
 
+from examples import Span
 from metrics.scored import Scored, Sets
 from metrics.scoring import score
 from metrics.treebank import treebank_tokens
+from reports.length_table import length_table
 from reports.scoring import subwords_of
+from reports.wording import measure
 
 SENTENCES = [
     "Mr. Smith can't pay $3.50 (or 3,000) at 12:30.",
@@ -74,6 +77,41 @@ def test_numbers_of_tokens_by_hand() -> None:
     nothing = score([Scored("a", "b")])
     assert nothing["tokens_reference"] is None
     assert nothing["tokens_prediction"] is None
+
+
+def _of_length(tokens: int, reference: str, prediction: str, *spans: Span) -> Scored:
+    return Scored(reference, prediction, spans, subwords=Sets(frozenset({1}), frozenset({1}), (tokens, 4)))
+
+
+def test_metrics_by_length_by_hand() -> None:
+    rows = [
+        _of_length(8, "Ada lives in Rome", "Ada lives in Rome", Span(0, 3, "name")),
+        _of_length(1, "Rome", "Paris"),
+        _of_length(9, "Ben bought a red car", "Ben bought a blue car", Span(0, 3, "name"), Span(13, 16, "color")),
+        _of_length(257, "x y", "x y"),
+    ]
+    found = {key: value for key, value in score(rows).items() if key.startswith("length/")}
+    assert {key: found[f"length/examples/{key}"] for key in ("8", "16", "longer")} == {"8": 2, "16": 1, "longer": 1}
+    assert len(found) == 3 * 6
+    assert (found["length/token_f1/8"], found["length/exact_match/8"]) == (50, 50)
+    assert found["length/content_word_recovery/8"] == 75  # Ada, lives, Rome; not Rome
+    assert found["length/entity_recovery/8"] == 100
+    assert found["length/token_f1/16"] == pytest.approx(80)
+    assert (found["length/exact_match/16"], found["length/entity_recovery/16"]) == (0, 50)
+    assert found["length/content_word_recovery/16"] == 75  # Ben, bought, car; not red
+    assert found["length/bleu/16"] == score(rows[2:3])["bleu"]
+    assert found["length/entity_recovery/longer"] is None
+    assert not [key for key in score(rows[:2]) if key.startswith("length/")]  # one length
+    assert measure("length/token_f1/16").title == "Token F1, up to 16 tokens"
+    assert length_table(found) is None
+    table = length_table(score([*rows[:3] * 20, rows[3]]))
+    assert table is not None
+    assert table.columns[:3] == ("Tokens of the text", "Texts", "Token F1")
+    assert [(line.title, line.cells[0].text) for line in table.lines] == [
+        ("1 to 8", "40"),
+        ("9 to 16", "20"),
+        ("257 or more", "1"),
+    ]
 
 
 def test_tokens_are_counted_with_repetitions_and_without_special_tokens() -> None:
