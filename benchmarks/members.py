@@ -6,7 +6,8 @@ Texts are read from a file of JSON lines with ``text`` and embedded by all-MiniL
 the next are other texts of the same kind. A row is a condition. The columns are the area under the ROC curve and the
 share of members found at 0.1 % false positives, with 95 % bootstrap intervals; the latter by the largest cosine alone;
 and of near members, texts of the store with a change. "errors" is the share of other texts above a threshold of 1 %,
-which was set on half of them, and on sentences of the built-in corpus. The last line is JSON.
+which was set on half of them, and on sentences of the built-in corpus. Below the table stands how many threes of texts
+are found under a rotation with an unknown key, by their cosines with each other. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from measuring import command_line, read_rows
 from torch import Tensor
@@ -39,6 +41,7 @@ from metrics.membership import Threshold, roc_auc, roc_intervals, true_positive_
 from reports.membership import Nearest, nearest
 
 RATE = 0.001
+EQUAL = 5e-7  # difference of two cosines that float32 explains
 
 
 def distinct(path: Path, most: int) -> list[str]:
@@ -104,16 +107,57 @@ def stores(vectors: Tensor, texts: Sequence[str], key: Path) -> Iterator[tuple[s
     yield "rotation, key unknown", defended(rotation), plain
 
 
+class Pairs:
+    """The cosines of all pairs of rows, in ascending order; a rotation does not change them."""
+
+    def __init__(self, store: Tensor) -> None:
+        units = torch.nn.functional.normalize(store.double(), dim=1)
+        self.cosines = (units @ units.T).numpy()
+        ends = np.triu_indices(len(self.cosines), 1)
+        order = np.argsort(self.cosines[ends])
+        self.ordered, self.one, self.other = self.cosines[ends][order], ends[0][order], ends[1][order]
+
+    def like(self, cosine: float) -> list[tuple[int, int]]:
+        """Pairs of rows with this cosine, in both directions."""
+        low, high = np.searchsorted(self.ordered, [cosine - EQUAL, cosine + EQUAL])
+        found = list(zip(self.one[low:high].tolist(), self.other[low:high].tolist(), strict=True))
+        return found + [(b, a) for a, b in found]
+
+    def threes(self, vectors: Tensor) -> list[tuple[int, int, int]]:
+        """Rows with the same cosines as three texts, (3, d)."""
+        units = torch.nn.functional.normalize(vectors.double(), dim=1)
+        wanted = (units @ units.T).numpy()
+        thirds: dict[int, list[int]] = {}
+        for first, third in self.like(wanted[0, 2]):
+            thirds.setdefault(first, []).append(third)
+        return [
+            (first, second, third)
+            for first, second in self.like(wanted[0, 1])
+            for third in thirds.get(first, [])
+            if third != second and abs(self.cosines[second, third] - wanted[1, 2]) < EQUAL
+        ]
+
+
+def threes_found(pairs: Pairs, texts: Tensor, count: int) -> list[tuple[tuple[int, ...], list[tuple[int, int, int]]]]:
+    """Places of ``count`` random threes among the texts, and the rows that are like them."""
+    chance = random.Random(0)
+    chosen = [tuple(chance.sample(range(len(texts)), 3)) for _ in range(count)]
+    return [(places, pairs.threes(texts[list(places)])) for places in chosen]
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = command_line(__doc__)
     parser.add_argument("texts", type=Path)
     parser.add_argument("--rows", type=int, default=5000, help="of the store; all of them are candidates")
     parser.add_argument("--others", type=int, default=10_000, help="candidates that are no members")
     parser.add_argument("--near", type=int, default=1000, help="members that are changed, in each of five ways")
+    parser.add_argument("--threes", type=int, default=300, help="of texts, looked for under a rotation")
     parser.add_argument("--resamples", type=int, default=500)
     parser.add_argument("--cache", type=Path, default=None, help="of vectors (default: none that stays)")
     options = parser.parse_args(argv)
 
+    if options.others < 1 / RATE:
+        parser.error(f"--others {options.others}: a rate of {RATE:.1%} needs at least {1 / RATE:.0f}")
     texts = distinct(options.texts, options.rows + options.others)
     held, others = texts[: options.rows], texts[options.rows :]
     results: list[dict[str, Any]] = []
@@ -122,8 +166,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         key.write_text(secrets.token_hex(16))
         service = CachedEmbedder(MiniLM(), options.cache or Path(folder))
         corpus = [row.text for row in SyntheticCorpus(sentences=1200, valid=10, test=10).load()["train"]]
-        near = {name: service.embed(changed) for name, changed in near_members(held[: options.near])}
+        near = {name: service.embed(changed) for name, changed in near_members(held[: options.near]) if changed}
         vectors, rest, foreign = (service.embed(some) for some in (held, others, corpus))
+        service.flush()  # before the folder goes
         kinds = "".join(f"{name:>18}" for name in near)
         print(f"{'store':<34}{'AUC':>28}{'at 0.1 %':>28}{'cosine alone':>14}{kinds}{'errors: own':>14}{'corpus':>8}")
         for name, store, way in stores(vectors, held, key):
@@ -163,7 +208,21 @@ def main(argv: Sequence[str] | None = None) -> None:
                 + f"{errors[0]:>14.3f}{errors[1]:>8.3f}",
                 flush=True,
             )
-    print(json.dumps({"rows": options.rows, "others": options.others, "results": results}))
+        pairs = Pairs(Rotation(key_file=str(key))(vectors, [], "document"))
+        members_of, others_of = (threes_found(pairs, some, options.threes) for some in (vectors, rest))
+        right = sum(rows == [places] for places, rows in members_of)
+        wrong = sum(bool(rows) for _, rows in others_of)
+    print(f"rotation, key unknown: {right} of {options.threes} threes of members, {wrong} of as many of other texts")
+    print(
+        json.dumps(
+            {
+                "rows": options.rows,
+                "others": options.others,
+                "results": results,
+                "threes": [right, wrong, options.threes],
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

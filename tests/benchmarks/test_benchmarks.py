@@ -12,9 +12,13 @@ import runpy
 import subprocess
 import sys
 import time
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 import configuration
 from support.files import read_lines, write_lines
@@ -103,6 +107,37 @@ def test_exact_search_against_faiss(benchmarks: Benchmarks, monkeypatch: pytest.
     assert called == ["faiss", "ours", "ours", "faiss"]
     assert found["same_places"] == 1.0
     assert min(found["ratio"], found["ratio_with_filling"], found["memory_mb"], found["faiss_memory_mb"]) > 0
+
+
+class Hashed:
+    """Each text is a random direction, the same for upper and lower case."""
+
+    dimension = 384
+    max_tokens = 256
+    fingerprint = "cd" * 32
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        return torch.stack(
+            [
+                torch.randn(self.dimension, generator=torch.Generator().manual_seed(zlib.crc32(text.lower().encode())))
+                for text in texts
+            ]
+        )
+
+
+@pytest.mark.slow
+def test_members_of_a_store(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(benchmarks.load("members"), "MiniLM", Hashed)
+    texts = write_lines(tmp_path / "texts.jsonl", [{"text": f"Text {n}, by Ada {n}."} for n in range(1300)])
+    sizes = ["--rows=300", "--others=1000", "--near=20", "--resamples=3", "--threes=5"]
+    found = benchmarks.result("members", str(texts), *sizes)
+    rows = {row["store"]: row for row in found["results"]}
+    for name in ("clean", "int8", "noise 0.001", "first 128 dimensions", "rotation, key known"):
+        assert (rows[name]["auc"], rows[name]["tpr"]) == (1, 1), name
+        assert rows[name]["near"]["lower case"] == 1, name
+        assert rows[name]["near"]["a word replaced"] < 0.5, name
+    assert rows["rotation, key unknown"]["auc"] == pytest.approx(0.5, abs=0.1)
+    assert found["threes"] == [5, 0, 5]
 
 
 # -- broken files, killed runs -----------------------------------------------------------------------------------------
