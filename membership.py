@@ -59,6 +59,12 @@ def membership(settings: DictConfig, config: DictConfig) -> None:
             f"candidates nor in the store, and {key} has {len(references):,}; name more by references=<file>, or ask "
             f"for {100 / (len(references) + 1):.2g} or more"
         )
+    if settings.references is None:
+        log.warning(
+            "references: none given, so the run's test texts are compared. On a store of other text, many more than "
+            "%g %% may be reported as near; name texts of the same kind",
+            settings.false_positives,
+        )
     session = Session.open(run, config)
     defense = session.threat.defense
     if not session.is_fitted:
