@@ -19,7 +19,7 @@ import random
 import re
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,11 @@ ROOMY = 100_000
 
 _SLOT = re.compile(r"\{(a )?(\w+)\}")
 _VOWEL_SOUND = re.compile(r"(?!uk|uni|ur|us|one)[aeiou]|hour|8|11\b|18\b|(MRI|HIV|X-ray)\b", re.IGNORECASE)
+
+
+def holes_of(shape: str) -> list[re.Match[str]]:
+    """The slots of a shape in order: group 2 is the name of a slot."""
+    return list(_SLOT.finditer(shape))
 
 
 def normalised(text: str) -> str:
@@ -63,7 +68,7 @@ def _words(text: str) -> list[str]:
     return [" ".join(value.split()) for value in re.split(r",\s+", text.strip())]
 
 
-class _Skewed:
+class Skewed:
     """Values, common ones first, sampled with weights 1 / (rank + 3): rank 1 about forty times as often as rank 150."""
 
     def __init__(self, values: Sequence[str]) -> None:
@@ -74,23 +79,26 @@ class _Skewed:
         return self.values[bisect(self.cumulative, rng.random() * self.cumulative[-1])]
 
 
-class _Grammar:
+Row = Mapping[str, Skewed]  # of a table: the values of each column
+
+
+class Grammar:
     """Samples single sentences with their entity spans."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, list[dict[str, _Skewed]]] = {}  # slot -> the rows of the table that it belongs to
-        self.columns: dict[str, _Skewed] = {}  # slot -> all its values
+        self.rows: dict[str, list[Row]] = {}  # slot -> the rows of the table that it belongs to
+        self.columns: dict[str, Skewed] = {}  # slot -> all its values
         words = _data("synthetic_words.yaml")
         self.labels = {slot: label for label, slots in words["labels"].items() for slot in slots}
         for slot, text in words["lists"].items():
-            self.columns[slot] = _Skewed(_words(text))
+            self.columns[slot] = Skewed(_words(text))
         for table in words["tables"]:
             names: list[str] = table["columns"]
             cells = [[_words(cell) for cell in line.split(" | ")] for line in table["rows"]]
-            rows = [dict(zip(names, map(_Skewed, row), strict=True)) for row in cells]
+            rows: list[Row] = [dict(zip(names, map(Skewed, row), strict=True)) for row in cells]
             for column, slot in enumerate(names):
                 self.rows[slot] = rows
-                self.columns[slot] = _Skewed(list(dict.fromkeys(v for row in cells for v in row[column])))
+                self.columns[slot] = Skewed(list(dict.fromkeys(v for row in cells for v in row[column])))
         self.shapes = [
             (genre, shape)
             for genre, text in _data("synthetic_shapes.yaml").items()
@@ -106,9 +114,15 @@ class _Grammar:
             room *= len(self.columns[slot].values)
         return room
 
-    def _fill(self, slots: Sequence[str], rng: random.Random) -> list[str]:
-        """One value a slot; slots of one table from one row, chosen by the value of its first slot."""
-        chosen: dict[int, dict[str, _Skewed]] = {}
+    def fill(self, slots: Sequence[str], rng: random.Random, rows: Mapping[int, Row] | None = None) -> list[str]:
+        """One value a slot; slots of one table from one row, chosen by the value of its first slot.
+
+        Args:
+            slots: Names of slots.
+            rng: The source of randomness.
+            rows: Rows that are chosen already, by the ``id`` of their table.
+        """
+        chosen = dict(rows or {})
         values = []
         for slot in slots:
             table = self.rows.get(slot)
@@ -122,11 +136,21 @@ class _Grammar:
         return values
 
     def sentence(self, rng: random.Random) -> Example:
-        genre, shape = self.shapes[bisect(self.weights, rng.random() * self.weights[-1])]
-        holes = list(_SLOT.finditer(shape))
-        values = self._fill([hole[2] for hole in holes], rng)
+        place = self.choose(rng)
+        slots = [hole[2] for hole in holes_of(self.shapes[place][1])]
+        values = self.fill(slots, rng)
         while len(set(values)) < len(values):
-            values = self._fill([hole[2] for hole in holes], rng)
+            values = self.fill(slots, rng)
+        return self.written(place, values)
+
+    def choose(self, rng: random.Random) -> int:
+        """The place of a shape in ``shapes``."""
+        return bisect(self.weights, rng.random() * self.weights[-1])
+
+    def written(self, place: int, values: Sequence[str]) -> Example:
+        """The sentence of the shape at ``place`` with these values of its slots."""
+        genre, shape = self.shapes[place]
+        holes = holes_of(shape)
         text, end = "", 0
         spans = []
         for hole, value in zip(holes, values, strict=True):
@@ -161,7 +185,7 @@ def entity_values(example: Example) -> list[tuple[str, str]]:
     return [(span.label, example.text[span.start : span.end].lower()) for span in example.spans]
 
 
-def _held_out(test: Iterable[Example], pool: Iterable[Example]) -> set[tuple[str, str]]:
+def rarest_values(test: Iterable[Example], pool: Iterable[Example]) -> set[tuple[str, str]]:
     """A fifth of the entity values of ``test``, for each label those that are rarest in ``pool``."""
     frequency = Counter(itertools.chain.from_iterable(map(entity_values, pool)))
     by_label: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
@@ -217,8 +241,8 @@ class SyntheticCorpus:
         self.seed = seed
 
     @cached_property
-    def _grammar(self) -> _Grammar:
-        return _Grammar()
+    def _grammar(self) -> Grammar:
+        return Grammar()
 
     def load(self) -> dict[Split, list[Example]]:
         """The splits "train", "valid" and "test": no sentence in common, indices counted from 0 in each.
@@ -229,7 +253,7 @@ class SyntheticCorpus:
         stream = self._grammar.distinct(self.seed)
         pool = list(itertools.islice(stream, sizes.train + sizes.valid + sizes.test))
         test, valid = pool[: sizes.test], pool[sizes.test : sizes.test + sizes.valid]
-        held_out = _held_out(test, pool)
+        held_out = rarest_values(test, pool)
         candidates = itertools.chain(pool[sizes.test + sizes.valid :], stream)
         allowed = (example for example in candidates if held_out.isdisjoint(entity_values(example)))
         train = list(itertools.islice(allowed, sizes.train))
