@@ -151,6 +151,8 @@ def _others(settings: DictConfig, config: DictConfig) -> list[tuple[str, str, Se
     for named in [settings.also] if isinstance(settings.also, str) else settings.also or []:
         trust = [f"trust={list(settings.trust)}"] if settings.trust else []
         found, other = configuration.on_run("audit", [f"run={named}", f"vectors={settings.vectors}", *trust])
+        if Path(found.run).resolve() in [run.resolve() for _, run, _ in runs]:
+            raise InputError(f"also={named}: takes part already")
         runs.append((f"the attack of {named}, {other.choices.attack}", Path(found.run), other))
     others = [("other", label, Session.open(run, other)) for label, run, other in runs[1:]]
     for label, run, other in runs if settings.search else []:

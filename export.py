@@ -52,6 +52,11 @@ def export(settings: DictConfig, config: DictConfig) -> None:
         raise InputError(f"run={run}: its training has not ended ({layout.RECORD} is missing)")
     given = [settings.calibration] if isinstance(settings.calibration, str) else settings.calibration
     evaluations = [Path(one).expanduser() for one in given]
+    names = [one.resolve().name for one in evaluations]
+    if len(set(names)) < len(names):
+        raise InputError(
+            f"calibration={','.join(map(str, given))}: two directories of one name; their names tell them apart"
+        )
     for one in evaluations:
         check_evaluation(one, "calibration", values)
     of_corpus = None if settings.predictions is None else Path(settings.predictions).expanduser()

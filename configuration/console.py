@@ -34,6 +34,7 @@ OURS = frozenset(
     [
         "atomic_files",
         "attack_tests",
+        "attackers",
         "attacks",
         "audit",
         "callbacks",
@@ -50,6 +51,7 @@ OURS = frozenset(
         "export",
         "invert",
         "limits",
+        "membership",
         "metrics",
         "models",
         "ranks",

@@ -4,6 +4,8 @@
 
     attack=...                       the origin's, with the origin's values; attack.<key>=<value> changes one of them
     attack.optimizer.*lr             a quarter of the origin's learning rates, unless attack.optimizer... is given
+    attack.optimizer.warmup_steps    10, unless attack.optimizer... is given
+    trainer.max_epochs               4 passes over the texts, unless trainer.max_... is given: more learn by heart
     datamodule.max_tokens            the origin's, and so is datamodule.tokenizer
 
 Without this the new attack would need the same layers, widths and vocabulary, each typed again.
@@ -28,6 +30,7 @@ from run_directory.trust import check_trusted, trusting
 
 _CHOOSING = ("attack", "experiment")  # groups that choose an attack
 _SLOWER = 0.25  # of the learning rates: the weights are trained already
+_WARMUP, _PASSES = 10, 4  # measured in docs/audit_measured.md
 _OF_TEXTS = ("max_tokens", "tokenizer")
 
 
@@ -61,6 +64,8 @@ def fine_tuned(config: DictConfig, overrides: Sequence[str], of_job: Sequence[st
     tuned.attack, tuned.choices.attack = origin.attack, origin.choices.attack
     if origin.get("init_from") is None and not any(key.startswith("attack.optimizer") for key in keys):
         _slow_down(tuned.attack)
+    if not any(key.startswith("trainer.max_") for key in keys):
+        tuned.trainer.max_steps, tuned.trainer.max_epochs = -1, _PASSES
     with open_dict(tuned):
         for name in _OF_TEXTS:
             if f"datamodule.{name}" not in keys and name in origin.datamodule and name in tuned.datamodule:
@@ -99,3 +104,5 @@ def _slow_down(attack: DictConfig) -> None:
     for name, value in (attack.get("optimizer") or {}).items():
         if str(name) == "lr" or str(name).endswith("_lr"):
             attack.optimizer[name] = value * _SLOWER
+        if str(name) == "warmup_steps":
+            attack.optimizer[name] = min(value, _WARMUP)

@@ -23,7 +23,7 @@ SHIPPED = CONFIGS.parent / "attackers"
 
 def shipped() -> list[str]:
     """The names of the shipped attackers."""
-    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{layout.CONFIG}"))
+    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{layout.RECORD}"))
 
 
 def is_named(run: str) -> bool:

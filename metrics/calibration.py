@@ -103,7 +103,8 @@ class Calibration:
             seed: Of the samples.
 
         The value is the mean probability with u = 0. The interval samples coefficients, tau and u, and then which texts
-        are read: a binomial of n.
+        are read, a binomial of n, and the share behind so many of n: Jeffreys' Beta(k + 1/2, n - k + 1/2). So few rows
+        give a wide interval, as where the share is measured.
 
         Raises:
             ValueError: ``cosines`` is empty.
@@ -120,7 +121,8 @@ class Calibration:
             [_logistic(terms @ one + shift).mean() for one, shift in zip(self.samples, between, strict=True)]
         )
         size = len(cosines)
-        low, high = np.quantile(generator.binomial(size, means) / size, [0.025, 0.975])
+        hits = generator.binomial(size, means)
+        low, high = np.quantile(generator.beta(hits + 0.5, size - hits + 0.5), [0.025, 0.975])
         value = float(self.probabilities(cosines, words).mean())
         return Estimate(value, Interval(min(float(low), value), max(float(high), value)))
 

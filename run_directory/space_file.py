@@ -61,9 +61,10 @@ def read_space(run: Path, session: Session) -> Space | None:
                 return None
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         found = Space.restored(tensors)
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
+    except (SafetensorError, KeyError, ValueError, TypeError, IndexError, RuntimeError, OSError) as error:
         raise InputError(f"{path}: the statistics of the run's vectors cannot be read: {error}") from error
-    if found.dimension != session.dimension or not all(tensor.isfinite().all() for tensor in tensors.values()):
+    sound = all(tensor.isfinite().all() for tensor in tensors.values()) and bool((found.norm > 0).all())
+    if not sound or found.dimension != session.dimension:
         raise InputError(f"{path}: not the statistics of vectors of dimension {session.dimension}, or damaged")
     return found
 

@@ -162,7 +162,9 @@ def test_commands_on_a_run_compose(line: str, finished: Callable[[str], Path]) -
     if "attack.words." in line:
         kind = "copy"
     arguments = [f"run={finished(kind)}" if word.startswith("run=") else word for word in given]
-    assert arguments != given
+    if arguments == given:  # the attacker that is shipped
+        assert script in ("audit", "invert")
+        arguments.append(f"run={finished(kind)}")
     configuration.on_run(script, ["show_text=true" if word == "--show-text" else word for word in arguments])
 
 

@@ -38,7 +38,8 @@ ELSEWHERE = {  # by what stands in a command: why it is not run
     r"torchrun|srun|trainer=(gpu|fsdp|ddp)|qlora": "needs GPUs or several machines",
     r"embedder=openai|base_url|trust=\[localhost|max_queries": "needs a server",
     r"logger=wandb": "needs an account",
-    r"chroma:": "needs a Chroma database",
+    r"(chroma|qdrant|postgresql|milvus|lancedb|weaviate|opensearch|elasticsearch|pinecone):": "needs a store",
+    r"(run|also|init_from)=\[?(minilm|hub:)": "tests/scripts/test_attackers.py does it",
     r"scoring/tagger=spacy": "needs a model of spaCy",
     r"defense=none,noise": "needs the key of a rotation",
     r"fail_on=|baseline=": "needs more test texts; tests/reports/test_audit_pipeline.py does it",
@@ -126,8 +127,9 @@ class Desk:
         (folder / "c.txt.gz").write_bytes(gzip.compress("\n".join(texts[8:24]).encode()))
         for name in ("january", "february"):
             pyarrow.parquet.write_table(pyarrow.table({"text": texts}), folder / f"{name}.parquet")
-        for name in ("mine.npy", "audit_data/store.npy"):
+        for name in ("mine.npy", "store.npy", "audit_data/store.npy"):
             np.save(folder / name, MiniLM().embed(texts[24:32]).numpy())
+        self.write("truth.jsonl", [{"text": text} for text in texts[24:32]])
         self.write("audit_data/store.jsonl", [{"row": n, "text": text} for n, text in enumerate(texts[24:32])])
         self.write("collection/corpus.jsonl", [{"_id": f"d{n}", "text": text} for n, text in enumerate(texts)])
         self.write("collection/queries.jsonl", [{"_id": f"q{n}", "text": texts[n]} for n in range(6)])
@@ -210,6 +212,8 @@ class Desk:
                 lines.append(word)
             elif key != "output_dir":
                 lines.append("show_text=true" if key == "--show-text" else word)
+        if not any(line.startswith("run=") for line in lines):
+            lines.append(f"run={self.run('<dir>', kind)}")  # a small one instead of the shipped attacker
         if not any(line.startswith("output_dir") for line in lines) and script != "invert":
             run = next(line for line in lines if line.startswith("run=")).partition("=")[2]
             count = len([*Path(run).glob("evaluations/*")])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from examples import Span
 from metrics.entities import recovered_entities, span_text
@@ -45,8 +46,13 @@ def suspected(readings: Sequence[Reading], known: Known, tagger: Tagger, *, orde
     totals: dict[str, int] = defaultdict(int)
     for _, value in _values(readings, tagger, [None] * len(readings)):
         totals[value[0]] += 1
-    kinds = [Kind(label, total, AuditedShare.of(right[label])) for label, total in totals.items()]
+    kinds = [Kind(label, total, _estimated(AuditedShare.of(right[label]))) for label, total in totals.items()]
     return sorted(kinds, key=lambda kind: (-kind.total, kind.label))
+
+
+def _estimated(share: AuditedShare | None) -> AuditedShare | None:
+    """A share of the test texts, as an estimate for the store."""
+    return None if share is None else replace(share, measured=False)
 
 
 def _values(

@@ -46,7 +46,10 @@ def read_scored(run: Path) -> list[Scored]:
     """
     path = run / layout.CALIBRATION
     found = []
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not text in UTF-8 ({error.reason} at byte {error.start})") from error
     for number, line in enumerate(lines, start=1):
         try:
             found.append(Scored.model_validate_json(line))

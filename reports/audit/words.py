@@ -45,11 +45,6 @@ def more(audit: Audit) -> str:
     return " ".join(filter(None, [*parts, _entities(audit)]))
 
 
-def lead(audit: Audit) -> str:
-    """The answer and what belongs to it, in one paragraph."""
-    return f"{answer(audit)} {more(audit)}"
-
-
 def strongest(audit: Audit) -> str:
     """The name of the attacker whose share is the headline; empty if none has one."""
     known = [one for one in audit.attackers if one.readable is not None]
@@ -125,9 +120,9 @@ def limits(audit: Audit) -> list[str]:
     ]
     if len(audit.attackers) > 1:
         items.append(
-            "Three attackers: the run's attack, a lookup of the nearest training text of that run, and one who has "
-            "both and takes the text whose vector is nearer to the stored one. The largest share of each kind counts; "
-            "rows are listed with the last one's text."
+            f"{len(audit.attackers)} attackers: “Who reads how much” names them. The largest share counts; rows are "
+            "listed with the last one's text. The one that takes the closest text of all compares each text's own "
+            "vector with the stored one."
         )
     if audit.measured and audit.readable is not None:
         items.append(

@@ -1,0 +1,44 @@
+"""The shipped attacker of all-MiniLM-L6-v2: it reads short everyday sentences, and holds no text and no paths."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import configuration
+import invert
+from configuration.named_runs import SHIPPED
+from embedders.minilm import MiniLM
+from metrics.tokens import token_overlap
+from support.files import read_lines
+
+MINILM = SHIPPED / "minilm"
+TEXTS = [
+    "I have two cats.", "My sister lives in London.", "What time does the train leave?", "The weather is nice today.",
+    "I want to book a table for four.", "She works as a nurse.", "Please call me tomorrow.", "He lost his credit card.",
+]  # fmt: skip
+
+
+def test_short_sentences_come_back_without_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("mine.npy", MiniLM().embed(TEXTS).numpy())
+    invert.invert(*configuration.on_run("invert", ["vectors=mine.npy", f"cache_dir={tmp_path / 'cache'}"]))
+    found = [row["text"] for row in read_lines(tmp_path / "mine.npy.texts.jsonl")]
+    scores = [token_overlap(text, read).f1 for text, read in zip(TEXTS, found, strict=True)]
+    assert np.mean(scores) > 60
+
+
+def test_it_holds_no_path_and_its_scores_no_text() -> None:
+    for file in ("config.yaml", "record.json", "data.json"):
+        assert not re.search(r"/(tmp|home|root|work|Users)\b", (MINILM / file).read_text(encoding="utf-8"))
+    sources = set()
+    for line in (MINILM / "calibration.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        assert row.keys() == {"source", "words", "cosine", "f1", "exact"}
+        sources.add(row["source"])
+    assert len(sources) == 53
+    assert (MINILM / "checkpoints" / "last.ckpt").stat().st_size < 25e6
