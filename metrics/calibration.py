@@ -103,8 +103,8 @@ class Calibration:
             seed: Of the samples.
 
         The value is the mean probability with u = 0. The interval samples coefficients, tau and u, and then which texts
-        are read, a binomial of n, and the share behind so many of n: Jeffreys' Beta(k + 1/2, n - k + 1/2). So few rows
-        give a wide interval, as where the share is measured.
+        are read: a binomial of n. The upper end is at least that of the share behind so many of n, by Jeffreys'
+        Beta(k + 1/2, n - k + 1/2): where none of few rows is expected to be read, more of the store may be.
 
         Raises:
             ValueError: ``cosines`` is empty.
@@ -122,7 +122,8 @@ class Calibration:
         )
         size = len(cosines)
         hits = generator.binomial(size, means)
-        low, high = np.quantile(generator.beta(hits + 0.5, size - hits + 0.5), [0.025, 0.975])
+        low = np.quantile(hits / size, 0.025)
+        high = max(np.quantile(hits / size, 0.975), np.quantile(generator.beta(hits + 0.5, size - hits + 0.5), 0.975))
         value = float(self.probabilities(cosines, words).mean())
         return Estimate(value, Interval(min(float(low), value), max(float(high), value)))
 

@@ -193,6 +193,18 @@ def test_of_one_domain_a_store_that_is_unlike_has_a_wider_interval() -> None:
     assert np.ptp(other) > 0.4
 
 
+def test_few_rows_of_which_none_is_expected_to_be_read_do_not_look_safe() -> None:
+    generator = np.random.default_rng(7)
+    cosines = generator.uniform(0.05, 0.95, 4000).tolist()
+    fitted = calibration.fit(cosines, [9] * 4000, [cosine > 0.8 for cosine in cosines])
+    few, many = (fitted.share([0.1] * size, [9] * size) for size in (40, 4000))
+    assert few.value < 0.001
+    assert few.interval.low == 0
+    # Jeffreys' interval of 0 in 40: the .975 quantile of Beta(.5, 40.5) is .0608.
+    assert 0.05 < few.interval.high < 0.09
+    assert many.interval.high < 0.005
+
+
 def test_what_cannot_be_calibrated() -> None:
     with pytest.raises(ValueError, match=r"10 at least; got \[9\]"):
         calibration.fit([0.5] * 9, [3] * 9, [True] * 9)
