@@ -83,13 +83,6 @@ class ALGEN(Aligned):
                 )
         super().prepare_data()
 
-    def setup(self, stage: str) -> None:
-        """See Attack; the vectors of the known texts are the only training vectors."""
-        if not self.from_checkpoint:
-            self.data.embed("train")
-            self.data.fit_defense()
-        super().setup(stage)
-
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Fit the maps, and copy the decoder's run."""
         source = self.source()

@@ -83,6 +83,13 @@ class Aligned(Attack):
         """Whether the attacker's own encoder is the victim's embedder."""
         return self.oracle is not None and self.oracle.source.fingerprint == session.embedder.fingerprint
 
+    def setup(self, stage: str) -> None:
+        """See Attack; maps are fitted to the victim's vectors of the training texts, which are embedded first."""
+        if not self.from_checkpoint:
+            self.data.embed("train")
+            self.data.fit_defense()
+        super().setup(stage)
+
     def build(self, dimension: int) -> None:
         """Read maps and decoder.
 

@@ -73,13 +73,6 @@ class Unpaired(Aligned):
                 )
         super().prepare_data()
 
-    def setup(self, stage: str) -> None:
-        """See Attack; training texts stand for rows of the store."""
-        if not self.from_checkpoint:
-            self.data.embed("train")
-            self.data.fit_defense()
-        super().setup(stage)
-
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Fit the map, unless an interrupted run has fitted it to the same vectors; copy the decoder's run."""
         source = self.source()

@@ -119,39 +119,27 @@ class NamedValue:
     interval: Point | None = None
 
 
-def row_chart(title: str, rows: Sequence[NamedValue], *, shares: bool = False) -> Markup:
-    """One row per named value with its interval, in the given order.
+def row_chart(title: str, rows: Sequence[NamedValue]) -> Markup:
+    """One row per named value, a dot with its interval, in the given order; the axis covers all of them.
 
     Args:
         title: Text for screen readers.
         rows: At least one.
-        shares: Bars from 0 to 1 without an axis, the first one (the reference) in another colour; otherwise dots on an
-            axis that covers all values and intervals.
     """
-    margin, height, bottom = 8.0, 34.0, 0.0 if shares else 26.0
+    margin, height, bottom = 8.0, 34.0, 26.0
     floor = height * len(rows)
     ends = [end for row in rows for end in (row.value, *(row.interval or ()))]
-    x = Scale(*((0.0, 1.0) if shares else padded(min(ends), max(ends))), margin, WIDTH - margin)
+    x = Scale(*padded(min(ends), max(ends)), margin, WIDTH - margin)
     parts: list[Markup] = []
-    if not shares:
-        for value, name in x.ticks(4):
-            parts += [line(x(value), 6, x(value), floor, "grid"), text(x(value), floor + 15, name, "tick middle")]
+    for value, name in x.ticks(4):
+        parts += [line(x(value), 6, x(value), floor, "grid"), text(x(value), floor + 15, name, "tick middle")]
     for number, row in enumerate(rows):
         top, middle = height * number, height * number + 23
-        reach = [] if row.interval is None else [x(end) for end in row.interval]
         parts.append(text(margin, top + 13, _fitting(row.name), "label"))
         parts.append(text(WIDTH - margin, top + 13, row.shown, "tick end"))
-        if shares:
-            parts.append(line(x(0), middle, x(1), middle, "grid"))
-            parts.append(
-                bar(x(0), middle - 4.5, max(1.0, x(row.value) - x(0)), middle + 4.5, f"series{int(not number)}")
-            )
-            if reach:
-                parts.append(line(reach[0], middle, reach[1], middle, "reach"))
-        else:
-            if reach:
-                parts.append(path([(end, middle) for end in reach], "series0"))
-            parts.append(dot(x(row.value), middle, 3.4, "series0"))
+        if row.interval is not None:
+            parts.append(path([(x(end), middle) for end in row.interval], "series0"))
+        parts.append(dot(x(row.value), middle, 3.4, "series0"))
     return drawing(title, WIDTH, floor + bottom, parts)
 
 
