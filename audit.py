@@ -41,7 +41,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from reports.audit.changes import changes, warned
     from reports.audit.contenders import Contender, by_lookup, closest_of
     from reports.audit.defenses import prepare
-    from reports.audit.estimates import read_scored, scored
+    from reports.audit.estimates import Estimator, read_scored, scored
     from reports.audit.evaluation import evaluate
     from reports.audit.file import read_audit
     from reports.audit.inputs import check_truths, held_by_store, read_truths, stored_truths
@@ -116,7 +116,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
             f"the run's attack, {config.choices.attack}",
             reader.readings(texts, sample.vectors, truth),
             [known.readings[place] for place in tested],
-            [*(read_scored(run) if unchanged else []), *scored(known.readings)],
+            Estimator([*(read_scored(run) if unchanged else []), *scored(known.readings)]),
         )
     ]
     lookup, more = training_lookup(session, service, settings.lookup)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from reports.audit.estimates import Scored, scored
+from reports.audit.estimates import Estimator, scored
 from reports.audit.findings import Reading, Truth
 from reports.audit.lookup import Lookup
 from reports.audit.reading import StoreReader
@@ -22,14 +22,14 @@ class Contender:
         label: What a reader calls it.
         readings: Of the store's rows.
         tested: Of the run's test texts.
-        known: Scores of texts whose truth is known: of ``tested``, and of its own.
+        estimator: Of shares, from texts whose truth is known: ``tested``, and its own.
     """
 
     name: str
     label: str
     readings: list[Reading]
     tested: list[Reading]
-    known: list[Scored]
+    estimator: Estimator
 
 
 def by_lookup(
@@ -43,14 +43,16 @@ def by_lookup(
     """The lookup as an attacker of the store's ``vectors`` (n, d), and of the ``test`` texts' (m, d)."""
     tested = reader.readings(lookup.texts(test), test, known) if known else []
     label = "lookup of the nearest training text"
-    return Contender("lookup", label, reader.readings(lookup.texts(vectors), vectors, truths), tested, scored(tested))
+    return Contender(
+        "lookup", label, reader.readings(lookup.texts(vectors), vectors, truths), tested, Estimator(scored(tested))
+    )
 
 
 def closest_of(own: Sequence[Contender]) -> Contender:
     """The attacker who has them all, and takes for each vector the text whose own vector is nearest."""
     tested = closest([one.tested for one in own])
     label = f"of {'both' if len(own) == 2 else 'all'}, the text with the nearer vector"
-    return Contender("closest", label, closest([one.readings for one in own]), tested, scored(tested))
+    return Contender("closest", label, closest([one.readings for one in own]), tested, Estimator(scored(tested)))
 
 
 def closest(texts: Sequence[Sequence[Reading]]) -> list[Reading]:

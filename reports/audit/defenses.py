@@ -1,7 +1,7 @@
 """The effect of defenses on an audit: the same rows, defended, inverted by the same attacker, unaware of the defense.
 
     vectors = defend(defense, rows)
-    tried = try_defense("noise level=0.05", vectors, rows, plain, known, reader, readable=80, part="noise")
+    tried = try_defense("noise level=0.05", vectors, rows, plain, estimator, reader, readable=80, part="noise")
 
 A defense is fitted to the audited rows, as the store's owner would do. Cosines are computed with the undefended
 vectors, which the owner has. So without true texts the share of readable rows is estimated by the same calibration as
@@ -24,7 +24,7 @@ from defenses.base import Defense
 from errors import InputError
 from examples import Example
 from reports.audit.entity_kinds import leaks
-from reports.audit.estimates import Scored, share
+from reports.audit.estimates import Estimator
 from reports.audit.findings import AuditedShare, Reading, Tried, Truth
 from reports.audit.lookup import Lookup
 from reports.audit.reading import StoreReader
@@ -132,7 +132,7 @@ def try_defense(
     vectors: Defended,
     rows: AuditRows,
     plain: Sequence[Reading],
-    known: Sequence[Scored],
+    estimator: Estimator,
     reader: StoreReader,
     readable: float,
     part: str,
@@ -144,7 +144,7 @@ def try_defense(
         vectors: The vectors under the defense.
         rows: The undefended rows of the store.
         plain: The texts that were read from them.
-        known: Scores of texts whose truth is known; may be empty.
+        estimator: Of shares, where true texts are not known.
         reader: Inverts vectors with the attack.
         readable: Word F1 in percent at which a text counts as readable.
         part: Name of this work in the batch cache.
@@ -155,27 +155,27 @@ def try_defense(
         read = list(plain)
     else:
         read = reader.readings(reader.texts(part, vectors.rows, rows.positions), rows.vectors, rows.truths)
-    return summary(name, rows, read, known, reader, readable, vectors.kept, vectors.dimension)
+    return summary(name, rows, read, estimator, reader, readable, vectors.kept, vectors.dimension)
 
 
 def look_up(
     vectors: Defended,
     rows: AuditRows,
-    known: Sequence[Scored],
+    estimator: Estimator,
     reader: StoreReader,
     lookup: Lookup,
     readable: float,
 ) -> AuditedShare | None:
     """The share that a lookup reads which knows the defense; measured, or estimated like that of the attack."""
     read = reader.readings(lookup.texts(vectors.changed, vectors.defense), rows.vectors, rows.truths)
-    return share(read, known, readable)
+    return estimator.share(read, readable)
 
 
 def summary(
     name: str,
     rows: AuditRows,
     read: Sequence[Reading],
-    known: Sequence[Scored],
+    estimator: Estimator,
     reader: StoreReader,
     readable: float,
     kept: float,
@@ -186,8 +186,8 @@ def summary(
     hits = leaks([truth for truth, _ in pairs], [one for _, one in pairs], ordered=reader.kind == "sequence")
     return Tried(
         name=name,
-        readable=share(read, known, readable),
-        exact=share(read, known, None) if reader.kind == "sequence" else None,
+        readable=estimator.share(read, readable),
+        exact=estimator.share(read, None) if reader.kind == "sequence" else None,
         entities=AuditedShare.of([hit for found in hits.values() for hit in found]),
         cosine=statistics.fmean(one.cosine for one in read),
         neighbours=kept,

@@ -1,7 +1,7 @@
 """Shares of a store whose texts are not known, estimated from texts whose truth is known by what a cosine meant there.
 
-    known = [*read_scored(run), *scored(readings)]                 # calibration.jsonl, and the run's own test texts
-    share = estimated(readings_of_the_store, known, readable=80)   # AuditedShare(.41, .29, .55, measured=False)
+    estimator = Estimator([*read_scored(run), *scored(readings)])   # calibration.jsonl, and the run's own test texts
+    estimator.estimated(readings_of_the_store, readable=80)         # AuditedShare(.41, .29, .55, measured=False)
 
 calibration.jsonl of a shipped attacker has a line for each held-out text of its training corpora, without the text:
 
@@ -74,38 +74,51 @@ def length(reading: Reading) -> int:
     return len(words(reading.text))
 
 
-def share(read: Sequence[Reading], known: Sequence[Scored], readable: float | None) -> AuditedShare | None:
-    """The share of texts recovered with at least ``readable`` percent word F1, or word for word (None).
+class Estimator:
+    """Shares of a store, from texts of one attacker whose truth is known; one calibration is kept for each threshold.
 
-    Measured if the true text of any row is known, else estimated from ``known``; None if neither is possible.
+    Attributes:
+        known: The scores of these texts.
     """
-    measured = AuditedShare.of([was_read(one, readable) for one in read if one.f1 is not None])
-    return measured or estimated(read, known, readable)
+
+    def __init__(self, known: Sequence[Scored]) -> None:
+        self.known = list(known)
+        self._learned: dict[float | None, calibration.Calibration] = {}
+
+    def learned(self, readable: float | None) -> calibration.Calibration | None:
+        """What a cosine meant for these texts; ``readable`` as for ``was_read``; None if there are too few."""
+        if len(self.known) < calibration.SMALLEST:
+            return None
+        if readable not in self._learned:
+            self._learned[readable] = calibration.fit(
+                [one.cosine for one in self.known],
+                [one.words for one in self.known],
+                [was_read(one, readable) for one in self.known],
+                [one.source for one in self.known],
+            )
+        return self._learned[readable]
+
+    def estimated(self, read: Sequence[Reading], readable: float | None) -> AuditedShare | None:
+        """The share estimated without true texts; None if too few known texts are there for a calibration."""
+        learned = self.learned(readable)
+        return None if learned is None else AuditedShare.estimated(learned.share(*features(read)), len(read))
+
+    def share(self, read: Sequence[Reading], readable: float | None) -> AuditedShare | None:
+        """The share of texts recovered with at least ``readable`` percent word F1, or word for word (None).
+
+        Measured if the true text of any row is known, else estimated; None if neither is possible.
+        """
+        return measured(read, readable) or self.estimated(read, readable)
 
 
-def estimated(read: Sequence[Reading], known: Sequence[Scored], readable: float | None) -> AuditedShare | None:
-    """The share estimated without true texts; None if too few known texts are there for a calibration."""
-    learned = calibrate(known, readable)
-    if learned is None:
-        return None
-    return AuditedShare.estimated(learned.share(*features(read)), len(read))
+def measured(read: Sequence[Reading], readable: float | None) -> AuditedShare | None:
+    """The share of the texts whose truth is known that were recovered; None if there is none."""
+    return AuditedShare.of([was_read(one, readable) for one in read if one.f1 is not None])
 
 
 def features(read: Sequence[Reading]) -> tuple[list[float], list[int]]:
     """Cosines and lengths, what a calibration takes."""
     return [one.cosine for one in read], [length(one) for one in read]
-
-
-def calibrate(known: Sequence[Scored], readable: float | None) -> calibration.Calibration | None:
-    """What a cosine meant for texts whose truth is known; None if there are too few."""
-    if len(known) < calibration.SMALLEST:
-        return None
-    return calibration.fit(
-        [one.cosine for one in known],
-        [one.words for one in known],
-        [was_read(one, readable) for one in known],
-        [one.source for one in known],
-    )
 
 
 def was_read(one: Reading | Scored, readable: float | None) -> bool:

@@ -16,7 +16,7 @@ from reports.audit import exposure
 from reports.audit.contenders import Contender
 from reports.audit.defenses import Trials, look_up, neighbours_kept, summary, try_defense
 from reports.audit.entity_kinds import leaked, places, suspected
-from reports.audit.estimates import calibrate, estimated, features, length, share
+from reports.audit.estimates import features, length, measured
 from reports.audit.findings import Attacker, Audit, AuditedShare, Exposed, Reading, Tried, Truth
 from reports.audit.lookup import Lookup
 from reports.audit.masking import masked
@@ -73,15 +73,15 @@ def evaluate(
         readable=largest(one.readable for one in attackers),
         exact=largest(one.exact for one in attackers),
         cosines=[one.cosine for one in last.readings],
-        known=[one.cosine for one in last.known],
+        known=[one.cosine for one in last.estimator.known],
         attackers=attackers,
     )
-    learned = calibrate(last.known, settings.readable)
+    learned = last.estimator.learned(settings.readable)
     if found.measured:
-        best = max(own, key=lambda one: _value(share(one.readings, [], settings.readable)))
-        guesses = {"readable": estimated(best.readings, best.known, settings.readable)}
+        best = max(own, key=lambda one: _value(measured(one.readings, settings.readable)))
+        guesses = {"readable": best.estimator.estimated(best.readings, settings.readable)}
         if ordered:
-            guesses["exact"] = estimated(best.readings, best.known, None)
+            guesses["exact"] = best.estimator.estimated(best.readings, None)
         found.estimated = {name: guess for name, guess in guesses.items() if guess is not None}
         rows = [row for row, one in enumerate(labelled) if one is not None]
         true = [one for one in labelled if one is not None]
@@ -100,7 +100,7 @@ def evaluate(
     found.warnings = _shift(found.cosines, found.known)
     if learned is None and not found.measured:
         found.warnings.append(
-            f"Nothing can be estimated: the run has {len(last.known)} test texts of known truth, and it takes "
+            f"Nothing can be estimated: the run has {len(found.known)} test texts of known truth, and it takes "
             f"{calibration.SMALLEST}. Test it (evaluate.py), or give the true texts of some rows (texts=<file>)."
         )
     if learned is not None:
@@ -116,8 +116,8 @@ def evaluate(
 def _judged(one: Contender, readable: float, ordered: bool) -> Attacker:
     return Attacker(
         one.name,
-        share(one.readings, one.known, readable),
-        share(one.readings, one.known, None) if ordered else None,
+        one.estimator.share(one.readings, readable),
+        one.estimator.share(one.readings, None) if ordered else None,
         sum(reading.cosine for reading in one.readings) / len(one.readings),
         one.label,
     )
@@ -139,14 +139,14 @@ def _tried(
     rows, attack = trials.rows, own[0]
     read = [attack.readings[row] for row in trials.chosen]
     kept, dimension = neighbours_kept(rows.vectors, rows.vectors), rows.vectors.shape[1]
-    tried = [summary("none", rows, read, attack.known, reader, readable, kept, dimension)]
+    tried = [summary("none", rows, read, attack.estimator, reader, readable, kept, dimension)]
     for name, vectors in trials.defended.items():
-        tried.append(try_defense(name, vectors, rows, read, attack.known, reader, readable, f"defense {name}"))
+        tried.append(try_defense(name, vectors, rows, read, attack.estimator, reader, readable, f"defense {name}"))
     second = next((one for one in own if one.name == "lookup"), None)
     if lookup is None or second is None:
         return tried
-    near = share([second.readings[row] for row in trials.chosen], second.known, readable)
-    others = (look_up(one, rows, second.known, reader, lookup, readable) for one in trials.defended.values())
+    near = second.estimator.share([second.readings[row] for row in trials.chosen], readable)
+    others = (look_up(one, rows, second.estimator, reader, lookup, readable) for one in trials.defended.values())
     return [replace(one, lookup=looked) for one, looked in zip(tried, [near, *others], strict=True)]
 
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from datamodules.vector_stores.sampling import Sample
 from errors import InputError
 from reports.audit.contenders import Contender
-from reports.audit.estimates import read_scored, scored
+from reports.audit.estimates import Estimator, read_scored, scored
 from reports.audit.findings import Truth
 from reports.audit.reading import StoreReader, services
 from run_directory.layout import TEST_BATCHES
@@ -77,4 +77,4 @@ def read_by(
         vectors = service.embed([one.text for one in known], "scoring")
         tested = reader.readings(reader.texts("test texts", vectors, range(len(known))), vectors, known)
     own = [] if name == "search" else read_scored(session.run)
-    return Contender(name, label + cost, readings, tested, [*own, *scored(tested)])
+    return Contender(name, label + cost, readings, tested, Estimator([*own, *scored(tested)]))

@@ -24,6 +24,7 @@ from embedders.language_model import LanguageModelEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError, redacted
 from examples import Span
+from metrics import calibration
 from models.predictions import Prediction, Targets
 from reports.audit.defenses import neighbours_kept
 from reports.audit.entity_kinds import places
@@ -124,6 +125,19 @@ def test_without_true_texts_shares_are_estimated_from_what_cosines_meant(place: 
     assert emails["total"] >= 20
     assert any("looks unlike the run's own test texts" in warning for warning in found["warnings"])
     assert "at least an estimated" in place.page("estimated")
+
+
+def test_each_attacker_has_one_calibration_for_each_threshold(
+    place: AuditedPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = []
+    fit = calibration.fit
+    monkeypatch.setattr(calibration, "fit", lambda *given, **more: fitted.append(given) or fit(*given, **more))
+    defenses = '["defense=noise defense.level=0.01","defense=masking"]'
+    found = place.audit("calibrated", defenses=defenses)
+    assert len(found["tried"]) == 3
+    # Readable and word for word, of the attack, the lookup, and the closest text of both.
+    assert len(fitted) == 2 * len(found["attackers"]) == 6
 
 
 def test_texts_are_masked_unless_they_are_asked_for(place: AuditedPlace, monkeypatch: pytest.MonkeyPatch) -> None:
