@@ -110,7 +110,7 @@ def measured(
         found: How the entities were found, ``labels`` or ``tagger``.
         ordered: Whether the order of recovered words is meaningful.
     """
-    values, labels = _items([one.text for one in truths], [one.spans for one in truths])
+    values, labels = items_of([one.text for one in truths], [one.spans for one in truths])
     made = []
     for name in _shown(values):
         wanted = [one.get(name, ()) for one in values]
@@ -138,7 +138,7 @@ def estimated(readings: Sequence[Reading], known: Known, tagger: Tagger | None, 
         ordered: Whether the order of recovered words is meaningful.
     """
     texts = [one.text for one in [*readings, *known.readings]]
-    values, labels = _items(texts, [()] * len(texts) if tagger is None else tagger.tag(texts))
+    values, labels = items_of(texts, [()] * len(texts) if tagger is None else tagger.tag(texts))
     of_known = values[len(readings) :]
     made = []
     for name in _shown(values[: len(readings)]):
@@ -154,7 +154,7 @@ def estimated(readings: Sequence[Reading], known: Known, tagger: Tagger | None, 
     return made
 
 
-def _items(texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> tuple[list[Items], frozenset[str]]:
+def items_of(texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> tuple[list[Items], frozenset[str]]:
     """The parts of each text, and the classes that come from ``spans``."""
     labels = frozenset(class_of(span.label) for one in spans for span in one)
     without = set(classes().values()) - labels

@@ -8,6 +8,7 @@ from examples import Span
 from metrics.statistics import clustered, wilson
 from reports.audit.exposure import class_of, estimated, items, measured
 from reports.audit.findings import Reading, Truth
+from reports.audit.part_counts import counted
 from reports.audit.reading import Known
 
 ALL = ("names", "numbers", "dates", "e-mail", "phone")
@@ -73,6 +74,18 @@ def test_without_truth_what_was_right_in_the_test_texts_counts() -> None:
     assert numbers.share is not None
     assert numbers.share.value == 0
     assert dates.share is None
+
+
+def test_counts_of_parts_by_class_and_kind() -> None:
+    truths = ["so I met Ada on 3 May 2021 in room 8", None]
+    (first, second) = counted(truths, ["so Ada met Bob in room 9", "mail ada@example.org"], None, ordered=True)
+    # In the true text, of these recovered, and in the recovered text; "Ada" begins no sentence in either.
+    assert first.classes == {
+        "names": (1, 1, 2), "dates": (1, 0, 0), "numbers": (1, 0, 1), "free text": (2, 2, 2),
+    }  # fmt: skip
+    assert first.kinds == {"DATE": (1, 0, 0)}
+    assert second.classes == {"e-mail": (0, 0, 1), "free text": (0, 0, 1)}
+    assert second.kinds == {"EMAIL": (0, 0, 1)}
 
 
 def test_things_of_one_text_count_less_than_things_of_many() -> None:

@@ -21,6 +21,7 @@ from embedders.minilm import MiniLM
 from errors import InputError
 from metrics.text import exact_match
 from metrics.tokens import token_overlap, words
+from reports.audit.part_counts import counted
 from run_directory import layout
 from run_directory.session import Session
 from support.files import load, metrics_of, predictions_of, read_lines, rows_of, write_lines
@@ -123,13 +124,16 @@ def test_an_exported_attacker_predicts_what_the_run_does(place: Place, tiny: Pat
 def test_calibration_holds_numbers_of_each_test_text(run: Path, tiny: Path) -> None:
     found, rows = read_lines(tiny / "calibration.jsonl"), rows_of(run)
     assert len(found) == len(rows) == 12
-    for scores, row in zip(found, rows, strict=True):
+    counts = counted([row["reference"] for row in rows], [row["prediction"] for row in rows], None, ordered=True)
+    for scores, row, parts in zip(found, rows, counts, strict=True):
         assert scores == {
             "source": row["attributes"]["source"],
             "words": len(words(row["prediction"])),
             "cosine": round(row["cosine"], 4),
             "f1": round(token_overlap(row["reference"], row["prediction"]).f1, 2),
             "exact": exact_match(row["reference"], row["prediction"]),
+            "classes": {name: list(counts) for name, counts in parts.classes.items()},
+            "kinds": {},
         }
     assert {scores["source"] for scores in found} == {"moves", "stays"}
 

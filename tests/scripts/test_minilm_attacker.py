@@ -14,6 +14,8 @@ import invert
 from configuration.named_runs import SHIPPED
 from embedders.minilm import MiniLM
 from metrics.tokens import token_overlap
+from reports.audit.exposure import FREE, classes
+from scoring.recognisers import LABELS
 from support.files import read_lines
 
 MINILM = SHIPPED / "minilm"
@@ -38,7 +40,10 @@ def test_it_holds_no_path_and_its_scores_no_text() -> None:
     sources = set()
     for line in (MINILM / "calibration.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        assert row.keys() == {"source", "words", "cosine", "f1", "exact"}
+        assert {"source", "words", "cosine", "f1", "exact"} <= row.keys()
+        assert row.keys() <= {"source", "words", "cosine", "f1", "exact", "classes", "kinds"}
+        for group, names in (("classes", {*classes().values(), FREE}), ("kinds", set(LABELS))):
+            assert row.get(group, {}).keys() <= names
         sources.add(row["source"])
     assert len(sources) == 53
     assert (MINILM / "checkpoints" / "last.ckpt").stat().st_size < 25e6
