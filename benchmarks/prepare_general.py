@@ -4,8 +4,10 @@
     python train.py experiment=attackers/minilm datamodule.path=general.jsonl
 
 The folder holds ``<source>.jsonl.gz`` (sentences) and ``<source>_passages.jsonl.gz`` (40 words and more). Split, order
-and the choice of passages follow from a hash of the text, so that the file does not depend on the order of the rows.
-``--passages`` is the share of the training passages that are kept: they take a quarter of the training time already.
+and everything random follow from a hash of the text, so that the file does not depend on the order of the rows.
+
+``--derived`` adds training texts that are made from the others: the sentences of the passages; texts with other names
+and numbers, so that an attack has to read these from the vector; short texts of one source joined to a passage.
 """
 
 from __future__ import annotations
@@ -13,34 +15,62 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import random
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 from measuring import command_line, write_rows
 
 PASSAGES = "_passages"
 TEST, VALID = 0.004, 0.002  # shares of all texts
+WORD = re.compile(r"[A-Za-z][A-Za-z'\u2019-]*|\d+")
+NAME = re.compile(r"[A-Z][a-z]{2,}")
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'0-9])")
+LONGEST = 60  # words of a text that is rewritten with other names: longer ones take most of the time and add little
+JOINED = 0.25  # share of the short texts that also stand in a joined passage
+
+
+class Row(NamedTuple):
+    """A text, its source without ``_passages``, and its split."""
+
+    text: str
+    source: str
+    split: str
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read, split, thin out, shuffle, write."""
+    """Read, split, thin out, derive, shuffle, write."""
     parser = command_line(__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="the folder of *.jsonl.gz")
     parser.add_argument("--output", type=Path, required=True, help="the file to write")
-    parser.add_argument("--passages", type=float, default=0.5, help="share of the training passages kept (default 0.5)")
+    parser.add_argument("--passages", type=float, default=1.0, help="share of the training passages kept (default 1)")
+    parser.add_argument("--derived", action="store_true", help="add training texts made from the others")
     options = parser.parse_args(argv)
 
     files = sorted(options.folder.glob("*.jsonl.gz"))
     if not files:
         raise SystemExit(f"--folder {options.folder}: holds no *.jsonl.gz")
-    rows = sorted(row for file in files for row in kept(file, options.passages))
-    write_rows(options.output, ({"text": text, "source": source, "split": split} for _, text, source, split in rows))
-    print(dict(Counter(row[3] for row in rows).most_common()))
+    rows = [row for file in files for row in kept(file, options.passages)]
+    counts = Counter({"read": len(rows)})
+    if options.derived:
+        training = [row for row in rows if row.split == "train"]
+        for kind, made in (
+            ("sentences", sentences(training)), ("renamed", renamed(training)), ("joined", joined(training)),
+        ):  # fmt: skip
+            before = len(rows)
+            rows.extend(made)
+            counts[kind] = len(rows) - before
+    rows.sort(key=lambda row: uniform(row.text, "order"))
+    write_rows(options.output, (row._asdict() for row in rows))
+    print(dict(counts), dict(Counter(row.split for row in rows).most_common()))
 
 
-def kept(file: Path, passages: float) -> Iterator[tuple[float, str, str, str]]:
-    """Place in the order, text, source and split of each text of a file that is kept."""
+def kept(file: Path, passages: float) -> Iterator[Row]:
+    """The texts of a file that are kept."""
     name = file.name.removesuffix(".jsonl.gz")
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         for line in lines:
@@ -49,7 +79,75 @@ def kept(file: Path, passages: float) -> Iterator[tuple[float, str, str, str]]:
             split = "test" if chance < TEST else "valid" if chance < TEST + VALID else "train"
             if split == "train" and name.endswith(PASSAGES) and uniform(text, "thin") >= passages:
                 continue
-            yield uniform(text, "order"), text, name.removesuffix(PASSAGES), split
+            yield Row(text, name.removesuffix(PASSAGES), split)
+
+
+def sentences(rows: Iterable[Row]) -> Iterator[Row]:
+    """The sentences, of three words and more, of the texts that have several."""
+    for row in rows:
+        parts = SENTENCE_END.split(row.text)
+        if len(parts) > 1:
+            yield from (row._replace(text=part) for part in parts if len(part.split()) >= 3)
+
+
+def renamed(rows: Sequence[Row]) -> Iterator[Row]:
+    """Texts with every name and number replaced: a capitalised word by another one of all texts, a digit by any."""
+    names = capitalised(rows)
+    known, weights = set(names), [count**0.5 for count in names.values()]
+    words = list(names)
+    for row in rows:
+        if row.text.count(" ") >= LONGEST:
+            continue
+        draw = random.Random(row.text)
+        found = [word for word in WORD.finditer(row.text) if word.group() in known or word.group().isdigit()]
+        if not found:
+            continue
+        others = iter(draw.choices(words, weights, k=len(found)))
+        parts, end = [], 0
+        for word in found:
+            parts += [
+                row.text[end : word.start()],
+                digits(word.group(), draw) if word.group().isdigit() else next(others),
+            ]
+            end = word.end()
+        yield row._replace(text="".join(parts) + row.text[end:])
+
+
+def capitalised(rows: Iterable[Row]) -> dict[str, int]:
+    """How often each word is written with a capital inside a text, of words that are mostly written so."""
+    upper, lower = Counter[str](), Counter[str]()
+    for row in rows:
+        for place, word in enumerate(WORD.findall(row.text)):
+            if word[0].islower():
+                lower[word] += 1
+            elif place and NAME.fullmatch(word):
+                upper[word] += 1
+    return {word: count for word, count in sorted(upper.items()) if count >= 2 and lower[word.lower()] < count / 2}
+
+
+def digits(number: str, draw: random.Random) -> str:
+    """Another number of as many digits; another year for a year."""
+    if len(number) == 4 and 1500 <= int(number) < 2050:
+        return str(draw.randint(1900, 2029))
+    first = "0" if number[0] == "0" else draw.choice("123456789")
+    return first + "".join(draw.choice("0123456789") for _ in number[1:])
+
+
+def joined(rows: Iterable[Row]) -> Iterator[Row]:
+    """Passages of 30 to 110 words, each made of short texts of one source."""
+    short = [row for row in rows if row.text.count(" ") < 30 and uniform(row.text, "join") < JOINED]
+    short.sort(key=lambda row: (row.source, uniform(row.text, "place")))
+    for source, group in groupby(short, key=lambda row: row.source):
+        parts: list[str] = []
+        words, wanted = 0, 0
+        for row in group:
+            if not parts:
+                wanted = 30 + int(60 * uniform(row.text, "length"))
+            parts.append(row.text if row.text[-1] in ".!?" else row.text + ".")
+            words += row.text.count(" ") + 1
+            if words >= wanted:
+                yield Row(" ".join(parts), source, "train")
+                parts, words = [], 0
 
 
 def uniform(text: str, purpose: str) -> float:
