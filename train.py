@@ -75,7 +75,8 @@ def train(cfg: DictConfig) -> None:
     configured = [instantiate(node, _convert_="all") for node in cfg.callbacks.values() if node is not None]
     results = writing(run_dir, session, datamodule, configured)
     record, end = RunRecord(run_dir, embedder), Termination(run_dir / layout.CHECKPOINT)
-    trainer = session.trainer(run_dir, [*results, record, end])
+    without = {} if attack.validated else {"limit_val_batches": 0}
+    trainer = session.trainer(run_dir, [*results, record, end], **without)
     check_sharding(trainer.strategy, attack)
     for callback in trainer.callbacks:
         if isinstance(callback, Testing):

@@ -16,15 +16,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from atomic_files import read_json, write_json
-from attacks.aligned import ABOUT, COPY, KEY, MAPS, START, Aligned
+from attacks.aligned import ABOUT, COPY, MAPS, START, Paired
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
-from models.alignment.aligners import Aligner, Known, LeaveOneOut
+from models.alignment.aligners import Aligner, LeaveOneOut
 from models.alignment.feedback import Feedback, Proposals
 from models.alignment.maps import Map, write_maps
 from models.predictions import Prediction, Targets
@@ -37,7 +37,7 @@ from run_directory.trust import check_trusted
 BACK, FORTH = "back", "forth"
 
 
-class ALGEN(Aligned):
+class ALGEN(Paired):
     """A trained decoder of another embedder, behind a map from the victim's space.
 
     Its run keeps a copy of the decoder's run and the maps.
@@ -62,40 +62,16 @@ class ALGEN(Aligned):
         public: PositiveInt = 4000,
         refine: Mapping[str, Refiner] | None = None,
     ) -> None:
-        super().__init__(source_run, cache_dir, refine)
-        self.aligner, self.rounds, self.proposals, self.public = aligner, rounds, proposals, public
+        super().__init__(source_run, cache_dir, public, refine)
+        self.aligner, self.rounds, self.proposals = aligner, rounds, proposals
         self._encoder: CachedEmbedder | None = None
 
     # -- fitting --------------------------------------------------------------------------------------------------
 
-    def prepare_data(self) -> None:
-        """Check before anything is embedded that there are a decoder, its encoder, and pairs."""
-        if not self.from_checkpoint:
-            if self.is_own(self.source()):
-                rank_zero_warn(
-                    f"{KEY}={self.source_run}: its encoder is the victim's embedder itself, so there is nothing to "
-                    "align"
-                )
-            if not self.data.examples("train"):
-                raise InputError(
-                    "attack=algen fits its map to known texts and their vectors, and there is no training text: give "
-                    "datamodule.train or datamodule.path; datamodule.limit_train says how many texts are known"
-                )
-        super().prepare_data()
-
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Fit the maps, and copy the decoder's run."""
         source = self.source()
-        pairs, store = self.data.examples("train"), self.data.examples("test")
-        public = list(source.training_texts()[: self.public])
-        if len(public) < 2:
-            raise InputError(f"{KEY}={self.source_run}: its training text, which the attacker knows, cannot be read")
-        known = Known(
-            victim=self.data.vectors("train", range(len(pairs))).double(),
-            own=source.embedder.embed(pairs.texts, "training").double(),
-            store=self.data.vectors("test", range(len(store))).double(),
-            public=source.embedder.embed(public, "training").double(),
-        )
+        known = self.known(source)
         found = self.aligner.fit(known)
         maps: dict[str, Map] = {START: found.map}
         if self.rounds:

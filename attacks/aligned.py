@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from lightning.pytorch.utilities import rank_zero_warn
+from pydantic import PositiveInt
 from torch import Tensor
 
 from attacks.base import Attack
 from attacks.generative import GenerativeAttack
 from errors import InputError
+from models.alignment.aligners import Known
 from models.alignment.maps import Map, read_maps
 from models.refining import Refiner
 from run_directory import layout
@@ -105,7 +108,7 @@ class Aligned(Attack):
         decoder = attack_of(self.artifacts / COPY, own)
         assert isinstance(decoder, GenerativeAttack)
         decoder.decoding.propose(self.decoded)
-        self._held = [decoder.requires_grad_(False)]
+        self._held = [decoder.requires_grad_(self.trainable)]
 
     @property
     def decoder(self) -> GenerativeAttack:
@@ -125,3 +128,57 @@ class Aligned(Attack):
         held = {f"{COPY}.{name}": tensor for name, tensor in self.decoder.all_weights().items()}
         maps = {f"{name}.{part}": one for name, fitted in self._maps.items() for part, one in fitted.tensors().items()}
         return super().all_weights() | held | maps
+
+
+class Paired(Aligned):
+    """Base of those that know some texts and their vectors in the victim's space: the training texts.
+
+    Args:
+        source_run: See Aligned.
+        cache_dir: See Aligned.
+        public: Training texts of ``source_run`` that the attacker uses, the first ones.
+        refine: See Attack.
+    """
+
+    def __init__(
+        self, source_run: str, cache_dir: str, public: PositiveInt, refine: Mapping[str, Refiner] | None = None
+    ) -> None:
+        super().__init__(source_run, cache_dir, refine)
+        self.public = public
+
+    def prepare_data(self) -> None:
+        """Check before anything is embedded that there are a decoder, its encoder, and pairs."""
+        if not self.from_checkpoint:
+            if self.is_own(self.source()):
+                rank_zero_warn(
+                    f"{KEY}={self.source_run}: its encoder is the victim's embedder itself, so there is nothing to "
+                    "align"
+                )
+            if not self.data.examples("train"):
+                raise InputError(
+                    f"attack={type(self).__name__.lower()} needs known texts with their vectors, and there is no "
+                    "training text: give datamodule.train or datamodule.path; datamodule.limit_train says how many "
+                    "texts are known"
+                )
+        super().prepare_data()
+
+    def public_texts(self, source: Session) -> list[str]:
+        """Texts that the attacker knows anyway.
+
+        Raises:
+            InputError: The training texts of ``source_run`` cannot be read.
+        """
+        texts = list(source.training_texts()[: self.public])
+        if len(texts) < 2:
+            raise InputError(f"{KEY}={self.source_run}: its training text, which the attacker knows, cannot be read")
+        return texts
+
+    def known(self, source: Session) -> Known:
+        """The vectors that the attacker has."""
+        pairs, store = self.data.examples("train"), self.data.examples("test")
+        return Known(
+            victim=self.data.vectors("train", range(len(pairs))).double(),
+            own=source.embedder.embed(pairs.texts, "training").double(),
+            store=self.data.vectors("test", range(len(store))).double(),
+            public=source.embedder.embed(self.public_texts(source), "training").double(),
+        )

@@ -47,6 +47,7 @@ class Attack(Checkpointed):
 
     Attributes:
         trainable: Whether the attack is trained; scripts skip ``fit`` otherwise.
+        validated: Whether the loss on validation texts is measured in training; otherwise they are not embedded.
         reads_training_text: Whether ``prepare`` needs the training texts.
         encodes_ids: Whether ``encode`` gets written-out token ids for examples that consist of ids.
         dimension: Dimension of the target vectors, known once the data module is set up.
@@ -55,6 +56,7 @@ class Attack(Checkpointed):
     """
 
     trainable = True
+    validated = True
     reads_training_text = True
     encodes_ids = False
 

@@ -214,7 +214,8 @@ class InversionDataModule(LightningDataModule):
     def setup(self, stage: str | None = None) -> None:
         """Read and embed the splits that a stage needs (None: all of them), and fit the defense where it is ``fit``.
 
-        For ``test``, the defense must be fitted already.
+        For ``test``, the defense must be fitted already. Where the trainer takes no batch of the validation texts
+        (``trainer.limit_val_batches=0``), ``fit`` does not embed them.
 
         Raises:
             InputError: An error of the source; fewer than two training texts for ``fit``; no text for ``test``.
@@ -227,6 +228,8 @@ class InversionDataModule(LightningDataModule):
                 f"there is no {splits[0]} text: give datamodule.{splits[0]}, or datamodule.{splits[0]}_fraction or "
                 "datamodule.split_field with datamodule.path"
             )
+        if stage == "fit" and self.trainer is not None and self.trainer.limit_val_batches == 0:
+            splits = ("train",)
         self.embed(*splits)
         if stage == "fit":
             self.fit_defense()

@@ -1,0 +1,216 @@
+"""Surrogate transfer (TEIA; Huang et al., ACL 2024): a decoder trained on a surrogate of the victim's embedder.
+
+python train.py attack=teia attack.source_run=runs/own embedder=minilm datamodule=files datamodule.limit_train=100 ...
+
+public text --own encoder, head--> vector like the victim's --decoder--> the same text        (training)
+victim vector --the same decoder--> text
+
+The training texts are the known pairs, as for attack=algen; no other victim vectors are read but the attacked ones.
+The head is trained on the pairs, and against a discriminator that learns to tell its vectors from the victim's. The
+decoder is that of ``attack.source_run`` behind a fixed linear map, and is trained further, on the vectors of the head
+and of the pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_info
+from numpy.typing import NDArray
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from atomic_files import write_json
+from attacks.aligned import ABOUT, COPY, MAPS, START, Paired
+from attacks.base import Attack
+from datamodules.token_ids import IGNORED, TokenIds
+from embedders.cache.cached import CachedEmbedder
+from models.alignment.aligners import Known, LeaveOneOut
+from models.alignment.maps import AffineMap, Map, inverse, read_maps, write_maps
+from models.alignment.surrogate import Surrogate
+from models.optimizers import OptimizerSettings, scheduled
+from models.predictions import Prediction, Targets
+from models.refining import Refiner
+from run_directory.stored_attack import keep
+
+FORTH = "forth"  # from the own space to the victim's
+
+
+class TEIA(Paired):
+    """A decoder of the victim's vectors, trained with a surrogate of the victim's embedder.
+
+    Its run keeps a copy of the decoder's run, where the decoder starts, and the two maps.
+
+    Args:
+        source_run: See Aligned; its training text is the attacker's public text.
+        surrogate: Head and discriminator.
+        optimizer: Optimiser settings, of decoder, head and discriminator.
+        cache_dir: Cache of the own encoder.
+        public: See Paired.
+        public_batch: Public texts in a training step, beside the known ones of the batch.
+        refine: See Attack; these refiners ask the victim's embedder.
+    """
+
+    trainable = True
+    validated = False
+
+    def __init__(
+        self,
+        source_run: str,
+        surrogate: Surrogate,
+        optimizer: OptimizerSettings,
+        cache_dir: str,
+        public: PositiveInt = 24_000,
+        public_batch: PositiveInt = 64,
+        refine: Mapping[str, Refiner] | None = None,
+    ) -> None:
+        super().__init__(source_run, cache_dir, public, refine)
+        self.surrogate, self.optimizer_settings, self.public_batch = surrogate, optimizer, public_batch
+
+    # -- before training ------------------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """See Aligned; in training, the attacked vectors are known, and their texts are not."""
+        if stage == "fit":
+            self.data.embed("test")
+        super().setup(stage)
+
+    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+        """Fit the maps, and copy the decoder's run."""
+        source = self.source()
+        known = self.known(source)
+        forth = LeaveOneOut().fit(known.reversed())
+        keep(self.source_run, artifacts / COPY)
+        write_maps(artifacts / MAPS, {START: inverse(forth.map(known.public), known.public), FORTH: forth.map})
+        write_json(artifacts / ABOUT, {**forth.about, "encoder": source.embedder.fingerprint})
+        rank_zero_info("surrogate: " + ", ".join(f"{name} {value:.4g}" for name, value in forth.about.items()))
+
+    def build(self, dimension: int) -> None:
+        """Make the decoder and the surrogate."""
+        super().build(dimension)
+        self.reader = self._held[0]
+        self.surrogate.build(own=self._maps[START].dimensions[1], victim=dimension)
+
+    def encode(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        """Those of the decoder."""
+        return self.reader.encode(texts)
+
+    def configure_optimizers(self) -> Any:
+        """See GenerativeAttack."""
+        return scheduled(self.optimizer_settings, self)
+
+    def on_fit_start(self) -> None:
+        """Read what the attacker has beside the batches of known texts."""
+        super().on_fit_start()
+        assert self.artifacts is not None
+        source = self.source()
+        labels = TokenIds(self.public_texts(source), self.encode)
+        self._attacker = _Attacker.of(labels, self.known(source), read_maps(self.artifacts / MAPS, [FORTH])[FORTH])
+
+    # -- training and inversion -----------------------------------------------------------------------------------
+
+    def batch_loss(self, batch: dict[str, Tensor]) -> Tensor:
+        """Of the decoder on public texts and some known ones, and of the surrogate on all of the batch."""
+        has, rows = self._attacker, self._sampled(len(self._attacker.public), self.public_batch)
+        made = self._surrogate(has.public, rows)
+        shown = math.ceil(self.public_batch * len(has.pairs) / len(has.public))  # as great a share as in all texts
+        vectors = torch.cat([has.moved_back(made), batch["vectors"][:shown]])
+        labels = _stacked(has.labels.padded(rows.numpy()), batch["labels"][:shown])
+        loss = self.reader.loss(self._entered(vectors), labels)
+        real = has.real[self._sampled(len(has.real), self.public_batch)].to(made)
+        known, victim = self._surrogate(has.pairs, batch["index"].cpu()), has.standard(batch["vectors"])
+        return loss + self.surrogate.loss(made, real, known, victim)
+
+    def _surrogate(self, texts: _Texts, rows: Tensor) -> Tensor:
+        made: Tensor = self.surrogate(texts.own[rows].to(self.device), texts.mapped[rows].to(self.device))
+        return made
+
+    def _sampled(self, count: int, size: int) -> Tensor:
+        """Random rows of ``count``, other ones on each rank."""
+        rank, ranks = self.trainer.global_rank, self.trainer.world_size
+        return torch.randint(count, (ranks, size))[rank]
+
+    def _entered(self, vectors: Tensor) -> Tensor:
+        """Victim vectors, (n, d), in the decoder's space, (n, k)."""
+        start = self._maps[START]
+        assert isinstance(start, AffineMap)
+        entered: Tensor = vectors @ start.weight.to(vectors) + start.offset.to(vectors)
+        return entered
+
+    def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        """Decode each target; asks the victim's embedder for nothing."""
+        found = self.reader.propose(replace(targets, vectors=self._entered(targets.vectors)), None)
+        count = max(1, self.refiners.proposals)
+        return [replace(one, candidates=one.candidates[:count]) for one in found]
+
+    def all_weights(self) -> dict[str, Tensor]:
+        """See Aligned; the decoder is one of its modules."""
+        maps = {f"{START}.{part}": one for part, one in self._maps[START].tensors().items()}
+        return Attack.all_weights(self) | maps
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """Vectors of texts in float32: own ones, (n, k), and what the map makes of them, standardised, (n, d)."""
+
+    own: Tensor
+    mapped: Tensor
+
+    def __len__(self) -> int:
+        return len(self.own)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attacker:
+    """What the attacker has in training.
+
+    Attributes:
+        labels: Of the public texts.
+        public: Their vectors.
+        pairs: Those of the known texts.
+        real: Vectors of the victim, of the store and the known texts, standardised, (m, d).
+        center: Their mean, (d,).
+        spread: Root of the mean variance of their coordinates.
+    """
+
+    labels: TokenIds
+    public: _Texts
+    pairs: _Texts
+    real: Tensor
+    center: Tensor
+    spread: float
+
+    @classmethod
+    def of(cls, labels: TokenIds, known: Known, forth: Map) -> _Attacker:
+        """From vectors in float64."""
+        real = torch.cat([known.store, known.victim])
+        center = real.mean(0)
+        spread = max(float((real - center).square().mean().sqrt()), 1e-12)
+        public, pairs = (
+            _Texts(own.float(), ((forth(own) - center) / spread).float()) for own in (known.public, known.own)
+        )
+        return cls(labels, public, pairs, ((real - center) / spread).float(), center.float(), spread)
+
+    def standard(self, vectors: Tensor) -> Tensor:
+        """Vectors of the victim's space with mean 0, and mean variance 1 of a coordinate."""
+        standard: Tensor = (vectors - self.center.to(vectors)) / self.spread
+        return standard
+
+    def moved_back(self, vectors: Tensor) -> Tensor:
+        """The inverse of ``standard``."""
+        moved: Tensor = vectors * self.spread + self.center.to(vectors)
+        return moved
+
+
+def _stacked(labels: NDArray[np.int64], others: Tensor) -> Tensor:
+    """Labels of both below each other, padded with -100 to one length, where the others are."""
+    first = torch.from_numpy(labels).to(others)
+    longest = max(first.shape[1], others.shape[1])
+    padded = [nn.functional.pad(one, (0, longest - one.shape[1]), value=IGNORED) for one in (first, others)]
+    return torch.cat(padded)
