@@ -38,7 +38,7 @@ def export(settings: DictConfig, config: DictConfig) -> None:
     from run_directory import layout
     from run_directory.checkpoints import finished_checkpoint
     from run_directory.config_file import write_config
-    from run_directory.exporting import check_evaluation, copy_parts, copy_results, copy_weights
+    from run_directory.exporting import check_evaluation, check_exportable, copy_parts, copy_results, copy_weights
 
     run, output = Path(settings.run), Path(settings.folder).expanduser()
     if re.fullmatch(r"[A-Za-z0-9][\w.-]*", settings.name) is None:
@@ -46,6 +46,7 @@ def export(settings: DictConfig, config: DictConfig) -> None:
     if output.exists():
         raise InputError(f"folder={output}: exists already; remove it, or choose another")
     check_writable(output.parent)
+    check_exportable(run)
     values = configuration.portable(config)
     checkpoint = finished_checkpoint(run, settings.ckpt_path)
     if not (run / layout.RECORD).is_file():

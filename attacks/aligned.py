@@ -42,6 +42,7 @@ class Aligned(Attack):
     """
 
     trainable = False
+    exportable = False
     reads_training_text = False
 
     def __init__(self, source_run: str, cache_dir: str, refine: Mapping[str, Refiner] | None = None) -> None:

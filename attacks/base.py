@@ -47,6 +47,7 @@ class Attack(Checkpointed):
 
     Attributes:
         trainable: Whether the attack is trained; scripts skip ``fit`` otherwise.
+        exportable: Whether a run can be shipped: it holds nothing of the texts that the attacker knew.
         validated: Whether the loss on validation texts is measured in training; otherwise they are not embedded.
         reads_training_text: Whether ``prepare`` needs the training texts.
         encodes_ids: Whether ``encode`` gets written-out token ids for examples that consist of ids.
@@ -56,6 +57,7 @@ class Attack(Checkpointed):
     """
 
     trainable = True
+    exportable = True
     validated = True
     reads_training_text = True
     encodes_ids = False

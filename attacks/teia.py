@@ -7,8 +7,8 @@ victim vector --the same decoder--> text
 
 The training texts are the known pairs, as for attack=algen; no other victim vectors are read but the attacked ones.
 The head is trained on the pairs, and against a discriminator that learns to tell its vectors from the victim's. The
-decoder is that of ``attack.source_run`` behind a fixed linear map, and is trained further, on the vectors of the head
-and of the pairs.
+decoder is that of ``attack.source_run`` behind the map of attack=algen, which is fixed, and is trained further, on the
+vectors of the head and of the pairs.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_info
-from numpy.typing import NDArray
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
@@ -32,7 +30,7 @@ from attacks.base import Attack
 from datamodules.token_ids import IGNORED, TokenIds
 from embedders.cache.cached import CachedEmbedder
 from models.alignment.aligners import Known, LeaveOneOut
-from models.alignment.maps import AffineMap, Map, inverse, read_maps, write_maps
+from models.alignment.maps import Map, read_maps, write_maps
 from models.alignment.surrogate import Surrogate
 from models.optimizers import OptimizerSettings, scheduled
 from models.predictions import Prediction, Targets
@@ -87,14 +85,14 @@ class TEIA(Paired):
         known = self.known(source)
         forth = LeaveOneOut().fit(known.reversed())
         keep(self.source_run, artifacts / COPY)
-        write_maps(artifacts / MAPS, {START: inverse(forth.map(known.public), known.public), FORTH: forth.map})
+        write_maps(artifacts / MAPS, {START: LeaveOneOut().fit(known).map, FORTH: forth.map})
         write_json(artifacts / ABOUT, {**forth.about, "encoder": source.embedder.fingerprint})
         rank_zero_info("surrogate: " + ", ".join(f"{name} {value:.4g}" for name, value in forth.about.items()))
 
     def build(self, dimension: int) -> None:
         """Make the decoder and the surrogate."""
         super().build(dimension)
-        self.reader = self._held[0]
+        self.reader = self._held[0].train()
         self.surrogate.build(own=self._maps[START].dimensions[1], victim=dimension)
 
     def encode(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
@@ -120,7 +118,7 @@ class TEIA(Paired):
         has, rows = self._attacker, self._sampled(len(self._attacker.public), self.public_batch)
         made = self._surrogate(has.public, rows)
         shown = math.ceil(self.public_batch * len(has.pairs) / len(has.public))  # as great a share as in all texts
-        vectors = torch.cat([has.moved_back(made), batch["vectors"][:shown]])
+        vectors = torch.cat([has.moved_back(made.detach()), batch["vectors"][:shown]])
         labels = _stacked(has.labels.padded(rows.numpy()), batch["labels"][:shown])
         loss = self.reader.loss(self._entered(vectors), labels)
         real = has.real[self._sampled(len(has.real), self.public_batch)].to(made)
@@ -138,10 +136,7 @@ class TEIA(Paired):
 
     def _entered(self, vectors: Tensor) -> Tensor:
         """Victim vectors, (n, d), in the decoder's space, (n, k)."""
-        start = self._maps[START]
-        assert isinstance(start, AffineMap)
-        entered: Tensor = vectors @ start.weight.to(vectors) + start.offset.to(vectors)
-        return entered
+        return self._maps[START](vectors).to(vectors)
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """Decode each target; asks the victim's embedder for nothing."""
@@ -208,9 +203,9 @@ class _Attacker:
         return moved
 
 
-def _stacked(labels: NDArray[np.int64], others: Tensor) -> Tensor:
-    """Labels of both below each other, padded with -100 to one length, where the others are."""
-    first = torch.from_numpy(labels).to(others)
+def _stacked(first: Tensor, others: Tensor) -> Tensor:
+    """Labels of both below each other, padded with -100 to one length, on the device of the others."""
+    first = first.to(others)
     longest = max(first.shape[1], others.shape[1])
     padded = [nn.functional.pad(one, (0, longest - one.shape[1]), value=IGNORED) for one in (first, others)]
     return torch.cat(padded)

@@ -1,10 +1,11 @@
-"""ROUGE-L of few-shot alignment by number of known texts: the paper's map and ours, before the same decoder.
+"""ROUGE-L by number of known texts: the map of ALGEN's authors and ours before one decoder, and TEIA's own decoders.
 
     python train.py attack=geia embedder=transformer embedder.model=<own encoder> ... run_dir=runs/own
     python benchmarks/alignment.py --source runs/own --data personachat=personachat.jsonl presidio=presidio.jsonl \\
         --output alignment.jsonl
 
-``paper`` is the pseudo-inverse, ``map`` our map alone, ``ours`` the same with feedback. A file of texts has the fields
+``paper`` is the pseudo-inverse, ``map`` our map alone, ``ours`` the same with feedback, ``teia`` attack=teia, which
+trains the decoder further and leaves its runs beside the output. A file of texts has the fields
 ``text`` and ``split``; the known texts are the first of its training split. Intervals are 95 % of a bootstrap over the
 test texts, paired for the ratio. Each line is appended to the output when it is known, and the same command computes
 what is missing.
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from measuring import command_line
 from torch import Tensor
 
 import configuration
+import train
 from attacks.generative import GenerativeAttack
 from metrics.rouge import RougeL
 from metrics.scored import Scored
@@ -31,13 +34,14 @@ from metrics.statistics import interval, resampled_sums
 from models.alignment.aligners import Known, LeaveOneOut, PseudoInverse
 from models.alignment.feedback import Feedback, Proposals
 from models.predictions import Targets
+from run_directory import layout
 from run_directory.config_file import read_config
 from run_directory.session import Session
 from run_directory.stored_attack import attack_of
 
 PAIRS = (1, 10, 50, 100, 300, 384, 500, 1000, 8000)
 RESAMPLES = 2000
-ATTACKS = ("paper", "map", "ours")
+ATTACKS = ("paper", "map", "ours", "teia")
 ROUNDS, PROPOSALS = 3, 4
 
 
@@ -60,13 +64,19 @@ class Attacker:
         found = self.attack.propose(Targets(vectors.float(), torch.arange(len(vectors))), None)
         return [list(one.candidates) for one in found]
 
-    def texts(self, known: Known) -> Iterator[tuple[str, Proposals]]:
-        """What each attack reads of the store."""
+    def texts(self, known: Known, wanted: Collection[str]) -> Iterator[tuple[str, Proposals]]:
+        """What the attacks that need no training read of the store."""
         self.attack.decoding.propose(1)
-        yield "paper", self.decode(PseudoInverse().fit(known).map(known.store))
+        if "paper" in wanted:
+            yield "paper", self.decode(PseudoInverse().fit(known).map(known.store))
+        if not {"map", "ours"} & set(wanted):
+            return
         found = LeaveOneOut().fit(known)
         start = found.map(known.store)
-        yield "map", self.decode(start)
+        if "map" in wanted:
+            yield "map", self.decode(start)
+        if "ours" not in wanted:
+            return
         self.attack.decoding.propose(PROPOSALS)
         feedback = Feedback(found.plain, LeaveOneOut().fit(known.reversed()).plain, ROUNDS)
         yield "ours", feedback(known.store, start, self.decode, self.embed)
@@ -78,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--source", type=Path, required=True, help="run of the decoder on the attacker's own encoder")
     parser.add_argument("--data", nargs="+", required=True, metavar="NAME=FILE", help="texts: text, split")
     parser.add_argument("--pairs", type=int, nargs="+", default=PAIRS, help="numbers of known texts")
+    parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=ATTACKS, help="what is measured")
+    parser.add_argument("--steps", type=int, default=300, help="training steps of teia (default 300)")
     parser.add_argument("--texts", type=int, default=200, help="test texts (default 200)")
     parser.add_argument("--public", type=int, default=4000, help="texts of the source's training (default 4000)")
     parser.add_argument("--max-tokens", type=int, default=32, help="where texts are cut (default 32)")
@@ -95,19 +107,23 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{data} {pairs} {attack}: {np.mean(scores):.1f}", flush=True)
 
     for name, _, path in (given.partition("=") for given in options.data):
-        done = {row["pairs"] for row in rows if row["data"] == name and row["attack"] in ("ours", "ceiling")}
-        if {0, *options.pairs} <= done:
+        done = {(row["pairs"], row["attack"]) for row in rows if row["data"] == name}
+        if {(0, "ceiling"), *product(options.pairs, options.attacks)} <= done:
             continue
         attacker = attacker or Attacker(Session.open(options.source, read_config(options.source)), options.public)
-        victim, store, train, test = _vectors(attacker.session, path, max(options.pairs), options)
-        wanted, own = attacker.embed(test), attacker.embed(train)
-        if 0 not in done:
-            print(f"{name}: linear CKA of the two spaces {similarity(store, wanted):.2f}")
+        victim, store, known, test = _vectors(attacker.session, path, max(options.pairs), options)
+        true, own = attacker.embed(test), attacker.embed(known)
+        if (0, "ceiling") not in done:
+            print(f"{name}: linear CKA of the two spaces {similarity(store, true):.2f}")
             add(name, 0, "mean", attacker.decode(attacker.public.mean(0).expand(len(test), -1)), test)
-            add(name, 0, "ceiling", attacker.decode(wanted), test)
-        for pairs in (pairs for pairs in options.pairs if pairs not in done and pairs <= len(train)):
-            for attack, texts in attacker.texts(Known(victim[:pairs], own[:pairs], store, attacker.public)):
+            add(name, 0, "ceiling", attacker.decode(true), test)
+        for pairs in (pairs for pairs in options.pairs if pairs <= len(known)):
+            wanted = {attack for attack in options.attacks if (pairs, attack) not in done}
+            for attack, texts in attacker.texts(Known(victim[:pairs], own[:pairs], store, attacker.public), wanted):
                 add(name, pairs, attack, texts, test)
+            if "teia" in wanted and pairs > 1:
+                run = options.output.parent / f"teia_{name}_{pairs}"
+                add(name, pairs, "teia", transferred(run, path, pairs, attacker.session, options), test)
     print(json.dumps({"rows": table(rows)}))
 
 
@@ -119,16 +135,31 @@ def _vectors(
     source: Session, path: str, pairs: int, options: argparse.Namespace
 ) -> tuple[Tensor, Tensor, list[str], list[str]]:
     """Victim vectors of the known and of the test texts, and these texts."""
-    config = configuration.compose("train", [
-        "attack=nearest_neighbor", "embedder=minilm", "logger=none", "datamodule=files", f"datamodule.path='{path}'",
-        "datamodule.split_field=split", f"datamodule.limit_train={pairs}", f"datamodule.limit_test={options.texts}",
-        f"datamodule.max_tokens={options.max_tokens}", f"cache_dir={source.config.cache_dir}",
-    ])  # fmt: skip
+    config = configuration.compose("train", ["attack=nearest_neighbor", *_setting(source, path, pairs, options)])
     data = Session(config, options.output.parent).datamodule
     data.embed("train", "test")
-    train, test = data.examples("train"), data.examples("test")
+    given, test = data.examples("train"), data.examples("test")
     known, store = (data.clean_vectors(one, range(len(data.examples(one)))).double() for one in ("train", "test"))
-    return known, store, list(train.texts), list(test.texts)
+    return known, store, list(given.texts), list(test.texts)
+
+
+def _setting(source: Session, path: str, pairs: int, options: argparse.Namespace) -> list[str]:
+    """The victim, the known and the test texts."""
+    return [
+        "embedder=minilm", "logger=none", "datamodule=files", f"datamodule.path='{path}'",
+        "datamodule.split_field=split", f"datamodule.limit_train={pairs}", f"datamodule.limit_test={options.texts}",
+        f"datamodule.max_tokens={options.max_tokens}", f"cache_dir={source.config.cache_dir}",
+    ]  # fmt: skip
+
+
+def transferred(run: Path, path: str, pairs: int, source: Session, options: argparse.Namespace) -> Proposals:
+    """What a run of attack=teia reads; an interrupted one is resumed."""
+    train.train(configuration.compose("train", [
+        "attack=teia", f"attack.source_run='{options.source}'", *_setting(source, path, pairs, options),
+        f"run_dir='{run}'", f"trainer.max_steps={options.steps}", "~callbacks.attributes", "ckpt_path=last",
+    ]))  # fmt: skip
+    lines = map(json.loads, (run / layout.PREDICTIONS).read_text(encoding="utf-8").splitlines())
+    return [[line["prediction"]] for line in sorted(lines, key=lambda line: line["index"])]
 
 
 def similarity(x: Tensor, y: Tensor) -> float:
@@ -145,7 +176,7 @@ def table(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         sums = resampled_sums(np.stack([scores, np.ones(len(scores))], 1), RESAMPLES, seed=0)
         low, high = interval(sums[:, 0] / sums[:, 1]) or (np.nan, np.nan)
         line = {"data": data, "pairs": pairs, "attack": attack, "rougeL": scores.mean(), "low": low, "high": high}
-        if attack in ("map", "ours"):
+        if attack in ("map", "ours", "teia") and (data, pairs, "paper") in by:
             both = resampled_sums(np.stack([scores, by[data, pairs, "paper"]], 1), RESAMPLES, seed=0)
             ends = interval(both[:, 0] / both[:, 1]) or (np.nan, np.nan)
             line |= {

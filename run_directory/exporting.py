@@ -24,8 +24,22 @@ from run_directory import layout
 from run_directory.checkpoints import load_checkpoint
 from run_directory.config_file import read_config
 from run_directory.record import data_of
+from run_directory.stored_attack import class_of
 
 _OF_TRAINING = {"optimizer_states", "lr_schedulers", "loops", "callbacks", "random_states"}
+
+
+def check_exportable(run: Path) -> None:
+    """Check that an attack of this kind can be shipped.
+
+    Raises:
+        InputError: It cannot.
+    """
+    if not getattr(class_of(run), "exportable", True):
+        raise InputError(
+            f"run={run}: attack={read_config(run).choices.attack} cannot be exported: its maps hold vectors of the "
+            "texts that the attacker knew; pass on the whole run directory, to those who may have them"
+        )
 
 
 def copy_weights(checkpoint: Path, target: Path) -> None:

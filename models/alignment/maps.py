@@ -19,8 +19,6 @@ from torch import Tensor
 from atomic_files import write_file
 from errors import InputError
 
-SLIGHT = 0.01  # share of the mean variance of a direction that a regression adds to each: it may have none
-
 
 @dataclass(frozen=True, slots=True)
 class AffineMap:
@@ -96,15 +94,6 @@ def pseudo_inverse(x: Tensor, y: Tensor) -> AffineMap:
     gram = x.T @ x
     limit = torch.finfo(torch.float32).eps * len(gram)
     return AffineMap(torch.linalg.pinv(gram, rtol=limit, hermitian=True) @ (x.T @ y), y.new_zeros(y.shape[1]))
-
-
-def inverse(made: Tensor, own: Tensor) -> AffineMap:
-    """The linear regression, hardly penalised, of own vectors, (n, k), on what a map has made of them, (n, d)."""
-    middle, offset = made.mean(0), own.mean(0)
-    covariance = (made - middle).T @ (made - middle)
-    even = SLIGHT * covariance.trace() / len(covariance) * torch.eye(len(covariance), dtype=made.dtype)
-    weight = torch.linalg.solve(covariance + even, (made - middle).T @ (own - offset))
-    return AffineMap(weight, offset - middle @ weight)
 
 
 Map = AffineMap | KernelMap
