@@ -6,6 +6,7 @@ Runs that differ only in their seeds are shown as mean and standard deviation, a
     python compare.py runs/* metrics=token_f1,entity_recovery output=tables/words reference=runs/a
     python compare.py runs/* x=parameters                          # charts over the number of parameters alone
     python compare.py runs/*/evaluations/* columns=data            # a table a metric: runs down, data sets across
+    python compare.py columns=access runs/access/* rows=mine.json  # attacks down, what the attacker has across
     python compare.py layout=geia_table3 runs/geia_table3/*        # a table of a paper, its values below ours
 
 Each directory is a run or one of its evaluations, with metrics.json and predictions.jsonl.
@@ -15,7 +16,9 @@ Each directory is a run or one of its evaluations, with metrics.json and predict
     reference   the first directory                 the run that the others are compared with
     x           everything that differs             training_texts, parameters, embedded_words or corpus_similarity: the
                                                     charts' axis
-    columns     metrics of one table                data: a table a metric, with a column for each data set
+    columns     metrics of one table                data: a table a metric, with a column for each data set; access: the
+                                                    cells of experiment=access, with a heat map (docs/access.md)
+    rows        none                                with columns=access: files of rows that others submit
     layout      runs down, metrics across           a table of configs/layout, or a .yaml file of your own
     resamples   2000                                bootstrap resamples, at least 1,000
     seed        0                                   seed of the resampling
@@ -45,6 +48,9 @@ def compare(settings: Settings) -> None:
     check_writable(settings.output.parent)
     if settings.layout is not None:
         lay_out(settings, settings.layout)
+        return
+    if settings.columns == "access":
+        show_access(settings)
         return
     directories = settings.directories
     if settings.reference is not None:
@@ -80,6 +86,18 @@ def compare(settings: Settings) -> None:
     write_page(page, found, drawn, lead)
     print_tables(found)  # the reader of a pipe, such as head, may close it
     print(printable(f"Written: {text} {page}"))
+
+
+def show_access(settings: Settings) -> None:
+    """Read -> score the submitted rows -> print and write the access table."""
+    from reports.access.cells import read_cells
+    from reports.access.output import write_table
+    from reports.access.submitted import with_rows
+
+    found = read_cells(settings.directories, settings.resamples, settings.seed)
+    cells = with_rows(found, settings.rows, settings.resamples, settings.seed)
+    written = write_table(settings.output, cells, found, settings.resamples)
+    print(printable(f"Written: {' '.join(map(str, written))}"))
 
 
 def lay_out(settings: Settings, file: Path) -> None:

@@ -15,6 +15,8 @@ from configuration.sources import CONFIGS
 from configuration.spacing import joined
 from errors import InputError, did_you_mean
 
+_LISTS = ("metrics", "trust", "rows")
+
 
 class Settings(BaseModel):
     """Settings from the command line; values arrive as text and are converted."""
@@ -24,7 +26,8 @@ class Settings(BaseModel):
     metrics: Annotated[list[str], Field(min_length=1)] = ["bleu", "token_f1", "exact_match", "cosine"]
     reference: Path | None = None
     x: Literal["training_texts", "parameters", "embedded_words", "corpus_similarity"] | None = None
-    columns: Literal["data"] | None = None
+    columns: Literal["data", "access"] | None = None
+    rows: list[Path] = []
     layout: Path | None = None
     resamples: Annotated[int, Field(ge=1000)] = 2000
     seed: NonNegativeInt = 0
@@ -46,7 +49,7 @@ def read_settings(words: Sequence[str]) -> Settings:
     for word in words:
         key, equals, value = word.partition("=")
         if equals and key in known:
-            values[key] = [name for name in value.split(",") if name] if key in ("metrics", "trust") else value
+            values[key] = [name for name in value.split(",") if name] if key in _LISTS else value
             if key == "layout":
                 values[key] = _layout(value)
         elif equals and re.fullmatch(r"\w+", key) and not Path(word).exists():
@@ -58,6 +61,10 @@ def read_settings(words: Sequence[str]) -> Settings:
         values["reference"] = _directory(str(values["reference"]))
     if "layout" in values and (beside := sorted({"metrics", "reference", "x", "columns"} & set(values))):
         raise InputError(f"layout: a layout has rows, columns and metrics of its own; leave out {', '.join(beside)}")
+    if "rows" in values and values.get("columns") != "access":
+        raise InputError("rows: files of rows belong to the access table; add columns=access")
+    if values.get("columns") == "access" and (beside := sorted({"metrics", "reference", "x"} & set(values))):
+        raise InputError(f"columns=access: its metrics and their places are fixed; leave out {', '.join(beside)}")
     try:
         return Settings.model_validate({"directories": directories, **values})
     except ValidationError as error:

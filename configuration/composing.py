@@ -18,7 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from configuration.named_runs import is_named
+from configuration.named_runs import find_run, is_named
 from configuration.overrides import Given, elements, key_error, key_of, one_line
 from configuration.sources import SEARCH_PATH, is_measured, loading, root_keys
 from errors import InputError, did_you_mean
@@ -48,8 +48,14 @@ def _results(run: str | None, kind: str) -> str:
     return kind if run is None or is_named(str(run)) else f"{run}/{kind}"
 
 
+def _named_run(run: str) -> str:
+    """The directory of a run that has a name, such as a shipped attacker: ``${named_run:minilm}``."""
+    return str(find_run(run, "named_run"))
+
+
 OmegaConf.register_new_resolver("joined", _joined, replace=True)
 OmegaConf.register_new_resolver("precision", _precision, replace=True)
+OmegaConf.register_new_resolver("named_run", _named_run, replace=True)
 OmegaConf.register_new_resolver("results", _results, replace=True)
 OmegaConf.register_new_resolver("job_suffix", _job_suffix, replace=True)
 OmegaConf.register_new_resolver("absolute", lambda path: str(Path(path).expanduser().absolute()), replace=True)

@@ -3,6 +3,7 @@
 python train.py -m experiment=geia/table3                        # all cells of the grid
 python train.py -m experiment=geia/table3 embedder=sroberta      # the cells with this embedder
 python train.py experiment=geia/table3                           # one cell: the preset's own values
+python train.py -m experiment=access                             # a grid over experiments: all presets that it lists
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from configuration.overrides import Given, elements, key_of
+from configuration.overrides import Given, elements, key_of, without
 from configuration.sources import loading
 from errors import InputError
 
@@ -48,6 +49,8 @@ def spread_out(config_name: str, words: Sequence[str]) -> list[str]:
         if grid_of(config_name, [line, *given.search]):
             raise InputError(f"{line}: a grid of its own, so it cannot be swept; run one such experiment at a time")
     grid = grid_of(config_name, words)
+    if "experiment" in grid:  # its cells are experiments themselves, in the place of the one that lists them
+        words = without(words, "experiment")
     typed = {key_of(word) for word in words}
     cells = [f"{key}={value}" for key, value in grid.items() if key_of(f"{key}=") not in typed]
     # Hydra's sweeper would add the values of the preset again.

@@ -34,6 +34,7 @@ from run_directory.resumption import note_resumption
 log = logging.getLogger("train")
 
 WHOLE = ("experiment", "debug")  # groups that set values in other groups and are not stored themselves
+_OWN = ("run_dir", "ckpt_path", "trust")
 _UNSET = "(unset)"
 
 
@@ -89,6 +90,15 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
     return amended
 
 
+def is_finished(config: DictConfig) -> bool:
+    """Whether the run that ``config`` resumes has ended with exactly these settings: its report is written last."""
+    directory = Path(str(config.run_dir))
+    if not (directory / layout.REPORT).is_file():
+        return False
+    differences = _differences(tree(read_config(directory)), tree(config))
+    return all(root_of(key) in (*_OWN, "cache_dir") for key, _, _ in differences)
+
+
 def keep(directory: Path, config: DictConfig) -> None:
     """Write the config.yaml of a new run; that of a resumed run is left unchanged."""
     if not (directory / layout.CONFIG).is_file():
@@ -104,10 +114,8 @@ def note_changes(directory: Path, config: DictConfig) -> None:
     for key, (before, now) in noted.items():
         log.info("resumed with %s: %s -> %s", key, _written(before), _written(now))
     if noted:
+        (directory / layout.REPORT).unlink(missing_ok=True)  # it is of the run before these changes
         note_resumption(directory, noted)
-
-
-_OWN = ("run_dir", "ckpt_path", "trust")
 
 
 def _amended(saved: DictConfig, given: Given) -> tuple[DictConfig, list[str]]:

@@ -32,7 +32,7 @@ from configuration.inherited import handed_on, inherited, is_parallel
 from configuration.locations import make_absolute
 from configuration.named_runs import find_run
 from configuration.overrides import Given, quoted, refuse_secrets, root_of, search_path_of, without
-from configuration.resuming import WHOLE, resumed
+from configuration.resuming import WHOLE, is_finished, resumed
 from configuration.sources import CONFIGS, SEARCH_PATH, application
 from configuration.trainer import device_errors
 from errors import InputError, printable, redacted
@@ -168,7 +168,11 @@ class _Job:
             with ending():
                 searched = [line for line in self.overrides if line.startswith(SEARCH_PATH)]
                 given = [*typed, *searched]
-                config = resumed(config, given) or fine_tuned(config, self.overrides, given)
+                again = resumed(config, given)
+                if again is not None and is_finished(again):
+                    print(printable(f"finished before: {again.run_dir}"), flush=True)
+                    return
+                config = again or fine_tuned(config, self.overrides, given)
             if self.made is not None:
                 self.made.adopt(Path(config.run_dir))
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,13 +75,18 @@ def read_lines(path: Path, kind: type[Line]) -> list[Line]:
     Raises:
         InputError: The file is missing, or a line is invalid; names it.
     """
-    found, adapter = [], TypeAdapter(kind)
+    return [one for _, one in numbered_lines(path, kind)]
+
+
+def numbered_lines(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
+    """The same one by one, each with its 1-based line number."""
+    adapter = TypeAdapter(kind)
     try:
         for number, line in limits.lines(path):
             if line.strip():
                 where = f"{path}:{number}"
                 try:
-                    found.append(validated(adapter, json.loads(line.decode()), where, "the line"))
+                    yield number, validated(adapter, json.loads(line.decode()), where, "the line")
                 except json.JSONDecodeError as error:
                     raise InputError(f"{where}: not JSON: {error.msg}") from error
                 except UnicodeDecodeError as error:
@@ -89,7 +95,6 @@ def read_lines(path: Path, kind: type[Line]) -> list[Line]:
                     raise InputError(f"{where}: not JSON that can be read: {error}") from error
     except FileNotFoundError as error:
         raise _missing(path) from error
-    return found
 
 
 def validated(kind: TypeAdapter[Content], value: Any, where: Path | str, whole: str = "") -> Content:

@@ -39,7 +39,7 @@ def write_report(run_dir: Path) -> Path:
     results = read_results(run_dir)
     with knowing(results.described):
         sections = [(section, section.render(results)) for section in SECTIONS]
-    path = run_dir / "report.html"
+    path = run_dir / layout.REPORT
     write_page(
         path,
         heading=_heading(results),
@@ -78,7 +78,7 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
         pairs.add_row(plain(said, style="dim"), _painted(one.row.prediction, one.row.reference))
         pairs.add_row()
     console.print(pairs)
-    report = run_dir / "report.html"
+    report = run_dir / layout.REPORT
     if report.exists():
         console.print(plain(f"Report: {report}"), soft_wrap=True)
 

@@ -80,3 +80,57 @@ def test_a_grid_runs_all_its_cells_once(launcher: list[str], search: str, tmp_pa
     one = warm.run(command, cwd=tmp_path, environment=environment)
     assert one.stdout.splitlines()[0] == "one cell of a grid over attack, seed: -m runs all"
     assert one.stdout.splitlines()[-1].endswith("runs/grid/geia-7")
+
+
+ENDING = """\
+import os, time
+from pathlib import Path
+import configuration
+def task(config):
+    run = Path(config.run_dir)
+    configuration.keep(run, config)
+    print('run', run.name, flush=True)
+    if config.seed == 2 and not (run / 'begun').exists():
+        (run / 'begun').touch()
+        time.sleep(60)
+    (run / 'report.html').write_text('done')
+configuration.main(task, 'train')
+"""
+
+
+def test_a_killed_grid_runs_no_cell_twice_that_has_ended(search: str, tmp_path: Path, warm: Warm) -> None:
+    (tmp_path / "own" / "experiment" / "paper" / "table1.yaml").write_text(
+        PRESET.replace("geia,nearest_neighbor", "geia")
+    )
+    (tmp_path / "train.py").write_text(ENDING)
+    command = [str(tmp_path / "train.py"), "experiment=paper/table1", "--config-dir", str(tmp_path / "own"), "-m"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    begun = tmp_path / "runs" / "grid" / "geia-2" / "begun"
+    warm.start(command, cwd=tmp_path, environment=environment).kill_when(begun.exists)
+    again = warm.run([*command, "ckpt_path=last"], cwd=tmp_path, environment=environment)
+    assert again.returncode == 0, again.stderr
+    said = [line for line in again.stdout.splitlines() if line.startswith(("run ", "finished before"))]
+    assert said == ["finished before: runs/grid/geia-1", "run geia-2"]
+    more = warm.run([*command, "ckpt_path=last", "trainer.max_steps=9"], cwd=tmp_path, environment=environment)
+    assert [line for line in more.stdout.splitlines() if line.startswith("run ")] == ["run geia-1", "run geia-2"]
+
+
+def test_a_grid_over_experiments_runs_those_that_it_lists(search: str, tmp_path: Path) -> None:
+    own = tmp_path / "own" / "experiment"
+    params = "{experiment: 'paper/cell,paper/other', seed: '1,2'}"
+    (own / "all.yaml").write_text(f"# @package _global_\nhydra: {{sweeper: {{params: {params}}}}}\n")
+    cell = (own / "paper" / "cell.yaml").read_text()
+    (own / "paper" / "other.yaml").write_text(cell.replace("/attack: geia", "/attack: multiset"))
+    expected = {f"runs/grid/{attack}-{n}" for attack in ("geia", "multiset") for n in (1, 2)}
+    assert runs("experiment=all", search) == expected
+    assert runs("experiment=all", search, "seed=1") == {"runs/grid/geia-1", "runs/grid/multiset-1"}
+
+
+@pytest.mark.parametrize("preset", ["access", "access_defended"])
+def test_the_cells_of_the_access_table_compose(preset: str) -> None:
+    configs, errors = survey("train", spread_out("train", [f"experiment={preset}"]), multirun=True)
+    assert errors == []
+    directories = [config.run_dir for config in configs]
+    assert len(set(directories)) == len(directories)
+    for config in configs:
+        assert config.run_dir.endswith("own-none") or {"attack", "has", "presumes"} == set(config.access)

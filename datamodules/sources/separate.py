@@ -1,0 +1,31 @@
+"""Training text of one source, held-out text of another: an attacker whose own text is not the store's.
+
+SeparateSources(own=SyntheticCorpus(seed=1), target=SyntheticCorpus()).load()["test"]      # the target's
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from datamodules.sources.base import Source
+from examples import Example, Split
+
+
+class SeparateSources:
+    """The training split of ``own`` beside the other splits of ``target``.
+
+    A training text that is also held out is dropped by the data module, as for any source.
+
+    Args:
+        own: The attacker's own text.
+        target: The text that is attacked.
+    """
+
+    def __init__(self, own: Source, target: Source) -> None:
+        self.own, self.target = own, target
+
+    def load(self) -> Mapping[Split, Sequence[Example]]:
+        """The splits; a missing one is left out."""
+        own = self.own.load()
+        found = {split: texts for split, texts in self.target.load().items() if split != "train"}
+        return {**({"train": own["train"]} if "train" in own else {}), **found}

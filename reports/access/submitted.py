@@ -1,0 +1,152 @@
+"""Rows of others: predictions for the same test texts, which are scored here as those of a run are.
+
+    {"version": 1, "attack": "my attack", "source": "A. Author, https://...", "texts": "5f0c...",
+     "cells": [{"has": "pairs_100", "presumes": "100 texts of the store, and ...", "predictions": "mine_100.jsonl"}]}
+
+Each line of the predictions is ``{"index": 3, "prediction": "i have two dogs"}``. docs/access-1.schema.json is made
+from ``RowFile``. Figures are never taken from the file: a row is scored, not believed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, TypeAdapter, ValidationError
+
+from errors import InputError, did_you_mean
+from metrics.base import Measured
+from metrics.scored import Scored
+from metrics.scoring import metric_of
+from metrics.statistics import resampled_sums
+from reports.access.cells import METRICS, AccessCell, Found, Sentence, Title, check_once
+from reports.access.columns import KNOWN
+from reports.comparison.measuring import MetricValue
+from reports.files import numbered_lines, read_text
+from reports.results import Row
+
+VERSION = 1
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class SubmittedCell(_Strict):
+    """A cell: the column, what the attack presumes, and the file of predictions, relative to the row's file."""
+
+    has: str
+    presumes: Sentence
+    predictions: Annotated[str, Field(min_length=1)]
+    defense: Title = "none"
+    queries: NonNegativeFloat | None = None
+
+
+class RowFile(_Strict):
+    """A row: the attack, who made it and where it is described, the hash of the test texts, and its cells."""
+
+    version: Literal[1]
+    attack: Title
+    source: Sentence
+    texts: str
+    cells: Annotated[list[SubmittedCell], Field(min_length=1)]
+
+
+class Line(_Strict):
+    """A line of predictions; a ``set`` has words in no order."""
+
+    index: int
+    prediction: str
+    kind: Literal["sequence", "set"] = "sequence"
+
+
+def published() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a row's file."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | RowFile.model_json_schema()
+
+
+def read_row(path: Path, found: Found, resamples: int, seed: int) -> list[AccessCell]:
+    """The cells of a row's file, scored on the table's texts.
+
+    Raises:
+        InputError: The file or its predictions are wrong; names the file, and the line or key.
+    """
+    row = _read(path)
+    if row.texts != found.texts:
+        raise InputError(f"{path}: texts: of the test set {row.texts}, and this table is of {found.texts}")
+    cells = []
+    for number, cell in enumerate(row.cells):
+        if (wrong := KNOWN.check(cell.has)) is not None:
+            raise InputError(f"{path}: cells.{number}.has: {wrong}")
+        scored = _scored(path.parent / cell.predictions, found)
+        values = {key: _value(key, scored, resamples, seed) for key in METRICS}
+        place = (row.attack, cell.has, cell.defense, cell.presumes)
+        cells.append(AccessCell(*place, values, cell.queries, None, row.source, submitted=True))
+    return cells
+
+
+def with_rows(found: Found, paths: Sequence[Path], resamples: int, seed: int) -> list[AccessCell]:
+    """The cells of the runs, then those of the submitted rows.
+
+    Raises:
+        InputError: See read_row; or a cell is there twice.
+    """
+    cells = [*found.cells, *(cell for path in paths for cell in read_row(path, found, resamples, seed))]
+    check_once(cells)
+    return cells
+
+
+def _read(path: Path) -> RowFile:
+    if not path.is_file():
+        raise InputError(f"rows={path}: no such file")
+    try:
+        content = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+    try:
+        return TypeAdapter(RowFile).validate_python(content)
+    except ValidationError as error:
+        raise InputError("\n".join(f"{path}: {_message(one)}" for one in error.errors())) from error
+
+
+def _message(error: Any) -> str:
+    """A key of the file and what is wrong with it."""
+    key = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        known = SubmittedCell.model_fields if len(error["loc"]) > 1 else RowFile.model_fields
+        return f"{key}: unknown key, {did_you_mean(str(error['loc'][-1]), known)}"
+    said = "missing" if error["type"] == "missing" else error["msg"]
+    return f"{key}: {said}" if key else said
+
+
+def _scored(path: Path, found: Found) -> list[Scored]:
+    """Predictions beside the table's references, by index."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; a cell names its predictions relative to the row's file")
+    lines: dict[int, Line] = {}
+    for number, line in numbered_lines(path, Line):
+        if line.index not in found.rows:
+            raise InputError(f"{path}:{number}: index {line.index} is no test text of this table")
+        if lines.setdefault(line.index, line) is not line:
+            raise InputError(f"{path}:{number}: index {line.index} is there twice")
+    missing = sorted(found.rows.keys() - lines.keys())
+    if missing:
+        raise InputError(f"{path}: {len(missing)} test texts have no prediction, the first is index {missing[0]}")
+    return [_one(found.rows[index], lines[index]) for index in sorted(lines)]
+
+
+def _one(row: Row, line: Line) -> Scored:
+    replaced = {"prediction": line.prediction, "kind": line.kind, "cosine": None, "in_lexicon": None}
+    return row.model_copy(update=replaced).scored
+
+
+def _value(key: str, scored: Sequence[Scored], resamples: int, seed: int) -> MetricValue:
+    metric = metric_of(key)
+    assert metric is not None
+    measured = Measured.of(metric, scored)
+    if measured.value != measured.value:  # NaN: no text has an entity
+        return MetricValue(None)
+    resampled = metric.combine(resampled_sums(measured.parts, resamples, seed))
+    return MetricValue(measured.value, measured.interval(resampled))

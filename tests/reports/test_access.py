@@ -1,0 +1,183 @@
+"""compare.py columns=access: the cells of the access table, submitted rows, the page, and the messages."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from compare import compare, read_settings
+from errors import InputError
+from reports.access.submitted import published
+from support.files import load, write_lines
+from support.processes import ROOT
+from support.runs import PAIRS, write_run
+
+SCHEMA = ROOT / "docs" / "access-1.schema.json"
+WORSE = [(one, one.split()[0]) for one, _ in PAIRS]
+
+
+def cell(folder: Path, attack: str, has: str, defense: str = "none", pairs: list[tuple[str, str]] = PAIRS) -> Path:
+    """A finished run that declares a cell."""
+    declared = json.dumps({"attack": attack, "has": has, "presumes": f"<{has}> and no more."})
+    run = write_run(folder / f"{attack}-{has}-{defense}", pairs, config=f"access: {declared}\n")
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("defense: none", f"defense: {defense}"))
+    return run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    folder = tmp_path / "runs"
+    perfect = [(one, one) for one, _ in PAIRS]
+    return [
+        cell(folder, "ALGEN", "pairs_100", pairs=WORSE),
+        cell(folder, "GEIA", "queries_0"),
+        cell(folder, "GEIA", "queries_20", pairs=perfect),
+        cell(folder, "GEIA", "queries_0", "noise", pairs=WORSE),
+        write_run(folder / "own"),
+    ]
+
+
+def table(folder: Path, *words: object) -> dict[str, Any]:
+    """The access.json of ``compare.py columns=access``."""
+    compare(read_settings(["columns=access", f"output={folder / 'access'}", "resamples=1000", *map(str, words)]))
+    return load(folder / "access.json")
+
+
+def submitted(folder: Path, texts: str, **changed: Any) -> Path:
+    """A row with a perfect cell."""
+    write_lines(folder / "mine.jsonl", [{"index": n, "prediction": one} for n, (one, _) in enumerate(PAIRS)])
+    part = {"has": "pairs_100", "presumes": "As many pairs.", "predictions": "mine.jsonl"}
+    row = {"version": 1, "attack": "mine & others", "source": "A. Author 2026", "texts": texts, "cells": [part]}
+    path = folder / "mine.json"
+    path.write_text(json.dumps(row | changed, indent=1))
+    return path
+
+
+def test_the_figures_are_those_of_the_records(runs: list[Path], tmp_path: Path) -> None:
+    found = table(tmp_path, *runs)
+    assert [(one["attack"], one["has"], one["defense"]) for one in found["cells"]] == [
+        ("ALGEN", "pairs_100", "none"), ("GEIA", "queries_0", "none"), ("GEIA", "queries_20", "none"),
+        ("GEIA", "queries_0", "noise"),
+    ]  # fmt: skip
+    page, text = ((tmp_path / f"access.{kind}").read_text(encoding="utf-8") for kind in ("html", "md"))
+    for one in found["cells"]:
+        value = load(Path(one["source"]) / "metrics.json")["token_f1"]
+        assert one["token_f1"]["value"] == value
+        assert one["token_f1"]["low"] <= value <= one["token_f1"]["high"]
+        assert f"<strong>{value:.1f}</strong>" in page
+        assert f"{value:.1f} (" in text
+    assert found["examples"] == len(PAIRS)
+    assert "&lt;pairs_100&gt; and no more." in page
+    assert not re.search(r"<script|https?://|url\(", page)
+    assert PAIRS[0][0] not in page
+
+
+def test_the_map_says_what_is_highest_what_is_impossible_and_what_is_missing(runs: list[Path], tmp_path: Path) -> None:
+    first = table(tmp_path, *runs)["cells"][0]
+    lines = (tmp_path / "access.md").read_text(encoding="utf-8").splitlines()
+    rows = {
+        cells[0].partition(" (")[0]: cells[1:]
+        for line in lines if line.startswith("| ") and len(cells := line.strip("| ").split(" | ")) > 8
+    }  # fmt: skip
+    worse = f"{first['token_f1']['value']:.1f} (ALGEN)"
+    assert all(cell.startswith(worse) for cell in rows["highest measured"][2:4])
+    assert rows["highest measured"][6].startswith("100.0 (GEIA)")
+    assert rows["highest measured"][0].strip() == ""  # nothing was measured with vectors only
+    assert rows["ALGEN"][0] == "– (needs pairs)"  # noqa: RUF001
+    assert rows["ALGEN"][1].strip() == ""
+    assert rows["GCG, embedding search"][7].startswith("–")  # noqa: RUF001
+    page = (tmp_path / "access.html").read_text(encoding="utf-8")
+    assert page.count('class="h9"') >= 2
+    assert "What a defense leaves" in page
+    assert "noise .01" in page
+
+
+def test_a_cell_that_has_not_ended_is_named(runs: list[Path], tmp_path: Path) -> None:
+    (runs[1] / "metrics.json").unlink()
+    assert len(table(tmp_path, *runs)["cells"]) == 3
+    assert f"Not finished, so empty: {runs[1]}" in (tmp_path / "access.html").read_text(encoding="utf-8")
+
+
+def test_a_submitted_row_is_scored_beside_the_runs(runs: list[Path], tmp_path: Path) -> None:
+    texts = table(tmp_path, *runs)["texts"]
+    path = submitted(tmp_path, texts)
+    jsonschema.validate(json.loads(path.read_text()), json.loads(SCHEMA.read_text(encoding="utf-8")))
+    found = table(tmp_path, *runs, f"rows={path}")
+    (mine,) = [one for one in found["cells"] if one["submitted"]]
+    assert (mine["attack"], mine["has"], mine["token_f1"]["value"]) == ("mine & others", "pairs_100", 100.0)
+    page = (tmp_path / "access.html").read_text(encoding="utf-8")
+    assert "mine &amp; others" in page
+    assert "submitted: A. Author 2026" in page
+
+
+def test_the_schema_is_published() -> None:
+    assert json.loads(SCHEMA.read_text(encoding="utf-8")) == published(), "docs/access-1.schema.json is another one"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"texts": "0123"}, r"mine\.json: texts: of the test set 0123, and this table is of "),
+        ({"version": 2}, r"mine\.json: version: Input should be 1"),
+        ({"atack": "x"}, r"mine\.json: atack: unknown key, did you mean attack\?"),
+        ({"cells": []}, r"mine\.json: cells: "),
+        ({"cells": [{"has": "pairs_10"}]}, r"mine\.json: cells\.0\.presumes: missing"),
+        (
+            {"cells": [{"has": "pairs_50", "presumes": "x", "predictions": "mine.jsonl"}]},
+            r"mine\.json: cells\.0\.has: 'pairs_50' is no column, did you mean pairs_10",
+        ),
+        (
+            {"cells": [{"has": "pairs_10", "presumes": "x", "predictions": "other.jsonl"}]},
+            r"other\.jsonl: no such file",
+        ),
+    ],
+)
+def test_a_bad_row_is_refused(changed: dict[str, Any], message: str, runs: list[Path], tmp_path: Path) -> None:
+    texts = table(tmp_path, *runs)["texts"]
+    path = submitted(tmp_path, **({"texts": texts} | changed))
+    with pytest.raises(InputError, match=message):
+        table(tmp_path, *runs, f"rows={path}")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"index": 0}', r"mine\.jsonl:2: prediction: "),
+        ("not json", r"mine\.jsonl:2: not JSON"),
+        ('{"index": 999, "prediction": ""}', r"mine\.jsonl:2: index 999 is no test text"),
+        ('{"index": 0, "prediction": ""}', r"mine\.jsonl:2: index 0 is there twice"),
+        ("", r"mine\.jsonl: 1 test texts have no prediction, the first is index 1"),
+    ],
+)
+def test_bad_predictions_are_refused(line: str, message: str, runs: list[Path], tmp_path: Path) -> None:
+    path = submitted(tmp_path, table(tmp_path, *runs)["texts"])
+    lines = (tmp_path / "mine.jsonl").read_text().splitlines()
+    (tmp_path / "mine.jsonl").write_text("\n".join([lines[0], line, *lines[2:]]))
+    with pytest.raises(InputError, match=message):
+        table(tmp_path, *runs, f"rows={path}")
+    path.write_text('{"version": 1,\n "attack": }')
+    with pytest.raises(InputError, match=r"mine\.json:2: not JSON"):
+        table(tmp_path, *runs, f"rows={path}")
+
+
+def test_runs_that_make_no_table(runs: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no directory is a finished cell of experiment=access"):
+        table(tmp_path, runs[-1])
+    with pytest.raises(InputError, match=r"both of attack 'GEIA', queries_0, defense none"):
+        table(tmp_path, *runs, cell(tmp_path / "again", "GEIA", "queries_0"))
+    with pytest.raises(InputError, match="was tested on other texts than"):
+        table(tmp_path, *runs, cell(tmp_path / "other", "GEIA", "weights", pairs=PAIRS[:12]))
+    with pytest.raises(InputError, match=r"config\.yaml: access\.has: 'pairs_1' is no column"):
+        table(tmp_path, *runs, cell(tmp_path / "wrong", "GEIA", "pairs_1"))
+    with pytest.raises(InputError, match=r"config\.yaml: access\.attack: "):
+        table(tmp_path, *runs, cell(tmp_path / "empty", "", "pairs_10"))
+    with pytest.raises(InputError, match="rows: files of rows belong to the access table"):
+        read_settings(["rows=mine.json", str(runs[0])])
+    with pytest.raises(InputError, match=r"columns=access: .* leave out metrics"):
+        read_settings(["columns=access", "metrics=bleu", str(runs[0])])
