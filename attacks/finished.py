@@ -18,6 +18,7 @@ from torch import Tensor
 from atomic_files import read_json, write_json
 from attacks.base import Attack
 from attacks.generative import GenerativeAttack
+from defenses.base import Fitted
 from defenses.threat import threat_of
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
@@ -67,6 +68,12 @@ class Finished(Attack):
                     f"vec2text_inverter), and that is a run of {kind.__name__}"
                 )
         super().prepare_data()
+
+    def setup(self, stage: str) -> None:
+        """See Attack; what a defense estimates, it estimates from the training texts, which nothing else reads."""
+        if not self.from_checkpoint and isinstance(self.data.defense, Fitted):
+            self.data.fit_defense()
+        super().setup(stage)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Copy the run, and note the dimension of the vectors that it was trained on."""

@@ -42,6 +42,7 @@ ELSEWHERE = {  # by what stands in a command: why it is not run
     r"(run|also|init_from)=\[?(minilm|hub:)": "tests/scripts/test_attackers.py does it",
     r"scoring/tagger=spacy": "needs a model of spaCy",
     r"defense=none,noise": "needs the key of a rotation",
+    r"(experiment|columns)=access": "tests/attacks/test_finished.py and tests/reports/test_access.py do it",
     r"fail_on=|baseline=": "needs more test texts; tests/reports/test_audit_pipeline.py does it",
     r"<a copy of the cache|<dir of the killed|<that run>": "resumes a state that the page describes",
     r"translation|multi30k|round_trip|runs/student|test_languages": "needs files that the page tells how to make",

@@ -26,6 +26,6 @@ class SeparateSources:
 
     def load(self) -> Mapping[Split, Sequence[Example]]:
         """The splits; a missing one is left out."""
-        own = self.own.load()
-        found = {split: texts for split, texts in self.target.load().items() if split != "train"}
-        return {**({"train": own["train"]} if "train" in own else {}), **found}
+        own, target = self.own.load(), self.target.load()
+        chosen: dict[Split, Mapping[Split, Sequence[Example]]] = {"train": own, "valid": target, "test": target}
+        return {split: texts[split] for split, texts in chosen.items() if split in texts}

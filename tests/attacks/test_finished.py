@@ -76,6 +76,11 @@ def test_shorter_vectors_are_filled_up(base: Path) -> None:
     assert load(run / layout.ARTIFACTS / "finished.json") == {"dimension": 28}
 
 
+def test_a_defense_is_fitted_to_the_training_text(base: Path) -> None:
+    run = finished(base, "int8", "defense=int8", "defense.adaptive=true")
+    assert metrics_of(run)["token_f1"] == pytest.approx(metrics_of(base / "own")["token_f1"], abs=10)
+
+
 def test_messages(base: Path) -> None:
     with pytest.raises(InputError, match=r"attack\.source_run=.*owm: not a run directory"):
         finished(base, "x1", f"attack.source_run={base / 'owm'}")
