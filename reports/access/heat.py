@@ -17,6 +17,7 @@ from reports.tables import Cell, Line, Table
 LEVELS = 10  # steps of heat from 0 to 100 % word F1
 HIGHEST = "highest measured"
 UNDEFENDED = "none"
+_TO = "\u00a0to\u00a0"  # an interval is not broken over two lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,9 @@ class HeatCell:
         if f1.interval is not None:
             lines.append(interval("score", f1.interval))
         if entities.value is not None:
-            ends = "" if entities.interval is None else f" ({interval('score', entities.interval)})"
+            ends = (
+                "" if entities.interval is None else f" ({interval('score', entities.interval)})".replace(" to ", _TO)
+            )
             lines.append(f"entities {shown('score', entities.value)}{ends}")
         return tuple(lines)
 
@@ -92,7 +95,7 @@ class HeatMap:
 def undefended(cells: Sequence[AccessCell]) -> HeatMap:
     """Attacks down, what the attacker has across, without a defense."""
     measured = {(one.attack, one.has): one for one in cells if one.defense == UNDEFENDED}
-    attacks = dict.fromkeys([*(one.attack for one in cells if one.defense == UNDEFENDED), *KNOWN.impossible])
+    attacks = dict.fromkeys([*KNOWN.impossible, *(one.attack for one in cells if one.defense == UNDEFENDED)])
     rows = []
     for attack in attacks:
         across = tuple(_heat(measured.get((attack, has)), attack, has) for has in KNOWN.columns)

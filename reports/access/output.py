@@ -24,7 +24,7 @@ SAID = ("vectors", "pairs_1000", "queries_0", "queries_20", "weights")  # column
 def write_table(output: Path, cells: Sequence[AccessCell], found: Found, resamples: int) -> list[Path]:
     """Write the three files and print the tables; returns the files."""
     maps = [one for one in (undefended(cells), defended(cells)) if one is not None]
-    said, notes, presumed = lead(cells, found), _notes(found, resamples), _presumed(cells)
+    said, notes, presumed = lead(cells, found), _notes(cells, found, resamples), _presumed(cells)
     paths = [output.with_name(output.name + ending) for ending in (".html", ".md", ".json")]
     tables = [*(one.table for one in maps), replace(presumed, notes=tuple(notes))]
     write_markdown(paths[1], tables, said)
@@ -60,7 +60,8 @@ def lead(cells: Sequence[AccessCell], found: Found) -> str:
     return f"Word F1 of {count}, undefended, by the strongest attack measured: {'; '.join(parts)}."
 
 
-def _notes(found: Found, resamples: int) -> list[str]:
+def _notes(cells: Sequence[AccessCell], found: Found, resamples: int) -> list[str]:
+    intervals = [one.values[key].interval for one in cells for key in METRICS]
     notes = [
         "Each cell: word F1 in percent, its 95 % interval over the choice of the test texts "
         f"({resamples:,} bootstrap resamples), and the share of the labelled entities that came back, with its own.",
@@ -69,6 +70,11 @@ def _notes(found: Found, resamples: int) -> list[str]:
         "account of the choice.",
         "The interval does not cover another training or another kind of text. All cells are of the same texts.",
     ]
+    if any(one is not None and one.low == one.high for one in intervals):
+        notes.append(
+            "Where all or nothing came back, a bootstrap's interval has no width: of texts like these, up to "
+            f"{shown('percent', 300 / len(found.rows))} may still differ."
+        )
     if found.unfinished:
         notes.append(f"Not finished, so empty: {', '.join(found.unfinished)}.")
     return notes
@@ -83,11 +89,11 @@ def _presumed(cells: Sequence[AccessCell]) -> Table:
         Line(
             cell.attack,
             KNOWN.columns[cell.has].title,
-            (Cell(cell.presumes), Cell(shown("score", cell.queries)), Cell(shown("seconds", cell.seconds))),
+            (Cell(cell.presumes), Cell(shown("score", cell.queries)), Cell(shown("moment", cell.seconds))),
         )
         for cell in places.values()
     )
-    return Table("What each attack presumes", ("attack", "presumes", "queries a text", "time a text"), lines)
+    return Table("What each attack presumes", ("attack", "presumes", "queries a text", "seconds a text"), lines)
 
 
 def _plain(cells: Sequence[AccessCell], found: Found) -> dict[str, Any]:
