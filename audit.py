@@ -19,6 +19,7 @@ if __name__ == "__main__":
 
     stopping.begin()
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,6 +96,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     by_form = finder.labels if isinstance(finder, Recognisers) else ()
     check_kinds(conditions, spans or set(by_form), any_kind=not spans and not by_form)
     trials = prepare(tried, sample, truths, settings.defense_limit)
+    sample = replace(sample, vectors=session.denoised(sample.vectors))
 
     attack = session.restored_attack(oracle, session.dimension, settings.ckpt_path)
     first, cosines = StoreReader(attack, oracle, settings.batch_size), [row.cosine for row in rows]

@@ -53,6 +53,7 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
     for warning in check_space(settings.vectors, vectors, space, session, references, settings.trust_vectors):
         log.warning(warning)
 
+    vectors = session.denoised(vectors)
     attack = session.restored_attack(oracle, session.dimension, settings.ckpt_path)
     reader = Reader(attack, oracle, settings.batch_size, partial=True)
     cosines = [row.cosine for row in known]

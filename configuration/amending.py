@@ -18,6 +18,8 @@ from configuration.composing import raise_all, tree
 from configuration.overrides import Given, key_error, one_line
 from configuration.sources import loading
 
+OPTIONAL = ("denoiser",)  # groups that a run need not have chosen
+
 
 def amend(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
     """A copy of a run's configuration with overridden values and groups.
@@ -41,7 +43,7 @@ def survey_amended(
     ``settings`` are the script's own keys. They cannot be overridden in the run, but are suggested for unknown keys.
     """
     amended = OmegaConf.create(tree(config))
-    choices = [str(name) for name in amended.get("choices", {})]
+    choices = [*dict.fromkeys([*map(str, amended.get("choices", {})), *OPTIONAL])]
     given = Given(overrides)
     given.refuse("a run is amended with one value", Override.is_sweep_override)
     foreign = [o for o in given.groups if o.key_or_group.partition("/")[0] not in choices]
@@ -76,7 +78,7 @@ def _choose(config: DictConfig, groups: Sequence[Override], search: Sequence[str
     missing = [o for o in groups if nodes[o.key_or_group] is None]
     for o in sorted((o for o in groups if o not in missing), key=lambda o: o.key_or_group.count("/")):
         OmegaConf.update(config, o.key_or_group.replace("/", "."), nodes[o.key_or_group], merge=False)
-        if o.key_or_group in config.choices:
+        if o.key_or_group in config.choices or o.key_or_group in OPTIONAL:
             config.choices[o.key_or_group] = o.value()
     return [f"{o.input_line}: it cannot be left out" for o in missing]
 

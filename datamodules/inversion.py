@@ -41,6 +41,7 @@ from datamodules.token_ids import Encode, TokenIds
 from datamodules.truncation import CHUNK, Truncation
 from defenses.base import Defense
 from defenses.threat import Hypotheses
+from denoisers.base import ADAPTIVE, Denoiser
 from embedders.cache.index import ABSENT, KeyIndex, Positions, distinct
 from embedders.cache.shards import text_keys
 from errors import InputError, did_you_mean
@@ -130,6 +131,8 @@ class InversionDataModule(LightningDataModule):
         self.hypotheses: Hypotheses = "clean"
         self._kept: FittedDefense | None = None
         self._fitted = False
+        self._denoiser: Denoiser | None = None
+        self._denoises = False
 
     def connect(
         self,
@@ -139,6 +142,7 @@ class InversionDataModule(LightningDataModule):
         adaptive: bool = False,
         hypotheses: Hypotheses = "clean",
         kept: FittedDefense | None = None,
+        denoiser: Denoiser | None = None,
     ) -> None:
         """Set embedder and defense; call before ``setup``.
 
@@ -148,9 +152,11 @@ class InversionDataModule(LightningDataModule):
             adaptive: Whether the attacker is trained on defended vectors, rather than undefended ones.
             hypotheses: Whether texts that the attacker embeds get defended vectors too (see ``oracle``).
             kept: Stores the state of a fitted defense.
+            denoiser: Applied to defended test vectors before the attack reads them (see ``fit_denoiser``).
 
         Raises:
-            InputError: The defense does not fit the dimension of the vectors, or changes it for a naive attacker.
+            InputError: The defense does not fit the dimension of the vectors, or changes it for a naive attacker; or
+                an adaptive attacker has a denoiser.
         """
         given, seen = embedder.dimension, defense.output_dimension(embedder.dimension)
         if given != seen and not adaptive:
@@ -158,9 +164,12 @@ class InversionDataModule(LightningDataModule):
                 f"defense.adaptive=false: the defense makes vectors of dimension {seen} out of {given}, and an attack "
                 "that was trained on undefended vectors cannot read them; train one with defense.adaptive=true"
             )
+        if adaptive and denoiser is not None:
+            raise InputError(ADAPTIVE)
         self._embedder, self._defense, self._kept = embedder, defense, kept
         self.adaptive, self.hypotheses = adaptive, hypotheses
         self._views, self._fitted = {}, False
+        self._denoiser, self._denoises = denoiser, False
 
     def expect(self, files: Sequence[DataFile] | None, names: str) -> None:
         """Check that the source's files are unchanged since a run was trained on ``files``.
@@ -233,6 +242,8 @@ class InversionDataModule(LightningDataModule):
         self.embed(*splits)
         if stage == "fit":
             self.fit_defense()
+        if "test" in splits:
+            self.fit_denoiser()
 
     def check_training(self) -> None:
         """Check that there are enough training texts.
@@ -270,7 +281,8 @@ class InversionDataModule(LightningDataModule):
     def vectors(self, split: Split, indices: Sequence[int] | Indices, epoch: int | None = None) -> Tensor:
         """Vectors as the attacker sees them, (len(indices), d) float32; ``epoch`` for training batches only.
 
-        Test vectors are defended; training and validation vectors are where the attacker is adaptive.
+        Test vectors are defended, and denoised where there is a denoiser; training and validation vectors are defended
+        where the attacker is adaptive.
         """
         if len(indices) == 0:  # the empty last batch of a rank with fewer batches than others
             return torch.empty(0, self.dimension)
@@ -278,7 +290,11 @@ class InversionDataModule(LightningDataModule):
         if split != "test" and not self.adaptive:
             return clean
         examples = self.examples(split)
-        return defended(self.defense, clean, [examples[int(index)] for index in indices], split, epoch)
+        seen = defended(self.defense, clean, [examples[int(index)] for index in indices], split, epoch)
+        if split != "test" or self._denoiser is None:
+            return seen
+        self.fit_denoiser()
+        return self._denoiser(seen)
 
     def clean_vectors(self, split: Split, indices: Sequence[int] | Indices) -> Tensor:
         """The embedder's own vectors, (len(indices), embedder.dimension) float32."""
@@ -304,6 +320,28 @@ class InversionDataModule(LightningDataModule):
             if self._kept is not None and self._place()[0] == 0:
                 self._kept.write(self.defense)
         self._fitted = True
+
+    def fit_denoiser(self) -> None:
+        """Fit the denoiser to the store once; every rank calls this.
+
+        The store holds the test texts and, up to the denoiser's ``rows``, training texts: their vectors behind the
+        defense, each with noise of its own.
+        """
+        if self._denoiser is None or self._denoises:
+            return
+        self.embed("test")
+        test, train = self.examples("test"), self.examples("train")
+        chosen = _evenly(len(test), self._denoiser.rows)
+        store = [defended(self.defense, self.clean_vectors("test", chosen), [test[row] for row in chosen], "test")]
+        if more := _evenly(len(train), self._denoiser.rows - len(chosen)):
+            others = [train[row] for row in more]
+            texts = [example.query for example in others]
+            rank, world_size = self._place()
+            self.embedder.fill(texts, "training", rank=rank, world_size=world_size, barrier=_barrier())
+            store.append(defended(self.defense, self.embedder.view(texts)[list(range(len(more)))], others, "train"))
+        self._denoiser.fit(torch.cat(store))
+        rank_zero_info(self._denoiser.report())
+        self._denoises = True
 
     def training_entities(self) -> frozenset[tuple[str, str]]:
         """Label and lower-cased text of every entity in the training texts."""
@@ -425,6 +463,12 @@ def _new(examples: ArrowExamples, held_out: KeyIndex) -> Positions:
 def _texts(example: Example) -> tuple[str, ...]:
     """The text and its original."""
     return (example.query,) if example.original is None else (example.query, example.original)
+
+
+def _evenly(count: int, most: int) -> list[int]:
+    """At most ``most`` positions out of ``count``, evenly."""
+    taken = min(count, most)
+    return [place * count // taken for place in range(taken)]
 
 
 def _barrier() -> Callable[[], None]:

@@ -20,6 +20,7 @@ from datamodules.inversion import InversionDataModule
 from datamodules.sources.data_files import DataFile
 from defenses.base import Fitted
 from defenses.threat import Threat, threat_of
+from denoisers.base import ADAPTIVE, Denoiser
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError, listed
 from run_directory.batch_cache import BatchCache
@@ -34,6 +35,7 @@ from scoring.models import ScoringModels, scoring_models
 if TYPE_CHECKING:
     from lightning import Callback
     from omegaconf import DictConfig
+    from torch import Tensor
 
     from attacks.base import Attack
 
@@ -75,6 +77,28 @@ class Session:
     def threat(self) -> Threat:
         """The defense, and how much the attacker knows of it."""
         return threat_of(self.config.defense)
+
+    @cached_property
+    def denoiser(self) -> Denoiser | None:
+        """What is done about noise in vectors before the attack reads them; None: nothing."""
+        return _build(self.config.denoiser) if self.config.get("denoiser") is not None else None
+
+    def denoised(self, vectors: Tensor) -> Tensor:
+        """Vectors of a store, (n, d), as the attack reads them: through the denoiser, fitted to them, if there is one.
+
+        Raises:
+            InputError: See Denoiser.fit; or the attacker is adaptive, and reads the vectors as they are.
+        """
+        from lightning.pytorch.utilities import rank_zero_info
+
+        if self.denoiser is None:
+            return vectors
+        if self.threat.adaptive:
+            raise InputError(ADAPTIVE)
+        count = min(len(vectors), self.denoiser.rows)
+        self.denoiser.fit(vectors[[row * len(vectors) // count for row in range(count)]])
+        rank_zero_info(self.denoiser.report())
+        return self.denoiser(vectors)
 
     @cached_property
     def models(self) -> ScoringModels:
@@ -167,6 +191,7 @@ class Session:
             adaptive=self.threat.adaptive,
             hypotheses=self.threat.hypotheses,
             kept=None if self.finished else self._kept,
+            denoiser=self.denoiser,
         )
 
     @cached_property

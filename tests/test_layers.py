@@ -25,6 +25,7 @@ ORDER = [
     "metrics",
     "embedders",
     "defenses",
+    "denoisers",
     "scoring",
     "datamodules",
     "run_directory",

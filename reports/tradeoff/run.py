@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from datamodules.collections.texts import HeldOut
 from defenses.base import Defense
 from defenses.threat import Hypotheses, threat_of
-from errors import printable
+from errors import InputError, printable
 from reports.tradeoff.metrics import with_intervals
 from reports.tradeoff.output import NAME, write_results
 from reports.tradeoff.sweep import POINTS, Bench, Finished, TradeOff
@@ -50,6 +50,8 @@ def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePo
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
+    if session.denoiser is not None:
+        raise InputError("denoiser: experiment=tradeoff compares defenses without one; leave it out")
     output = Path(settings.output_dir)
     sweep: TradeOff = instantiate(settings.tradeoff, _convert_="all")
     models = session.models

@@ -1,0 +1,101 @@
+"""denoiser=gaussian: the posterior mean under a Gaussian prior that is fitted to the noisy vectors of a store.
+
+    python invert.py run=minilm vectors=noisy.npy denoiser=gaussian
+    python evaluate.py run=<dir> defense=noise defense.level=0.03 denoiser=gaussian
+
+With y = x + level * e, x ~ N(m, C) and e ~ N(0, I), the noisy vectors have the mean m and the covariance
+C + level^2 I, whose spectrum can be estimated without a clean vector (spectrum.py). The posterior mean is
+
+    E[x | y] = m + sum_k (1 - level^2 / v_k) <u_k, y - m> u_k,    v_k the variance of the noisy vectors along u_k
+
+(Wiener 1949). It is shorter than x; an attack was trained on vectors of the embedder's length. So the result gets the
+length that is estimated for x, or that of y in a store whose vectors are all of one length.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from pydantic import Field, PositiveFloat
+from torch import Tensor
+
+from denoisers.base import check_vectors
+from denoisers.spectrum import FOLDS, Spectrum, noise_level
+from errors import InputError
+
+_ENOUGH = 2  # rows for each dimension, from which the level is estimated
+_EQUAL = 1e-4  # relative spread of lengths that count as equal
+
+
+class GaussianDenoiser:
+    """The posterior mean under a Gaussian prior.
+
+    Args:
+        level: Standard deviation of the noise in each dimension; None: estimated from the store.
+        rows: At most so many vectors of the store are fitted to.
+    """
+
+    def __init__(
+        self,
+        level: PositiveFloat | None = None,
+        rows: Annotated[int, Field(ge=2 * FOLDS)] = 20_000,
+    ) -> None:
+        self.given, self.rows = level, rows
+        self.level = 0.0
+        self._spectrum: Spectrum | None = None
+        self._gains = torch.empty(0)
+        self._square, self._steadiness, self._length = 0.0, 0.0, 0.0
+
+    def fit(self, vectors: Tensor) -> None:
+        """See Denoiser."""
+        enough = 2 * FOLDS if self.given is not None else _ENOUGH * vectors.shape[1]
+        check_vectors(vectors, enough, "to estimate the noise; give denoiser.level, or a larger store")
+        spectrum = Spectrum.of(vectors)
+        self._spectrum, self.level = spectrum, noise_level(spectrum) if self.given is None else self.given
+        noise = self.level**2
+        kept = spectrum.variances.clamp(min=noise)
+        self._gains = (1 - noise / kept).where(kept > 0, 0.0)
+        squares = vectors.double().square().sum(dim=1)
+        lengths = squares.sqrt()
+        equal = (lengths.max() - lengths.min()).item() <= _EQUAL * lengths.mean().item()
+        self._length = lengths.mean().item() if equal else 0.0
+        # Squared lengths of the clean vectors: a scalar posterior mean in the same way.
+        dimension = vectors.shape[1]
+        mean = squares.mean().item() - dimension * noise
+        if mean <= 0:
+            raise InputError(
+                f"denoiser.level={self.level:.3g}: noise of this level alone would be longer than the store's vectors, "
+                f"whose root mean square length is {math.sqrt(squares.mean().item()):.3g}"
+            )
+        spread = squares.var().item()
+        of_noise = 2 * dimension * noise**2 + 4 * noise * mean
+        self._square = mean
+        self._steadiness = max(1 - of_noise / spread, 0.0) if spread > 0 else 0.0
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """See Denoiser."""
+        if self._spectrum is None:
+            raise RuntimeError("call GaussianDenoiser.fit before using it")
+        spectrum, noisy = self._spectrum, vectors.cpu().double()
+        along = (noisy - spectrum.mean) @ spectrum.directions
+        posterior = spectrum.mean + (along * self._gains) @ spectrum.directions.T
+        if self._length:
+            wanted = torch.full((len(noisy), 1), self._length, dtype=torch.float64)
+        else:
+            seen = noisy.square().sum(dim=1, keepdim=True) - noisy.shape[1] * self.level**2
+            square = self._square + self._steadiness * (seen - self._square)
+            wanted = square.clamp(min=0.0).sqrt()
+        lengths = posterior.norm(dim=1, keepdim=True)
+        return (posterior * (wanted / lengths.where(lengths > 0, 1.0))).to(vectors)
+
+    def report(self) -> str:
+        """See Denoiser."""
+        relative = self.level / (math.sqrt(self._square) or 1.0)
+        found = "as given" if self.given is not None else "estimated from the store"
+        return (
+            f"denoiser=gaussian: noise of {self.level:.3g} in each dimension ({found}), {relative:.3g} relative to the "
+            f"length of the vectors without it; of {len(self._gains)} directions {int((self._gains > 0.5).sum())} hold "
+            "more signal than noise"
+        )
