@@ -96,7 +96,11 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     by_form = finder.labels if isinstance(finder, Recognisers) else ()
     check_kinds(conditions, spans or set(by_form), any_kind=not spans and not by_form)
     trials = prepare(tried, sample, truths, settings.defense_limit)
-    sample = replace(sample, vectors=session.denoised(sample.vectors))
+    if session.denoiser is not None:
+        sample = replace(sample, vectors=session.denoised(sample.vectors))
+        warnings.append(
+            f"{session.denoiser.report()}. Cosines are with the denoised vectors; defenses are tried without."
+        )
 
     attack = session.restored_attack(oracle, session.dimension, settings.ckpt_path)
     first, cosines = StoreReader(attack, oracle, settings.batch_size), [row.cosine for row in rows]

@@ -22,6 +22,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from denoisers.base import check_vectors
+from denoisers.releases import averages
 from denoisers.spectrum import FOLDS, Spectrum, noise_level
 from errors import InputError
 
@@ -35,28 +36,33 @@ class GaussianDenoiser:
     Args:
         level: Standard deviation of the noise in each dimension; None: estimated from the store.
         rows: At most so many vectors of the store are fitted to.
+        releases: Average rows that seem to be one vector with noise of its own each time (releases.py).
     """
 
     def __init__(
         self,
         level: PositiveFloat | None = None,
         rows: Annotated[int, Field(ge=2 * FOLDS)] = 20_000,
+        releases: bool = False,
     ) -> None:
-        self.given, self.rows = level, rows
+        self.given, self.rows, self.releases = level, rows, releases
         self.level = 0.0
         self._spectrum: Spectrum | None = None
-        self._gains = torch.empty(0)
+        self._store = torch.empty(0)
+        self._signal = torch.empty(0)  # variance of the clean vectors in each direction
         self._square, self._steadiness, self._length = 0.0, 0.0, 0.0
 
     def fit(self, vectors: Tensor) -> None:
         """See Denoiser."""
-        enough = 2 * FOLDS if self.given is not None else _ENOUGH * vectors.shape[1]
-        check_vectors(vectors, enough, "to estimate the noise; give denoiser.level, or a larger store")
+        if self.given is None:
+            enough = max(_ENOUGH * vectors.shape[1], 2 * FOLDS)
+            check_vectors(vectors, enough, "to estimate the noise; give denoiser.level, or a larger store")
+        check_vectors(vectors, 2 * FOLDS, "for a covariance")
         spectrum = Spectrum.of(vectors)
-        self._spectrum, self.level = spectrum, noise_level(spectrum) if self.given is None else self.given
+        self._spectrum, self.level = spectrum, noise_level(vectors) if self.given is None else self.given
         noise = self.level**2
-        kept = spectrum.variances.clamp(min=noise)
-        self._gains = (1 - noise / kept).where(kept > 0, 0.0)
+        self._signal = (spectrum.variances - noise).clamp(min=0.0)
+        self._store = vectors.double() if self.releases else self._store
         squares = vectors.double().square().sum(dim=1)
         lengths = squares.sqrt()
         equal = (lengths.max() - lengths.min()).item() <= _EQUAL * lengths.mean().item()
@@ -79,12 +85,17 @@ class GaussianDenoiser:
         if self._spectrum is None:
             raise RuntimeError("call GaussianDenoiser.fit before using it")
         spectrum, noisy = self._spectrum, vectors.cpu().double()
+        noise = torch.full((len(noisy), 1), self.level**2, dtype=torch.float64)
+        if self.releases:
+            noisy, counts = averages(noisy, self._store, self.level)
+            noise /= counts[:, None]
+        gains = self._signal / (self._signal + noise)
         along = (noisy - spectrum.mean) @ spectrum.directions
-        posterior = spectrum.mean + (along * self._gains) @ spectrum.directions.T
+        posterior = spectrum.mean + (along * gains.nan_to_num(0.0)) @ spectrum.directions.T
         if self._length:
             wanted = torch.full((len(noisy), 1), self._length, dtype=torch.float64)
         else:
-            seen = noisy.square().sum(dim=1, keepdim=True) - noisy.shape[1] * self.level**2
+            seen = noisy.square().sum(dim=1, keepdim=True) - noisy.shape[1] * noise
             square = self._square + self._steadiness * (seen - self._square)
             wanted = square.clamp(min=0.0).sqrt()
         lengths = posterior.norm(dim=1, keepdim=True)
@@ -96,6 +107,6 @@ class GaussianDenoiser:
         found = "as given" if self.given is not None else "estimated from the store"
         return (
             f"denoiser=gaussian: noise of {self.level:.3g} in each dimension ({found}), {relative:.3g} relative to the "
-            f"length of the vectors without it; of {len(self._gains)} directions {int((self._gains > 0.5).sum())} hold "
-            "more signal than noise"
+            f"length of the vectors without it; {int((self._signal > self.level**2).sum())} of {len(self._signal)} "
+            "directions hold more signal than noise"
         )

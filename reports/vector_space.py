@@ -148,7 +148,8 @@ def _warnings(vectors: Tensor, space: Space) -> list[str]:
     if noise is not None and noise >= NOISE and noise**2 > 2 * space.rest[-2:].mean().item():
         found.append(
             f"The vectors carry noise of about {noise:.2g} in each dimension: they were defended or quantised. An "
-            "attacker who trains on such vectors (defense=noise, defense.adaptive=true) reads more."
+            "attacker who denoises them (denoiser=gaussian) or trains on such vectors (defense=noise, "
+            "defense.adaptive=true) reads more."
         )
         likeness /= max(1 - (foreign or 0.0), 0.1)
     values = len(np.unique(vectors[:FEWEST].numpy()))

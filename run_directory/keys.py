@@ -22,6 +22,8 @@ _FREE_OF_TRAINER = {"devices", "num_nodes", "strategy"}
 def settings_key(config: Mapping[str, Any], fingerprint: str) -> str:
     """Hash of the settings (plain values) that may change a result; ``fingerprint`` is the embedder's."""
     kept = {name: value for name, value in config.items() if name not in _FREE}
+    if kept.get("denoiser") is None:  # runs older than this key have none
+        kept.pop("denoiser", None)
     kept["trainer"] = {name: value for name, value in config["trainer"].items() if name not in _FREE_OF_TRAINER}
     return blake2b(json.dumps([kept, fingerprint], sort_keys=True).encode(), digest_size=16).hexdigest()
 
