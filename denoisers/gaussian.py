@@ -99,7 +99,8 @@ class GaussianDenoiser:
             square = self._square + self._steadiness * (seen - self._square)
             wanted = square.clamp(min=0.0).sqrt()
         lengths = posterior.norm(dim=1, keepdim=True)
-        return (posterior * (wanted / lengths.where(lengths > 0, 1.0))).to(vectors)
+        found: Tensor = posterior * (wanted / lengths.where(lengths > 0, 1.0))
+        return found.to(vectors)
 
     def report(self) -> str:
         """See Denoiser."""
