@@ -22,6 +22,7 @@ from datamodules.vector_stores.choice import chosen_vector
 from datamodules.vector_stores.folders import checked_size
 from datamodules.vector_stores.milvus_folder import collections_of, read_collection, vectors_of
 from datamodules.vector_stores.payloads import flat_texts
+from datamodules.vector_stores.rows import in_order
 from errors import InputError
 
 LISTED_TOGETHER = 10_000  # ids asked for at once; a server answers with 16,384 rows at most
@@ -72,10 +73,7 @@ class MilvusStore:
             found = self._client.get(self._collection, wanted, output_fields=[*fields, self._key], timeout=_TIMEOUT)
         except MilvusException as error:
             raise _unreadable(self.name, error) from error
-        rows = {row[self._key]: row for row in found}
-        if missing := [key for key in wanted if key not in rows]:
-            raise InputError(f"vectors={self.name}: gives {len(missing)} of {len(wanted)} rows not back; read it again")
-        return [rows[key] for key in wanted]
+        return in_order(self.name, wanted, {row[self._key]: row for row in found}, "rows")
 
 
 def open_milvus(place: str, collection: str | None) -> MilvusStore | TextChildStore:

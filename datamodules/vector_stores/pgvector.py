@@ -1,10 +1,11 @@
 """Vectors of a PostgreSQL table with pgvector: ``postgresql://user@host/database`` (password in PGPASSWORD or
 ~/.pgpass).
 
-``collection=<table>.<column>``, or <schema>.<table>.<column>, chooses where there are several columns of vectors. Ids
-are those of the table's primary key; a table without one has PostgreSQL's own places of rows instead. Everything is
-read within one read-only transaction, so that rows which are written meanwhile do not matter. Columns of type vector,
-halfvec and sparsevec are read. The columns of texts and JSON beside them are the row's texts.
+``collection=<table>.<column>``, or <schema>.<table>.<column>, chooses where there are several columns of vectors; a
+name with a dot may stand in quotes. Ids are those of the table's primary key; a table without one has PostgreSQL's own
+places of rows instead. Everything is read within one read-only transaction, so that rows which are written meanwhile do
+not matter. Columns of type vector, halfvec and sparsevec are read. The columns of texts and JSON beside them are the
+row's texts.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from datamodules.vector_stores.address import client_library
 from datamodules.vector_stores.payloads import flat_texts
+from datamodules.vector_stores.rows import in_order
 from errors import InputError, listed
 
 _COLUMNS = """
@@ -80,7 +82,7 @@ class PgvectorStore:
             found = {row[0]: row[1:] for row in self._connection.execute(statement, (wanted,)).fetchall()}
         except psycopg.Error as error:
             raise InputError(f"vectors={self.name}: cannot be read: {' '.join(str(error).split())}") from error
-        return [found[one] for one in wanted]
+        return in_order(self.name, wanted, found, "rows")
 
 
 def open_pgvector(place: str, collection: str | None) -> PgvectorStore:
@@ -95,18 +97,28 @@ def open_pgvector(place: str, collection: str | None) -> PgvectorStore:
     try:
         connection = psycopg.connect(address)
         connection.read_only = True
-        found = [".".join(row) for row in connection.execute(_COLUMNS).fetchall()]
-        chosen = [name for name in found if collection is None or f".{name}".endswith(f".{collection}")]
+        found = {_written(row): row for row in connection.execute(_COLUMNS).fetchall()}
+        chosen = [name for name, row in found.items() if collection is None or _names(collection, row)]
         if len(chosen) != 1:
             which = "no column" if not chosen else "which column"
             raise InputError(
                 f"vectors={shown}: {which} of vectors{'' if collection is None else f' {collection}'}? "
-                f"give collection=<one of {listed(found) or 'none'}>"
+                f"give collection=<one of {listed(list(found)) or 'none'}>"
             )
-        schema, table, column = chosen[0].split(".")
+        schema, table, column = found[chosen[0]]
         return PgvectorStore(f"{shown} ({chosen[0]})", connection, schema, table, column)
     except psycopg.Error as error:
         raise InputError(f"vectors={shown}: cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _written(parts: Sequence[str]) -> str:
+    """Names with dots between them; one that has a dot itself in quotes, as in SQL."""
+    return ".".join(f'"{part}"' if "." in part else part for part in parts)
+
+
+def _names(collection: str, row: Sequence[str]) -> bool:
+    """Whether ``collection=`` names a column with its table, with or without its schema and quotes."""
+    return any(collection in (_written(row[start:]), ".".join(row[start:])) for start in (0, 1, 2))
 
 
 def _vector(name: str, text: str) -> NDArray[np.float32]:

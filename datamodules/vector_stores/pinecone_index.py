@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from datamodules.vector_stores.address import client_library
 from datamodules.vector_stores.choice import chosen_collection
 from datamodules.vector_stores.payloads import flat_texts
+from datamodules.vector_stores.rows import in_order
 from errors import InputError, did_you_mean
 
 FETCHED_TOGETHER = 100  # ids are part of an address, which may not be long
@@ -52,9 +53,7 @@ class PineconeStore:
                 found |= self._index.fetch(ids=part, namespace=self._namespace).vectors
         except PineconeError as error:
             raise _unreadable(self.name, error) from error
-        if missing := [one for one in asked if one not in found]:
-            raise InputError(f"vectors={self.name}: {len(missing)} vectors were deleted meanwhile; read it again")
-        return [found[one] for one in asked]
+        return in_order(self.name, asked, found, "vectors")
 
 
 def open_pinecone(place: str, collection: str | None) -> PineconeStore:

@@ -5,7 +5,8 @@
 
 SSL_CERT_FILE names the certificates of one's own authority. Fields of type knn_vector and dense_vector are read; an
 index with several needs ``collection=<index>/<field>``. Ids are those of the documents that have the field, as of the
-moment when their list was begun (a scroll). Both engines are asked the same questions, each by its own client.
+moment when their list was begun (a scroll); behind an alias of several indexes they begin with the index. Both engines
+are asked the same questions, each by its own client.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from datamodules.vector_stores.address import client_library
 from datamodules.vector_stores.choice import chosen_vector
 from datamodules.vector_stores.payloads import flat_texts
+from datamodules.vector_stores.rows import in_order
 from errors import InputError
 
 LISTED_TOGETHER = 10_000  # the most that both engines give at once
@@ -34,20 +36,23 @@ class SearchEngineStore:
 
     def __init__(self, name: str, ask: Ask, index: str, vector: str) -> None:
         self.name, self._ask, self._index, self._vector = name, ask, quote(index, safe=""), vector
-        self.ids: Sequence[str] = self._listed()
+        self._places = self._listed()
+        several = len(dict(self._places)) > 1  # indexes behind an alias, whose documents may have the same ids
+        self.ids: Sequence[str] = [f"{index}/{one}" if several else one for index, one in self._places]
 
-    def _listed(self) -> list[str]:
-        found: list[str] = []
+    def _listed(self) -> list[tuple[str, str]]:
+        """Index and id of each document."""
+        found: list[tuple[str, str]] = []
         query = {
             "size": LISTED_TOGETHER,
             "_source": False,
             "sort": ["_doc"],
             "query": {"exists": {"field": self._vector}},
         }
-        page = self._ask("POST", f"/{self._index}/_search?scroll={_KEPT_ALIVE}", query)
+        page = self._whole("POST", f"/{self._index}/_search?scroll={_KEPT_ALIVE}", query)
         while hits := page["hits"]["hits"]:
-            found += [str(hit["_id"]) for hit in hits]
-            page = self._ask("POST", "/_search/scroll", {"scroll": _KEPT_ALIVE, "scroll_id": page["_scroll_id"]})
+            found += [(str(hit["_index"]), str(hit["_id"])) for hit in hits]
+            page = self._whole("POST", "/_search/scroll", {"scroll": _KEPT_ALIVE, "scroll_id": page["_scroll_id"]})
         self._ask("DELETE", "/_search/scroll", {"scroll_id": [page["_scroll_id"]]})
         return found
 
@@ -66,12 +71,28 @@ class SearchEngineStore:
         return [flat_texts(hit.get("_source"), field) for hit in self._documents(positions, {"_source": wanted})]
 
     def _documents(self, positions: Sequence[int], wanted: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        asked = [self.ids[place] for place in positions]
-        query = {"size": len(asked), "query": {"ids": {"values": asked}}, **wanted}
-        found = {hit["_id"]: hit for hit in self._ask("POST", f"/{self._index}/_search", query)["hits"]["hits"]}
-        if missing := [one for one in asked if one not in found]:
-            raise InputError(f"vectors={self.name}: {len(missing)} documents were deleted meanwhile; read it again")
-        return [found[one] for one in asked]
+        asked = [self._places[place] for place in positions]
+        found: dict[tuple[str, str], Mapping[str, Any]] = {}
+        for index in dict(asked):  # by the name that was given: the right to read an alias is none to read its indexes
+            ids = [one for named, one in asked if named == index]
+            among = [{"ids": {"values": ids}}, {"term": {"_index": index}}]
+            query = {"size": len(ids), "query": {"bool": {"filter": among}}, **wanted}
+            for hit in self._whole("POST", f"/{self._index}/_search", query)["hits"]["hits"]:
+                found[index, str(hit["_id"])] = hit
+        return in_order(self.name, asked, found, "documents")
+
+    def _whole(self, method: str, path: str, body: Mapping[str, Any]) -> Any:
+        """An answer of all shards: a search succeeds although some do not answer, without what they hold."""
+        answer = self._ask(method, path, body)
+        shards = answer.get("_shards", {})
+        if shards.get("failed") or answer.get("timed_out"):
+            failures = shards.get("failures") or [{}]
+            reason = failures[0].get("reason", {}).get("reason") or "too late"
+            raise InputError(
+                f"vectors={self.name}: {shards.get('failed', 0)} of {shards.get('total', 0)} shards did not answer "
+                f"({' '.join(str(reason).split())[:200]}), and what they hold is missing; read it again"
+            )
+        return answer
 
 
 def open_opensearch(place: str, collection: str | None) -> SearchEngineStore:

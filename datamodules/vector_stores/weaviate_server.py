@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from datamodules.vector_stores.address import client_library
 from datamodules.vector_stores.choice import chosen_vector
 from datamodules.vector_stores.payloads import flat_texts
+from datamodules.vector_stores.rows import in_order
 from errors import InputError
 
 LISTED_TOGETHER = 1000  # ids asked for at once
@@ -58,9 +59,7 @@ class WeaviateStore:
         except WeaviateBaseError as error:
             raise _unreadable(self.name, error) from error
         found = {str(one.uuid): one for one in answer.objects}
-        if missing := [one for one in asked if one not in found]:
-            raise InputError(f"vectors={self.name}: {len(missing)} objects were deleted meanwhile; read it again")
-        return [found[one] for one in asked]
+        return in_order(self.name, asked, found, "objects")
 
 
 def open_weaviate(place: str, collection: str | None) -> WeaviateStore:

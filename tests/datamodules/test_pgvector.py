@@ -25,8 +25,9 @@ create table notes (
     id text primary key, body varchar, meta jsonb, "Dense" vector(6), half halfvec(6), few sparsevec(6));
 create table "Letters" (a int, b int, embedding vector(6), primary key (a, b));
 create table wide (id bigint primary key, embedding sparsevec(1000000));
+create table "my.notes" (id int primary key, "v.1" vector(6));
 create role auditor login;
-grant select on notes, "Letters", wide to auditor;
+grant select on notes, "Letters", wide, "my.notes" to auditor;
 """
 
 
@@ -49,6 +50,7 @@ def address() -> Iterator[str]:
                      f"{{{sparse}}}/6"),
                 )  # fmt: skip
                 connection.execute('insert into "Letters" values (%s, %s, %s)', (row, 7, written(vector)))
+                connection.execute('insert into "my.notes" values (%s, %s)', (row, written(vector)))
             connection.execute("insert into notes (id) values ('without a vector')")
             connection.execute("insert into wide values (1, '{5:1}/1000000')")
         yield f"postgresql://auditor@/?{server}"
@@ -68,6 +70,13 @@ def test_a_key_of_two_columns(address: str) -> None:
     sample = sample_store(open_store(address, DIMENSION, "Letters.embedding"), DIMENSION)
     assert sample.ids[0] == "(0,1)"
     assert sample.vectors.numpy() == pytest.approx(VECTORS, abs=1e-6)
+
+
+@pytest.mark.parametrize("column", ["my.notes.v.1", '"my.notes"."v.1"', 'public."my.notes"."v.1"'])
+def test_names_with_a_dot(column: str, address: str) -> None:
+    store = open_store(address, DIMENSION, column)
+    assert store.name == 'postgresql://auditor@/ (public."my.notes"."v.1")'
+    assert sample_store(store, DIMENSION).vectors.numpy() == pytest.approx(VECTORS, abs=1e-6)
 
 
 def test_texts_of_the_row(address: str) -> None:

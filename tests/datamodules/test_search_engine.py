@@ -11,9 +11,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from datamodules.vector_stores import search_engine
+from datamodules.vector_stores.sampling import open_store
+from errors import InputError
 from support.http_stand_in import serving
 from support.stores import DIMENSION, ROWS, TEXTS, TITLES, VECTORS, check_store, refusal, refused_field
 
@@ -22,10 +25,14 @@ IDS = [f"{'a' if row % 2 else 'b'}/{row}" for row in range(ROWS)]
 
 
 class Engine:
-    """Three indexes: docs and two have vectors, logs has none; docs and the alias mail are the same."""
+    """Three indexes: docs and two have vectors, logs has none; docs and the alias mail are the same.
+
+    The alias all is of two indexes, docs and more, whose documents have the same ids.
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind, self.scrolls, self.rights, self.pages = kind, dict[str, list[dict[str, Any]]](), "", list[int]()
+        self.shards: dict[str, Any] = {"total": 3, "successful": 3, "failed": 0}
         vector = {"type": "knn_vector" if kind == "opensearch" else "dense_vector"}
         texts = {"text": {"type": "text"}, "meta": {"properties": {"title": {"type": "keyword"}}}}
         self.mappings: dict[str, Any] = {
@@ -48,7 +55,8 @@ class Engine:
             return 200, {"version": {"number": "3.0.0", "distribution": "opensearch"}, "tagline": ""}
         if path.endswith("/_mapping"):
             name = path[1:].removesuffix("/_mapping").removesuffix("_mapping")
-            found = {"mail": {"docs": self.mappings["docs"]}, "": self.mappings}.get(name)
+            docs = self.mappings["docs"]
+            found = {"mail": {"docs": docs}, "all": {"docs": docs, "more": docs}, "": self.mappings}.get(name)
             if found is None:
                 assert query["ignore_unavailable"] == ["true"]
                 found = {name: self.mappings[name]} if name in self.mappings else {}
@@ -58,11 +66,15 @@ class Engine:
                 return 200, {"succeeded": self.scrolls.pop(body["scroll_id"][0]) is not None}
             return 200, self.page(body["scroll_id"])
         assert method == "POST"
-        assert path in ("/docs/_search", "/mail/_search", "/two/_search")
+        assert path in ("/docs/_search", "/mail/_search", "/two/_search", "/all/_search")
         if "scroll" in query:
             assert body["_source"] is False
             assert body["query"] == {"exists": {"field": "a" if "two" in path else "deep.vector"}}
-            self.scrolls["s1"] = [{"_id": one} for one in ([] if "two" in path else self.documents)]
+            self.scrolls["s1"] = [
+                {"_index": index, "_id": one}
+                for index in (("docs", "more") if "all" in path else ("docs",))
+                for one in ([] if "two" in path else self.documents)
+            ]
             self.size = body["size"]
             return 200, self.page("s1")
         return 200, self.found(body)
@@ -71,17 +83,19 @@ class Engine:
         left = self.scrolls[scroll]
         taken, self.scrolls[scroll] = left[: self.size], left[self.size :]
         self.pages.append(len(taken))
-        return {"_scroll_id": scroll, "hits": {"hits": taken}}
+        return {"_scroll_id": scroll, "hits": {"hits": taken}, "_shards": self.shards}
 
     def found(self, body: Any) -> dict[str, Any]:
-        wanted = body["query"]["ids"]["values"]
+        among, of_index = body["query"]["bool"]["filter"]
+        wanted, index = among["ids"]["values"], of_index["term"]["_index"]
         assert len(wanted) <= body["size"] <= 10_000
         hits = []
         for one in sorted(wanted):  # in an order of its own
             document = self.documents[one]
-            hit: dict[str, Any] = {"_id": one}
+            hit: dict[str, Any] = {"_index": index, "_id": one}
             if "fields" in body:
-                hit["fields"] = {name: document["fields"][name] for name in body["fields"]}
+                sign = -1 if index == "more" else 1
+                hit["fields"] = {name: [sign * one for one in document["fields"][name]] for name in body["fields"]}
             if isinstance(body["_source"], list):
                 (name,) = body["_source"]
                 source = document["_source"]
@@ -89,7 +103,7 @@ class Engine:
             elif body["_source"]:
                 hit["_source"] = document["_source"]
             hits.append(hit)
-        return {"hits": {"hits": hits}}
+        return {"hits": {"hits": hits[: body["size"]]}, "_shards": self.shards}
 
 
 @pytest.fixture(params=KINDS)
@@ -108,6 +122,27 @@ def test_rows_and_texts(engine: tuple[Engine, str]) -> None:
     assert there.pages == [8, 8, 8, 6, 0]
     assert not there.scrolls  # ended, as a server keeps only so many
     check_store(address, IDS, "mail")
+
+
+def test_documents_of_two_indexes_behind_an_alias_keep_apart(engine: tuple[Engine, str]) -> None:
+    _, address = engine
+    store = open_store(address, DIMENSION, "all")
+    assert len(set(store.ids)) == len(store.ids) == 2 * ROWS
+    assert list(store.ids) == [f"{index}/{one}" for index in ("docs", "more") for one in IDS]
+    positions = [3, ROWS + 3, 0, ROWS + 5]
+    expected = np.stack([VECTORS[3], -VECTORS[3], VECTORS[0], -VECTORS[5]])
+    assert store.fetch(positions) == pytest.approx(expected, abs=1e-6)
+
+
+def test_shards_that_do_not_answer_are_not_taken_for_a_smaller_store(engine: tuple[Engine, str]) -> None:
+    there, address = engine
+    store = open_store(address, DIMENSION, "docs")
+    failure = {"reason": {"type": "node_not_connected_exception", "reason": "node b is gone"}}
+    there.shards = {"total": 3, "successful": 2, "failed": 1, "failures": [failure]}
+    expected = r"1 of 3 shards did not answer \(node b is gone\), and what they hold is missing"
+    for asked in (lambda: open_store(address, DIMENSION, "docs"), lambda: store.fetch([0])):
+        with pytest.raises(InputError, match=expected):
+            asked()
 
 
 def test_choices(engine: tuple[Engine, str]) -> None:
