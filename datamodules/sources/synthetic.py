@@ -206,6 +206,25 @@ class _Sizes:
     test: int
 
 
+def training_size(key: str, total: int, most: int, valid: int, test: int) -> int:
+    """What the splits ``valid`` and ``test`` of ``total`` texts leave for training.
+
+    Raises:
+        InputError: More is asked than the grammar gives, ``most``, or fewer than two are left; names ``key``.
+    """
+    if total > most:
+        raise InputError(
+            f"{key}={total}: the built-in grammar gives {most} {key} at the most; for more text use your own files"
+        )
+    train = total - valid - test
+    if train < FEWEST_TRAINING:
+        raise InputError(
+            f"{key}={total}: valid={valid} and test={test} leave {max(train, 0)} {key} for training; ask for at least "
+            f"{valid + test + FEWEST_TRAINING}"
+        )
+    return train
+
+
 class SyntheticCorpus:
     """The built-in corpus, generated in about a second and never stored.
 
@@ -226,18 +245,7 @@ class SyntheticCorpus:
         test: PositiveInt = 2_000,
         seed: NonNegativeInt = 0,
     ) -> None:
-        if sentences > MOST_SENTENCES:
-            raise InputError(
-                f"sentences={sentences}: the built-in grammar gives {MOST_SENTENCES} sentences at the most; "
-                "for more text use your own files"
-            )
-        train = sentences - valid - test
-        if train < FEWEST_TRAINING:
-            raise InputError(
-                f"sentences={sentences}: valid={valid} and test={test} leave {max(train, 0)} sentences for training; "
-                f"ask for at least {valid + test + FEWEST_TRAINING}"
-            )
-        self.sizes = _Sizes(train, valid, test)
+        self.sizes = _Sizes(training_size("sentences", sentences, MOST_SENTENCES, valid, test), valid, test)
         self.seed = seed
 
     @cached_property

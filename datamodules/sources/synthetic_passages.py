@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from pydantic import NonNegativeInt, PositiveInt
 
 from datamodules.sources.synthetic import (
-    FEWEST_TRAINING,
     Grammar,
     Row,
     entity_values,
     holes_of,
     normalised,
     rarest_values,
+    training_size,
 )
 from errors import InputError
 from examples import Example, Span, Split
@@ -156,13 +156,7 @@ class SyntheticPassages:
         most: PositiveInt = 128,
         seed: NonNegativeInt = 0,
     ) -> None:
-        if passages > MOST_PASSAGES:
-            raise InputError(f"passages={passages}: the built-in grammar gives {MOST_PASSAGES} passages at the most")
-        if (train := passages - valid - test) < FEWEST_TRAINING:
-            raise InputError(
-                f"passages={passages}: valid={valid} and test={test} leave {max(train, 0)} passages for training; "
-                f"ask for at least {valid + test + FEWEST_TRAINING}"
-            )
+        train = training_size("passages", passages, MOST_PASSAGES, valid, test)
         if not least + LONGEST <= most <= MOST_WORDS:
             raise InputError(
                 f"most={most}: with least={least}, from {least + LONGEST} to {MOST_WORDS} words are possible, since a "
