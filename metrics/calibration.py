@@ -20,13 +20,17 @@ likelihood of what was read there, integrated over u by Gauss-Hermite quadrature
 normal prior of deviation ``SPREAD``. An interval is one for a domain that is not among the known ones. Where all known
 texts are of one domain tau cannot be seen. Then the prior is taken, times the square root of 2 (two domains differ) and
 by how unlike the texts are: the larger Kolmogorov-Smirnov distance of cosines or lengths, divided by ``UNLIKE``.
+
+Where a text has several things, such as names, k of its n were recovered: ``totals``. Things of one text are recovered
+or missed together, so all counts are divided by the dispersion, Pearson's chi-squared by degrees of freedom (McCullagh
+and Nelder 1989, section 4.5). A store's texts then count by how many things they have: ``weights``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,6 +65,7 @@ class Calibration:
         taus: Probability of each of ``TAUS``.
         domains: Number of domains of the known texts.
         known: Their cosines and the logarithms of their lengths, (2, n).
+        dispersion: Things that count as one, 1 where a text is one thing.
     """
 
     coefficients: Floats
@@ -68,16 +73,7 @@ class Calibration:
     taus: Floats
     domains: int
     known: Floats
-
-    @property
-    def size(self) -> int:
-        """Number of texts that it was fitted to."""
-        return int(self.known.shape[1])
-
-    @property
-    def tau(self) -> float:
-        """Standard deviation between domains, in logits: the mean of its distribution."""
-        return float(TAUS @ self.taus)
+    dispersion: float = 1.0
 
     def probabilities(self, cosines: Sequence[float], words: Sequence[int]) -> Floats:
         """Probability that each text is recovered, (n,), 0 to 1; ``words`` are the lengths of the recovered texts."""
@@ -94,6 +90,7 @@ class Calibration:
         cosines: Sequence[float],
         words: Sequence[int],
         seed: int = 0,
+        weights: Sequence[float] | None = None,
     ) -> Estimate:
         """The expected share of what is recovered, given cosines and lengths of the recovered texts.
 
@@ -101,10 +98,12 @@ class Calibration:
             cosines: Of the texts, (n,).
             words: The lengths of the recovered texts.
             seed: Of the samples.
+            weights: Things in each text, more than 0; None: one.
 
         The value is the mean probability with u = 0. The interval samples coefficients, tau and u, and then which texts
-        are read: a binomial of n. The upper end is at least that of the share behind so many of n, by Jeffreys'
-        Beta(k + 1/2, n - k + 1/2): where none of few rows is expected to be read, more of the store may be.
+        are read: a binomial of n, of things n divided by the dispersion. The upper end is at least that of the share
+        behind so many of n, by Jeffreys' Beta(k + 1/2, n - k + 1/2): where none of few rows is expected to be read,
+        more of the store may be.
 
         Raises:
             ValueError: ``cosines`` is empty.
@@ -117,14 +116,16 @@ class Calibration:
             tau = tau * np.sqrt(2) * min(1.0, self.unlikeness(cosines, words) / UNLIKE)
         between = tau * np.sqrt(1 + 1 / self.domains if self.domains > 1 else 1) * generator.standard_normal(SAMPLES)
         terms = _terms(cosines, words)
+        counts = np.ones(len(cosines)) if weights is None else np.asarray(weights, np.float64)
+        parts = counts / counts.sum()
         means = np.array(
-            [_logistic(terms @ one + shift).mean() for one, shift in zip(self.samples, between, strict=True)]
+            [parts @ _logistic(terms @ one + shift) for one, shift in zip(self.samples, between, strict=True)]
         )
-        size = len(cosines)
+        size = max(1, round(counts.sum() / self.dispersion))
         hits = generator.binomial(size, means)
         low = np.quantile(hits / size, 0.025)
         high = max(np.quantile(hits / size, 0.975), np.quantile(generator.beta(hits + 0.5, size - hits + 0.5), 0.975))
-        value = float(self.probabilities(cosines, words).mean())
+        value = float(parts @ self.probabilities(cosines, words))
         return Estimate(value, Interval(min(float(low), value), max(float(high), value)))
 
 
@@ -133,25 +134,32 @@ def fit(
     words: Sequence[int],
     read: Sequence[float],
     sources: Sequence[str] | None = None,
+    totals: Sequence[float] | None = None,
 ) -> Calibration:
     """Fit a calibration to texts with known references.
 
     Args:
         cosines: Of the n recovered texts with the vectors.
         words: Their lengths.
-        read: Whether each was recovered.
+        read: Whether each was recovered; with ``totals`` how many of its things.
         sources: The domain of each; None: one.
+        totals: Things in each text, more than 0; None: each text is one.
 
     Raises:
         ValueError: The lists are not equally long, or hold fewer than ``SMALLEST`` texts.
     """
-    given = [cosines, words, read, *([] if sources is None else [sources])]
+    given: list[Sequence[Any]] = [cosines, words, read, *(one for one in (sources, totals) if one is not None)]
     lengths = sorted({len(one) for one in given})
     if len(lengths) > 1 or len(cosines) < SMALLEST:
         raise ValueError(f"needs lists of one length, {SMALLEST} at least; got {lengths}")
-    total = np.ones(len(read))
+    total = np.ones(len(read)) if totals is None else np.asarray(totals, np.float64)
     hits, terms = np.asarray(read, np.float64), _terms(cosines, words)
     coefficients, covariance = _regression(terms, hits, total)
+    dispersion = 1.0
+    if totals is not None:
+        dispersion = _dispersion(_logistic(terms @ coefficients), hits, total)
+        hits, total = hits / dispersion, total / dispersion
+        coefficients, covariance = _regression(terms, hits, total, coefficients)
     domain = np.unique(np.zeros(len(read)) if sources is None else np.asarray(sources), return_inverse=True)[1]
     prior = np.exp(-((TAUS / SPREAD) ** 2) / 2)
     likelihood = np.zeros(len(TAUS))
@@ -163,7 +171,7 @@ def fit(
             likelihood += _marginal(terms[rows] @ others, hits[rows], total[rows])
     taus = prior * np.exp(likelihood - likelihood.max())
     samples = _posterior(terms, hits, total, coefficients, covariance)
-    return Calibration(coefficients, samples, taus / taus.sum(), domains, _plain(cosines, words))
+    return Calibration(coefficients, samples, taus / taus.sum(), domains, _plain(cosines, words), dispersion)
 
 
 def _plain(cosines: Sequence[float], words: Sequence[int]) -> Floats:
@@ -194,10 +202,16 @@ def _regression(terms: Floats, hits: Floats, total: Floats, start: Floats | None
         p = _logistic(terms @ found)
         hessian = (terms * (total * p * (1 - p))[:, None]).T @ terms + penalty
         step = np.linalg.solve(hessian, terms.T @ (hits - total * p) - penalty @ found)
-        found = found + step * min(1.0, 2 / float(np.abs(step).max()))
+        found = found + step / max(1.0, float(np.abs(step).max()) / 2)
         if np.abs(step).max() < 1e-8:
             break
     return found, np.asarray(np.linalg.inv(hessian), np.float64)
+
+
+def _dispersion(p: Floats, hits: Floats, total: Floats) -> float:
+    """How much more than a binomial the counts vary, at least 1."""
+    squared = (hits - total * p) ** 2 / (total * p * (1 - p))
+    return max(1.0, float(squared.sum()) / max(1, len(p) - 4))
 
 
 def _posterior(terms: Floats, hits: Floats, total: Floats, mode: Floats, covariance: Floats) -> Floats:

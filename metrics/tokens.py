@@ -149,3 +149,11 @@ def recovered_words(reference: str, prediction: str) -> list[tuple[str, bool]]:
     if position < len(reference):
         parts.append((reference[position:], False))
     return parts
+
+
+def same_words(reference: str, prediction: str) -> bool:
+    """Whether both have the same words in the same order, whatever their case, punctuation and white space.
+
+    Many embedders see neither case nor spaces, so that no attacker can know them.
+    """
+    return words(reference) == words(prediction)
