@@ -77,7 +77,7 @@ def run_trials(
         write_config(output, session.values)
     results = [
         *writing(output, session, training, testing),
-        RunRecord(output, session.embedder, training_of(session.run)),
+        RunRecord(output, session.embedder, training_of(session.run), checkpoint),
     ]
     progress = [TerminalBar()] if config.trainer.get("enable_progress_bar", True) else []
     trainer = session.trainer(output, [*progress, Pace(), *results, Termination()], enable_checkpointing=False)

@@ -5,8 +5,9 @@
     python export.py run=<dir> name=minilm attack.decoding.beams=1    # with another decoding
 
 The weights are stored in half precision. `calibration` gives the scores of held-out texts to calibration.jsonl, numbers
-only; `predictions` the predictions of a test on the built-in corpus, whose text may be passed on. README.md is a model
-card to be completed. attackers/README.md says how such a directory is used and shipped.
+only; `predictions` the predictions of a test on the built-in corpus, whose text may be passed on. An attacker that was
+exported before keeps its own, unless its settings are changed. README.md is a model card to be completed.
+attackers/README.md says how such a directory is used and shipped.
 """
 
 from __future__ import annotations
@@ -33,12 +34,20 @@ BUILT_IN = "datamodules.sources.synthetic.SyntheticCorpus"
 def export(settings: DictConfig, config: DictConfig) -> None:
     """Check -> weights -> artifacts -> scores -> model card; the directory appears when it is complete."""
     from atomic_files import read_json, remove_left_over, replacing, write_json_lines
+    from reports.audit.estimates import read_scored
     from reports.calibration_file import calibration
     from reports.model_card import write_card
     from run_directory import layout
     from run_directory.checkpoints import finished_checkpoint
     from run_directory.config_file import write_config
-    from run_directory.exporting import check_evaluation, check_exportable, copy_parts, copy_results, copy_weights
+    from run_directory.exporting import (
+        check_evaluation,
+        check_exportable,
+        copy_parts,
+        copy_results,
+        copy_weights,
+        shipped_results,
+    )
 
     run, output = Path(settings.run), Path(settings.folder).expanduser()
     if re.fullmatch(r"[A-Za-z0-9][\w.-]*", settings.name) is None:
@@ -59,32 +68,40 @@ def export(settings: DictConfig, config: DictConfig) -> None:
             f"calibration={','.join(map(str, given))}: two directories of one name; their names tell them apart"
         )
     for one in evaluations:
-        check_evaluation(one, "calibration", values)
+        check_evaluation(one, "calibration", values, run, checkpoint)
     of_corpus = None if settings.predictions is None else Path(settings.predictions).expanduser()
     if of_corpus is not None:
-        source = check_evaluation(of_corpus, "predictions", values)["datamodule"].get("source") or {}
+        source = check_evaluation(of_corpus, "predictions", values, run, checkpoint)["datamodule"].get("source") or {}
         if source.get("_target_") != BUILT_IN:
             raise InputError(
                 f"predictions={of_corpus}: its texts are not those of the built-in corpus (datamodule=synthetic), and "
                 "no others are shipped"
             )
+    kept = shipped_results(run, values)
+    if of_corpus is None and layout.PREDICTIONS in kept:
+        of_corpus = run
     tests = {f"held-out texts, {one.resolve().name}": one for one in evaluations}
     tests |= {} if of_corpus is None else {"built-in corpus": of_corpus}
     tested = {title: read_json(one / layout.METRICS) for title, one in tests.items()}
-    scores = calibration(evaluations)
+    made = calibration(evaluations)
+    own = read_scored(run) if layout.CALIBRATION in kept and not evaluations else []
 
     remove_left_over(output)
     with replacing(output) as folder:
         write_config(folder, values)
         copy_weights(checkpoint, folder / layout.CHECKPOINT)
         copy_parts(run, folder)
-        if scores:
-            write_json_lines(folder / layout.CALIBRATION, (one._asdict() for one in scores))
+        if own:
+            copy_results(run, folder, [layout.CALIBRATION])
+        elif made:
+            write_json_lines(folder / layout.CALIBRATION, (one._asdict() for one in made))
         if of_corpus is not None:
             copy_results(of_corpus, folder)
-        write_card(folder, settings.name, values, tested, scores)
+        write_card(folder, settings.name, values, tested, own or made)
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file()) / 1e6
-    print(printable(f"{output}: {size:.1f} MB, {len(scores):,} calibration scores; complete {output / layout.CARD}"))
+    print(
+        printable(f"{output}: {size:.1f} MB, {len(own or made):,} calibration scores; complete {output / layout.CARD}")
+    )
 
 
 if __name__ == "__main__":

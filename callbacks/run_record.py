@@ -26,6 +26,7 @@ from models.budget import cut_short, planned_steps
 from ranks import of_every_rank
 from reports.caveats import undertrained
 from run_directory import layout
+from run_directory.keys import file_key
 
 log = logging.getLogger("train")
 
@@ -39,10 +40,17 @@ class RunRecord(Callback):
         directory: The run directory.
         embedder: The embedder whose fingerprint and queries are recorded.
         training: The training entry of the evaluated run, if this is an evaluation.
+        checkpoint: The file of the evaluated weights, whose hash is recorded.
     """
 
-    def __init__(self, directory: Path, embedder: CachedEmbedder, training: dict[str, Any] | None = None) -> None:
-        self.directory, self.embedder = directory, embedder
+    def __init__(
+        self,
+        directory: Path,
+        embedder: CachedEmbedder,
+        training: dict[str, Any] | None = None,
+        checkpoint: Path | None = None,
+    ) -> None:
+        self.directory, self.embedder, self.checkpoint = directory, embedder, checkpoint
         self.record: dict[str, Any] = {} if training is None else {"training": training}
         self.started = time.perf_counter()
 
@@ -102,4 +110,6 @@ class RunRecord(Callback):
             },
             "data": {"revision": trainer.datamodule.resolved_revision},  # type: ignore[attr-defined]
         }
+        if self.checkpoint is not None and self.checkpoint.is_file():
+            self.record["checkpoint"] = file_key(self.checkpoint)
         write_json(self.directory / layout.RECORD, self.record)

@@ -17,8 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 from configuration.composing import plain
 from configuration.locations import data_paths
 from errors import InputError
+from run_directory import layout
 
-_RUN, _CACHE = "<run>", "<cache>"  # no paths; replaced when the run is opened
+_CACHE = "<cache>"  # no path; replaced when the run is opened
 
 
 def portable(config: DictConfig) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def portable(config: DictConfig) -> dict[str, Any]:
     """
     shipped = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
     assert isinstance(shipped, DictConfig)
-    shipped.run_dir, shipped.cache_dir, shipped.ckpt_path, shipped.init_from = _RUN, _CACHE, None, None
+    shipped.run_dir, shipped.cache_dir, shipped.ckpt_path, shipped.init_from = layout.EXPORTED, _CACHE, None, None
     shipped.logger, shipped.choices.logger = {}, "none"
     shipped.callbacks = {name: node for name, node in shipped.callbacks.items() if _is_of_tests(node)}
     for node in shipped.callbacks.values():
@@ -39,10 +40,19 @@ def portable(config: DictConfig) -> dict[str, Any]:
         if Path(text.value).is_absolute():
             text.node[text.place] = Path(text.value).name
     values = plain(shipped)
-    found = [f"{key}={value}: a path of this machine, which nobody else has" for key, value in _paths(values, "")]
+    found = [f"{key}={value}: {_why(key)}" for key, value in _paths(values, "")]
     if found:
         raise InputError("\n".join(found))
     return values
+
+
+def _why(key: str) -> str:
+    if key.startswith("attack.") and key.endswith("_run"):
+        return (
+            "the attack is built on another run, which is no part of an export; export that run, and train this attack "
+            "where it is used"
+        )
+    return "a path of this machine, which nobody else has"
 
 
 def _is_of_tests(node: Any) -> bool:

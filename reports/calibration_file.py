@@ -4,9 +4,9 @@
  "classes": {"names": [2, 1, 3], "free text": [5, 3, 6]}, "kinds": {"DATE": [1, 0, 0]}}
 
 ``words`` are those of the recovered text, ``cosine`` is of the re-embedded recovered text with the vector, ``f1`` is
-the word F1 in percent. An attacker knows words and cosine of any row, so a store's rows can be compared with these.
-``classes`` and ``kinds`` count parts found by form (part_counts.py): in the true text, of these recovered,
-and in the recovered text.
+the word F1 in percent, ``exact`` whether all words came back in their order. An attacker knows words and cosine of any
+row, so a store's rows can be compared with these. ``classes`` and ``kinds`` count parts found by form (part_counts.py):
+in the true text, of these recovered, and in the recovered text.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from errors import InputError
-from metrics.text import exact_match
-from metrics.tokens import token_overlap, words
+from metrics.tokens import same_words, token_overlap, words
 from reports.audit.part_counts import Parts, counted
 from reports.results import Row, read_rows
 from run_directory import layout
@@ -64,7 +63,7 @@ def _of(directory: Path) -> Iterator[Scores]:
 
 
 def _scores(row: Row, source: str, parts: Parts) -> Scores:
-    exact = row.kind == "sequence" and exact_match(row.reference, row.prediction)
+    exact = row.kind == "sequence" and same_words(row.reference, row.prediction)
     f1 = token_overlap(row.reference, row.prediction).f1
     cosine = round(row.cosine or 0.0, 4)
     return Scores(source, len(words(row.prediction)), cosine, round(f1, 2), exact, parts.classes, parts.kinds)

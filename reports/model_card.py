@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from atomic_files import read_json, write_file
+from reports.audit.estimates import Scored
 from reports.calibration_file import Scores
 from run_directory import layout
 
@@ -23,7 +24,7 @@ def write_card(
     name: str,
     config: Mapping[str, Any],
     tested: Mapping[str, Mapping[str, Any]],
-    scores: Sequence[Scores],
+    scores: Sequence[Scores | Scored],
 ) -> None:
     """Write README.md.
 
@@ -62,7 +63,7 @@ def _shown(found: Mapping[str, Any]) -> list[str]:
 
 
 def _means(
-    scores: Sequence[Scores], group_of: Callable[[Scores], str], groups: Sequence[str]
+    scores: Sequence[Scores | Scored], group_of: Callable[[Scores | Scored], str], groups: Sequence[str]
 ) -> list[tuple[str, int, str, str]]:
     """Name, texts, mean word F1 and share of exact texts, in percent, of each group with enough texts."""
     rows = []
@@ -70,12 +71,12 @@ def _means(
         found = [one for one in scores if group_of(one) == group]
         if len(found) >= _FEWEST:
             f1 = sum(one.f1 for one in found) / len(found)
-            exact = 100 * sum(one.exact for one in found) / len(found)
+            exact = 100 * sum(bool(one.exact) for one in found) / len(found)
             rows.append((group, len(found), f"{f1:.1f}", f"{exact:.1f}"))
     return rows
 
 
-def _length(one: Scores) -> str:
+def _length(one: Scores | Scored) -> str:
     return next((_range(*bounds) for bounds in _LENGTHS if bounds[0] <= one.words <= (bounds[1] or one.words)), "0")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from errors import InputError
 from run_directory import layout
 from run_directory.checkpoints import load_checkpoint
 from run_directory.config_file import read_config
-from run_directory.record import data_of
+from run_directory.keys import file_key
+from run_directory.record import data_of, tested_weights, training_of
 from run_directory.stored_attack import class_of
 
 _OF_TRAINING = {"optimizer_states", "lr_schedulers", "loops", "callbacks", "random_states"}
@@ -73,18 +74,46 @@ def copy_parts(run: Path, folder: Path) -> None:
     write_json(folder / layout.DATA, {"files": files})
 
 
-def copy_results(evaluation: Path, folder: Path) -> None:
-    """Copy predictions and metrics of an evaluation whose texts may be passed on."""
-    for name in (layout.PREDICTIONS, layout.METRICS, layout.DESCRIPTIONS):
+def copy_results(
+    evaluation: Path, folder: Path, names: Sequence[str] = (layout.PREDICTIONS, layout.METRICS, layout.DESCRIPTIONS)
+) -> None:
+    """Copy predictions and metrics of an evaluation whose texts may be passed on, or other files of it."""
+    for name in names:
         if (evaluation / name).is_file():
             shutil.copyfile(evaluation / name, folder / name)
 
 
-def check_evaluation(directory: Path, key: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Check that an evaluation, or the test of a run, is of the attack that ``config`` describes; returns its settings.
+def shipped_results(run: Path, config: Mapping[str, Any]) -> list[str]:
+    """Of an exported attacker, the scores and predictions that it has and that ``config`` would give; else none."""
+    from omegaconf import OmegaConf
+
+    stored = OmegaConf.to_container(read_config(run))
+    assert isinstance(stored, dict)
+    values = {str(name): value for name, value in stored.items()}
+    if values.get("run_dir") != layout.EXPORTED or different_part(values, config) is not None:
+        return []
+    return [name for name in (layout.CALIBRATION, layout.PREDICTIONS) if (run / name).is_file()]
+
+
+def different_part(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """The first part of two configurations that differs and changes predictions; None if none does."""
+    return next((node for node in ("attack", "defense", "embedder") if one.get(node) != other.get(node)), None)
+
+
+def check_evaluation(
+    directory: Path, key: str, config: Mapping[str, Any], run: Path, checkpoint: Path
+) -> dict[str, Any]:
+    """Check that an evaluation, or the test of a run, is of the attack that is exported; returns its settings.
+
+    Args:
+        directory: Of the evaluation.
+        key: The config key that names it.
+        config: The settings that are exported.
+        run: The run that is exported.
+        checkpoint: Its weights.
 
     Raises:
-        InputError: It is none, or had another attack, decoding or defense; ``key`` is the config key that names it.
+        InputError: It is none; had another attack, decoding, defense or weights; or the run was trained since.
     """
     from omegaconf import OmegaConf
 
@@ -92,10 +121,22 @@ def check_evaluation(directory: Path, key: str, config: Mapping[str, Any]) -> di
         raise InputError(f"{key}={directory}: not the output directory of an evaluation, which holds predictions.jsonl")
     tested = OmegaConf.to_container(read_config(directory))
     assert isinstance(tested, dict)
-    for node in ("attack", "defense", "embedder"):
-        if tested.get(node) != config[node]:
-            raise InputError(f"{key}={directory}: was made with another {node} than that which is exported")
-    return {str(name): value for name, value in tested.items()}
+    values = {str(name): value for name, value in tested.items()}
+    if (node := different_part(values, config)) is not None:
+        raise InputError(f"{key}={directory}: was made with another {node} than that which is exported")
+    if tested_weights(directory) not in (None, file_key(checkpoint)):
+        raise InputError(
+            f"{key}={directory}: was made with other weights than those of {checkpoint}, which are exported; evaluate "
+            "those"
+        )
+    then, now = training_of(directory), training_of(run)
+    if then != now:
+        steps = [f"{one['steps']:,} steps" if one and "steps" in one else "an unknown training" for one in (then, now)]
+        raise InputError(
+            f"{key}={directory}: is of other weights than those which are exported: after {steps[0]}, and run={run} "
+            f"after {steps[1]}; evaluate the run again"
+        )
+    return values
 
 
 def _halved(weights: Mapping[str, Tensor], checkpoint: Path) -> dict[str, Any]:

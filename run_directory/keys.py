@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,6 +36,12 @@ def weights_key(weights: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(content(tensor))
     return digest.hexdigest()
+
+
+def file_key(path: Path) -> str:
+    """Hash of a file's content."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def content(tensor: Tensor) -> memoryview:

@@ -37,6 +37,7 @@ DESCRIPTIONS, REPORT = "descriptions.json", "report.html"
 CALIBRATION, CARD = "calibration.jsonl", "README.md"
 CORRECTIONS, CORRECTION_ROUNDS = "corrections.json", "corrections.jsonl"
 TEST_BATCHES = "test_batches"
+EXPORTED = "<run>"  # run_dir in the config.yaml of an exported run; no path, replaced when the run is opened
 
 
 def start(directory: Path, *, resuming: bool, key: str = "run_dir") -> None:

@@ -22,6 +22,13 @@ def training_of(directory: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def tested_weights(directory: Path) -> str | None:
+    """The ``keys.file_key`` of the checkpoint that an evaluation tested; None if record.json does not say."""
+    record = directory / RECORD
+    found = read_json(record).get("checkpoint") if record.is_file() else None
+    return found if isinstance(found, str) else None
+
+
 def data_of(directory: Path) -> list[DataFile] | None:
     """The files that a run was trained on or an evaluation tested on; None if they were not recorded.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +20,10 @@ from atomic_files import write_json
 from configuration import named_runs
 from embedders.minilm import MiniLM
 from errors import InputError
-from metrics.text import exact_match
-from metrics.tokens import token_overlap, words
+from metrics.tokens import same_words, token_overlap, words
 from reports.audit.part_counts import counted
 from run_directory import layout
+from run_directory.keys import file_key
 from run_directory.session import Session
 from support.files import load, metrics_of, predictions_of, read_lines, rows_of, write_lines
 from support.letters import TEXTS
@@ -131,7 +132,7 @@ def test_calibration_holds_numbers_of_each_test_text(run: Path, tiny: Path) -> N
             "words": len(words(row["prediction"])),
             "cosine": round(row["cosine"], 4),
             "f1": round(token_overlap(row["reference"], row["prediction"]).f1, 2),
-            "exact": exact_match(row["reference"], row["prediction"]),
+            "exact": same_words(row["reference"], row["prediction"]),
             "classes": {name: list(counts) for name, counts in parts.classes.items()},
             "kinds": {},
         }
@@ -147,6 +148,46 @@ def test_the_model_card_has_the_metrics_of_the_evaluations(run: Path, tiny: Path
     assert "20 steps" in card
 
 
+def test_an_exported_attacker_keeps_its_results_when_it_is_exported_again(tiny: Path, tmp_path: Path) -> None:
+    again = exported(tiny, "again", tmp_path / "again")
+    for name in ("calibration.jsonl", "predictions.jsonl", "metrics.json"):
+        assert (again / name).read_bytes() == (tiny / name).read_bytes(), name
+    assert "| built-in corpus | " in (again / "README.md").read_text()
+    # With another decoding they would be of another attacker.
+    other = exported(tiny, "other", tmp_path / "other", "attack.decoding.beams=1")
+    assert not {"calibration.jsonl", "predictions.jsonl"} & {path.name for path in other.iterdir()}
+
+
+def test_results_of_other_weights_are_refused(run: Path, on_corpus: Path, tmp_path: Path) -> None:
+    def with_record(name: str, **changed: object) -> str:
+        folder = tmp_path / name
+        shutil.copytree(on_corpus, folder)
+        write_json(folder / "record.json", load(on_corpus / "record.json") | changed)
+        return f"calibration={folder}"
+
+    before = load(on_corpus / "record.json")
+    assert before["checkpoint"] == file_key(run / layout.CHECKPOINT)
+    less = with_record("less", training=before["training"] | {"steps": 7, "seconds": 1.5}, checkpoint=None)
+    with pytest.raises(
+        InputError, match=r"calibration=.*less: is of other weights .*: after 7 steps, .* after 20 steps"
+    ):
+        exported(run, "new", tmp_path / "new", less)
+    with pytest.raises(
+        InputError, match=r"calibration=.*other: was made with other weights than those of .*last\.ckpt"
+    ):
+        exported(run, "new", tmp_path / "new", with_record("other", checkpoint="0" * 64))
+
+
+def test_an_attack_on_another_run_says_why_it_is_not_exported(tmp_path: Path) -> None:
+    config = configuration.compose(
+        "train", ["attack=algen", f"attack.source_run={tmp_path}", "trainer.precision=32-true"]
+    )
+    with pytest.raises(
+        InputError, match=r"^attack\.source_run=.*: the attack is built on another run, .* export that run"
+    ):
+        configuration.portable(config)
+
+
 def test_an_export_without_evaluations(run: Path, tmp_path: Path) -> None:
     folder = exported(run, "bare", tmp_path / "bare", "attack.decoding.beams=1")
     assert not (folder / "calibration.jsonl").exists()
@@ -160,6 +201,7 @@ def test_what_cannot_be_exported_is_said(run: Path, tmp_path: Path, on_corpus: P
     write_lines(corrupt / "predictions.jsonl", [{**rows_of(run)[0], "attributes": {"source": "My name is Ada, and I"}}])
     (corrupt / "config.yaml").write_text((run / "config.yaml").read_text())
     write_json(corrupt / "metrics.json", {"examples": 1})
+    write_json(corrupt / "record.json", load(run / "record.json"))
     lines = {
         (f"folder={tmp_path / 'taken'}",): "folder=.*taken: exists already; remove it, or choose another",
         ("name=../x",): r"name=\.\./x: write letters, digits, and",
