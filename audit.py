@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import configuration
+from configuration import named_runs
 from errors import InputError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from reports.audit.file import read_audit
     from reports.audit.inputs import check_truths, held_by_store, read_truths, stored_truths
     from reports.audit.lookup import training_lookup
-    from reports.audit.other_attackers import TESTED, check_same, read_by
+    from reports.audit.other_attackers import SEARCHED, TESTED, check_same, read_by
     from reports.audit.page import VALUES, print_audit, write_audit
     from reports.audit.pipeline import write_pipeline
     from reports.audit.reading import StoreReader, held_out, same_attack, services
@@ -114,12 +115,13 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     truth = [truths.get(place) for place in sample.positions]
     known = held_out(rows, unchanged, reader, lambda: service.embed(references, "scoring"))
     texts = reader.texts("store", sample.vectors, sample.positions)
-    tested = evenly(range(len(rows)), TESTED) if others else range(len(rows))
+    most = (SEARCHED if settings.search else TESTED) if others else len(rows)
+    tested = evenly(range(len(rows)), most)
     known_truths = [known.truths[place] for place in tested]
     own = [
         Contender(
             "attack",
-            f"the run's attack, {config.choices.attack}",
+            _label(run, config),
             reader.readings(texts, sample.vectors, truth),
             [known.readings[place] for place in tested],
             Estimator([*(read_scored(run) if unchanged else []), *scored(known.readings)]),
@@ -153,13 +155,13 @@ def _others(settings: DictConfig, config: DictConfig) -> list[tuple[str, str, Se
 
     from run_directory.session import Session
 
-    runs = [(f"the run's attack, {config.choices.attack}", Path(settings.run), config)]
+    runs = [(_label(Path(settings.run), config), Path(settings.run), config)]
     for named in [settings.also] if isinstance(settings.also, str) else settings.also or []:
         trust = [f"trust={list(settings.trust)}"] if settings.trust else []
         found, other = configuration.on_run("audit", [f"run={named}", f"vectors={settings.vectors}", *trust])
         if Path(found.run).resolve() in [run.resolve() for _, run, _ in runs]:
             raise InputError(f"also={named}: takes part already")
-        runs.append((f"the attack of {named}, {other.choices.attack}", Path(found.run), other))
+        runs.append((_label(Path(found.run), other, str(named)), Path(found.run), other))
     others = [("other", label, Session.open(run, other)) for label, run, other in runs[1:]]
     for label, run, other in runs if settings.search else []:
         if "lexicon" in (other.attack.get("refine") or {}):  # it searches already
@@ -168,6 +170,15 @@ def _others(settings: DictConfig, config: DictConfig) -> list[tuple[str, str, Se
         OmegaConf.resolve(amended)
         others.append(("search", f"{label}, with lexicon search", Session.open(run, amended)))
     return others
+
+
+def _label(run: Path, config: DictConfig, named: str = "") -> str:
+    """What a reader calls the attack of a run; ``named`` as it was given, empty for that of ``run=``."""
+    if run.resolve().parent == named_runs.SHIPPED.resolve():
+        whose = f"the shipped attacker {run.name}"
+    else:
+        whose = f"the attack of {named}" if named else "the run's attack"
+    return f"{whose}, {config.choices.attack}"
 
 
 if __name__ == "__main__":

@@ -7,6 +7,9 @@ The run directory has a calibration.jsonl: source, words, cosine, f1 and exact o
 are samples of the texts of one source, or of several; the calibration is fitted to all other
 sources. Beside it, isotonic regression on the cosine alone with intervals of chance, as audits had before. Prints
 a table in Markdown: how often the interval holds the share of the store, its mean width, and the mean error.
+
+A second table has the exposure by class (names, numbers, ...), each source as a store, estimated from the others; a
+third one the estimates and true shares of the sources of ``--show``.
 """
 
 from __future__ import annotations
@@ -20,6 +23,10 @@ from scipy.optimize import isotonic_regression
 
 from metrics import calibration
 from reports.audit.estimates import Scored, read_scored, was_read
+from reports.audit.exposure import shown_classes
+from reports.audit.findings import Reading
+from reports.audit.part_counts import Parts
+from reports.audit.part_estimates import PartEstimator
 
 SMALLEST = 20  # texts of a source that a store is sampled from
 
@@ -31,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--readable", type=float, nargs="+", default=[80.0])
     parser.add_argument("--stores", type=int, default=100, help="stores of each kind")
     parser.add_argument("--size", type=int, default=500, help="rows of a store")
+    parser.add_argument("--show", nargs="*", default=[], help="sources whose exposure by class is listed")
     given = parser.parse_args(argv)
     rows = np.empty(len(scored := read_scored(given.run)), dtype=object)
     rows[:] = scored
@@ -61,6 +69,40 @@ def main(argv: Sequence[str] | None = None) -> None:
                 f"{100 * error:+.1f} | {100 * held_before:.0f} % | {100 * width_before:.0f} |",
                 flush=True,
             )
+
+    _by_class(scored, given.show)
+
+
+def _by_class(scored: Sequence[Scored], shown: Sequence[str]) -> None:
+    """Print how often the interval of a class holds the share of a source, and the sources of ``shown``."""
+    counted = [row for row in scored if row.classes is not None]
+    print("\n| class | sources | holds it | width | error | true share, % |\n|---|---|---|---|---|---|")
+    lines: dict[str, list[str]] = {source: [] for source in shown}
+    for name in shown_classes(()):
+        found = []
+        for source in sorted({row.source for row in counted}):
+            store = [row for row in counted if row.source == source]
+            total, back = (sum((row.classes or {}).get(name, (0, 0, 0))[part] for row in store) for part in (0, 1))
+            if total < SMALLEST:
+                continue
+            texts = [Reading("word " * row.words, row.cosine) for row in store]
+            parts = [Parts(row.classes or {}, {}) for row in store]
+            share = PartEstimator(texts, parts, [row for row in counted if row.source != source]).share("classes", name)
+            if share is None:
+                continue
+            truth = back / total
+            found.append((share.low <= truth <= share.high, share.high - share.low, share.value - truth, truth))
+            if source in shown:
+                ends = f"{100 * share.low:.0f}-{100 * share.high:.0f}"
+                lines[source].append(f"{name}: {100 * share.value:.1f} ({ends}) / {100 * truth:.1f} of {total:,}")
+        if found:
+            held, width, error, truth = 100 * np.mean(found, axis=0)
+            print(
+                f"| {name} | {len(found)} | {held:.0f} % | {width:.0f} | {error:+.1f} | {truth:.1f} |",
+                flush=True,
+            )
+    for source, said in lines.items():
+        print(f"\n{source}: " + "; ".join(said))
 
 
 def _sampled(generator: np.random.Generator, places: np.ndarray, size: float) -> np.ndarray:

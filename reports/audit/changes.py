@@ -54,8 +54,11 @@ def warned(audit: Audit, before: AuditFile) -> list[str]:
             f"Texts counted as readable from a word F1 of {before.threshold:g} % in the baseline, and of "
             f"{audit.threshold:g} % here."
         )
-    if {one.name for one in before.attackers} != {one.name for one in audit.attackers}:
-        found.append("The baseline had other attackers (lookup=), so a change may come from those.")
+    then, now = ([(one.name, one.label) for one in attackers] for attackers in (before.attackers, audit.attackers))
+    if not all(label for _, label in then):  # written before attackers had labels
+        then, now = ([(name, "") for name, _ in each] for each in (then, now))
+    if sorted(then) != sorted(now):
+        found.append("The baseline had other attackers (lookup=, also=, search=), so a change may come from those.")
     if directories[0] != directories[1]:
         found.append(
             f"The baseline was read by another attacker ({before.run.get('directory', 'unknown')}): a change may come "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from reports.audit.estimates import Estimator, scored
+from reports.audit.estimates import TEST_TEXTS, Estimator, scored
 from reports.audit.findings import Reading, Truth
 from reports.audit.lookup import Lookup
 from reports.audit.reading import StoreReader
@@ -23,6 +23,7 @@ class Contender:
         readings: Of the store's rows.
         tested: Of the run's test texts.
         estimator: Of shares, from texts whose truth is known: ``tested``, and its own.
+        cost: Its seconds and queries; empty if they are not counted.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Contender:
     readings: list[Reading]
     tested: list[Reading]
     estimator: Estimator
+    cost: str = ""
 
 
 def by_lookup(
@@ -52,7 +54,14 @@ def closest_of(own: Sequence[Contender]) -> Contender:
     """The attacker who has them all, and takes for each vector the text whose own vector is nearest."""
     tested = closest([one.tested for one in own])
     label = f"of {'both' if len(own) == 2 else 'all'}, the text with the nearer vector"
-    return Contender("closest", label, closest([one.readings for one in own]), tested, Estimator(scored(tested)))
+    # What a cosine means hardly depends on who found the text, but for a search, which raises cosines by itself.
+    before = (
+        []
+        if any(one.name == "search" for one in own)
+        else [score for one in own for score in one.estimator.known if score.source != TEST_TEXTS]
+    )
+    known = Estimator([*before, *scored(tested)])
+    return Contender("closest", label, closest([one.readings for one in own]), tested, known)
 
 
 def closest(texts: Sequence[Sequence[Reading]]) -> list[Reading]:

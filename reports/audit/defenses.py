@@ -23,7 +23,7 @@ from datamodules.vector_stores.sampling import Sample
 from defenses.base import Defense
 from errors import InputError
 from examples import Example
-from reports.audit.entity_kinds import leaks
+from reports.audit.entity_kinds import leaked_entities
 from reports.audit.estimates import Estimator
 from reports.audit.findings import AuditedShare, Reading, Tried, Truth
 from reports.audit.lookup import Lookup
@@ -183,12 +183,13 @@ def summary(
 ) -> Tried:
     """The metrics of one defense; for ``none``, computed from the texts already recovered."""
     pairs = [(truth, one) for truth, one in zip(rows.truths, read, strict=True) if truth is not None]
-    hits = leaks([truth for truth, _ in pairs], [one for _, one in pairs], ordered=reader.kind == "sequence")
     return Tried(
         name=name,
         readable=estimator.share(read, readable),
         exact=estimator.share(read, None) if reader.kind == "sequence" else None,
-        entities=AuditedShare.of([hit for found in hits.values() for hit in found]),
+        entities=leaked_entities(
+            [truth for truth, _ in pairs], [one for _, one in pairs], ordered=reader.kind == "sequence"
+        ),
         cosine=statistics.fmean(one.cosine for one in read),
         neighbours=kept,
         dimension=dimension,

@@ -1,7 +1,6 @@
-"""Leaked entities by kind: measured if the true texts are known, else estimated from the recovered texts.
+"""Leaked entities by kind, where the true texts are known; part_estimates.py estimates them where they are not.
 
-Measured: an entity of a true text leaks if it occurs in the recovered text as whole words. Estimated: an entity found
-in recovered texts by its form or by a tagger is assumed correct as often as in the run's own test texts.
+An entity of a true text leaks if it occurs in the recovered text as whole words.
 """
 
 from __future__ import annotations
@@ -9,62 +8,48 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 from examples import Span
 from metrics.entities import recovered_entities, span_text
-from reports.audit.findings import AuditedShare, Kind, Reading, Truth
-from reports.audit.reading import Known
-from scoring.taggers import Tagger
+from reports.audit.findings import AuditedShare, Kind, Reading, Truth, most
 
 
-def leaked(truths: Sequence[Truth], readings: Sequence[Reading], *, ordered: bool) -> list[Kind]:
-    """For each kind of entity in the true texts, the share that was recovered; the most frequent kinds first."""
-    hits = leaks(truths, readings, ordered=ordered)
-    kinds = [Kind(label, len(found), AuditedShare.of(found)) for label, found in hits.items()]
+def leaked(truths: Sequence[Truth], by_attacker: Sequence[Sequence[Reading]], *, ordered: bool) -> list[Kind]:
+    """For each kind of entity in the true texts, the share that the attacker who recovers most of it recovers.
+
+    The most frequent kinds come first. Intervals count texts: entities of one text are recovered or missed together.
+    """
+    each = [leaks(truths, readings, ordered=ordered) for readings in by_attacker]
+    kinds = []
+    for label in dict.fromkeys(label for counts in each[0] for label in counts):
+        of_label = [[counts[label] for counts in texts if label in counts] for texts in each]
+        share = most(AuditedShare.grouped(counts) for counts in of_label)
+        kinds.append(Kind(label, sum(total for _, total in of_label[0]), share))
     return sorted(kinds, key=lambda kind: (-kind.total, kind.label))
 
 
-def leaks(truths: Sequence[Truth], readings: Sequence[Reading], *, ordered: bool) -> dict[str, list[bool]]:
-    """For each kind, whether each of its entities was recovered; one that occurs twice must be recovered twice."""
-    hits: dict[str, list[bool]] = defaultdict(list)
+def leaked_entities(truths: Sequence[Truth], readings: Sequence[Reading], *, ordered: bool) -> AuditedShare | None:
+    """The share of the entities of any kind that was recovered; its interval counts texts. None without entities."""
+    each = leaks(truths, readings, ordered=ordered)
+    return AuditedShare.grouped(
+        [(sum(read for read, _ in one.values()), sum(total for _, total in one.values())) for one in each]
+    )
+
+
+def leaks(truths: Sequence[Truth], readings: Sequence[Reading], *, ordered: bool) -> list[dict[str, tuple[int, int]]]:
+    """Of each text, by kind, how many entities were recovered, of how many; one that occurs twice must be so twice."""
+    found = []
     for truth, reading in zip(truths, readings, strict=True):
         values: dict[str, list[str]] = defaultdict(list)
         for span in truth.spans:
             values[span.label].append(span_text(truth.text, span))
-        for label, texts in values.items():
-            found = recovered_entities(texts, reading.text, ordered=ordered)
-            hits[label] += [True] * found + [False] * (len(texts) - found)
-    return hits
-
-
-def suspected(readings: Sequence[Reading], known: Known, tagger: Tagger, *, ordered: bool) -> list[Kind]:
-    """Entities in the recovered texts, with the share that was correct in the test texts."""
-    right: dict[str, list[bool]] = defaultdict(list)
-    for truth, value in _values(known.readings, tagger, known.truths):
-        right[value[0]].append(recovered_entities([value[1]], truth.text if truth else "", ordered=ordered) > 0)
-    totals: dict[str, int] = defaultdict(int)
-    for _, value in _values(readings, tagger, [None] * len(readings)):
-        totals[value[0]] += 1
-    kinds = [Kind(label, total, _estimated(AuditedShare.of(right[label]))) for label, total in totals.items()]
-    return sorted(kinds, key=lambda kind: (-kind.total, kind.label))
-
-
-def _estimated(share: AuditedShare | None) -> AuditedShare | None:
-    """A share of the test texts, as an estimate for the store."""
-    return None if share is None else replace(share, measured=False)
-
-
-def _values(
-    readings: Sequence[Reading], tagger: Tagger, truths: Sequence[Truth | None]
-) -> list[tuple[Truth | None, tuple[str, str]]]:
-    """Label and text of each entity in the recovered texts, with the true text of its row."""
-    tagged = tagger.tag([reading.text for reading in readings])
-    return [
-        (truth, (span.label, reading.text[span.start : span.end]))
-        for reading, spans, truth in zip(readings, tagged, truths, strict=True)
-        for span in spans
-    ]
+        found.append(
+            {
+                label: (recovered_entities(texts, reading.text, ordered=ordered), len(texts))
+                for label, texts in values.items()
+            }
+        )
+    return found
 
 
 def places(text: str, truth: Truth | None, spans: Sequence[Span]) -> tuple[Span, ...]:

@@ -5,9 +5,11 @@
 
 calibration.jsonl of a shipped attacker has a line for each held-out text of its training corpora, without the text:
 
-    {"source": "goemotions", "words": 13, "cosine": 0.81, "f1": 64.2, "exact": false}
+    {"source": "goemotions", "words": 13, "cosine": 0.81, "f1": 64.2, "exact": false,
+     "classes": {"names": [2, 1, 3]}, "kinds": {}}
 
-``words`` is the length of the recovered text, ``f1`` in percent. metrics/calibration.py says how shares come of them.
+``words`` is the length of the recovered text, ``f1`` in percent; part_counts.py says what is counted by class and kind.
+metrics/calibration.py says how shares come of them.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from errors import InputError
 from metrics import calibration
@@ -27,7 +29,11 @@ TEST_TEXTS = "the run's test texts"  # the domain of the texts in predictions.js
 
 
 class Scored(BaseModel):
-    """The scores of a recovered text whose truth is known; ``exact`` is None for sets of words."""
+    """The scores of a recovered text whose truth is known.
+
+    ``exact`` is None for sets of words; ``classes`` and ``kinds`` are None if its parts were not counted, as in
+    files that older versions exported.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -36,6 +42,8 @@ class Scored(BaseModel):
     cosine: float = Field(ge=-1.001, le=1.001)
     f1: float = Field(ge=0, le=100)
     exact: bool | None
+    classes: dict[str, tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt]] | None = None
+    kinds: dict[str, tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt]] | None = None
 
 
 def read_scored(run: Path) -> list[Scored]:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from omegaconf import DictConfig
 from scipy import stats
+from torch import Tensor
 
 from datamodules.vector_stores.sampling import Sample
 from metrics import calibration
 from reports.audit import exposure
 from reports.audit.contenders import Contender
 from reports.audit.defenses import Trials, look_up, neighbours_kept, summary, try_defense
-from reports.audit.entity_kinds import leaked, places, suspected
-from reports.audit.estimates import features, length, measured
-from reports.audit.findings import Attacker, Audit, AuditedShare, Exposed, Reading, Tried, Truth
-from reports.audit.lookup import Lookup
+from reports.audit.entity_kinds import leaked, leaked_entities, places
+from reports.audit.estimates import TEST_TEXTS, features, length, measured
+from reports.audit.findings import Attacker, Audit, AuditedShare, Exposed, Reading, Tried, Truth, most
+from reports.audit.lookup import Lookup, among_others
 from reports.audit.masking import masked
+from reports.audit.part_estimates import PartEstimator, estimated_classes, estimated_kinds
 from reports.audit.reading import Known, StoreReader
 from scoring.recognisers import Recognisers
 from scoring.taggers import Tagger
@@ -70,8 +72,8 @@ def evaluate(
         threshold=settings.readable,
         masked=not settings.show_text,
         tagged="the labels of the true texts" if how == "labels" else _tagged(tagger),
-        readable=largest(one.readable for one in attackers),
-        exact=largest(one.exact for one in attackers),
+        readable=most(one.readable for one in attackers),
+        exact=most(one.exact for one in attackers),
         cosines=[one.cosine for one in last.readings],
         known=[one.cosine for one in last.estimator.known],
         attackers=attackers,
@@ -86,18 +88,19 @@ def evaluate(
         rows = [row for row, one in enumerate(labelled) if one is not None]
         true = [one for one in labelled if one is not None]
         read = [[one.readings[row] for row in rows] for one in own]
-        by_each = [leaked(true, one, ordered=ordered) for one in read]
-        found.kinds = max(by_each, key=lambda kinds: sum(one.share.value * one.total for one in kinds if one.share))
+        found.kinds = leaked(true, read, ordered=ordered)
+        found.entities = most(leaked_entities(true, one, ordered=ordered) for one in read)
         plain = [one for one in truths if one is not None] if how == "form" else true
+        found.insider = _insider(sample.vectors[rows], plain, reader, settings.readable, ordered)
         found.classes = exposure.measured(plain, read, how, ordered=ordered)
     else:
-        found.kinds = suspected(last.readings, known, finder, ordered=ordered)
-        found.classes = exposure.estimated(last.readings, known, tagger, ordered=ordered)
-        found.held_out = leaked(known.truths, known.readings, ordered=ordered)
+        parts = [PartEstimator.of(one, known_truths, tagger, ordered=ordered) for one in own]
+        found.kinds, found.classes = estimated_kinds(parts), estimated_classes(parts, tagger)
+        found.held_out = leaked(known.truths, [known.readings], ordered=ordered)
     ranked = _exposed(settings, sample, labelled, last.readings, learned, finder)
     found.rows = _distinct(ranked, settings.exposed)
     found.ranked = [(one.id, one.rank, one.probability, one.reading.cosine, one.entities, one.same) for one in ranked]
-    found.warnings = _shift(found.cosines, found.known)
+    found.warnings = _shift(found.cosines, found.known) + ([] if found.measured else _uncounted(own))
     if learned is None and not found.measured:
         found.warnings.append(
             f"Nothing can be estimated: the run has {len(found.known)} test texts of known truth, and it takes "
@@ -120,16 +123,25 @@ def _judged(one: Contender, readable: float, ordered: bool) -> Attacker:
         one.estimator.share(one.readings, None) if ordered else None,
         sum(reading.cosine for reading in one.readings) / len(one.readings),
         one.label,
+        one.cost,
     )
+
+
+def _insider(
+    vectors: Tensor, truths: Sequence[Truth], reader: StoreReader, readable: float, ordered: bool
+) -> Attacker | None:
+    """Who knows the other texts of the store; ``vectors`` (n, d) are those of the ``truths``."""
+    if len(truths) < 2:
+        return None
+    readings = reader.readings(among_others(vectors, truths), vectors, truths)
+    exact = measured(readings, None) if ordered else None
+    cosine = sum(one.cosine for one in readings) / len(readings)
+    label = f"lookup among the {len(truths) - 1:,} other known texts of the store"
+    return Attacker("lookup", measured(readings, readable), exact, cosine, label)
 
 
 def _value(share: AuditedShare | None) -> float:
     return 0.0 if share is None else share.value
-
-
-def largest(shares: Iterable[AuditedShare | None]) -> AuditedShare | None:
-    """The largest of the known shares."""
-    return max((one for one in shares if one is not None), key=lambda one: one.value, default=None)
 
 
 def _tried(
@@ -194,6 +206,16 @@ def _with_entities(truths: Sequence[Truth | None], tagger: Tagger) -> list[Truth
     texts = [one.text for one in truths if one is not None]
     tagged = iter(tagger.tag(texts))
     return [None if one is None else Truth(one.text, next(tagged), one.language) for one in truths]
+
+
+def _uncounted(own: Sequence[Contender]) -> list[str]:
+    """A warning if the known texts of an attacker have no counts by class, since an older version exported it."""
+    if all(score.classes is not None for one in own for score in one.estimator.known if score.source != TEST_TEXTS):
+        return []
+    return [
+        "The attacker's calibration.jsonl has no counts by class of data, since an older version exported it: what "
+        "leaks by class is estimated from its test texts alone, with wider intervals. Export it again to change that."
+    ]
 
 
 def _shift(store: Sequence[float], known: Sequence[float]) -> list[str]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -24,10 +23,8 @@ from examples import Span
 from metrics.entities import recovered_entities
 from metrics.stop_words import STOP_WORDS
 from metrics.tokens import words
-from reports.audit.findings import AuditedShare, Class, Reading, Truth
-from reports.audit.reading import Known
+from reports.audit.findings import AuditedShare, Class, Reading, Truth, most
 from scoring.recognisers import Recognisers
-from scoring.taggers import Tagger
 
 NAMES, NUMBERS, FREE, OTHER = "names", "numbers", "free text", "other"
 _NUMBER = re.compile(r"(?<!\w)\w*\d[\w.,:/-]*(?<![.,:/-])")
@@ -112,7 +109,7 @@ def measured(
     """
     values, labels = items_of([one.text for one in truths], [one.spans for one in truths])
     made = []
-    for name in _shown(values):
+    for name in shown_classes({name for one in values for name in one}):
         wanted = [one.get(name, ()) for one in values]
         shares = [
             AuditedShare.grouped(
@@ -123,34 +120,7 @@ def measured(
             )
             for readings in by_attacker
         ]
-        share = max((one for one in shares if one is not None), key=lambda one: one.value, default=None)
-        made.append(Class(name, sum(map(len, wanted)), share, found if name in labels else "form"))
-    return made
-
-
-def estimated(readings: Sequence[Reading], known: Known, tagger: Tagger | None, *, ordered: bool) -> list[Class]:
-    """Of each class in the recovered texts, the share that is right, as it was in the run's test texts.
-
-    Args:
-        readings: Of the store.
-        known: The test texts.
-        tagger: Finds entities in recovered texts; None: they are found by form.
-        ordered: Whether the order of recovered words is meaningful.
-    """
-    texts = [one.text for one in [*readings, *known.readings]]
-    values, labels = items_of(texts, [()] * len(texts) if tagger is None else tagger.tag(texts))
-    of_known = values[len(readings) :]
-    made = []
-    for name in _shown(values[: len(readings)]):
-        total = sum(len(one.get(name, ())) for one in values[: len(readings)])
-        counts = [
-            (recovered_entities(one.get(name, ()), truth.text, ordered=ordered), len(one.get(name, ())))
-            for one, truth in zip(of_known, known.truths, strict=True)
-        ]
-        share = AuditedShare.grouped(counts) if total else None
-        if share is not None:
-            share = replace(share, rows=total, measured=False)
-        made.append(Class(name, total, share, "tagger" if name in labels else "form"))
+        made.append(Class(name, sum(map(len, wanted)), most(shares), found if name in labels else "form"))
     return made
 
 
@@ -161,7 +131,6 @@ def items_of(texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> tuple[lis
     return [items(text, one, without) for text, one in zip(texts, spans, strict=True)], labels
 
 
-def _shown(values: Sequence[Items]) -> list[str]:
-    """All classes in the order of classes.yaml, with others where there are any."""
-    some = [OTHER] if any(OTHER in one for one in values) else []
-    return [*dict.fromkeys(classes().values()), FREE, *some]
+def shown_classes(found: Collection[str]) -> list[str]:
+    """All classes in the order of classes.yaml, with others if they are among the ``found`` ones."""
+    return [*dict.fromkeys(classes().values()), FREE, *([OTHER] if OTHER in found else [])]

@@ -76,6 +76,7 @@ class AttackerIn(_Part):
     exact: ShareIn | None
     cosine: _Cosine
     label: str = ""
+    cost: str = ""
 
 
 class TriedIn(_Part):
@@ -123,7 +124,9 @@ class AuditFile(_Part):
     tagged: str
     readable: ShareIn | None
     exact: ShareIn | None
+    entities: ShareIn | None = None
     attackers: list[AttackerIn]
+    insider: AttackerIn | None = None
     estimated: dict[str, ShareIn]
     rows: list[RowIn]
     cosines: list[_Cosine]

@@ -8,7 +8,7 @@ All shares and their 95 % intervals are between 0 and 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from examples import Span
@@ -66,6 +66,11 @@ class AuditedShare:
         return cls(estimate.value, estimate.interval.low, estimate.interval.high, rows, False)
 
 
+def most(shares: Iterable[AuditedShare | None]) -> AuditedShare | None:
+    """The largest of the known shares."""
+    return max((one for one in shares if one is not None), key=lambda one: one.value, default=None)
+
+
 @dataclass(frozen=True, slots=True)
 class Truth:
     """The true text of a row, cut as it was embedded."""
@@ -79,7 +84,8 @@ class Truth:
 class Reading:
     """The text recovered from one vector; ``cosine`` compares its embedding with that vector.
 
-    ``f1`` (0 to 100) and ``exact`` are None if the true text is unknown; ``exact`` is also None for sets of words.
+    ``f1`` (0 to 100) and ``exact`` (the same words in their order) are None if the true text is unknown; ``exact`` is
+    also None for sets of words.
     """
 
     text: str
@@ -127,8 +133,7 @@ class Kind:
     Attributes:
         label: Its name.
         total: Measured: entities in the true texts. Estimated: entities in the recovered texts.
-        share: Measured: the share of them found in the recovered texts. Estimated: the share expected to be correct, as
-            in the run's test texts; None if these have no entity of the kind.
+        share: Of the true texts' entities, the share that is recovered; None if it was neither measured nor estimated.
     """
 
     label: str
@@ -164,6 +169,7 @@ class Attacker:
         exact: Share recovered word for word.
         cosine: Mean cosine of the recovered text's embedding with the vector.
         label: What a reader calls it.
+        cost: Its seconds and queries, in words; empty if they are not counted.
     """
 
     name: str
@@ -171,6 +177,7 @@ class Attacker:
     exact: AuditedShare | None
     cosine: float
     label: str = ""
+    cost: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +207,7 @@ class Tried:
     @property
     def worst(self) -> AuditedShare | None:
         """The larger of the shares that the attackers recover."""
-        known = [one for one in (self.readable, self.lookup) if one is not None]
-        return max(known, key=lambda one: one.value, default=None)
+        return most((self.readable, self.lookup))
 
 
 @dataclass(slots=True)
@@ -216,7 +222,10 @@ class Audit:
         run: The attacker's run directory with its attack, embedder and data.
         readable: Share of readable rows; None if it can be neither measured nor estimated.
         exact: Share recovered word for word.
+        entities: Share of the true texts' entities of any kind that one attacker recovers; None if not measured.
         attackers: The attackers by themselves; ``readable`` and ``exact`` are the largest of theirs.
+        insider: Who knows the other true texts of the store, and takes for each row that with the nearest vector; None
+            if fewer than two are known. No part of the headline.
         estimated: Estimates made without true texts, to compare with measured shares; empty if none was measured.
         threshold: Word F1 in percent at which a text counts as readable.
         rows: The most exposed rows, first by entities times probability; of rows with one text, the first.
@@ -244,7 +253,9 @@ class Audit:
     tagged: str
     readable: AuditedShare | None = None
     exact: AuditedShare | None = None
+    entities: AuditedShare | None = None
     attackers: list[Attacker] = field(default_factory=list)
+    insider: Attacker | None = None
     estimated: dict[str, AuditedShare] = field(default_factory=dict)
     rows: list[Exposed] = field(default_factory=list)
     ranked: list[tuple[str, float, float | None, float, int, int]] = field(default_factory=list)
@@ -257,13 +268,6 @@ class Audit:
     tried: list[Tried] = field(default_factory=list)
     tried_on: int = 0
     warnings: list[str] = field(default_factory=list)
-
-    @property
-    def entities(self) -> AuditedShare | None:
-        """Share of the true texts' entities of any kind that was recovered; None if it was not measured."""
-        known = [kind for kind in self.kinds if kind.share is not None] if self.measured else []
-        read = sum(round(kind.share.value * kind.total) for kind in known if kind.share is not None)
-        return AuditedShare.counted(read, sum(kind.total for kind in known))
 
     @property
     def measured(self) -> bool:

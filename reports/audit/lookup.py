@@ -21,10 +21,12 @@ from defenses.base import Defense
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example
+from reports.audit.findings import Truth
 from reports.numbers import evenly
 from run_directory.session import Session
 
 BLOCK = 16_384  # training vectors compared at once
+OTHERS = 512  # rows compared with all others at once
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,20 @@ class Lookup:
         # defense leaves nothing is near to no vector.
         examples = [Example(place, text) for place, text in enumerate(texts)]
         return way(vectors, examples, "hypothesis").nan_to_num()
+
+
+def among_others(vectors: Tensor, truths: Sequence[Truth]) -> list[str]:
+    """For each row the true text of the other row with the nearest vector: (n, d), n texts of at least two -> n texts.
+
+    It is what somebody reads who knows the other texts of the store, such as an earlier copy of it.
+    """
+    units = torch.nn.functional.normalize(vectors, dim=1)
+    found: list[str] = []
+    for begin in range(0, len(units), OTHERS):
+        cosines = units[begin : begin + OTHERS] @ units.T
+        cosines[torch.arange(len(cosines)), torch.arange(begin, begin + len(cosines))] = -2.0  # the row itself
+        found += [truths[place].text for place in cosines.argmax(dim=1).tolist()]
+    return found
 
 
 def training_lookup(session: Session, service: CachedEmbedder, most: int) -> tuple[Lookup | None, list[str]]:

@@ -23,7 +23,7 @@ from reports.audit.file import VERSION
 from reports.audit.findings import Audit, AuditedShare, Class, Exposed, Kind, Tried
 from reports.audit.inputs import file_name
 from reports.audit.thresholds import Outcome
-from reports.audit.words import answer, best_defense, limits, more
+from reports.audit.words import answer, best_defense, insider, limits, more
 from reports.charts import Chart, Series, histogram, line_chart
 from reports.html import charts_of, macro, write_page
 from reports.numbers import DASH, counted, shown
@@ -145,15 +145,17 @@ def _attackers(audit: Audit) -> list[tuple[str, str, Markup]]:
     rows = [
         BarRow(
             one.label or one.name,
-            f"mean cosine {shown('cosine', one.cosine)}",
+            f"mean cosine {shown('cosine', one.cosine)}{f'; {one.cost}' if one.cost else ''}",
             [bar(one.readable), bar(one.exact, "third")],
             one.readable is not None and one.readable == audit.readable,
         )
         for one in audit.attackers
     ]
     table = BarTable("Shares read by each attacker", ("Attacker", "Read", "Word for word"), rows)
-    note = "The strongest one is the headline. Each is a lower bound: a better one reads more."
-    return [("attackers", "Who reads how much", macro("bars", TEMPLATE, table=table, notes=[note]))]
+    notes = ["The strongest one is the headline. Each is a lower bound: a better one reads more."]
+    if audit.insider is not None:
+        notes.append(insider(audit.insider))
+    return [("attackers", "Who reads how much", macro("bars", TEMPLATE, table=table, notes=notes))]
 
 
 def held(passed: bool) -> str:
@@ -203,6 +205,8 @@ def print_audit(
         print_values(classes_table(audit), console)
     if len(audit.attackers) > 1:
         print_values(attackers_table(audit), console)
+    if audit.insider is not None:
+        console.print(plain(insider(audit.insider)))
     print_values(tried_table(audit), console)
     if said := best_defense(audit):
         console.print(plain(said))
@@ -221,7 +225,6 @@ def _exposure(audit: Audit) -> Markup:
         parts = [(one.label, one.total, one.share) for one in audit.kinds[:SHOWN]]
     of = "in the true texts" if audit.measured else "in what was read"
     rows = [BarRow(name, f"{total:,} {of}", [bar(share)]) for name, total, share in parts if total]
-    column = "Comes back" if audit.measured else "Right where it was read"
     notes = []
     if not rows:
         notes.append("No name, number, date or address was found in what was read.")
@@ -229,12 +232,13 @@ def _exposure(audit: Audit) -> Markup:
         notes.append("Of what the true texts hold, the share that stands in the recovered text as whole words.")
     else:
         notes.append(
-            "An attacker also invents. Of what it wrote on texts whose truth is known, this share was right. Give the "
-            "true texts of some rows (texts=) to measure what comes back."
+            "Estimated: of what the true texts hold, the share that comes back, as it did in texts of known truth "
+            "at the same cosine and length; the interval covers how their sources differ. An attacker also invents: "
+            "most of what it writes may be wrong. Give the true texts of some rows (texts=) to measure."
         )
     if absent := [name for name, total, _ in parts if not total]:
         notes.append(f"None found: {', '.join(absent)}.")
-    table = BarTable("Exposure by class of data", ("Class", column), rows)
+    table = BarTable("Exposure by class of data", ("Class", "Comes back"), rows)
     return macro("bars", TEMPLATE, table=table, notes=notes)
 
 
@@ -247,10 +251,10 @@ def _kinds(audit: Audit) -> Markup:
         columns = ("Kind of entity", "In the true texts", "Read")
         note = f"An entity was read where it stands in the recovered text as whole words. Found by {audit.tagged}."
     else:
-        columns = ("Kind of entity", "In recovered texts", "Of such, right on test texts")
+        columns = ("Kind of entity", "In recovered texts", "Comes back, estimated")
         note = (
-            f"Found by {audit.tagged}. Of the entities that the attack wrote for the run's own test texts, the last "
-            "column says how many stood in the truth. Names and places have no form of their own: they "
+            f"Found by {audit.tagged}. The last column is the share of the true texts' entities that comes back, as "
+            "estimated from texts whose truth is known. Names and places have no form of their own: they "
             "are counted with a tagger (scoring/tagger) or true texts."
         )
     if not audit.kinds:
@@ -266,7 +270,7 @@ def _kinds(audit: Audit) -> Markup:
 
 def classes_table(audit: Audit) -> Table:
     """Exposure by class, for the terminal and audit.md."""
-    columns = ("Exposure by class", *(("Recovered", "In the true texts") if audit.measured else ("Right", "Recovered")))
+    columns = ("Exposure by class", "Comes back", "In the true texts" if audit.measured else "In recovered texts")
     lines = []
     for one in audit.classes:
         lines.append(Line(_class_name(one), "", (_cell(one.share), Cell(f"{one.total:,}"))))
@@ -276,13 +280,12 @@ def classes_table(audit: Audit) -> Table:
 def _kinds_table(columns: tuple[str, ...], kinds: list[Kind]) -> Table:
     lines = []
     for kind in kinds:
-        of = "" if kind.share is None else f", of {kind.share.rows:,}"
-        lines.append(Line(kind.label, "", (Cell(f"{kind.total:,}"), _cell(kind.share, of))))
+        lines.append(Line(kind.label, "", (Cell(f"{kind.total:,}"), _cell(kind.share))))
     return Table("", columns, tuple(lines))
 
 
-def _cell(share: AuditedShare | None, of: str = "") -> Cell:
-    return Cell(DASH) if share is None else Cell(share.shown, (share.reach + of,))
+def _cell(share: AuditedShare | None) -> Cell:
+    return Cell(DASH) if share is None else Cell(share.shown, (share.reach,))
 
 
 def _exposed(audit: Audit) -> Markup:
@@ -322,7 +325,9 @@ def _exposed_line(row: Exposed, truth: bool) -> Line:
 def attackers_table(audit: Audit) -> Table:
     """What each attacker reads, for the terminal and audit.md."""
     lines = tuple(
-        Line(one.label or one.name, "", (_cell(one.readable), _cell(one.exact), Cell(shown("cosine", one.cosine))))
+        Line(
+            one.label or one.name, one.cost, (_cell(one.readable), _cell(one.exact), Cell(shown("cosine", one.cosine)))
+        )
         for one in audit.attackers
     )
     return Table("", ("Attacker", "Readable", "Word for word", "Cosine"), lines)

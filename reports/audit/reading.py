@@ -20,8 +20,7 @@ from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModelEmbedder
 from errors import InputError
 from examples import Span
-from metrics.text import exact_match
-from metrics.tokens import token_overlap
+from metrics.tokens import same_words, token_overlap
 from metrics.vectors import cosine_rows
 from reports.audit.findings import Reading, Truth
 from reports.reading import Reader
@@ -63,7 +62,7 @@ def reading(text: str, cosine: float, truth: str | None, kind: PredictionKind) -
     """Score a recovered text against the true text, if known."""
     if truth is None:
         return Reading(text, cosine)
-    exact = exact_match(truth, text) if kind == "sequence" else None
+    exact = same_words(truth, text) if kind == "sequence" else None
     return Reading(text, cosine, token_overlap(truth, text).f1, exact)
 
 

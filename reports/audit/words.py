@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reports.audit.findings import Audit, Tried
+from reports.audit.findings import Attacker, Audit, Tried
 from reports.numbers import counted, shown
 
 _SPACE = "\u00a0"  # non-breaking space between a number and its unit
@@ -80,6 +80,15 @@ def _entities(audit: Audit) -> str:
     return f"Of the names, numbers and other entities in them, {entities.shown} come back{named}."
 
 
+def insider(one: Attacker) -> str:
+    """What somebody reads who knows the other texts of the store."""
+    share = "" if one.readable is None else f"{one.readable.shown} ({one.readable.reach})"
+    return (
+        f"Whoever knows the other texts of the store, such as an earlier copy of it, reads {share} by the nearest of "
+        f"them alone ({one.label}); the headline does not count this."
+    )
+
+
 def best_defense(audit: Audit) -> str:
     """The defense that leaves its best attacker least, if the difference is significant and one attacker knows it."""
     others = [one for one in audit.tried[1:] if one.worst is not None]
@@ -110,8 +119,9 @@ def limits(audit: Audit) -> list[str]:
     known = counted(len(audit.known), "test text")
     items = [
         "In short words: a vector is the list of numbers that an embedder makes of a text. The cosine compares two "
-        "vectors; 1 is equal. Word F1 is the share of words that two texts have in common. A 95 % interval is made so "
-        "that it holds the true share for 95 of 100 samples, as far as only chance is at work.",
+        "vectors; 1 is equal. Word F1 is the share of words that two texts have in common. Word for word means all "
+        "words in their order; case, punctuation and spaces do not count, which many embedders do not see. A 95 % "
+        "interval is made so that it holds the true share for 95 of 100 samples, as far as only chance is at work.",
         "Each vector was read back by the attack of the run, without knowing its text. The recovered text "
         "was embedded again; the cosine of the two vectors says how near it came.",
         f"A text counts as readable where its word F1 with the truth is {audit.threshold:g} % or more: nearly all its "

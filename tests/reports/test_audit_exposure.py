@@ -6,10 +6,14 @@ import pytest
 
 from examples import Span
 from metrics.statistics import clustered, wilson
-from reports.audit.exposure import class_of, estimated, items, measured
+from reports.audit.contenders import Contender
+from reports.audit.entity_kinds import leaked, leaked_entities
+from reports.audit.estimates import Estimator, Scored
+from reports.audit.exposure import class_of, items, measured
 from reports.audit.findings import Reading, Truth
 from reports.audit.part_counts import counted
-from reports.audit.reading import Known
+from reports.audit.part_estimates import PartEstimator, estimated_classes
+from reports.audit.reading import reading
 
 ALL = ("names", "numbers", "dates", "e-mail", "phone")
 
@@ -63,17 +67,91 @@ def test_of_each_class_the_attacker_who_reads_most_counts() -> None:
     assert found["dates"].share is None
 
 
-def test_without_truth_what_was_right_in_the_test_texts_counts() -> None:
-    readings = [Reading("so I met Ada and Bob in room 7", 0.9), Reading("we met Cleo", 0.8)]
-    known = Known([Truth("so I met Ada and Eve in room 8")], [Reading("so I met Ada and Bob in room 9", 0.9)])
-    found = {one.name: one for one in estimated(readings, known, None, ordered=True)}
-    names, numbers, dates = found["names"], found["numbers"], found["dates"]
-    assert (names.total, numbers.total, dates.total) == (3, 1, 0)
+def known_scores(source: str, share: float, size: int, counts: int = 2) -> list[Scored]:
+    """Scores of texts with as many names each, of which a share came back."""
+    back = round(share * counts * size)
+    return [
+        Scored(source=source, words=6, cosine=0.6 + 0.001 * n, f1=50, exact=False,
+               classes={"names": (counts, min(counts, max(0, back - counts * n)), counts)}, kinds={})
+        for n in range(size)
+    ]  # fmt: skip
+
+
+def contender(readings: list[Reading], known: list[Scored], tested: list[Reading] | None = None) -> Contender:
+    return Contender("attack", "the attack", readings, tested or [], Estimator(known))
+
+
+STORE = [Reading(f"so we met Ada {n} times and Bob", 0.6 + 0.001 * n) for n in range(40)]
+
+
+def test_without_truth_the_share_that_comes_back_is_estimated_from_known_texts() -> None:
+    known = [score for n in range(8) for score in known_scores(f"source {n}", 0.3, 50)]
+    own = PartEstimator.of(contender(STORE, known), [], None, ordered=True)
+    found = {one.name: one for one in estimated_classes([own], None)}
+    assert list(found) == ["names", "numbers", "dates", "e-mail", "phone", "free text"]
+    names = found["names"]
+    assert (names.total, names.found) == (80, "form")
     assert names.share is not None
-    assert (names.share.value, names.share.measured) == (0.5, False)
-    assert numbers.share is not None
-    assert numbers.share.value == 0
-    assert dates.share is None
+    assert (names.share.measured, names.share.rows) == (False, 80)
+    assert names.share.value == pytest.approx(0.3, abs=0.05)
+    assert names.share.low < 0.3 < names.share.high
+    # Numbers were written, but nothing is known of them; dates were not.
+    assert (found["numbers"].total, found["numbers"].share) == (40, None)
+    assert (found["dates"].total, found["dates"].share) == (0, None)
+
+
+def test_sources_that_differ_widen_the_interval_of_a_class() -> None:
+    width = []
+    for shares in ([0.3] * 8, [0.02, 0.7, 0.1, 0.5, 0.05, 0.6, 0.03, 0.4]):
+        known = [score for n, share in enumerate(shares) for score in known_scores(f"source {n}", share, 50)]
+        share = PartEstimator.of(contender(STORE, known), [], None, ordered=True).share("classes", "names")
+        assert share is not None
+        width.append(share.high - share.low)
+    assert width[1] > 1.5 * width[0]
+
+
+def test_the_runs_test_texts_and_files_without_counts() -> None:
+    tested = [Reading("we saw Ada", 0.6, 50.0, False) for _ in range(12)]
+    truths = [Truth("we saw Ada" if n % 2 else "we saw Eve") for n in range(12)]
+    old = [Scored(source="chat", words=3, cosine=0.5, f1=40, exact=False) for _ in range(50)]
+    own = PartEstimator.of(contender(STORE, old, tested), truths, None, ordered=True)
+    assert len(own.known) == 12
+    names = own.share("classes", "names")
+    assert names is not None
+    assert names.low < 0.5 < names.high
+
+
+def test_of_each_kind_the_attacker_who_recovers_most_counts() -> None:
+    truths = [Truth("Ada, 5 May", (Span(0, 3, "PERSON"), Span(5, 10, "DATE"))), Truth("Bob", (Span(0, 3, "PERSON"),))]
+    one, other = [Reading("ada", 0.5), Reading("bob", 0.5)], [Reading("on 5 may", 0.5), Reading("", 0.1)]
+    kinds = leaked(truths, [one, other], ordered=True)
+    assert [(kind.label, kind.total, kind.share and kind.share.value) for kind in kinds] == [
+        ("PERSON", 2, 1.0), ("DATE", 1, 1.0),
+    ]  # fmt: skip
+    entities = leaked_entities(truths, one, ordered=True)
+    assert entities is not None
+    assert entities.value == pytest.approx(2 / 3)
+
+
+def test_entities_of_one_text_are_recovered_together() -> None:
+    names = " ".join(["Ada"] * 10)
+    spans = tuple(Span(4 * n, 4 * n + 3, "PERSON") for n in range(10))
+    truths = [Truth(names, spans)] * 100
+    read = [Reading(names if n < 30 else "", 0.5) for n in range(100)]
+    (kind,) = leaked(truths, [read], ordered=True)
+    assert kind.total == 1000
+    for share in (kind.share, leaked_entities(truths, read, ordered=True)):
+        assert share is not None
+        # Ten in a text, all recovered or none: as wide as an interval of 100, not of 1,000.
+        assert (share.low, share.high) == pytest.approx(wilson(30, 100), abs=2e-3)
+
+
+def test_word_for_word_is_about_words() -> None:
+    # What an embedder without case cannot hold is not asked of an attacker.
+    assert reading("What kind of job is it?", 1.0, "what kind of job is it ?", "sequence").exact
+    assert not reading("is it what kind of job", 0.9, "what kind of job is it ?", "sequence").exact
+    assert not reading("What kind of jobs is it?", 0.9, "what kind of job is it ?", "sequence").exact
+    assert reading("a b", 1.0, "a b", "set").exact is None
 
 
 def test_counts_of_parts_by_class_and_kind() -> None:

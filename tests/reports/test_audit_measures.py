@@ -104,10 +104,26 @@ def simulated(
     return cosines.tolist(), words.tolist(), read.tolist(), [f"domain {one}" for one in domain]
 
 
+def test_things_of_one_text_are_read_together() -> None:
+    generator = np.random.default_rng(3)
+    cosines, words, read, sources = simulated(generator, 600, 6)
+    one = calibration.fit(cosines, words, read, sources)
+    # Ten things a text, all read or none, count as one.
+    ten = calibration.fit(cosines, words, [10 * hit for hit in read], sources, [10] * 600)
+    assert ten.dispersion == pytest.approx(10, rel=0.2)
+    store = (cosines[:100], words[:100])
+    alone, together = one.share(*store), ten.share(*store, weights=[10] * 100)
+    assert together.value == pytest.approx(alone.value, abs=0.01)
+    assert together.interval == pytest.approx(alone.interval, abs=0.03)
+    # A text with more things counts more.
+    weights = [1.0 if cosine < 0.5 else 9.0 for cosine in store[0]]
+    assert ten.share(*store, weights=weights).value > together.value
+
+
 def test_probabilities_are_those_of_the_regression() -> None:
     cosines, words, read, _ = simulated(np.random.default_rng(0), 4000, 1)
     fitted = calibration.fit(cosines, words, read)
-    assert fitted.size == 4000
+    assert fitted.known.shape == (2, 4000)
     for cosine, length in ((0.3, 12), (0.6, 12), (0.6, 30), (0.9, 5)):
         expected = 1 / (1 + np.exp(-SLOPE * (cosine - 0.6) - LENGTH * (np.log(length) - 2.5)))
         assert fitted.probabilities([cosine], [length])[0] == pytest.approx(expected, abs=0.04)
@@ -162,7 +178,7 @@ def test_the_interval_holds_the_truth_of_a_store_of_an_unseen_domain() -> None:
         cosines, words, read, sources = simulated(generator, 600, 20, tau=1.0)
         store = simulated(generator, 300, 1, tau=1.0, lowest=0.3)
         fitted = calibration.fit(cosines, words, read, sources)
-        assert 0.5 < fitted.tau < 1.8
+        assert 0.5 < calibration.TAUS @ fitted.taus < 1.8
         interval = fitted.share(store[0], store[1], seed=trial).interval
         held += interval.low <= np.mean(store[2]) <= interval.high
         widths.append(interval.high - interval.low)
@@ -178,7 +194,7 @@ def test_domains_that_do_not_differ_widen_little() -> None:
     cosines, words, read, sources = simulated(np.random.default_rng(3), 2000, 20)
     fitted = calibration.fit(cosines, words, read, sources)
     assert fitted.domains == 20
-    assert fitted.tau < 0.25
+    assert calibration.TAUS @ fitted.taus < 0.25
     assert np.ptp(fitted.share(cosines, words).interval) < 0.1
 
 

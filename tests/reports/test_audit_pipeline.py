@@ -39,7 +39,7 @@ def found(readable: float = 0.04, *, rows: int = 200) -> Audit:
     return Audit(
         store="db/mine.npy", size=1000, sampled=rows, dimension=384, run={"directory": "runs/a"}, threshold=80.0,
         masked=True, tagged="their form", readable=AuditedShare.counted(round(readable * rows), rows),
-        exact=AuditedShare.counted(1, rows), cosines=[0.5, 0.9],
+        exact=AuditedShare.counted(1, rows), entities=AuditedShare.counted(5, 15), cosines=[0.5, 0.9],
         kinds=[Kind("EMAIL", 10, AuditedShare.counted(5, 10)), cards, Kind("NAME", 3, None)],
         rows=[Exposed("row 7", 7, Reading(SECRET, 0.99, 100.0, True), 0.97, ("EMAIL",), "[NAME] of Xxxxx"),
               Exposed("row 8", 8, Reading(SECRET, 0.2), 0.1, (), "xxx")],
