@@ -44,6 +44,7 @@ OURS = frozenset(
         "configuration",
         "datamodules",
         "defenses",
+        "denoisers",
         "embedders",
         "errors",
         "evaluate",
