@@ -17,11 +17,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from atomic_files import write_json
@@ -52,6 +52,8 @@ class TEIA(Paired):
         cache_dir: Cache of the own encoder.
         public: See Paired.
         public_batch: Public texts in a training step, beside the known ones of the batch.
+        known_share: Known texts that the decoder reads in a step, as a share of ``public_batch``; more, where there are
+            more of them in all.
         refine: See Attack; these refiners ask the victim's embedder.
     """
 
@@ -66,10 +68,12 @@ class TEIA(Paired):
         cache_dir: str,
         public: PositiveInt = 24_000,
         public_batch: PositiveInt = 64,
+        known_share: Annotated[float, Field(ge=0)] = 0.125,
         refine: Mapping[str, Refiner] | None = None,
     ) -> None:
         super().__init__(source_run, cache_dir, public, refine)
-        self.surrogate, self.optimizer_settings, self.public_batch = surrogate, optimizer, public_batch
+        self.surrogate, self.optimizer_settings = surrogate, optimizer
+        self.public_batch, self.known_share = public_batch, known_share
 
     # -- before training ------------------------------------------------------------------------------------------
 
@@ -109,7 +113,8 @@ class TEIA(Paired):
         assert self.artifacts is not None
         source = self.source()
         labels = TokenIds(self.public_texts(source), self.encode)
-        self._attacker = _Attacker.of(labels, self.known(source), read_maps(self.artifacts / MAPS, [FORTH])[FORTH])
+        maps = read_maps(self.artifacts / MAPS, [START, FORTH])
+        self._attacker = _Attacker.of(labels, self.known(source), maps[START], maps[FORTH])
 
     # -- training and inversion -----------------------------------------------------------------------------------
 
@@ -117,10 +122,13 @@ class TEIA(Paired):
         """Of the decoder on public texts and some known ones, and of the surrogate on all of the batch."""
         has, rows = self._attacker, self._sampled(len(self._attacker.public), self.public_batch)
         made = self._surrogate(has.public, rows)
-        shown = math.ceil(self.public_batch * len(has.pairs) / len(has.public))  # as great a share as in all texts
+        share = max(len(has.pairs) / len(has.public), self.known_share)
+        shown = math.ceil(self.public_batch * share)
         vectors = torch.cat([has.moved_back(made.detach()), batch["vectors"][:shown]])
         labels = _stacked(has.labels.padded(rows.numpy()), batch["labels"][:shown])
-        loss = self.reader.loss(self._entered(vectors), labels)
+        entered = self._entered(vectors)
+        entered[: len(made)] += has.shift.to(entered)
+        loss = self.reader.loss(entered, labels)
         real = has.real[self._sampled(len(has.real), self.public_batch)].to(made)
         known, victim = self._surrogate(has.pairs, batch["index"].cpu()), has.standard(batch["vectors"])
         return loss + self.surrogate.loss(made, real, known, victim)
@@ -172,6 +180,8 @@ class _Attacker:
         real: Vectors of the victim, of the store and the known texts, standardised, (m, d).
         center: Their mean, (d,).
         spread: Root of the mean variance of their coordinates.
+        shift: From where the public texts' surrogate vectors lie in the decoder's space to where their own vectors lie,
+            (k,). The discriminator has them lie where the store does, whose texts may be of another domain.
     """
 
     labels: TokenIds
@@ -180,17 +190,21 @@ class _Attacker:
     real: Tensor
     center: Tensor
     spread: float
+    shift: Tensor
 
     @classmethod
-    def of(cls, labels: TokenIds, known: Known, forth: Map) -> _Attacker:
+    def of(cls, labels: TokenIds, known: Known, start: Map, forth: Map) -> _Attacker:
         """From vectors in float64."""
         real = torch.cat([known.store, known.victim])
         center = real.mean(0)
         spread = max(float((real - center).square().mean().sqrt()), 1e-12)
+        made = forth(known.public)
         public, pairs = (
-            _Texts(own.float(), ((forth(own) - center) / spread).float()) for own in (known.public, known.own)
+            _Texts(own.float(), ((mapped - center) / spread).float())
+            for own, mapped in ((known.public, made), (known.own, forth(known.own)))
         )
-        return cls(labels, public, pairs, ((real - center) / spread).float(), center.float(), spread)
+        shift = known.public.mean(0) - start(made).mean(0)
+        return cls(labels, public, pairs, ((real - center) / spread).float(), center.float(), spread, shift.float())
 
     def standard(self, vectors: Tensor) -> Tensor:
         """Vectors of the victim's space with mean 0, and mean variance 1 of a coordinate."""
