@@ -230,7 +230,7 @@ def test_all_that_is_misspelt_is_reported_at_once() -> None:
         "trainer.val_check_interval: not set by the chosen option; to set it, write +trainer.val_check_interval=7",
         "+seed=3: already exists, leave out the +",
         "colour: unknown key, valid: access, attack, cache_dir, callbacks, choices, ckpt_path, datamodule, defense, "
-        "embedder, init_from, logger, run_dir, scoring, seed, trainer, trust",
+        "denoiser, embedder, init_from, logger, run_dir, scoring, seed, trainer, trust",
         "callbacks.progres: unknown key, did you mean progress?",
         "hydra.job.chdr: unknown key, did you mean chdir?",
         "seed.x: unknown key, seed has no keys",
