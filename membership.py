@@ -35,7 +35,7 @@ def membership(settings: DictConfig, config: DictConfig) -> None:
     from datamodules.vector_stores.sampling import open_store, sample_store
     from metrics.membership import fewest
     from metrics.spaces import FEWEST, Space
-    from reports.membership import comparisons, look_up, read_texts
+    from reports.membership import comparisons, fit_to_store, look_up, read_texts
     from reports.numbers import counted, interval
     from reports.reading import known_rows
     from reports.vector_space import check_space, dimension_explained
@@ -61,35 +61,37 @@ def membership(settings: DictConfig, config: DictConfig) -> None:
         )
     if settings.references is None:
         log.warning(
-            "references: none given, so the run's test texts are compared. On a store of other text, many more than "
-            "%g %% may be reported as near; name texts of the same kind",
+            "references: none given, so the run's test texts are compared, and the store's rows with each other. On a "
+            "store of noisy vectors of other text, many more than %g %% may be reported as near; name texts of the "
+            "same kind",
             settings.false_positives,
         )
     session = Session.open(run, config)
     defense = session.threat.defense
-    if not session.is_fitted:
-        raise InputError(
-            f"defense={config.choices.defense}: is fitted to texts, and run={settings.run} keeps no state of it with "
-            "these settings; leave it out to compare the texts as they are"
-        )
     dimension = defense.output_dimension(session.embedder.dimension)
     with dimension_explained(None, session):
         store = sample_store(open_store(settings.vectors, dimension, settings.collection), dimension)
+    if not session.is_fitted and not fit_to_store(defense, store.vectors):
+        raise InputError(
+            f"defense={config.choices.defense}: is fitted to texts, run={settings.run} keeps no state of it with these "
+            f"settings, and vectors={settings.vectors} do not show it; leave it out to compare the texts as they are"
+        )
     ways = comparisons(candidates, references, session.embedder, defense)
     space = Space.of(ways[0].stored) if len(references) >= FEWEST else None
     for warning in check_space(settings.vectors, store.vectors, space, session, references, settings.trust_vectors):
         log.warning(warning)
 
-    found = look_up(ways, store.vectors, rate)
+    found = look_up(ways, store.vectors, rate, by_store=settings.references is None)
     rows, answers = found.lines(lines, store.ids), found.answers
     write_json_lines(output, rows)
     for row, text in list(zip(rows, candidates, strict=True))[:10]:
         print(printable(f"{row['line']:>6}  {row['member']:<5}  {row['cosine']:.3f}  {' '.join(text.split())}"))
+    like = "the store's own, each compared with the others" if found.by_store else f"the {len(references):,} references"
     exact, near = answers.count("exact"), answers.count("near")
     print(
         f"{exact + near:,} of {counted(len(candidates), 'candidate')} are in the store of {counted(store.size, 'row')} "
         f"(score above {found.threshold.value:.2f}), {exact:,} of them with a vector as near as the text's own. Of "
-        f"texts like the {len(references):,} references, {settings.false_positives:g} % at most are expected above it "
+        f"texts like {like}, {settings.false_positives:g} % at most are expected above it "
         f"by chance (95 % interval of the rate: {interval('share', found.threshold.actual)})."
     )
     print(printable(f"Written: {output}"))

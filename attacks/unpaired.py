@@ -97,15 +97,13 @@ class Unpaired(Aligned):
         return torch.cat([self.data.vectors("train", first, epoch=0), self.data.vectors("test", rest)]).float()
 
     def _check_enough(self, victim: int, own: int) -> None:
-        least = self.translator.clusters
+        least = self.translator.axes
         for count, what in (
             (victim, "the store's vectors, those of datamodule.train and datamodule.test,"),
             (own, f"the training texts of {KEY}={self.source_run}"),
         ):
             if count < least:
-                raise InputError(
-                    f"attack.translator.clusters={least}: {what} are {count}, too few for so many clusters"
-                )
+                raise InputError(f"attack.translator.axes={least}: {what} are {count}, too few for so many axes")
             if count < FEWEST:
                 rank_zero_warn(f"{what} are {count}; with fewer than {FEWEST:,} a map is rarely found")
 

@@ -21,17 +21,19 @@ from torch import Tensor
 
 from datamodules.sources.base import Fields
 from datamodules.sources.file_rows import existing, rows
-from defenses.base import Defense
+from defenses.base import Defense, perturbs
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example
-from metrics.membership import Threshold
+from metrics.membership import Threshold, fewest
 from metrics.statistics import Floats
 from metrics.vectors import cosine_rows
 
 SAME = 0.999  # cosine from which two vectors are taken for those of one text
 FINEST = 0.001  # difference of a cosine from 1 below which it says no more: rounding, another batch
 BLOCK = 256  # texts compared at once: bounds memory
+ROWS = 5000  # of the store that are compared with the others, at most
+GRID = 1e-6  # difference up to which a coordinate lies on a grid
 Answer = Literal["exact", "near", "no"]
 
 
@@ -55,13 +57,21 @@ class Nearest:
         return np.asarray((1 - self.next) / (1 - self.cosines + FINEST), np.float64)
 
 
-def nearest(vectors: Tensor, store: Tensor) -> Nearest:
-    """The nearest of the store's vectors, (n, d), to each of ``vectors``, (m, d)."""
+def nearest(vectors: Tensor, store: Tensor, besides: bool = False) -> Nearest:
+    """The nearest of the store's vectors, (n, d), to each of ``vectors``, (m, d).
+
+    Args:
+        vectors: Of texts, or rows of the store.
+        store: The store's vectors.
+        besides: Whether rows with the same vector are left out, as if the text were not in the store.
+    """
     units = torch.nn.functional.normalize(store, dim=1)
     rows, following = [], []
     texts = torch.nn.functional.normalize(vectors, dim=1)
     for begin in range(0, len(texts), BLOCK):
         cosines = texts[begin : begin + BLOCK] @ units.T
+        if besides:
+            cosines[cosines >= SAME] = -1.0
         first = cosines.argmax(dim=1)
         cosines[units[first] @ units.T >= SAME] = -1.0
         rows.append(first)
@@ -114,11 +124,13 @@ class Membership:
         found: Their nearest rows.
         threshold: Of their scores.
         same: The cosine from which a vector is taken for the text's own.
+        by_store: Whether the threshold is that of the store's own rows.
     """
 
     found: Nearest
     threshold: Threshold
     same: float
+    by_store: bool = False
 
     @property
     def answers(self) -> list[Answer]:
@@ -152,20 +164,45 @@ class Membership:
         ]
 
 
-def look_up(ways: Sequence[Comparison], store: Tensor, rate: float) -> Membership:
+def look_up(ways: Sequence[Comparison], store: Tensor, rate: float, by_store: bool = False) -> Membership:
     """Look for the candidates in the store, (n, d), in the way that comes nearest to its vectors on average.
 
     Args:
         ways: From ``comparisons``.
         store: The store's vectors.
         rate: Of false positives, 0 to 1.
+        by_store: Whether the store's rows are references, too: each is compared with the others, as if it were not
+            there. Of the two thresholds the larger one is taken.
 
     Raises:
         ValueError: Too few references for this rate.
     """
     tried = [(nearest(way.candidates, store), nearest(way.references, store), way) for way in ways]
     found, known, way = max(tried, key=lambda one: np.concatenate([one[0].cosines, one[1].cosines]).mean())
-    return Membership(found, Threshold.at(known.scores, rate), way.same)
+    threshold = Threshold.at(known.scores, rate)
+    some = store[:: -(-len(store) // ROWS)]
+    if by_store and len(some) >= fewest(rate):
+        own = Threshold.at(nearest(some, store, besides=True).scores, rate)
+        if own.value > threshold.value:
+            return Membership(found, own, way.same, by_store=True)
+    return Membership(found, threshold, way.same)
+
+
+def fit_to_store(defense: Defense, store: Tensor) -> bool:
+    """Fit a quantisation to vectors that it made, (n, d): their values are its grid, or its centroids.
+
+    Returns:
+        Whether the vectors are of its making: quantised once more, they stay as they are.
+    """
+    marked = [Example(place, "") for place in range(len(store))]
+    if not perturbs(defense):
+        return False
+    try:
+        defense.fit(store, marked)
+        again = defense(store, marked, "document")
+    except InputError:  # too few vectors, or of another dimension
+        return False
+    return again.shape == store.shape and torch.allclose(again, store, rtol=0, atol=GRID)
 
 
 def read_texts(name: str, key: str) -> dict[int, str]:

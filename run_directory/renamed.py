@@ -29,6 +29,7 @@ _CLASSES = {
 }
 _KEYS = {  # by class
     "defenses.product_quantization.ProductQuantization": {"pieces": "subvectors"},
+    "models.alignment.translation.Translator": {"clusters": "axes"},
     **{f"attacks.lm_inversion.{name}": {"slots": "active_targets"} for name in
        ("gcg.GCG", "soda.SODA", "soda_embedder.SodaEmbedder")},
 }  # fmt: skip

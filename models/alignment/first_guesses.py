@@ -1,29 +1,28 @@
 """First guesses of the rotation between two spaces, from two sets of vectors that are not paired.
 
     by_moments(x, y)                          # rotations for 4, 8, 16, 32 principal components
-    by_clusters(x, y, 40, 60, generator)      # from 60 matchings of 40 cluster centroids
+    by_axes(x, y, 48, 60, generator)          # from 60 matchings of up to 48 skewed axes
 
-Both compare what a rotation leaves as it is: variances and third moments along principal components; or the cosines of
-cluster centroids with each other, and how the cosines of a centroid with all vectors are distributed.
+Both compare what a rotation leaves as it is: variances and third moments along principal components; or how the
+coordinates along skewed axes are distributed, each and two by two.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
+
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from models.alignment.prepared import rows_of_length_one
+from models.alignment.axis_matching import Profile, matched
+from models.alignment.skewed_axes import SkewedAxes
 
 COMPONENTS = (4, 8, 16, 32)
-RANKS = (8, 16)  # of a guess by clusters, besides the full one
-SAMPLE, PROFILED = 4000, 1200  # vectors that are clustered, and that a centroid's profile is of
-ROUNDS = 10  # of k-means
-QUANTILES = 40  # of a profile
-TRIES, STEPS = 4, 40  # of an assignment: starts, and steps of each
-
-Matrix = NDArray[np.float64]
+FEWEST, BETWEEN = 16, 4  # axes of a matching, and the difference to the next
+WEIGHTS = (0.3, 1.0)  # of how single coordinates are distributed: neither was better in all pairs of spaces
+RANK = 8  # of a guess by a single matching: the axes that fit best
+RANKS = (8, 16, 32)  # of guesses by all matchings
+SAMPLE = 15_000  # vectors whose axes are matched
 
 
 def by_moments(x: Tensor, y: Tensor) -> list[Tensor]:
@@ -33,82 +32,42 @@ def by_moments(x: Tensor, y: Tensor) -> list[Tensor]:
     return [torch.diag(signs * (torch.arange(len(signs)) < count)) for count in COMPONENTS if count <= len(signs)]
 
 
-def by_clusters(x: Tensor, y: Tensor, clusters: int, matchings: int, random: torch.Generator) -> list[Tensor]:
-    """Rotations (r, r) that agree best with many matchings of centroids.
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """Rotations of low rank, (r, r): one of each matching, and those that agree best with all of them."""
 
-    A single matching is mostly wrong. Its right part is the same in all of them, and its errors are not: the sum of the
-    outer products of matched centroids shows it. Rotations of lower rank are of its largest singular values.
+    single: list[Tensor]
+    joint: list[Tensor]
+
+
+def by_axes(x: Tensor, y: Tensor, axes: int, matchings: int, random: torch.Generator) -> Guesses:
+    """Rotations from matchings of skewed axes of samples, in varying numbers of the first components.
+
+    A single matching is wrong in part, mostly. Its right part is the same in all of them, and its errors are not: the
+    sum of the outer products of matched directions, each by how well it fits, shows it.
     """
-    total = torch.zeros(x.shape[1], y.shape[1], dtype=torch.float64)
-    for _ in range(matchings):
-        theirs, their_profiles = centroids(x, clusters, random)
-        ours, our_profiles = centroids(y, clusters, random)
-        order = matched(theirs, ours, -torch.cdist(their_profiles, our_profiles), random)
-        total += (theirs.T @ ours[order]).double()
-    left, _, right = torch.linalg.svd(total)
-    ranks = [*(rank for rank in RANKS if rank < len(left)), len(left)] if matchings else []
-    return [(left[:, :rank] @ right[:rank]).float() for rank in ranks]
+    low = x.shape[1]
+    counts = list(range(FEWEST, min(axes, low) + 1, BETWEEN)) or [min(axes, low)]
+    total, single = torch.zeros(low, low), []
+    for number in range(matchings):
+        count = counts[number % len(counts)]
+        theirs, ours = (SkewedAxes.of(_sample(vectors, random)[:, :count], random) for vectors in (x, y))
+        order, support = matched(Profile.of(theirs), Profile.of(ours), WEIGHTS[number % 2], random)
+        weights = support.clamp_min(0) / support.clamp_min(0).sum().clamp_min(1e-9)
+        partners = ours.directions[order]
+        total[:count, :count] += (theirs.directions * weights[:, None]).T @ partners
+        best = support.argsort(descending=True)[:RANK]
+        guess = torch.zeros(low, low)
+        guess[:count, :count] = theirs.directions[best].T @ partners[best]
+        single.append(_of_rank(guess, min(RANK, count)))
+    ranks = sorted({min(rank, low) for rank in RANKS}) if matchings else []
+    return Guesses(single, [_of_rank(total, rank) for rank in ranks])
 
 
-def centroids(vectors: Tensor, clusters: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Centroids of length 1 by k-means for cosines on a sample, (c, r), and their profiles, (c, QUANTILES)."""
-    sample = vectors[torch.randperm(len(vectors), generator=random)[:SAMPLE]]
-    found = sample[:1]
-    distance = (1 - sample @ found[0]).clamp_min(1e-9)
-    for _ in range(clusters - 1):  # the next one is likelier the farther it is from all (Arthur and Vassilvitskii 2007)
-        chosen = sample[torch.multinomial(distance, 1, generator=random)]
-        found, distance = torch.cat([found, chosen]), distance.minimum((1 - sample @ chosen[0]).clamp_min(1e-9))
-    for _ in range(ROUNDS):
-        nearest = (sample @ found.T).argmax(1)
-        found = rows_of_length_one(torch.zeros_like(found).index_add_(0, nearest, sample))
-    places = torch.linspace(0.01, 0.99, QUANTILES)
-    profiles = torch.quantile(found @ sample[:PROFILED].T, places, dim=1).T
-    return found, (profiles - profiles.mean(0)) / profiles.std(0).clamp_min(1e-9)
+def _of_rank(matrix: Tensor, rank: int) -> Tensor:
+    left, _, right = torch.linalg.svd(matrix)
+    return left[:, :rank] @ right[:rank]
 
 
-def matched(theirs: Tensor, ours: Tensor, likeness: Tensor, random: torch.Generator) -> Tensor:
-    """The row of ``ours`` for each row of ``theirs``: the best of some starts.
-
-    Args:
-        theirs: Centroids, (c, r).
-        ours: Centroids, (c, k).
-        likeness: Of the profiles, (c, c); counts about as much as the cosines.
-        random: Of the starts.
-    """
-    a, b = (theirs @ theirs.T).double().numpy(), (ours @ ours.T).double().numpy()
-    linear = (likeness * 2 * float(np.abs(a).mean()) / float(likeness.abs().mean().clamp_min(1e-9))).double().numpy()
-    best, order = -np.inf, np.arange(len(a))
-    for attempt in range(TRIES):
-        start = np.full_like(a, 1 / len(a))
-        if attempt:
-            start = (start + _doubly_stochastic(torch.rand(a.shape, generator=random).double().numpy())) / 2
-        found = assigned(a, b, linear, start)
-        value = float((a * b[np.ix_(found, found)]).sum() + linear[np.arange(len(a)), found].sum())
-        if value > best:
-            best, order = value, found
-    return torch.from_numpy(order)
-
-
-def assigned(a: Matrix, b: Matrix, linear: Matrix, start: Matrix) -> NDArray[np.int64]:
-    """The order of ``b`` that maximises tr(A P B P') + tr(L'P), by FAQ (Vogelstein et al. 2015): all (c, c)."""
-    from scipy.optimize import linear_sum_assignment
-
-    place = start
-    for _ in range(STEPS):
-        gradient = 2 * a @ place @ b + linear
-        rows, columns = linear_sum_assignment(gradient, maximize=True)
-        change = -place
-        change[rows, columns] += 1
-        slope, curve = float((gradient * change).sum()), float(((a @ change) * (change @ b)).sum())
-        if slope < 1e-9:
-            break
-        place = place + (1.0 if curve >= 0 else min(1.0, -slope / (2 * curve))) * change
-    order: NDArray[np.int64] = linear_sum_assignment(place, maximize=True)[1]
-    return order
-
-
-def _doubly_stochastic(matrix: Matrix) -> Matrix:
-    for _ in range(10):
-        matrix = matrix / matrix.sum(1, keepdims=True)
-        matrix = matrix / matrix.sum(0, keepdims=True)
-    return matrix
+def _sample(vectors: Tensor, random: torch.Generator) -> Tensor:
+    return vectors[torch.randperm(len(vectors), generator=random)[:SAMPLE]]

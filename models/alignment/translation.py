@@ -4,8 +4,9 @@
     found.map(targets)                        # (m, d) -> (m, k)
     found.about                               # {"score": 0.46, "runner_up": 0.41, "agreement": 0.62, ...}
 
-1. First guesses (models/alignment/first_guesses.py).
-2. Each is refined for a few steps: vectors of a sample take the mean of their nearest own vectors as partners, and the
+1. First guesses (models/alignment/first_guesses.py). Those by a single matching of axes are many and mostly wrong: a
+   few small steps show which to keep.
+2. Each is refined for some steps: vectors of a sample take the mean of their nearest own vectors as partners, and the
    rotation is fitted to these partners (Procrustes). An own vector that is near to many counts as less near (CSLS,
    Conneau et al. 2018).
 3. The guess whose translated vectors lie nearest to own vectors (``score``) is refined on larger samples, in all
@@ -23,14 +24,16 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from models.alignment.first_guesses import by_clusters, by_moments
+from models.alignment.first_guesses import by_axes, by_moments
 from models.alignment.maps import AffineMap
 from models.alignment.prepared import Prepared, rows_of_length_one
 
 PARTNERS = 10  # own vectors whose mean is the partner of a translated one
-SHORT, LONG, FINAL = 10, 40, 8  # steps of refinement: of every guess, of the best ones, in all dimensions
-BEST = 2  # guesses that are refined for longer
-FEW, OWN_FEW = 2000, 8000  # sample sizes in the first steps
+GLANCE, SHORT, LONG, FINAL = 5, 10, 60, 10  # steps: of single guesses, of those kept, of the best, in all dimensions
+KEPT, BEST = 6, 2  # single guesses kept; guesses that are refined for longer
+ROUND, GAIN = 10, 0.0005  # the longer refinement ends where so many steps add less to the score
+FEWER, OWN_FEWER = 1000, 3000  # sample sizes of the first look
+FEW, OWN_FEW = 2000, 4000  # in the first steps
 MANY, OWN_MANY = 6000, 24_000  # and in the last ones
 
 
@@ -47,44 +50,45 @@ class Translator:
 
     Args:
         components: Principal components in which the first steps are made.
-        clusters: Number of k-means clusters that are matched.
-        matchings: Matchings of clusters that are averaged; 0: guesses by moments alone.
+        axes: At most so many axes of greatest skewness are matched; matchings vary from 16 to as many.
+        matchings: Matchings of axes, each of other samples; 0: guesses by moments alone.
         power: Vectors are scaled by their covariance to the power of -power/2: 0 leaves distances as they are, 1 gives
             all directions equal variance.
-        seed: Of samples, clusters and their matchings.
+        seed: Of samples, axes and their matchings.
     """
 
     def __init__(
         self,
         components: PositiveInt = 64,
-        clusters: Annotated[int, Field(ge=3)] = 40,
+        axes: Annotated[int, Field(ge=3)] = 48,
         matchings: NonNegativeInt = 60,
         power: Annotated[float, Field(ge=0, le=1)] = 0.5,
         seed: NonNegativeInt = 0,
     ) -> None:
-        self.components, self.clusters, self.matchings = components, clusters, matchings
+        self.components, self.axes, self.matchings = components, axes, matchings
         self.power, self.seed = power, seed
 
     def fit(self, victim: Tensor, own: Tensor) -> Translation:
         """The map from the space of ``victim`` (m, d) to that of ``own`` (p, k).
 
         Raises:
-            ValueError: There are fewer vectors than clusters, or all vectors of a set are equal.
+            ValueError: There are fewer vectors than axes, or all vectors of a set are equal.
         """
-        if (least := min(len(victim), len(own))) < self.clusters:
-            raise ValueError(f"{least} vectors cannot be parted into {self.clusters} clusters")
+        if (least := min(len(victim), len(own))) < self.axes:
+            raise ValueError(f"{least} vectors do not have {self.axes} axes")
         random = torch.Generator().manual_seed(self.seed)
         theirs, ours = Prepared.of(victim, self.power), Prepared.of(own, self.power)
         x, y = theirs(victim), ours(own)
         low = min(self.components, x.shape[1], y.shape[1])
         few_x, few_y = rows_of_length_one(x[:, :low]), rows_of_length_one(y[:, :low])
         search = _Search(few_x, few_y, random)
-        guesses = by_moments(few_x, few_y)
-        guesses += by_clusters(few_x, few_y, self.clusters, self.matchings, random)
-        tried = sorted((search.refined(guess, SHORT) for guess in guesses), key=lambda found: -found[0])
-        best = sorted((search.refined(guess, LONG) for _, guess in tried[:BEST]), key=lambda found: -found[0])
+        found = by_axes(few_x, few_y, self.axes, self.matchings, random)
+        seen = search.ranked(found.single, GLANCE, FEWER, OWN_FEWER)[:KEPT]
+        guesses = [*by_moments(few_x, few_y), *found.joint, *(guess for _, guess in seen)]
+        tried = search.ranked(guesses, SHORT, FEW, OWN_FEW)
+        best = max((search.settled(guess) for _, guess in tried[:BEST]), key=lambda one: one[0])
         rotation = torch.zeros(x.shape[1], y.shape[1])
-        rotation[:low, :low] = best[0][1]
+        rotation[:low, :low] = best[1]
         whole = _Search(x, y, random)
         for step in range(FINAL):
             share = (step + 1) / FINAL
@@ -92,7 +96,7 @@ class Translator:
                 rotation, int(FEW + share * (MANY - FEW)), int(OWN_FEW + share * (OWN_MANY - OWN_FEW))
             )
         about = {
-            "victim": len(victim), "own": len(own), "score": best[0][0], "runner_up": tried[-1][0],
+            "victim": len(victim), "own": len(own), "score": best[0], "runner_up": tried[-1][0],
             "agreement": whole.agreement(rotation),
         }  # fmt: skip
         return Translation(self._affine(theirs, ours, rotation, victim, own), about)
@@ -113,11 +117,25 @@ class _Search:
         self.x, self.y, self.random = x, y, random
         self.judged_x, self.judged_y = x[self._rows(len(x), FEW)], y[self._rows(len(y), OWN_FEW)]
 
-    def refined(self, rotation: Tensor, steps: int) -> tuple[float, Tensor]:
-        """The rotation after some steps, with its score."""
-        for _ in range(steps):
-            rotation = self.step(rotation, FEW, OWN_FEW)
-        return self.score(rotation), rotation
+    def ranked(self, guesses: list[Tensor], steps: int, count: int, own_count: int) -> list[tuple[float, Tensor]]:
+        """The rotations after some steps with their scores, the best one first."""
+        refined = []
+        for rotation in guesses:
+            for _ in range(steps):
+                rotation = self.step(rotation, count, own_count)
+            refined.append((self.score(rotation), rotation))
+        return sorted(refined, key=lambda found: -found[0])
+
+    def settled(self, rotation: Tensor) -> tuple[float, Tensor]:
+        """The rotation where more steps add little to its score, with the score."""
+        best = self.score(rotation), rotation
+        for _ in range(LONG // ROUND):
+            [found] = self.ranked([best[1]], ROUND, FEW, 2 * OWN_FEW)
+            gain = found[0] - best[0]
+            best = max(best, found, key=lambda one: one[0])
+            if gain < GAIN:
+                break
+        return best
 
     def step(self, rotation: Tensor, count: int, own_count: int) -> Tensor:
         """Partners for a sample, and the rotation that is fitted to them."""

@@ -33,7 +33,7 @@ DECODER = [
     *tiny_settings.GEIA, "attack.backbone.vocabulary=300", "attack.decoding.max_new_tokens=10",
     "attack.decoding.beams=2",
 ]  # fmt: skip
-QUICK = ["attack.translator.clusters=8", "attack.translator.matchings=2"]
+QUICK = ["attack.translator.axes=8", "attack.translator.matchings=2"]
 OWN = {"_target_": "support.letters.LettersAndSigns"}
 VICTIM = {"_target_": "support.letters.Rotated"}
 KEY = "0123456789abcdef0123456789abcdef"
@@ -97,8 +97,8 @@ def test_messages(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ["attack=unpaired", f"attack.source_run={base / 'own'}"]
     with pytest.raises(InputError, match=r"attack.source_run=.*owm: not a run directory \(no directory .*did you mean"):
         place.train("x1", *given, f"attack.source_run={base / 'owm'}")
-    with pytest.raises(InputError, match=r"attack.translator.clusters=500: the store's vectors, .* too few"):
-        place.train("x2", *given, "attack.translator.clusters=500")
+    with pytest.raises(InputError, match=r"attack.translator.axes=500: the store's vectors, .* too few"):
+        place.train("x2", *given, "attack.translator.axes=500")
     with pytest.raises(InputError, match=r"defense.adaptive=false: attack=unpaired .* set defense.adaptive=true"):
         place.train("x3", *given, "defense=noise")
     with pytest.warns(UserWarning, match="is the victim's embedder itself"):

@@ -22,7 +22,7 @@ def orthogonal(rows: int, columns: int) -> Tensor:
     return torch.linalg.qr(torch.randn(columns, rows, generator=torch.Generator().manual_seed(3)))[0].T
 
 
-QUICK = {"components": 12, "clusters": 12, "matchings": 4}
+QUICK = {"components": 12, "axes": 12, "matchings": 4}
 
 
 @pytest.mark.parametrize("dimension", [12, 20])
@@ -45,7 +45,7 @@ def test_seeds_agree_and_one_seed_repeats() -> None:
 
 
 def test_messages() -> None:
-    with pytest.raises(ValueError, match="11 vectors cannot be parted into 12 clusters"):
+    with pytest.raises(ValueError, match="11 vectors do not have 12 axes"):
         Translator(**QUICK).fit(themes(11, 1), themes(50, 2))
     with pytest.raises(ValueError, match="the vectors are all equal"):
         Translator(**QUICK).fit(torch.ones(50, 12), themes(50, 2))

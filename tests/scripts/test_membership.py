@@ -12,12 +12,13 @@ import configuration
 import membership
 from datamodules.sources.synthetic import SyntheticCorpus
 from defenses.noise import Noise
+from defenses.product_quantization import ProductQuantization
 from defenses.truncation import Truncation
 from embedders.cache.cached import CachedEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
 from examples import Example
-from reports.membership import nearest
+from reports.membership import Comparison, look_up, nearest
 from run_directory.config_file import write_config
 from support.files import read_lines, write_lines
 from support.places import Place
@@ -80,6 +81,39 @@ def test_members_of_a_defended_store_are_found(place: Place) -> None:
     rows = looked_up(place, "defense=noise", "defense.level=0.03", store="noisy.npy")
     assert sum(row["member"] != "no" for row in rows[:21]) >= 18
     assert [row["id"] for row in rows[:20]] == [*map(str, range(20, 40))]
+
+
+def test_a_quantisation_is_read_off_the_store(place: Place) -> None:
+    plain = vectors_of(place, STORE)
+    examples = [Example(row, text) for row, text in enumerate(STORE)]
+    coarse = ProductQuantization(subvectors=8, centroids=16)
+    coarse.fit(plain, examples)
+    np.save(place.base / "coarse.npy", coarse(plain, examples, "document").numpy())
+    given = ["defense=product_quantization", "defense.subvectors=8", "defense.centroids=16"]
+    rows = looked_up(place, *given, store="coarse.npy")
+    assert [row["member"] for row in rows[:21]] == ["exact"] * 21
+    assert min(row["cosine"] for row in rows[:21]) > 0.999  # the same centroids
+
+
+def test_the_stores_own_rows_are_references_where_others_are_of_another_kind() -> None:
+    random = torch.Generator().manual_seed(0)
+    kinds = torch.randn(100, 64, generator=random)  # a store of much repeated phrases
+    alike = torch.cat(
+        [kinds + spread * torch.randn(100, 64, generator=random) for spread in torch.linspace(0.05, 0.6, 12)]
+    )
+    alike = alike[torch.randperm(len(alike), generator=random)]
+    store, strangers = alike[:800], alike[800:]
+    foreign = torch.randn(400, 64, generator=random)
+    way = Comparison(torch.cat([store[:50], strangers]), foreign, foreign)
+
+    def reported(by_store: bool) -> list[bool]:
+        found = look_up([way], store, 0.01, by_store)
+        assert found.by_store == by_store
+        return [answer != "no" for answer in found.answers]
+
+    assert sum(reported(False)[50:]) > 100
+    assert sum(reported(True)[50:]) <= 10
+    assert all(reported(True)[:50])
 
 
 def test_a_row_that_is_there_twice_hides_no_member() -> None:
