@@ -66,7 +66,8 @@ def by_axes(x: Tensor, y: Tensor, axes: int, matchings: int, random: torch.Gener
 
 def _of_rank(matrix: Tensor, rank: int) -> Tensor:
     left, _, right = torch.linalg.svd(matrix)
-    return left[:, :rank] @ right[:rank]
+    found: Tensor = left[:, :rank] @ right[:rank]
+    return found
 
 
 def _sample(vectors: Tensor, random: torch.Generator) -> Tensor:
