@@ -4,10 +4,10 @@
     python export.py run=<dir> name=minilm calibration=<dir of an evaluation> predictions=<dir of another>
     python export.py run=<dir> name=minilm attack.decoding.beams=1    # with another decoding
 
-The weights are stored in half precision. `calibration` gives the scores of held-out texts to calibration.jsonl, numbers
-only; `predictions` the predictions of a test on the built-in corpus, whose text may be passed on. An attacker that was
-exported before keeps its own, unless its settings are changed. README.md is a model card to be completed.
-attackers/README.md says how such a directory is used and shipped.
+Large matrices are stored in eight bits, other weights in half precision. `calibration` gives the scores of held-out
+texts to calibration.jsonl, numbers only; `predictions` the predictions of a test on the built-in corpus, whose text may
+be passed on. An attacker that was exported before keeps its own, unless its settings are changed. README.md is a model
+card to be completed. attackers/README.md says how such a directory is used and shipped.
 """
 
 from __future__ import annotations

@@ -15,14 +15,18 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 import tensor_files
 from commands import command
 from errors import InputError
 from run_directory.layout import CHECKPOINT, PREVIOUS
+from run_directory.quantized import restored
 
 log = logging.getLogger("runs")
 
 LIGHTNING_VERSION = "pytorch-lightning_version"  # in a checkpoint
+SCALES = "scales"  # in the checkpoint of an exported attacker: of the matrices in eight bits
 
 
 def resume_from(directory: Path, ckpt_path: str | None) -> Path | None:
@@ -90,6 +94,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         if not isinstance(name, str) or not tensor_files.is_dense(tensor):
             raise InputError(f"{path}: not a checkpoint: its weights {name!r} are not a tensor of real numbers")
     tensor_files.check_sizes(path, content)
+    if scales := content.pop(SCALES, None):
+        content["state_dict"] = restored(content["state_dict"], _checked_scales(path, content["state_dict"], scales))
     for name, tensor in content["state_dict"].items():
         if bool(tensor.isnan().any()):
             raise InputError(
@@ -103,6 +109,17 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         )
     content["callbacks"] = numbers_of_callbacks(content.get("callbacks"))
     return content
+
+
+def _checked_scales(path: Path, weights: dict[str, Any], scales: Any) -> dict[str, Tensor]:
+    """The scales, if there is a row of them for each matrix that they name."""
+    if not isinstance(scales, dict):
+        raise InputError(f"{path}: not a checkpoint: its {SCALES} are no mapping")
+    for name, scale in scales.items():
+        tensor = weights.get(name)
+        if tensor is None or not tensor_files.is_dense(scale) or scale.shape != (*tensor.shape[:1], 1):
+            raise InputError(f"{path}: not a checkpoint: its {SCALES} do not fit its weights {name!r}")
+    return scales
 
 
 def numbers_of_callbacks(states: Any) -> dict[str, dict[str, Any]]:

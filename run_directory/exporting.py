@@ -1,9 +1,9 @@
-"""Write a trained run as an attacker that can be shipped: weights in half precision, artifacts, and its record.
+"""Write a trained run as an attacker that can be shipped: weights in few bits, artifacts, and its record.
 
-    copy_weights(finished_checkpoint(run), folder / layout.CHECKPOINT)   # float16, without optimizer and callbacks
+    copy_weights(finished_checkpoint(run), folder / layout.CHECKPOINT)   # int8 and float16, without the optimizer
     copy_parts(run, folder)                                              # artifacts/, record.json, data.json
 
-Loading copies the weights into modules of float32, so nothing else needs to know of it.
+Loading gives float32 again (run_directory/quantized.py), so nothing else needs to know of it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from atomic_files import read_json, write_file, write_json
 from datamodules.defended import FILE
 from errors import InputError
 from run_directory import layout
-from run_directory.checkpoints import load_checkpoint
+from run_directory.checkpoints import SCALES, load_checkpoint
 from run_directory.config_file import read_config
 from run_directory.keys import file_key
+from run_directory.quantized import quantized
 from run_directory.record import data_of, tested_weights, training_of
 from run_directory.stored_attack import class_of
 
@@ -44,14 +44,18 @@ def check_exportable(run: Path) -> None:
 
 
 def copy_weights(checkpoint: Path, target: Path) -> None:
-    """Write the weights of a checkpoint in half precision.
+    """Write the weights of a checkpoint: large matrices in eight bits, the rest in half precision.
 
     Raises:
         InputError: A weight is too large for float16.
     """
     content = load_checkpoint(checkpoint)
     kept = {name: value for name, value in content.items() if name not in _OF_TRAINING}
-    kept["state_dict"] = _halved(content["state_dict"], checkpoint)
+    kept["state_dict"], kept[SCALES] = quantized(content["state_dict"])
+    for name, tensor in kept["state_dict"].items():
+        if bool(tensor.isinf().any()):
+            largest = float(content["state_dict"][name].abs().max())
+            raise InputError(f"{checkpoint}: {name} holds {largest:.3g}, too large for half precision")
     write_file(target, lambda file: torch.save(kept, file))
 
 
@@ -137,20 +141,3 @@ def check_evaluation(
             f"after {steps[1]}; evaluate the run again"
         )
     return values
-
-
-def _halved(weights: Mapping[str, Tensor], checkpoint: Path) -> dict[str, Any]:
-    """The weights in float16; those that share memory, such as a tied head, do so again."""
-    made: dict[tuple[Any, ...], Tensor] = {}
-    for name, tensor in weights.items():
-        half = tensor.half() if tensor.is_floating_point() else tensor
-        if bool(half.isinf().any()):
-            raise InputError(
-                f"{checkpoint}: {name} holds {float(tensor.abs().max()):.3g}, too large for half precision"
-            )
-        made.setdefault(_memory(tensor), half.contiguous())
-    return {name: made[_memory(tensor)] for name, tensor in weights.items()}
-
-
-def _memory(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
