@@ -414,7 +414,8 @@ def test_amending_reports_all_that_is_misspelt() -> None:
         "attack.decodng: unknown key, did you mean decoding?",
         "loger: unknown key, did you mean logger?",
         "datamodule=fils: did you mean files?",
-        "debug=smoke: a run is amended in attack, embedder, defense, datamodule, scoring, callbacks, logger, trainer, denoiser",
+        "debug=smoke: a run is amended in attack, embedder, defense, datamodule, scoring, callbacks, logger, trainer, "
+        "denoiser",
         "seed=1,2: a run is amended with one value",
     }
 
