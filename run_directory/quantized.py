@@ -29,8 +29,9 @@ def quantized(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[st
 
 
 def restored(weights: Mapping[str, Tensor], scales: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights with int8 matrices in float32 again."""
-    return {name: tensor * scales[name] if name in scales else tensor for name, tensor in weights.items()}
+    """The weights with int8 matrices in float32 again; shared memory stays shared."""
+    whole = {_memory(weights[name]): weights[name] * scale for name, scale in scales.items()}
+    return {name: whole[_memory(tensor)] if name in scales else tensor for name, tensor in weights.items()}
 
 
 def _stored(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
