@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,31 @@ def test_a_file_follows_from_its_texts_alone(benchmarks: Benchmarks, tmp_path: P
 def test_a_folder_without_text_is_named(benchmarks: Benchmarks, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"holds no \*.jsonl.gz"):
         benchmarks.run("prepare_general", f"--folder={tmp_path}", f"--output={tmp_path / 'x.jsonl'}")
+
+
+def test_derived_texts_are_made_of_training_texts_only(benchmarks: Benchmarks, tmp_path: Path) -> None:
+    texts = [
+        f"We saw Anna and Bruno in Lisbon in {1950 + n % 70} with {n} cats. It was fun number {n}." for n in range(900)
+    ]
+    write(tmp_path / "chat.jsonl.gz", texts)
+    for name, more in (("plain", []), ("derived", ["--derived"])):
+        benchmarks.run("prepare_general", f"--folder={tmp_path}", f"--output={tmp_path / name}", *more)
+    plain, derived = (
+        [json.loads(line) for line in (tmp_path / name).read_text(encoding="utf-8").splitlines()]
+        for name in ("plain", "derived")
+    )
+    assert [row for row in derived if row["split"] != "train"] == [row for row in plain if row["split"] != "train"]
+    training = {row["text"] for row in plain if row["split"] == "train"}
+    made = [row["text"] for row in derived if row["split"] == "train" and row["text"] not in training]
+    parts = {part for text in training for part in (text[: text.index(" It")], text[text.index("It") :])}
+    assert set(made) >= parts  # the two sentences of each text
+    rewritten = [text for text in made if text not in parts and text.count("We saw") == 1]
+    pattern = re.compile(
+        r"We saw (Anna|Bruno|Lisbon) and (Anna|Bruno|Lisbon) in (Anna|Bruno|Lisbon) in (19|20)\d\d "
+        r"with \d+ cats\. It was fun number \d+\."
+    )
+    assert len(rewritten) > 800
+    assert all(pattern.fullmatch(text) for text in rewritten)
+    joined = [text for text in made if text.count("We saw") > 1]
+    assert joined
+    assert all(30 <= len(text.split()) <= 110 for text in joined)
