@@ -3,7 +3,8 @@
     python train.py init_from=minilm datamodule=files datamodule.path=mine.jsonl
 
     attack=...                       the origin's, with the origin's values; attack.<key>=<value> changes one of them
-    attack.optimizer.*lr             a quarter of the origin's learning rates, unless attack.optimizer... is given
+    attack.optimizer.*lr             a quarter of the origin's learning rates, unless attack.optimizer... is given;
+                                     smaller batches lower them further, by the square root of the ratio
     attack.optimizer.warmup_steps    10, unless attack.optimizer... is given
     trainer.max_epochs               4 passes over the texts, unless trainer.max_... is given: more learn by heart
     datamodule.max_tokens            the origin's, and so is datamodule.tokenizer
@@ -63,7 +64,9 @@ def fine_tuned(config: DictConfig, overrides: Sequence[str], of_job: Sequence[st
     tuned = OmegaConf.create(tree(config))
     tuned.attack, tuned.choices.attack = origin.attack, origin.choices.attack
     if origin.get("init_from") is None and not any(key.startswith("attack.optimizer") for key in keys):
-        _slow_down(tuned.attack)
+        sizes = [one.datamodule.get("batch_size") for one in (tuned, origin)]
+        known = all(isinstance(size, int) and size > 0 for size in sizes)  # a wrong one is reported when it is checked
+        _slow_down(tuned.attack, sizes[0] / sizes[1] if known else 1.0)
     if not any(key.startswith("trainer.max_") for key in keys):
         tuned.trainer.max_steps, tuned.trainer.max_epochs = -1, _PASSES
     with open_dict(tuned):
@@ -99,10 +102,14 @@ def _origin(overrides: Sequence[str]) -> DictConfig | None:
     return config
 
 
-def _slow_down(attack: DictConfig) -> None:
-    """Lower the learning rates of an attack's optimizer."""
+def _slow_down(attack: DictConfig, batches: float) -> None:
+    """Lower the learning rates of an attack's optimizer; ``batches`` is the ratio of new to old batch size.
+
+    The length of a step of Adam or Muon does not depend on the gradient's, so the rates follow the square root of the
+    batch size (Malladi et al. 2022, "On the SDEs and scaling rules for adaptive gradient algorithms").
+    """
     for name, value in (attack.get("optimizer") or {}).items():
         if str(name) == "lr" or str(name).endswith("_lr"):
-            attack.optimizer[name] = value * _SLOWER
+            attack.optimizer[name] = value * _SLOWER * batches**0.5
         if str(name) == "warmup_steps":
             attack.optimizer[name] = min(value, _WARMUP)

@@ -271,6 +271,10 @@ def test_what_is_given_comes_before_the_origins(shipped: Path) -> None:
     config = configuration.compose("train", [*lines, *given])
     assert (config.attack.optimizer.muon_lr, config.attack.optimizer.adamw_lr) == (0.5, 0.003)
     assert (config.attack.backbone.width, config.datamodule.max_tokens) == (32, 7)
+    size = yaml.safe_load((shipped / "config.yaml").read_text())["datamodule"]["batch_size"]
+    config = configuration.compose("train", [*lines, f"datamodule.batch_size={4 * size}"])
+    rates = config.attack.optimizer
+    assert (rates.muon_lr, rates.adamw_lr) == pytest.approx((0.012 / 4 * 2, 0.003 / 4 * 2))  # the root of four
     config = configuration.compose("train", [*lines, "attack=multiset"])
     assert (config.choices.attack, config.datamodule.max_tokens) == ("multiset", 32)
     with pytest.raises(InputError, match=r"^attack.backbone.layesr: unknown key, did you mean layers\?$"):
