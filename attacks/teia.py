@@ -81,6 +81,7 @@ class TEIA(Paired):
         """See Aligned; in training, the attacked vectors are known, and their texts are not."""
         if stage == "fit":
             self.data.embed("test")
+            self.data.fit_denoiser()  # on every rank: prepare, which reads these vectors, is called on one
         super().setup(stage)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:

@@ -49,6 +49,8 @@ def survey_amended(
     foreign = [o for o in given.groups if o.key_or_group.partition("/")[0] not in choices]
     given.refuse(f"a run is amended in {', '.join(choices)}", foreign.__contains__)
     wrong = given.wrong_options()
+    for o in filter(_is_left_out, given.groups):
+        wrong.pop(o.key_or_group, None)
     errors = [*given.errors, *itertools.chain.from_iterable(wrong.values())]
     errors += _choose(amended, [o for o in given.groups if o.key_or_group not in wrong], given.search)
     OmegaConf.set_struct(amended, True)
@@ -63,6 +65,9 @@ def _choose(config: DictConfig, groups: Sequence[Override], search: Sequence[str
 
     A part such as ``attack/decoding`` is composed inside the run's attack, or the one chosen beside it.
     """
+    for o in filter(_is_left_out, groups):
+        config[o.key_or_group] = config.choices[o.key_or_group] = None
+    groups = [o for o in groups if not _is_left_out(o)]
     whole = {o.key_or_group for o in groups}
     parents = {o.key_or_group.partition("/")[0] for o in groups} - whole
     lines = [*search, *(f"{name}={config.choices[name]}" for name in sorted(parents))]
@@ -81,6 +86,11 @@ def _choose(config: DictConfig, groups: Sequence[Override], search: Sequence[str
         if o.key_or_group in config.choices or o.key_or_group in OPTIONAL:
             config.choices[o.key_or_group] = o.value()
     return [f"{o.input_line}: it cannot be left out" for o in missing]
+
+
+def _is_left_out(override: Override) -> bool:
+    """Whether it is ``denoiser=null``."""
+    return override.key_or_group in OPTIONAL and not override.is_sweep_override() and override.value() is None
 
 
 def _apply(config: DictConfig, override: Override) -> str | None:

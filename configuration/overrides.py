@@ -163,9 +163,13 @@ def key_error(tree: dict[str, Any], override: Override, groups: Sequence[str]) -
             return None
         elif end < len(parts) and (valid := options("/".join(parts[:end]))):
             group = "/".join(parts[:end])
+            if end == 1:
+                return f"{key}: {group} is not chosen, add {group}=<option>; valid: {', '.join(valid)}"
             return f"{key}: {parts[end]} is not chosen, add {group}=[{parts[end]}]; valid: {', '.join(valid)}"
         elif isinstance(place, dict):
             return f"{'.'.join(parts[:end])}: {_unknown(place, part, override, groups if end == 1 else [])}"
+        elif place is None and end == 2 and (valid := options(parts[0])):  # such as denoiser: null
+            return f"{key}: {parts[0]} is not chosen, add {parts[0]}=<option>; valid: {', '.join(valid)}"
         else:
             return f"{key}: unknown key, {'.'.join(parts[: end - 1])} has no keys"
     if override.is_add() and not isinstance(override.value(), dict | list):

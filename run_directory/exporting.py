@@ -52,7 +52,7 @@ def copy_weights(checkpoint: Path, target: Path) -> None:
     content = load_checkpoint(checkpoint)
     kept = {name: value for name, value in content.items() if name not in _OF_TRAINING}
     kept["state_dict"], kept[SCALES] = quantized(content["state_dict"])
-    for name, tensor in kept["state_dict"].items():
+    for name, tensor in [*kept["state_dict"].items(), *kept[SCALES].items()]:
         if bool(tensor.isinf().any()):
             largest = float(content["state_dict"][name].abs().max())
             raise InputError(f"{checkpoint}: {name} holds {largest:.3g}, too large for half precision")

@@ -64,6 +64,12 @@ def warned(audit: Audit, before: AuditFile) -> list[str]:
             f"The baseline was read by another attacker ({before.run.get('directory', 'unknown')}): a change may come "
             "from the attacker and not from the store."
         )
+    if "insider" not in before.model_fields_set:  # written before word for word took words alone
+        found.append(
+            "An older version wrote the baseline: there, word for word counted case and punctuation, too, and without "
+            "true texts entities.<kind> was the share of what the attacker wrote that was right. Run that audit again "
+            "to compare these."
+        )
     measured = [one.measured for one in (before.readable, audit.readable) if one is not None]
     if len(set(measured)) > 1:
         found.append("Only one of the two audits was measured on true texts; the other one estimates.")

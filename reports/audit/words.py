@@ -126,7 +126,7 @@ def limits(audit: Audit) -> list[str]:
         "was embedded again; the cosine of the two vectors says how near it came.",
         f"A text counts as readable where its word F1 with the truth is {audit.threshold:g} % or more: nearly all its "
         "words, in whatever order. All words count alike: a text may be readable while the one name or number in it is "
-        "wrong. “What kinds of data leak” says how many of those are right.",
+        "wrong. “What kinds of data leak” says how many of those come back.",
     ]
     if len(audit.attackers) > 1:
         items.append(
