@@ -15,7 +15,7 @@ def test_a_denoiser_is_added_and_left_out_again() -> None:
     chosen = amend(RUN, ["denoiser=gaussian", "denoiser.level=0.1"])
     assert (chosen.choices.denoiser, chosen.denoiser.level) == ("gaussian", 0.1)
     without = amend(chosen, ["denoiser=null"])
-    assert without.denoiser is None and without.choices.denoiser is None
+    assert (without.denoiser, without.choices.denoiser) == (None, None)
 
 
 @pytest.mark.parametrize("run", [RUN, OmegaConf.merge(RUN, {"denoiser": None})])
