@@ -91,9 +91,10 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
 
 
 def is_finished(config: DictConfig) -> bool:
-    """Whether the run that ``config`` resumes has ended with exactly these settings: its report is written last."""
+    """Whether the run that ``config`` resumes from its last checkpoint has ended with exactly these settings."""
     directory = Path(str(config.run_dir))
-    if not (directory / layout.REPORT).is_file():
+    written = (layout.METRICS, layout.PREDICTIONS, layout.REPORT)  # the report is written last
+    if config.ckpt_path != "last" or not all((directory / name).is_file() for name in written):
         return False
     differences = _differences(tree(read_config(directory)), tree(config))
     return all(root_of(key) in (*_OWN, "cache_dir") for key, _, _ in differences)

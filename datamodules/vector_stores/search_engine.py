@@ -87,7 +87,7 @@ class SearchEngineStore:
         shards = answer.get("_shards", {})
         if shards.get("failed") or answer.get("timed_out"):
             failures = shards.get("failures") or [{}]
-            reason = failures[0].get("reason", {}).get("reason") or "too late"
+            reason = (failures[0].get("reason") or {}).get("reason") or "too late"
             raise InputError(
                 f"vectors={self.name}: {shards.get('failed', 0)} of {shards.get('total', 0)} shards did not answer "
                 f"({' '.join(str(reason).split())[:200]}), and what they hold is missing; read it again"

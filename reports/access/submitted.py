@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from errors import InputError, did_you_mean
 from metrics.base import Measured
@@ -41,7 +41,7 @@ class SubmittedCell(_Strict):
     presumes: Sentence
     predictions: Annotated[str, Field(min_length=1)]
     defense: Title = "none"
-    queries: NonNegativeFloat | None = None
+    queries: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
 class RowFile(_Strict):
@@ -105,6 +105,8 @@ def _read(path: Path) -> RowFile:
         content = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise InputError(f"{path}: nested too deeply") from error
     try:
         return TypeAdapter(RowFile).validate_python(content)
     except ValidationError as error:

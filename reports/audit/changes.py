@@ -33,11 +33,11 @@ class Change:
 
 
 def changes(audit: Audit, before: AuditFile) -> list[Change]:
-    """The shares that both audits have, those of kinds of entities included."""
+    """The shares that both audits have, those of kinds of entities included, where they mean the same in both."""
     now = {"readable": audit.readable, "exact": audit.exact} | _kinds(audit)
-    then = {"readable": before.readable, "exact": before.exact} | {
-        f"entities.{kind.label}": kind.share for kind in before.kinds
-    }
+    then = {"readable": before.readable}
+    if not _of_before(before):
+        then |= {"exact": before.exact} | {f"entities.{kind.label}": kind.share for kind in before.kinds}
     return [
         Change(name, _plain(then[name]), share)
         for name, share in now.items()
@@ -64,16 +64,21 @@ def warned(audit: Audit, before: AuditFile) -> list[str]:
             f"The baseline was read by another attacker ({before.run.get('directory', 'unknown')}): a change may come "
             "from the attacker and not from the store."
         )
-    if "insider" not in before.model_fields_set:  # written before word for word took words alone
+    if _of_before(before):
         found.append(
             "An older version wrote the baseline: there, word for word counted case and punctuation, too, and without "
-            "true texts entities.<kind> was the share of what the attacker wrote that was right. Run that audit again "
-            "to compare these."
+            "true texts entities.<kind> was the share of what the attacker wrote that was right. These are not "
+            "compared; run that audit again to do so."
         )
     measured = [one.measured for one in (before.readable, audit.readable) if one is not None]
     if len(set(measured)) > 1:
         found.append("Only one of the two audits was measured on true texts; the other one estimates.")
     return found
+
+
+def _of_before(before: AuditFile) -> bool:
+    """Whether a version wrote the file that counted word for word and entities in another way."""
+    return "insider" not in before.model_fields_set
 
 
 def _kinds(audit: Audit) -> dict[str, AuditedShare | None]:

@@ -93,7 +93,8 @@ def task(config):
     if config.seed == 2 and not (run / 'begun').exists():
         (run / 'begun').touch()
         time.sleep(60)
-    (run / 'report.html').write_text('done')
+    for name in ('predictions.jsonl', 'metrics.json', 'report.html'):
+        (run / name).write_text('done')
 configuration.main(task, 'train')
 """
 
@@ -111,6 +112,10 @@ def test_a_killed_grid_runs_no_cell_twice_that_has_ended(search: str, tmp_path: 
     assert again.returncode == 0, again.stderr
     said = [line for line in again.stdout.splitlines() if line.startswith(("run ", "finished before"))]
     assert said == ["finished before: runs/grid/geia-1", "run geia-2"]
+    (tmp_path / "runs" / "grid" / "geia-1" / "metrics.json").unlink()
+    again = warm.run([*command, "ckpt_path=last"], cwd=tmp_path, environment=environment)
+    said = [line for line in again.stdout.splitlines() if line.startswith(("run ", "finished before"))]
+    assert said == ["run geia-1", "finished before: runs/grid/geia-2"]
     more = warm.run([*command, "ckpt_path=last", "trainer.max_steps=9"], cwd=tmp_path, environment=environment)
     assert [line for line in more.stdout.splitlines() if line.startswith("run ")] == ["run geia-1", "run geia-2"]
 
