@@ -76,7 +76,8 @@ def ratio(before: NDArray[np.float64], after: NDArray[np.float64]) -> list[float
     return [after.mean() / before.mean(), low, high]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
+    """Attack the same noisy vectors as they are and denoised, and print a table."""
     parser = command_line(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--run", default="minilm", help="a naive attack")
@@ -85,7 +86,7 @@ def main() -> None:
     parser.add_argument("--conditions", nargs="+", default=CONDITIONS, help="for example noise=0.03")
     parser.add_argument("--adaptive", nargs="*", default=[], help="attacks trained on noisy vectors: 0.03=<run>")
     parser.add_argument("--rerank", type=int, default=0, help="proposals, for conditions noise=")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     parts: dict[str, dict[str, None]] = {"test": {}, "train": {}}  # distinct texts, in order
     for row in read_rows(options.data):
         if row["split"] in parts:
