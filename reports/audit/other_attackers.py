@@ -12,6 +12,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from datamodules.vector_stores.sampling import Sample
+from denoisers.base import ADAPTIVE
 from errors import InputError
 from reports.audit.contenders import Contender
 from reports.audit.estimates import Estimator, read_scored, scored
@@ -24,11 +25,13 @@ TESTED, SEARCHED = 1000, 200  # of the run's test texts that each reads; with se
 
 
 def check_same(session: Session, other: Session) -> None:
-    """Check that the attackers of two runs read vectors of one embedder.
+    """Check that the attackers of two runs read the same vectors: of one embedder, and all through a denoiser or none.
 
     Raises:
         InputError: They do not; names the key ``also``.
     """
+    if session.denoiser is not None and other.threat.adaptive:
+        raise InputError(f"also={other.run}: {ADAPTIVE}")
     if (other.embedder.fingerprint, other.dimension) != (session.embedder.fingerprint, session.dimension):
         raise InputError(
             f"also={other.run}: reads vectors of embedder={other.config.choices.embedder} (dimension "

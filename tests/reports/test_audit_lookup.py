@@ -167,3 +167,10 @@ def test_an_attacker_of_another_embedder_is_refused(place: Place) -> None:
     other = neighbour(place).train("narrow", "defense=truncation", "defense.dimensions=96", "defense.adaptive=true")
     with pytest.raises(InputError, match=r"also=.*narrow: reads vectors of embedder=minilm \(dimension 96\)"):
         audited(place, "refused", f"also={other}")
+
+
+@pytest.mark.slow
+def test_an_attacker_that_reads_noisy_vectors_is_not_given_denoised_ones(place: Place) -> None:
+    other = neighbour(place).train("used_to_noise", "defense=noise", "defense.adaptive=true")
+    with pytest.raises(InputError, match=r"also=.*used_to_noise: denoiser: an attack .* defense.adaptive=true"):
+        audited(place, "denoised", f"also={other}", "denoiser=gaussian")
