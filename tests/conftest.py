@@ -41,7 +41,8 @@ def _no_script_remains() -> Iterator[None]:
     """A script that a test ran in this process leaves no handlers of signals, and is no starter of later processes."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
-    os.environ.pop("UNEMBED_STARTER", None)
+    for name in ("UNEMBED_STARTER", "RUN_ID"):
+        os.environ.pop(name, None)
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
