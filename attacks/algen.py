@@ -21,7 +21,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from atomic_files import read_json, write_json
-from attacks.aligned import ABOUT, COPY, MAPS, START, Paired
+from attacks.aligned import ABOUT, MAPS, START, Paired
+from attacks.held_decoder import COPY
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from models.alignment.aligners import Aligner, LeaveOneOut

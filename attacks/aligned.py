@@ -7,15 +7,14 @@ A subclass writes the maps in ``prepare``; the first one, ``start``, is from the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import PositiveInt
 from torch import Tensor
 
-from attacks.base import Attack
-from attacks.generative import GenerativeAttack
+from attacks.held_decoder import KEY, HeldDecoder
 from errors import InputError
 from models.alignment.aligners import Known
 from models.alignment.maps import Map, read_maps
@@ -24,15 +23,13 @@ from run_directory import layout
 from run_directory.config_file import read_config
 from run_directory.embedder_check import check_embedder
 from run_directory.session import Session
-from run_directory.stored_attack import attack_of, class_of
 from run_directory.trust import check_trusted
 
-COPY, MAPS, ABOUT = "source", "alignment.safetensors", "alignment.json"  # among the artifacts
+MAPS, ABOUT = "alignment.safetensors", "alignment.json"  # among the artifacts
 START = "start"
-KEY = "attack.source_run"
 
 
-class Aligned(Attack):
+class Aligned(HeldDecoder):
     """A trained decoder behind a map. Its run keeps a copy of the decoder's run and the maps.
 
     Args:
@@ -41,14 +38,11 @@ class Aligned(Attack):
         refine: See Attack; these refiners ask the victim's embedder.
     """
 
-    trainable = False
     exportable = False
-    reads_training_text = False
 
     def __init__(self, source_run: str, cache_dir: str, refine: Mapping[str, Refiner] | None = None) -> None:
-        super().__init__(refine)
-        self.source_run, self.cache_dir = Path(source_run), Path(cache_dir)
-        self._held: list[GenerativeAttack] = []  # no submodule: it is not trained
+        super().__init__(source_run, refine)
+        self.cache_dir = Path(cache_dir)
         self._maps: dict[str, Map] = {}
 
     @property
@@ -73,11 +67,7 @@ class Aligned(Attack):
             raise InputError(f"{KEY}={run}: not a run directory ({reason})")
         config = read_config(run)
         check_trusted(config, run)
-        if not issubclass(kind := class_of(run), GenerativeAttack):
-            raise InputError(
-                f"{KEY}={run}: a trained decoder of vectors is wanted (attack=geia, vec2text_inverter), and that is a "
-                f"run of {kind.__name__}"
-            )
+        self.check_kind()
         config.cache_dir = str(self.cache_dir)
         session = Session.open(run, config)
         check_embedder(run, KEY, session.embedder.fingerprint, session.embedder.dimension)
@@ -106,29 +96,12 @@ class Aligned(Attack):
         fitted, own = self._maps[START].dimensions
         if fitted != dimension:
             raise InputError(f"{path}: maps vectors of dimension {fitted}, and these have {dimension}")
-        decoder = attack_of(self.artifacts / COPY, own)
-        assert isinstance(decoder, GenerativeAttack)
-        decoder.decoding.propose(self.decoded)
-        self._held = [decoder.requires_grad_(self.trainable)]
-
-    @property
-    def decoder(self) -> GenerativeAttack:
-        """The decoder, where this attack is."""
-        return self._held[0].to(self.device)
-
-    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Those of the decoder."""
-        return self.decoder.tokens(texts)
-
-    def begin_trial(self, number: int) -> None:
-        """See GenerativeAttack."""
-        self.decoder.begin_trial(number)
+        self.hold(own, self.decoded)
 
     def all_weights(self) -> dict[str, Tensor]:
         """The decoder's weights and the maps."""
-        held = {f"{COPY}.{name}": tensor for name, tensor in self.decoder.all_weights().items()}
         maps = {f"{name}.{part}": one for name, fitted in self._maps.items() for part, one in fitted.tensors().items()}
-        return super().all_weights() | held | maps
+        return super().all_weights() | maps
 
 
 class Paired(Aligned):

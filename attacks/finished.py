@@ -13,11 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from atomic_files import read_json, write_json
-from attacks.base import Attack
-from attacks.generative import GenerativeAttack
+from attacks.held_decoder import COPY, KEY, HeldDecoder
 from defenses.base import Fitted
 from defenses.threat import threat_of
 from embedders.cache.cached import CachedEmbedder
@@ -26,13 +24,12 @@ from models.predictions import Prediction, Targets
 from models.refining import Refiner
 from run_directory.config_file import read_config
 from run_directory.embedder_check import check_embedder
-from run_directory.stored_attack import attack_of, class_of, keep
+from run_directory.stored_attack import keep
 
-COPY, ABOUT = "source", "finished.json"  # among the artifacts
-KEY = "attack.source_run"
+ABOUT = "finished.json"  # among the artifacts
 
 
-class Finished(Attack):
+class Finished(HeldDecoder):
     """The decoder of a finished run. Its own run keeps a copy of the weights.
 
     Vectors of fewer dimensions than the decoder was trained on, as ``defense=truncation`` makes them, are filled up
@@ -43,13 +40,8 @@ class Finished(Attack):
         refine: See Attack.
     """
 
-    trainable = False
-    reads_training_text = False
-
     def __init__(self, source_run: str, refine: Mapping[str, Refiner] | None = None) -> None:
-        super().__init__(refine)
-        self.source_run = Path(source_run)
-        self._held: list[GenerativeAttack] = []  # no submodule: it is not trained
+        super().__init__(source_run, refine)
         self._trained = 0  # dimension of the vectors that it was trained on
 
     def prepare_data(self) -> None:
@@ -62,11 +54,7 @@ class Finished(Attack):
             assert self.oracle is not None
             source = self.oracle.source
             check_embedder(self.source_run, KEY, source.fingerprint, source.dimension)
-            if not issubclass(kind := class_of(self.source_run), GenerativeAttack):
-                raise InputError(
-                    f"{KEY}={self.source_run}: a trained decoder of vectors is wanted (attack=geia, "
-                    f"vec2text_inverter), and that is a run of {kind.__name__}"
-                )
+            self.check_kind()
         super().prepare_data()
 
     def setup(self, stage: str) -> None:
@@ -94,15 +82,7 @@ class Finished(Attack):
                 f"{KEY}={self.source_run}: was trained on vectors of dimension {self._trained}, and these have "
                 f"{dimension}"
             )
-        decoder = attack_of(self.artifacts / COPY, self._trained)
-        assert isinstance(decoder, GenerativeAttack)
-        decoder.decoding.propose(self.refiners.proposals)
-        self._held = [decoder.requires_grad_(False)]
-
-    @property
-    def decoder(self) -> GenerativeAttack:
-        """The decoder, where this attack is."""
-        return self._held[0].to(self.device)
+        self.hold(self._trained, self.refiners.proposals)
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """Decode each target; asks the embedder for nothing."""
@@ -111,16 +91,3 @@ class Finished(Attack):
         found = self.decoder.propose(replace(targets, vectors=vectors), None)
         count = max(1, self.refiners.proposals)
         return [replace(one, candidates=one.candidates[:count]) for one in found]
-
-    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Those of the decoder."""
-        return self.decoder.tokens(texts)
-
-    def begin_trial(self, number: int) -> None:
-        """See GenerativeAttack."""
-        self.decoder.begin_trial(number)
-
-    def all_weights(self) -> dict[str, Tensor]:
-        """The decoder's weights."""
-        held = {f"{COPY}.{name}": tensor for name, tensor in self.decoder.all_weights().items()}
-        return super().all_weights() | held

@@ -25,8 +25,9 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from atomic_files import write_json
-from attacks.aligned import ABOUT, COPY, MAPS, START, Paired
+from attacks.aligned import ABOUT, MAPS, START, Paired
 from attacks.base import Attack
+from attacks.held_decoder import COPY
 from datamodules.token_ids import IGNORED, TokenIds
 from embedders.cache.cached import CachedEmbedder
 from models.alignment.aligners import Known, LeaveOneOut

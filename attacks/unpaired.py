@@ -22,7 +22,8 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from atomic_files import read_json, write_json
-from attacks.aligned import ABOUT, COPY, KEY, MAPS, START, Aligned
+from attacks.aligned import ABOUT, MAPS, START, Aligned
+from attacks.held_decoder import COPY, KEY
 from defenses.identity import Identity
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError

@@ -27,18 +27,9 @@ from run_directory.trust import trusting
 from support import tiny_settings
 from support.files import load, metrics_of, write_lines
 from support.letters import Letters, Rotated
+from support.own_space import DECODER, OWN, SHORT, TEXTS, VICTIM
 from support.places import Place
 from support.processes import ROOT, Warm
-
-WHO, PLACES = ("ada", "bob", "cleo", "dan", "eve", "fay"), ("paris", "rome", "oslo")
-TEXTS = [f"{a} {does} {b} in {place} ." for a in WHO for does in ("met", "saw") for b in WHO for place in PLACES]
-SHORT = [*tiny_settings.FILES, "datamodule.batch_size=16"]
-DECODER = [
-    *tiny_settings.GEIA, "attack.backbone.vocabulary=300", "attack.decoding.max_new_tokens=10",
-    "attack.decoding.beams=2",
-]  # fmt: skip
-OWN = {"_target_": "support.letters.LettersAndSigns"}
-VICTIM = {"_target_": "support.letters.Rotated"}
 
 
 @pytest.fixture(scope="module")
