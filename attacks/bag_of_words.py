@@ -111,6 +111,7 @@ class BagOfWords(WordSetAttack):
                     "attack=bag_of_words chooses its threshold on validation text, and there is none: give "
                     "datamodule.valid, or datamodule.valid_fraction or datamodule.split_field with datamodule.path"
                 )
+            self.data.embed("valid")  # the threshold needs them also with trainer.limit_val_batches=0
             if not any(self._known(number) for ids, _ in self._validation() for row in ids for number in row):
                 raise InputError(
                     f"attack.vocabulary.limit: none of the {self.vocabulary.size} entries occurs in the validation "

@@ -73,7 +73,7 @@ MADE = {  # runs that commands name without making them, by the command that mak
 WHO, CITIES = ["Ada", "Bob", "Cleo", "Dan", "Eve", "Fay"], ["Paris", "Rome", "Oslo", "Lima", "Bonn"]
 FILES = (
     "chat", "mine", "mails", "notes", "pairs", "bios", "wikipedia", "personachat", "personachat_more", "other", "short",
-    "disclosed", "mimic", "presidio",
+    "disclosed", "mimic", "presidio", "general",
 )  # fmt: skip
 
 
