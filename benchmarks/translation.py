@@ -6,8 +6,9 @@
 The two files hold vectors, (n, d) and (N, k) with N > n. The first n rows of the second file are of the texts of the
 first one: they are the answers, which the translation does not see. It sees as many rows of the first file as
 ``--vectors`` says, and as many of the second file after row n (or of ``--others``, another file: of another domain).
-With ``--rotate`` the victim's vectors are the first half of the own ones under a random rotation, and the cosine of the
-found rotation with the true one is printed, too.
+A seed samples both sets of rows, and is the seed of the translation. With ``--rotate`` the victim's vectors are the
+first half of the own ones under a random rotation, and the cosine of the found rotation with the true one is printed,
+too.
 
 ``top1``: percent of the tested texts whose translated vector is nearer to their own vector than to that of any other
 tested text. ``cka``: linear centred kernel alignment of the two spaces. ``paired``: top1 of a rotation that is fitted
@@ -60,6 +61,11 @@ def paired(victim: Tensor, own: Tensor, power: float) -> float:
     return top1(theirs[:half] @ rotation, ours[:half], torch.zeros(ours.shape[1]))
 
 
+def sample(vectors: Tensor, count: int, random: torch.Generator) -> Tensor:
+    """Numbers of some rows, or of all where there are no more."""
+    return torch.randperm(len(vectors), generator=random)[:count]
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Translate for each number of vectors and each seed."""
     parser = command_line(__doc__, own_time=True)
@@ -92,12 +98,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"cka {found['cka']:.3f}, paired {found['paired']:.1f} %")
     for count in options.vectors:
         for seed in options.seeds:
+            random = torch.Generator().manual_seed(seed)
+            rows, own_rows = sample(victim, count, random), sample(rest, count, random)
             begin = clock()
-            made = Translator(seed=seed).fit(victim[:count], rest[:count])
+            made = Translator(seed=seed).fit(victim[rows], rest[own_rows])
             seconds = clock() - begin
-            part = slice(0, min(count, TESTED))
+            part = rows[:TESTED]
             row = {"vectors": count, "seed": seed, "seconds": seconds, **made.about}
-            row["top1"] = top1(made.map(victim[part]), answers[part], rest[:count].mean(0))
+            row["top1"] = top1(made.map(victim[part]), answers[part], rest[own_rows].mean(0))
             if turn is not None:
                 weight = made.map.weight.float()
                 row["cosine"] = float((weight * turn.T).sum() / (weight.norm() * turn.norm()))

@@ -4,13 +4,13 @@
     found.map(targets)                        # (m, d) -> (m, k)
     found.about                               # {"score": 0.46, "runner_up": 0.41, "agreement": 0.62, ...}
 
-1. First guesses (models/alignment/first_guesses.py). Those by a single matching of axes are many and mostly wrong: a
-   few small steps show which to keep.
+1. First guesses of the rotation in the first principal components (models/alignment/first_guesses.py). Those by a
+   single matching of axes are many and mostly wrong: a few small steps show which to keep.
 2. Each is refined for some steps: vectors of a sample take the mean of their nearest own vectors as partners, and the
    rotation is fitted to these partners (Procrustes). An own vector that is near to many counts as less near (CSLS,
    Conneau et al. 2018).
-3. The guess whose translated vectors lie nearest to own vectors (``score``) is refined on larger samples, in all
-   dimensions.
+3. The best ones by ``score``, the mean cosine of a translated vector with the nearest own one, are refined in all
+   dimensions, and the best of these on larger samples.
 
 After vec2vec (Jha et al. 2025, arXiv 2505.12540) and its linear successor mini-vec2vec (Dar 2025, arXiv 2510.02348).
 """
@@ -29,12 +29,13 @@ from models.alignment.maps import AffineMap
 from models.alignment.prepared import Prepared, rows_of_length_one
 
 PARTNERS = 10  # own vectors whose mean is the partner of a translated one
-GLANCE, SHORT, LONG, FINAL = 5, 10, 60, 10  # steps: of single guesses, of those kept, of the best, in all dimensions
-KEPT, BEST = 6, 2  # single guesses kept; guesses that are refined for longer
-ROUND, GAIN = 10, 0.0005  # the longer refinement ends where so many steps add less to the score
-FEWER, OWN_FEWER = 1000, 3000  # sample sizes of the first look
-FEW, OWN_FEW = 2000, 4000  # in the first steps
-MANY, OWN_MANY = 6000, 24_000  # and in the last ones
+KEPT, BEST = 6, 3  # single guesses kept; guesses that are refined in all dimensions
+GLANCE, SHORT = 5, 10  # steps in the first components: of single guesses, of those kept
+LONG, FINAL = 20, 12  # steps in all dimensions: of the best guesses, of the best one
+FEWER, OWN_FEWER = 1000, 3000  # sample sizes of these steps, in the same order
+FEW, OWN_FEW = 2000, 4000
+MORE, OWN_MORE = 3000, 12_000
+MANY, OWN_MANY = 6000, 24_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +87,14 @@ class Translator:
         seen = search.ranked(found.single, GLANCE, FEWER, OWN_FEWER)[:KEPT]
         guesses = [*by_moments(few_x, few_y), *found.joint, *(guess for _, guess in seen)]
         tried = search.ranked(guesses, SHORT, FEW, OWN_FEW)
-        best = max((search.settled(guess) for _, guess in tried[:BEST]), key=lambda one: one[0])
-        rotation = torch.zeros(x.shape[1], y.shape[1])
-        rotation[:low, :low] = best[1]
         whole = _Search(x, y, random)
-        for step in range(FINAL):
-            share = (step + 1) / FINAL
-            rotation = whole.step(
-                rotation, int(FEW + share * (MANY - FEW)), int(OWN_FEW + share * (OWN_MANY - OWN_FEW))
-            )
+        best = whole.ranked([_padded(guess, x, y) for _, guess in tried[:BEST]], LONG, MORE, OWN_MORE)
+        rotation = best[0][1]
+        for _ in range(FINAL):
+            rotation = whole.step(rotation, MANY, OWN_MANY)
         about = {
-            "victim": len(victim), "own": len(own), "score": best[0], "runner_up": tried[-1][0],
-            "agreement": whole.agreement(rotation),
+            "victim": len(victim), "own": len(own), "score": search.score(nearest_rotation(rotation[:low, :low])),
+            "runner_up": tried[-1][0], "agreement": whole.agreement(rotation),
         }  # fmt: skip
         return Translation(self._affine(theirs, ours, rotation, victim, own), about)
 
@@ -126,17 +123,6 @@ class _Search:
             refined.append((self.score(rotation), rotation))
         return sorted(refined, key=lambda found: -found[0])
 
-    def settled(self, rotation: Tensor) -> tuple[float, Tensor]:
-        """The rotation where more steps add little to its score, with the score."""
-        best = self.score(rotation), rotation
-        for _ in range(LONG // ROUND):
-            [found] = self.ranked([best[1]], ROUND, FEW, 2 * OWN_FEW)
-            gain = found[0] - best[0]
-            best = max(best, found, key=lambda one: one[0])
-            if gain < GAIN:
-                break
-        return best
-
     def step(self, rotation: Tensor, count: int, own_count: int) -> Tensor:
         """Partners for a sample, and the rotation that is fitted to them."""
         x, y = self.x[self._rows(len(self.x), count)], self.y[self._rows(len(self.y), own_count)]
@@ -146,7 +132,7 @@ class _Search:
         for begin in range(0, len(x), FEW):
             cosines = moved[begin : begin + FEW] @ y.T - crowding
             near = cosines.topk(min(PARTNERS, len(y)), dim=1).indices
-            partners = rows_of_length_one(y[near].mean(1))
+            partners = y[near].mean(1)  # shorter where they disagree: these count less
             total += (x[begin : begin + FEW].T @ partners).double()
         return nearest_rotation(total)
 
@@ -163,6 +149,13 @@ class _Search:
 
     def _rows(self, size: int, count: int) -> Tensor:
         return torch.randperm(size, generator=self.random)[:count]
+
+
+def _padded(rotation: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The same map between all dimensions: those that it does not know are mapped to zero."""
+    padded = torch.zeros(x.shape[1], y.shape[1])
+    padded[: rotation.shape[0], : rotation.shape[1]] = rotation
+    return padded
 
 
 def nearest_rotation(matrix: Tensor) -> Tensor:
