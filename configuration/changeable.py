@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 _BUDGETS = {"trainer.max_steps", "trainer.max_epochs", "trainer.min_steps", "trainer.min_epochs", "trainer.max_time",
             "embedder.max_queries"}  # fmt: skip
 _PROCESSES = ("trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches")
-# Settings that change neither weights nor metrics: paths, speed, display.
+# Settings that change neither weights nor metrics: paths, speed, display, descriptions.
 _FREE = {"run_dir", "ckpt_path", "cache_dir", "trust", "attack.gradient_checkpointing"} | _BUDGETS
 _FREE |= {f"trainer.{name}" for name in (
     "accelerator", "enable_checkpointing", "enable_progress_bar", "enable_model_summary", "log_every_n_steps",
@@ -21,7 +21,7 @@ _FREE |= {f"trainer.{name}" for name in (
 _FREE |= {f"embedder.{name}" for name in (
     "device", "batch_size", "concurrency", "timeout", "retries", "backoff", "price_per_million_tokens", "api_key_env",
 )}  # fmt: skip
-_FREE_NODES = ("logger", "trainer.strategy")
+_FREE_NODES = ("logger", "trainer.strategy", "access")
 FREE_CHOICES = ("logger", "callbacks", "trainer")  # compared by their values instead of their names
 _WATCHING = {
     "callbacks.pace.TerminalBar", "callbacks.pace.Pace", "callbacks.history.History",

@@ -20,6 +20,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+import limits
 from configuration.amending import survey_amended
 from configuration.changeable import FREE_CHOICES, NOTED, is_free
 from configuration.composing import plain, raise_all, survey, tree
@@ -28,12 +29,13 @@ from configuration.locations import check_data_known, chooses_data, is_data_file
 from configuration.overrides import Given, key_of, one_line, root_of
 from errors import InputError
 from run_directory import layout
-from run_directory.config_file import read_config, write_config
+from run_directory.config_file import parse_config, read_config, write_config
 from run_directory.resumption import note_resumption
 
 log = logging.getLogger("train")
 
 WHOLE = ("experiment", "debug")  # groups that set values in other groups and are not stored themselves
+DESCRIPTION = "access"  # what the access table says of a run: nothing that the run does depends on it
 _OWN = ("run_dir", "ckpt_path", "trust")
 _UNSET = "(unset)"
 
@@ -91,19 +93,25 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
 
 
 def is_finished(config: DictConfig) -> bool:
-    """Whether the run that ``config`` resumes from its last checkpoint has ended with exactly these settings."""
+    """Whether the run that ``config`` resumes from its last checkpoint has ended with exactly these settings; its cell
+    of the access table may be described otherwise."""
     directory = Path(str(config.run_dir))
     written = (layout.METRICS, layout.PREDICTIONS, layout.REPORT)  # the report is written last
     if config.ckpt_path != "last" or not all((directory / name).is_file() for name in written):
         return False
     differences = _differences(tree(read_config(directory)), tree(config))
-    return all(root_of(key) in (*_OWN, "cache_dir") for key, _, _ in differences)
+    return all(root_of(key) in (*_OWN, "cache_dir", DESCRIPTION) for key, _, _ in differences)
 
 
 def keep(directory: Path, config: DictConfig) -> None:
-    """Write the config.yaml of a new run; that of a resumed run is left unchanged."""
-    if not (directory / layout.CONFIG).is_file():
+    """Write the config.yaml of a new run; in that of a resumed run, the description of its cell alone is replaced."""
+    path = directory / layout.CONFIG
+    if not path.is_file():
         write_config(directory, plain(config))
+        return
+    written, described = parse_config(limits.text(path, limits.LARGEST_CONFIG)), plain(config).get(DESCRIPTION)
+    if written.get(DESCRIPTION) != described:
+        write_config(directory, {**written, DESCRIPTION: described})
 
 
 def note_changes(directory: Path, config: DictConfig) -> None:

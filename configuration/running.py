@@ -32,7 +32,7 @@ from configuration.inherited import handed_on, inherited, is_parallel
 from configuration.locations import make_absolute
 from configuration.named_runs import find_run
 from configuration.overrides import Given, quoted, refuse_secrets, root_of, search_path_of, without
-from configuration.resuming import WHOLE, is_finished, resumed
+from configuration.resuming import WHOLE, is_finished, keep, resumed
 from configuration.sources import CONFIGS, SEARCH_PATH, application
 from configuration.trainer import device_errors
 from errors import InputError, printable, redacted
@@ -97,6 +97,7 @@ def _train(
     if again is not None:  # compared with the run's settings, which may have other keys
         configs, errors = [again], [error for error in errors if error.startswith(tuple(f"{g}=" for g in WHOLE))]
     raise_written(errors, configs)
+    raise_all([message for config in configs for message in _declared(config)])
     if again is None and not several:
         if configs[0].get("init_from") is not None:
             find_run(str(configs[0].init_from), "init_from")
@@ -129,6 +130,16 @@ def _train(
     job = _Job(task, tuple(overrides), tuple(arguments.overrides), tuple(same), several, again, held, made)
     with application() as composer:
         (composer.multirun if several else composer.run)(config_name, job, lines)
+
+
+def _declared(config: DictConfig) -> list[str]:
+    """Mistakes in the cell that a run declares, which the access table would refuse once it has ended."""
+    node = config.get("access")
+    if node is None:
+        return []
+    from reports.access.declared import declaration_errors  # pydantic
+
+    return declaration_errors(plain(node) if isinstance(node, DictConfig) else node)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +181,8 @@ class _Job:
                 given = [*typed, *searched]
                 again = resumed(config, given)
                 if again is not None and is_finished(again):
+                    if is_first():
+                        keep(Path(again.run_dir), again)
                     print(printable(f"finished before: {again.run_dir}"), flush=True)
                     return
                 config = again or fine_tuned(config, self.overrides, given)

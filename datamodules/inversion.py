@@ -39,7 +39,7 @@ from datamodules.sources.base import SPLITS, Downloaded, Source, folded
 from datamodules.sources.data_files import DataFile, check_unchanged, described, files_of
 from datamodules.token_ids import Encode, TokenIds
 from datamodules.truncation import CHUNK, Truncation
-from defenses.base import Defense
+from defenses.base import Defense, Fitted
 from defenses.threat import Hypotheses
 from denoisers.base import ADAPTIVE, Denoiser
 from embedders.cache.index import ABSENT, KeyIndex, Positions, distinct
@@ -329,6 +329,8 @@ class InversionDataModule(LightningDataModule):
         """
         if self._denoiser is None or self._denoises:
             return
+        if self._kept is not None and isinstance(self.defense, Fitted):  # the run of an attack that trains nothing
+            self.fit_defense()
         self.embed("test")
         test, train = self.examples("test"), self.examples("train")
         chosen = _evenly(len(test), self._denoiser.rows)

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Left out of the hash: where and on how many processes the run works, and what it does beside inverting. The embedder
-# is represented by its fingerprint instead.
+# Left out of the hash: where and on how many processes the run works, what it does beside inverting, and how the access
+# table describes it. The embedder is represented by its fingerprint instead.
 _FREE = {
     "choices", "run_dir", "cache_dir", "ckpt_path", "init_from", "embedder", "scoring", "callbacks", "logger",
-    "trust",
+    "trust", "access",
 }  # fmt: skip
 _FREE_OF_TRAINER = {"devices", "num_nodes", "strategy"}
 

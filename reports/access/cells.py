@@ -13,13 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import Any
 
 from atomic_files import read_json
 from errors import InputError
-from reports.access.columns import KNOWN
+from reports.access.declared import Declared, declaration_errors
 from reports.comparison.entries import Entry, read_entries
 from reports.comparison.measuring import Compared, MetricValue, compare
 from reports.files import read_config
@@ -28,18 +26,6 @@ from reports.results import Row
 from run_directory import layout
 
 METRICS = ("token_f1", "entity_recovery")
-Title = Annotated[str, Field(min_length=1, max_length=60)]
-Sentence = Annotated[str, Field(min_length=1, max_length=400)]
-
-
-class Declared(BaseModel):
-    """The node ``access`` of a run: its row, its column, and in one sentence what the attack presumes."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    attack: Title
-    has: str
-    presumes: Sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +53,11 @@ class AccessCell:
     seconds: float | None
     source: str
     submitted: bool = False
+
+    @property
+    def named(self) -> str:
+        """What it was read from, for messages."""
+        return f"the row of {self.source}" if self.submitted else self.source
 
     @property
     def f1(self) -> float:
@@ -129,7 +120,7 @@ def check_once(cells: Sequence[AccessCell]) -> None:
         other = places.setdefault((cell.attack, cell.has, cell.defense), cell)
         if other is not cell:
             raise InputError(
-                f"columns=access: {other.source} and {cell.source} are both of attack {cell.attack!r}, {cell.has}, "
+                f"columns=access: {other.named} and {cell.named} are both of attack {cell.attack!r}, {cell.has}, "
                 f"defense {cell.defense}; leave one of them out, or name the attack otherwise"
             )
 
@@ -147,14 +138,9 @@ def _declared(directory: Path) -> Declared | None:
     node = read_config(path)[1].get("access") if path.is_file() else None
     if node is None:
         return None
-    try:
-        found = Declared.model_validate(node)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{path}: {'.'.join(map(str, ('access', *first['loc'])))}: {first['msg']}") from error
-    if (wrong := KNOWN.check(found.has)) is not None:
-        raise InputError(f"{path}: access.has: {wrong}")
-    return found
+    if errors := declaration_errors(node):
+        raise InputError("\n".join(f"{path}: {one}" for one in errors))
+    return Declared.model_validate(node)
 
 
 def _check_texts(entries: Sequence[Entry]) -> None:

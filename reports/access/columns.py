@@ -35,8 +35,8 @@ class Known(BaseModel):
     impossible: dict[str, dict[str, str]]
 
     def check(self, has: str) -> str | None:
-        """Why ``has`` is no column; None if it is one."""
-        return None if has in self.columns else f"{has!r} is no column, {did_you_mean(has, self.columns)}"
+        """Why ``has`` is refused; None if it is a column."""
+        return None if has in self.columns else f"no column of the access table, {did_you_mean(has, self.columns)}"
 
     def defense(self, name: str) -> str:
         """The title of a defense."""
@@ -54,7 +54,7 @@ def _known() -> Known:
     for one in (*(column.includes for column in found.columns.values()), *found.impossible.values()):
         for has in one:
             if (wrong := found.check(has)) is not None:
-                raise InputError(f"{path}: {wrong}")
+                raise InputError(f"{path}: {has}: {wrong}")
     return found
 
 

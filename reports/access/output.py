@@ -56,28 +56,40 @@ def lead(cells: Sequence[AccessCell], found: Found) -> str:
             parts.append(f"{KNOWN.columns[has].said} {shown('score', value)} ({best.attack})")
     count = f"{len(found.rows):,} texts"
     if not parts:
-        return f"Word F1 of {count}; no undefended cell was measured."
-    return f"Word F1 of {count}, undefended, by the strongest attack measured: {'; '.join(parts)}."
+        return f"Word F1 on {count}; no cell without a defense was measured."
+    return f"Word F1 on {count} without a defense, by the strongest attack measured: {'; '.join(parts)}."
 
 
 def _notes(cells: Sequence[AccessCell], found: Found, resamples: int) -> list[str]:
-    intervals = [one.values[key].interval for one in cells for key in METRICS]
     notes = [
         "Each cell: word F1 in percent, its 95 % interval over the choice of the test texts "
         f"({resamples:,} bootstrap resamples), and the share of the labelled entities that came back, with its own.",
-        "An empty cell was not measured. A dash: no run can fill it, for the reason below it.",
+        "An empty cell was not measured. A dash marks what the attack cannot use, or needs and does not have.",
         "The highest of a column is chosen after the measurement; its interval is that of the attack and takes no "
         "account of the choice.",
         "The interval does not cover another training or another kind of text. All cells are of the same texts.",
     ]
-    if any(one is not None and one.low == one.high for one in intervals):
+    if at_an_end := _at_an_end(cells, found):
         notes.append(
-            "Where all or nothing came back, a bootstrap's interval has no width: of texts like these, up to "
-            f"{shown('percent', 300 / len(found.rows))} may still differ."
+            "Where all or nothing came back, a bootstrap's interval has no width. By the rule of three, up to "
+            f"{' and '.join(at_an_end)} may still differ."
         )
     if found.unfinished:
         notes.append(f"Not finished, so empty: {', '.join(found.unfinished)}.")
     return notes
+
+
+def _at_an_end(cells: Sequence[AccessCell], found: Found) -> list[str]:
+    """What an interval without width leaves open: 3/n, for n texts or entities without an exception."""
+    counts = {
+        "token_f1": ("texts", len(found.rows)),
+        "entity_recovery": ("entities", sum(len(row.spans) for row in found.rows.values())),
+    }
+    return [
+        f"{shown('percent', min(100, 300 / count))} of further {name}"
+        for key, (name, count) in counts.items()
+        if count and any((one := cell.values[key].interval) is not None and one.low == one.high for cell in cells)
+    ]
 
 
 def _presumed(cells: Sequence[AccessCell]) -> Table:

@@ -3,26 +3,29 @@
     {"version": 1, "attack": "my attack", "source": "A. Author, https://...", "texts": "5f0c...",
      "cells": [{"has": "pairs_100", "presumes": "100 texts of the store, and ...", "predictions": "mine_100.jsonl"}]}
 
-Each line of the predictions is ``{"index": 3, "prediction": "i have two dogs"}``. docs/access-1.schema.json is made
-from ``RowFile``. Figures are never taken from the file: a row is scored, not believed.
+Each line of the predictions is ``{"index": 3, "prediction": "i have two dogs"}``; the other keys of a run's
+predictions.jsonl are passed over, except ``reference``, which must be the table's text. Metrics are computed here and
+never read from the file. docs/access-1.schema.json is made from ``RowFile``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from errors import InputError, did_you_mean
 from metrics.base import Measured
 from metrics.scored import Scored
 from metrics.scoring import metric_of
 from metrics.statistics import resampled_sums
-from reports.access.cells import METRICS, AccessCell, Found, Sentence, Title, check_once
+from reports.access.cells import METRICS, AccessCell, Found, check_once
 from reports.access.columns import KNOWN
+from reports.access.declared import Sentence, Title, said
 from reports.comparison.measuring import MetricValue
 from reports.files import numbered_lines, read_text
 from reports.results import Row
@@ -37,7 +40,7 @@ class _Strict(BaseModel):
 class SubmittedCell(_Strict):
     """A cell: the column, what the attack presumes, and the file of predictions, relative to the row's file."""
 
-    has: str
+    has: Annotated[str, Field(json_schema_extra={"enum": [*KNOWN.columns]})]
     presumes: Sentence
     predictions: Annotated[str, Field(min_length=1)]
     defense: Title = "none"
@@ -54,12 +57,22 @@ class RowFile(_Strict):
     cells: Annotated[list[SubmittedCell], Field(min_length=1)]
 
 
-class Line(_Strict):
+class Line(BaseModel):
     """A line of predictions; a ``set`` has words in no order."""
 
     index: int
     prediction: str
     kind: Literal["sequence", "set"] = "sequence"
+    reference: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, values: Any) -> Any:
+        for key in values if isinstance(values, dict) else ():
+            if key not in Row.model_fields:  # of a run's predictions.jsonl
+                message = f"unknown key {key}, {did_you_mean(key, cls.model_fields)}"
+                raise PydanticCustomError("unknown_key", "{message}", {"message": message})
+        return values
 
 
 def published() -> dict[str, Any]:
@@ -74,12 +87,10 @@ def read_row(path: Path, found: Found, resamples: int, seed: int) -> list[Access
         InputError: The file or its predictions are wrong; names the file, and the line or key.
     """
     row = _read(path)
-    if row.texts != found.texts:
-        raise InputError(f"{path}: texts: of the test set {row.texts}, and this table is of {found.texts}")
+    if errors := list(_errors(row, found)):
+        raise InputError("\n".join(f"{path}: {one}" for one in errors))
     cells = []
-    for number, cell in enumerate(row.cells):
-        if (wrong := KNOWN.check(cell.has)) is not None:
-            raise InputError(f"{path}: cells.{number}.has: {wrong}")
+    for cell in row.cells:
         scored = _scored(path.parent / cell.predictions, found)
         values = {key: _value(key, scored, resamples, seed) for key in METRICS}
         place = (row.attack, cell.has, cell.defense, cell.presumes)
@@ -115,12 +126,23 @@ def _read(path: Path) -> RowFile:
 
 def _message(error: Any) -> str:
     """A key of the file and what is wrong with it."""
-    key = ".".join(map(str, error["loc"]))
-    if error["type"] == "extra_forbidden":
-        known = SubmittedCell.model_fields if len(error["loc"]) > 1 else RowFile.model_fields
-        return f"{key}: unknown key, {did_you_mean(str(error['loc'][-1]), known)}"
-    said = "missing" if error["type"] == "missing" else error["msg"]
-    return f"{key}: {said}" if key else said
+    known = SubmittedCell if len(error["loc"]) > 1 else RowFile
+    return said(error["loc"], error, known.model_fields)
+
+
+def _errors(row: RowFile, found: Found) -> Iterator[str]:
+    """Mistakes that the schema does not exclude: other texts, a defense's title for its option, a cell given twice."""
+    if row.texts != found.texts:
+        yield f"texts={row.texts}: predictions for another test set; that of this table is {found.texts}"
+    options = {title: name for name, title in KNOWN.defenses.items() if title != name}
+    places: dict[tuple[str, str], int] = {}
+    for number, cell in enumerate(row.cells):
+        if (wrong := KNOWN.check(cell.has)) is not None:
+            yield f"cells.{number}.has={cell.has}: {wrong}"
+        if cell.defense in options:
+            yield f"cells.{number}.defense={cell.defense}: that is its title, write {options[cell.defense]}"
+        if (first := places.setdefault((cell.has, cell.defense), number)) != number:
+            yield f"cells.{number}: has={cell.has} with defense={cell.defense} is cells.{first}, too"
 
 
 def _scored(path: Path, found: Found) -> list[Scored]:
@@ -130,7 +152,12 @@ def _scored(path: Path, found: Found) -> list[Scored]:
     lines: dict[int, Line] = {}
     for number, line in numbered_lines(path, Line):
         if line.index not in found.rows:
-            raise InputError(f"{path}:{number}: index {line.index} is no test text of this table")
+            raise InputError(
+                f"{path}:{number}: index {line.index} is no test text of this table, which has {min(found.rows)} to "
+                f"{max(found.rows)}"
+            )
+        if line.reference not in (None, found.rows[line.index].reference):
+            raise InputError(f"{path}:{number}: reference: not the test text {line.index} of this table")
         if lines.setdefault(line.index, line) is not line:
             raise InputError(f"{path}:{number}: index {line.index} is there twice")
     missing = sorted(found.rows.keys() - lines.keys())

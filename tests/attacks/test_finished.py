@@ -81,6 +81,12 @@ def test_a_defense_is_fitted_to_the_training_text(base: Path) -> None:
     assert metrics_of(run)["token_f1"] == pytest.approx(metrics_of(base / "own")["token_f1"], abs=10)
 
 
+def test_a_denoiser_sees_what_a_fitted_defense_stores(base: Path) -> None:
+    run = finished(base, "denoised", "defense=int8", "denoiser=gaussian", "denoiser.level=1e-6")
+    plain = finished(base, "not-denoised", "defense=int8")
+    assert (run / layout.PREDICTIONS).read_bytes() == (plain / layout.PREDICTIONS).read_bytes()  # next to no noise
+
+
 def test_messages(base: Path) -> None:
     with pytest.raises(InputError, match=r"attack\.source_run=.*owm: not a run directory"):
         finished(base, "x1", f"attack.source_run={base / 'owm'}")

@@ -10,6 +10,7 @@ import pytest
 from configuration.composing import survey
 from configuration.grids import grid_of, spread_out
 from errors import InputError
+from run_directory.config_file import read_config
 from support.processes import ROOT, Warm
 
 PRESET = """\
@@ -116,8 +117,26 @@ def test_a_killed_grid_runs_no_cell_twice_that_has_ended(search: str, tmp_path: 
     again = warm.run([*command, "ckpt_path=last"], cwd=tmp_path, environment=environment)
     said = [line for line in again.stdout.splitlines() if line.startswith(("run ", "finished before"))]
     assert said == ["run geia-1", "finished before: runs/grid/geia-2"]
+    other = "access={attack: renamed, has: weights, presumes: the same}"
+    again = warm.run([*command, "ckpt_path=last", other], cwd=tmp_path, environment=environment)
+    assert again.stdout.count("finished before") == 2, again.stderr
+    for n in (1, 2):
+        assert read_config(tmp_path / "runs" / "grid" / f"geia-{n}").access.attack == "renamed"
     more = warm.run([*command, "ckpt_path=last", "trainer.max_steps=9"], cwd=tmp_path, environment=environment)
     assert [line for line in more.stdout.splitlines() if line.startswith("run ")] == ["run geia-1", "run geia-2"]
+
+
+def test_a_cell_that_the_table_would_refuse_is_refused_before_it_runs(search: str, tmp_path: Path, warm: Warm) -> None:
+    (tmp_path / "train.py").write_text(ENDING)
+    command = [str(tmp_path / "train.py"), "attack=geia", "access={attack: mine, has: pairs_50, presums: x}"]
+    refused = warm.run(command, cwd=tmp_path, environment=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert refused.returncode == 2
+    assert refused.stderr.splitlines() == [
+        "access.has=pairs_50: no column of the access table, did you mean pairs_10?",
+        "access.presumes: missing",
+        "access.presums: unknown key, did you mean presumes?",
+    ]
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_grid_over_experiments_runs_those_that_it_lists(search: str, tmp_path: Path) -> None:

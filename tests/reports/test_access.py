@@ -116,6 +116,36 @@ def test_a_submitted_row_is_scored_beside_the_runs(runs: list[Path], tmp_path: P
     assert "submitted: A. Author 2026" in page
 
 
+def test_the_predictions_of_a_run_can_be_submitted(runs: list[Path], tmp_path: Path) -> None:
+    texts = table(tmp_path, *runs)["texts"]
+    part = {"has": "weights", "presumes": "As it is.", "predictions": str(runs[1] / "predictions.jsonl")}
+    found = table(tmp_path, *runs, f"rows={submitted(tmp_path, texts, cells=[part])}")
+    assert found["cells"][-1]["token_f1"] == found["cells"][1]["token_f1"]
+    with pytest.raises(InputError, match=r"the row of A\. Author 2026 and the row of A\. Author 2026 are both of"):
+        table(tmp_path, *runs, f"rows={tmp_path / 'mine.json'},{tmp_path / 'mine.json'}")
+
+
+def test_without_an_exception_as_many_may_differ_as_three_by_their_number(runs: list[Path], tmp_path: Path) -> None:
+    table(tmp_path, *runs[:2])
+    assert "rule of three" not in (tmp_path / "access.md").read_text()
+    table(tmp_path, *runs)
+    assert (
+        f"up to {300 / len(PAIRS):.1f}\u00a0% of further texts may still differ" in (tmp_path / "access.md").read_text()
+    )
+    for run in runs:  # two entities in five of the thirty texts
+        lines = (run / "predictions.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in lines]
+        spans = [[11, 14, "first_name"], [29, 34, "city"]]
+        write_lines(run / "predictions.jsonl", [row | {"spans": spans * (row["index"] % 6 == 0)} for row in rows])
+        metrics = load(run / "metrics.json")
+        (run / "metrics.json").write_text(json.dumps(metrics | {"entity_recovery": 100.0}))
+    table(tmp_path, *runs)
+    said = (
+        f"{300 / len(PAIRS):.1f}\u00a0% of further texts and {300 / 10:.1f}\u00a0% of further entities may still differ"
+    )
+    assert said in (tmp_path / "access.md").read_text()
+
+
 def test_the_schema_is_published() -> None:
     assert json.loads(SCHEMA.read_text(encoding="utf-8")) == published(), "docs/access-1.schema.json is another one"
 
@@ -123,18 +153,30 @@ def test_the_schema_is_published() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"texts": "0123"}, r"mine\.json: texts: of the test set 0123, and this table is of "),
+        ({"texts": "0123"}, r"mine\.json: texts=0123: predictions for another test set; that of this table is "),
         ({"version": 2}, r"mine\.json: version: Input should be 1"),
         ({"atack": "x"}, r"mine\.json: atack: unknown key, did you mean attack\?"),
         ({"cells": []}, r"mine\.json: cells: "),
         ({"cells": [{"has": "pairs_10"}]}, r"mine\.json: cells\.0\.presumes: missing"),
         (
             {"cells": [{"has": "pairs_50", "presumes": "x", "predictions": "mine.jsonl"}]},
-            r"mine\.json: cells\.0\.has: 'pairs_50' is no column, did you mean pairs_10",
+            r"mine\.json: cells\.0\.has=pairs_50: no column of the access table, did you mean pairs_10\?",
         ),
         (
             {"cells": [{"has": "pairs_10", "presumes": "x", "predictions": "other.jsonl"}]},
             r"other\.jsonl: no such file",
+        ),
+        (
+            {"cells": [{"has": "pairs_10", "presumes": "x", "predictions": "mine.jsonl", "defense": "noise .01"}]},
+            r"mine\.json: cells\.0\.defense=noise \.01: that is its title, write noise",
+        ),
+        (
+            {"cells": [{"has": "pairs_10", "presumes": "x", "predictions": "mine.jsonl"}] * 2},
+            r"mine\.json: cells\.1: has=pairs_10 with defense=none is cells\.0, too",
+        ),
+        (
+            {"cells": [{"has": "pairs_10", "presumes": "x", "predictions": "mine.jsonl", "queries": float("nan")}]},
+            r"mine\.json: cells\.0\.queries: Input should be a finite number",
         ),
     ],
 )
@@ -150,7 +192,13 @@ def test_a_bad_row_is_refused(changed: dict[str, Any], message: str, runs: list[
     [
         ('{"index": 0}', r"mine\.jsonl:2: prediction: "),
         ("not json", r"mine\.jsonl:2: not JSON"),
-        ('{"index": 999, "prediction": ""}', r"mine\.jsonl:2: index 999 is no test text"),
+        (
+            '{"index": 999, "prediction": ""}',
+            r"mine\.jsonl:2: index 999 is no test text of this table.* 0 to 29",
+        ),
+        ('{"index": 1, "predicton": ""}', r"mine\.jsonl:2: the line: unknown key predicton, did you mean prediction\?"),
+        ('{"index": 1, "prediction": NaN}', r"mine\.jsonl:2: prediction: Input should be a valid string"),
+        ('{"index": 1, "prediction": "", "reference": "x"}', r"mine\.jsonl:2: reference: not the test text 1 of this"),
         ('{"index": 0, "prediction": ""}', r"mine\.jsonl:2: index 0 is there twice"),
         ("", r"mine\.jsonl: 1 test texts have no prediction, the first is index 1"),
     ],
@@ -173,7 +221,7 @@ def test_runs_that_make_no_table(runs: list[Path], tmp_path: Path) -> None:
         table(tmp_path, *runs, cell(tmp_path / "again", "GEIA", "queries_0"))
     with pytest.raises(InputError, match="was tested on other texts than"):
         table(tmp_path, *runs, cell(tmp_path / "other", "GEIA", "weights", pairs=PAIRS[:12]))
-    with pytest.raises(InputError, match=r"config\.yaml: access\.has: 'pairs_1' is no column"):
+    with pytest.raises(InputError, match=r"config\.yaml: access\.has=pairs_1: no column of the access table"):
         table(tmp_path, *runs, cell(tmp_path / "wrong", "GEIA", "pairs_1"))
     with pytest.raises(InputError, match=r"config\.yaml: access\.attack: "):
         table(tmp_path, *runs, cell(tmp_path / "empty", "", "pairs_10"))

@@ -258,9 +258,11 @@ def test_an_interrupted_search_that_is_none_is_begun_anew(tmp_path: Path) -> Non
 def test_settings_that_cannot_change_a_text_do_not_matter() -> None:
     config = {
         "attack": {"beams": 1}, "seed": 0, "run_dir": "a", "callbacks": {}, "embedder": {"max_queries": 5},
-        "trainer": {"devices": 1, "precision": "32-true"},
+        "trainer": {"devices": 1, "precision": "32-true"}, "access": {"attack": "GEIA", "has": "weights"},
     }  # fmt: skip
     key = settings_key(config, "embedder")
+    assert settings_key({**config, "access": {"attack": "renamed", "has": "weights"}}, "embedder") == key
+    assert settings_key({name: config[name] for name in config if name != "access"}, "embedder") == key
     moved = {**config, "run_dir": "b", "ckpt_path": "last", "embedder": {"max_queries": 9}, "callbacks": {"x": 1}}
     assert settings_key({**moved, "trainer": {"devices": 8, "precision": "32-true"}}, "embedder") == key
     for other in (
