@@ -111,13 +111,15 @@ def with_rows(found: Found, paths: Sequence[Path], resamples: int, seed: int) ->
 
 def _read(path: Path) -> RowFile:
     if not path.is_file():
-        raise InputError(f"rows={path}: no such file")
+        raise InputError(f"rows={path}: {_no_file(path)}")
     try:
         content = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
     except RecursionError as error:
         raise InputError(f"{path}: nested too deeply") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: a row is one JSON object, and this is a {type(content).__name__}")
     try:
         return TypeAdapter(RowFile).validate_python(content)
     except ValidationError as error:
@@ -148,7 +150,10 @@ def _errors(row: RowFile, found: Found) -> Iterator[str]:
 def _scored(path: Path, found: Found) -> list[Scored]:
     """Predictions beside the table's references, by index."""
     if not path.is_file():
-        raise InputError(f"{path}: no such file; a cell names its predictions relative to the row's file")
+        raise InputError(f"{path}: {_no_file(path)}; a cell names its predictions relative to the row's file")
+    with path.open("rb") as file:
+        if file.read(64).lstrip().startswith(b"["):
+            raise InputError(f"{path}: a JSON list; write one object on each line, nothing around them")
     lines: dict[int, Line] = {}
     for number, line in numbered_lines(path, Line):
         if line.index not in found.rows:
@@ -164,6 +169,10 @@ def _scored(path: Path, found: Found) -> list[Scored]:
     if missing:
         raise InputError(f"{path}: {len(missing)} test texts have no prediction, the first is index {missing[0]}")
     return [_one(found.rows[index], lines[index]) for index in sorted(lines)]
+
+
+def _no_file(path: Path) -> str:
+    return "a directory, and a file is needed" if path.is_dir() else "no such file"
 
 
 def _one(row: Row, line: Line) -> Scored:

@@ -209,9 +209,26 @@ def test_bad_predictions_are_refused(line: str, message: str, runs: list[Path], 
     (tmp_path / "mine.jsonl").write_text("\n".join([lines[0], line, *lines[2:]]))
     with pytest.raises(InputError, match=message):
         table(tmp_path, *runs, f"rows={path}")
-    path.write_text('{"version": 1,\n "attack": }')
-    with pytest.raises(InputError, match=r"mine\.json:2: not JSON"):
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"version": 1,\n "attack": }', r"mine\.json:2: not JSON"),
+        ('[{"version": 1}]', r"mine\.json: a row is one JSON object, and this is a list"),
+        (None, r"mine\.jsonl: a JSON list; write one object on each line"),
+    ],
+)
+def test_files_of_another_form_are_refused(row: str | None, message: str, runs: list[Path], tmp_path: Path) -> None:
+    path = submitted(tmp_path, table(tmp_path, *runs)["texts"])
+    if row is None:
+        (tmp_path / "mine.jsonl").write_text(json.dumps([{"index": 0, "prediction": ""}], indent=1))
+    else:
+        path.write_text(row)
+    with pytest.raises(InputError, match=message):
         table(tmp_path, *runs, f"rows={path}")
+    with pytest.raises(InputError, match=r"rows=.*: a directory, and a file is needed"):
+        table(tmp_path, *runs, f"rows={tmp_path}")
 
 
 def test_runs_that_make_no_table(runs: list[Path], tmp_path: Path) -> None:
