@@ -98,6 +98,14 @@ def test_the_map_says_what_is_highest_what_is_impossible_and_what_is_missing(run
     assert "noise .01" in page
 
 
+def test_a_variant_follows_its_attack(runs: list[Path], tmp_path: Path) -> None:
+    variants = [cell(tmp_path / "more", name, "queries_0", "noise") for name in ("another", "GEIA, longer")]
+    table(tmp_path, *variants, *runs)
+    text = (tmp_path / "access.md").read_text(encoding="utf-8").partition("What a defense leaves")[2]
+    rows = [line.split(" (")[0] for line in text.splitlines() if line.startswith("| ")]
+    assert rows[2:5] == ["| GEIA", "| GEIA, longer", "| another"]  # below the head
+
+
 def test_a_cell_that_has_not_ended_is_named(runs: list[Path], tmp_path: Path) -> None:
     (runs[1] / "metrics.json").unlink()
     assert len(table(tmp_path, *runs)["cells"]) == 3
