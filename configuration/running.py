@@ -19,6 +19,7 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
 import claims
@@ -31,7 +32,7 @@ from configuration.grids import grid_of, spread_out
 from configuration.inherited import handed_on, inherited, is_parallel
 from configuration.locations import make_absolute
 from configuration.named_runs import find_run
-from configuration.overrides import Given, quoted, refuse_secrets, root_of, search_path_of, without
+from configuration.overrides import Given, one_line, quoted, refuse_secrets, root_of, search_path_of, without
 from configuration.resuming import WHOLE, is_finished, keep, resumed
 from configuration.sources import CONFIGS, SEARCH_PATH, application
 from configuration.trainer import device_errors
@@ -128,8 +129,20 @@ def _train(
     same = [f"{flag}={value}" for flag, value in chosen.items() if value is not None]
 
     job = _Job(task, tuple(overrides), tuple(arguments.overrides), tuple(same), several, again, held, made)
-    with application() as composer:
+    with application() as composer, _whole_keys() if several else contextlib.nullcontext():
         (composer.multirun if several else composer.run)(config_name, job, lines)
+
+
+@contextlib.contextmanager
+def _whole_keys() -> Iterator[None]:
+    """Explain a key that only a swept option has: Hydra also composes a multirun without what is swept."""
+    try:
+        yield
+    except ConfigCompositionException as error:
+        said = one_line(error).splitlines()[0]
+        raise InputError(
+            f"{said} A multirun takes a key that not all options have as <key>='choice(<value>)'"
+        ) from error
 
 
 def _declared(config: DictConfig) -> list[str]:
