@@ -139,10 +139,8 @@ def _whole_keys() -> Iterator[None]:
     try:
         yield
     except ConfigCompositionException as error:
-        said = one_line(error).splitlines()[0]
-        raise InputError(
-            f"{said} A multirun takes a key that not all options have as <key>='choice(<value>)'"
-        ) from error
+        hint = "; in a multirun, write a key that only swept options have as <key>='choice(<value>)'"
+        raise InputError(one_line(error) + hint * str(error).startswith("Could not override")) from error
 
 
 def _declared(config: DictConfig) -> list[str]:
