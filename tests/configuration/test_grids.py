@@ -139,6 +139,24 @@ def test_a_cell_that_the_table_would_refuse_is_refused_before_it_runs(search: st
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_key_that_only_swept_options_have_is_explained(search: str, tmp_path: Path, warm: Warm) -> None:
+    own = tmp_path / "own" / "experiment" / "paper"
+    cell = (own / "cell.yaml").read_text()
+    for name in ("cell", "other"):
+        declared = "access: {attack: GEIA, has: weights, presumes: all}\nrun_dir: runs/" + name
+        (own / f"{name}.yaml").write_text(cell.partition("run_dir")[0] + declared)
+    (tmp_path / "train.py").write_text(ENDING.replace("2 and", "-1 and"))
+    command = [str(tmp_path / "train.py"), "-m", "experiment=paper/cell,paper/other", "--config-dir", "own"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    refused = warm.run([*command, "access.attack=mine"], cwd=tmp_path, environment=environment)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("Could not override 'access.attack'")
+    assert refused.stderr.endswith("write a key that only swept options have as <key>='choice(<value>)'\n")
+    taken = warm.run([*command, "access.attack=choice(mine)"], cwd=tmp_path, environment=environment)
+    assert taken.returncode == 0, taken.stderr
+    assert read_config(tmp_path / "runs" / "other").access.attack == "mine"
+
+
 def test_a_grid_over_experiments_runs_those_that_it_lists(search: str, tmp_path: Path) -> None:
     own = tmp_path / "own" / "experiment"
     params = "{experiment: 'paper/cell,paper/other', seed: '1,2'}"
