@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from lightning import LightningDataModule
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from datamodules.arrow_examples import ArrowExamples, to_arrow
+from datamodules.arrow_examples import ArrowExamples
 from datamodules.batching import (
     Batch,
     BatchLoader,
@@ -34,26 +34,24 @@ from datamodules.batching import (
     ResumableLoader,
 )
 from datamodules.defended import DefendedEmbedder, FittedDefense, defended
-from datamodules.languages import InLanguages, Languages, shared_out
-from datamodules.sources.base import SPLITS, Downloaded, Source, folded
+from datamodules.languages import InLanguages, Languages
+from datamodules.reading import check_attributes, read_splits
+from datamodules.sources.base import SPLITS, Downloaded, Source
 from datamodules.sources.data_files import DataFile, check_unchanged, described, files_of
 from datamodules.token_ids import Encode, TokenIds
-from datamodules.truncation import CHUNK, Truncation
+from datamodules.truncation import Truncation
 from defenses.base import Defense, Fitted
 from defenses.threat import Hypotheses
 from denoisers.base import ADAPTIVE, Denoiser
-from embedders.cache.index import ABSENT, KeyIndex, Positions, distinct
-from embedders.cache.shards import text_keys
-from errors import InputError, did_you_mean
-from examples import Example, Split
+from errors import InputError
+from examples import Split
 from temporary_map import give_back
 
 if TYPE_CHECKING:
     from embedders.cache.cached import CachedEmbedder
-from embedders.cache.rows import CachedVectors
+    from embedders.cache.rows import CachedVectors
 
 DEFENSE_SAMPLE = 100_000  # training vectors that a defense is fitted to: enough for means and codebooks, bounded memory
-PARTS = 16  # deduplication processes the keys in so many parts, to bound memory
 EMBEDDING_LIMIT = timedelta(days=30)  # how long a rank waits for the others to embed their part
 
 STAGES: Mapping[str | None, tuple[Split, ...]] = {
@@ -389,45 +387,12 @@ class InversionDataModule(LightningDataModule):
 
     def _read(self) -> Mapping[Split, ArrowExamples]:
         self.files_read = described(files_of(self.source))
-        found = dict(self.languages.kept(self.source.load()))
         truncation = Truncation(self.max_tokens, self.tokenizer)
-        kept: dict[Split, ArrowExamples] = {}
-        held_out = KeyIndex()
-        for split in reversed(SPLITS):  # test first: what repeats it is dropped from the others
-            cut = to_arrow(e for e in truncation.cut(found.pop(split, ())) if e.tokens or (e.text and e.reference))
-            examples = cut.select(_new(cut, held_out)) if self.drop_repeated else cut
-            if dropped := len(cut) - len(examples):
-                rank_zero_info(f"{split}: {dropped} of {len(cut)} texts dropped, repeats of this or a held-out split")
-            if self.drop_repeated and split != "train":
-                keys = text_keys([folded(text) for example in examples for text in _texts(example)])
-                held_out.add(keys[:, 0].copy(), keys[:, 1].copy(), np.zeros(len(keys), np.int64))
-            kept[split] = shared_out(examples, self.limits[split])
-        sizes = ", ".join(f"{len(kept[split])} {split}" for split in SPLITS)
-        rank_zero_info(f"texts: {sizes}; {truncation.cut_texts} were cut to {self.max_tokens} tokens")
-        if truncation.cut_texts and any(original is not None for original in kept["test"].column("original")):
-            rank_zero_warn(
-                f"datamodule.max_tokens={self.max_tokens}: {truncation.cut_texts} texts were cut, and what was added "
-                "to an original may have been cut off again; give more, the same for all evaluations to be compared"
-            )
-        self._check_attributes(kept)
+        texts = self.languages.kept(self.source.load())
+        kept = read_splits(texts, truncation, self.limits, drop_repeated=self.drop_repeated)
+        check_attributes(kept, self.attributes)
         give_back()
         return kept
-
-    def _check_attributes(self, kept: Mapping[Split, ArrowExamples]) -> None:
-        if not self.attributes:
-            return
-        known = {name for split in SPLITS for found in kept[split].column("attributes") for name in found or ()}
-        for name in self.attributes:
-            if name not in known:
-                raise InputError(f"datamodule.attributes: no text has {name!r}; {did_you_mean(name, known)}")
-            values = {example.attributes[name] for example in kept["test"] if name in example.attributes}
-            if kept["test"] and len(values) < 2:
-                have = f"one value, {values.pop()!r}," if values else "no value"
-                raise InputError(
-                    f"datamodule.attributes: {name!r} has {have} in the {len(kept['test'])} test texts, so there is "
-                    "nothing to tell apart; leave it out, or change the test texts (datamodule.test_fraction, "
-                    ".split_seed, .limit_test)"
-                )
 
     def _language(self) -> str | None:
         """The one language of the training texts, which the attack writes; without any, that of the attacked texts."""
@@ -438,33 +403,6 @@ class InversionDataModule(LightningDataModule):
     def _place(self) -> tuple[int, int]:
         """This rank and the number of ranks."""
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
-
-
-def _new(examples: ArrowExamples, held_out: KeyIndex) -> Positions:
-    """Positions of the first example of each reference, without examples whose folded texts are held out.
-
-    References are compared, so that a data set and its lengthened version keep the same examples.
-    """
-    keys, free = np.empty((len(examples), 2), np.uint64), np.ones(len(examples), bool)
-    for begin in range(0, len(examples), CHUNK):
-        place = slice(begin, begin + CHUNK)
-        some = examples[place]
-        keys[place] = text_keys([e.reference if e.tokens is None else e.query for e in some])
-        if len(held_out):
-            owners = np.repeat(np.arange(len(some)), [len(_texts(e)) for e in some])
-            found = held_out.find(text_keys([folded(text) for e in some for text in _texts(e)])) != ABSENT
-            free[begin + owners[found]] = False
-    parts = keys.view(np.uint8)[:, 0] % PARTS
-    for part in range(PARTS):  # sorting all keys at once would take several times their memory
-        share = np.flatnonzero(free & (parts == part))
-        free[share] = False
-        free[share[distinct(keys[share])]] = True
-    return np.flatnonzero(free)
-
-
-def _texts(example: Example) -> tuple[str, ...]:
-    """The text and its original."""
-    return (example.query,) if example.original is None else (example.query, example.original)
 
 
 def _evenly(count: int, most: int) -> list[int]:

@@ -1,0 +1,110 @@
+"""From a source's texts to the examples of each split: cut, without repeats, limited.
+
+splits = read_splits(source.load(), Truncation(32, "minilm"), {"train": 1000, "valid": None, "test": None})
+splits["train"][0].reference
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from datamodules.arrow_examples import ArrowExamples, to_arrow
+from datamodules.languages import shared_out
+from datamodules.sources.base import SPLITS, folded
+from datamodules.truncation import CHUNK, Truncation
+from embedders.cache.index import ABSENT, KeyIndex, Positions, distinct
+from embedders.cache.shards import text_keys
+from errors import InputError, did_you_mean
+from examples import Example, Split
+
+PARTS = 16  # deduplication processes the keys in so many parts, to bound memory
+
+
+def read_splits(
+    texts: Mapping[Split, Sequence[Example]],
+    truncation: Truncation,
+    limits: Mapping[Split, int | None],
+    *,
+    drop_repeated: bool = True,
+) -> dict[Split, ArrowExamples]:
+    """The examples of every split, numbered by position.
+
+    Args:
+        texts: The texts of each split, not truncated.
+        truncation: Cuts them to references; texts without a reference are dropped.
+        limits: The most examples of each split, the first ones after deduplication (see ``shared_out``); None: all.
+        drop_repeated: Drop repeats within a split, and texts of a split that are also in a later one. Between splits,
+            case and punctuation are ignored.
+    """
+    found, kept = dict(texts), {}
+    held_out = KeyIndex()
+    for split in reversed(SPLITS):  # test first: what repeats it is dropped from the others
+        cut = to_arrow(e for e in truncation.cut(found.pop(split, ())) if e.tokens or (e.text and e.reference))
+        examples = cut.select(_new(cut, held_out)) if drop_repeated else cut
+        if dropped := len(cut) - len(examples):
+            rank_zero_info(f"{split}: {dropped} of {len(cut)} texts dropped, repeats of this or a held-out split")
+        if drop_repeated and split != "train":
+            keys = text_keys([folded(text) for example in examples for text in _texts(example)])
+            held_out.add(keys[:, 0].copy(), keys[:, 1].copy(), np.zeros(len(keys), np.int64))
+        kept[split] = shared_out(examples, limits[split])
+    sizes = ", ".join(f"{len(kept[split])} {split}" for split in SPLITS)
+    rank_zero_info(f"texts: {sizes}; {truncation.cut_texts} were cut to {truncation.max_tokens} tokens")
+    if truncation.cut_texts and any(original is not None for original in kept["test"].column("original")):
+        rank_zero_warn(
+            f"datamodule.max_tokens={truncation.max_tokens}: {truncation.cut_texts} texts were cut, and what was added "
+            "to an original may have been cut off again; give more, the same for all evaluations to be compared"
+        )
+    return kept
+
+
+def check_attributes(splits: Mapping[Split, ArrowExamples], names: Sequence[str]) -> None:
+    """Check that the texts have these labels, and the test texts more than one value of each.
+
+    Raises:
+        InputError: No text has a label, or the test texts have fewer than two values of it.
+    """
+    if not names:
+        return
+    known = {name for split in SPLITS for found in splits[split].column("attributes") for name in found or ()}
+    test = splits["test"]
+    for name in names:
+        if name not in known:
+            raise InputError(f"datamodule.attributes: no text has {name!r}; {did_you_mean(name, known)}")
+        values = {example.attributes[name] for example in test if name in example.attributes}
+        if test and len(values) < 2:
+            have = f"one value, {values.pop()!r}," if values else "no value"
+            raise InputError(
+                f"datamodule.attributes: {name!r} has {have} in the {len(test)} test texts, so there is nothing to "
+                "tell apart; leave it out, or change the test texts (datamodule.test_fraction, .split_seed, "
+                ".limit_test)"
+            )
+
+
+def _new(examples: ArrowExamples, held_out: KeyIndex) -> Positions:
+    """Positions of the first example of each reference, without examples whose folded texts are held out.
+
+    References are compared, so that a data set and its lengthened version keep the same examples.
+    """
+    keys, free = np.empty((len(examples), 2), np.uint64), np.ones(len(examples), bool)
+    for begin in range(0, len(examples), CHUNK):
+        place = slice(begin, begin + CHUNK)
+        some = examples[place]
+        keys[place] = text_keys([e.reference if e.tokens is None else e.query for e in some])
+        if len(held_out):
+            owners = np.repeat(np.arange(len(some)), [len(_texts(e)) for e in some])
+            found = held_out.find(text_keys([folded(text) for e in some for text in _texts(e)])) != ABSENT
+            free[begin + owners[found]] = False
+    parts = keys.view(np.uint8)[:, 0] % PARTS
+    for part in range(PARTS):  # sorting all keys at once would take several times their memory
+        share = np.flatnonzero(free & (parts == part))
+        free[share] = False
+        free[share[distinct(keys[share])]] = True
+    return np.flatnonzero(free)
+
+
+def _texts(example: Example) -> tuple[str, ...]:
+    """The text and its original."""
+    return (example.query,) if example.original is None else (example.query, example.original)
