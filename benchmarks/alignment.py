@@ -7,7 +7,7 @@
 ``paper`` is the pseudo-inverse, ``map`` our map alone, ``ours`` the same with feedback, ``teia`` attack=teia, which
 trains the decoder further and leaves its runs beside the output. A file of texts has the fields
 ``text`` and ``split``; the known texts are the first of its training split. Intervals are 95 % of a bootstrap over the
-test texts, paired for the ratio. Each line is appended to the output when it is known, and the same command computes
+test texts, paired for the ratio. Each line is appended to the output when it is measured, and the same command measures
 what is missing.
 """
 
@@ -87,6 +87,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = command_line(__doc__)
     parser.add_argument("--source", type=Path, required=True, help="run of the decoder on the attacker's own encoder")
     parser.add_argument("--data", nargs="+", required=True, metavar="NAME=FILE", help="texts: text, split")
+    parser.add_argument(
+        "--victim", nargs="+", default=["embedder=minilm"], metavar="KEY=VALUE", help="embedder (default minilm)"
+    )
     parser.add_argument("--pairs", type=int, nargs="+", default=PAIRS, help="numbers of known texts")
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=ATTACKS, help="what is measured")
     parser.add_argument("--steps", type=int, default=300, help="training steps of teia (default 300)")
@@ -146,7 +149,7 @@ def _vectors(
 def _setting(source: Session, path: str, pairs: int, options: argparse.Namespace) -> list[str]:
     """The victim, the known and the test texts."""
     return [
-        "embedder=minilm", "logger=none", "datamodule=files", f"datamodule.path='{path}'",
+        *options.victim, "logger=none", "datamodule=files", f"datamodule.path='{path}'",
         "datamodule.split_field=split", f"datamodule.limit_train={pairs}", f"datamodule.limit_test={options.texts}",
         f"datamodule.max_tokens={options.max_tokens}", f"cache_dir={source.config.cache_dir}",
     ]  # fmt: skip
