@@ -8,7 +8,8 @@ victim vector --the same decoder--> text
 The training texts are the known pairs, as for attack=algen; no other victim vectors are read but the attacked ones.
 The head is trained on the pairs, and against a discriminator that learns to tell its vectors from the victim's. The
 decoder is that of ``attack.source_run`` behind the map of attack=algen, which is fixed, and is trained further, on the
-vectors of the head and of the pairs.
+vectors of the head and of the pairs. A known text enters the decoder as the map without this text has it: the map is
+much closer on the texts that it was fitted to than on those that are attacked.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from atomic_files import write_json
+from atomic_files import write_file, write_json
 from attacks.aligned import ABOUT, MAPS, START, Paired
 from attacks.base import Attack
 from attacks.held_decoder import COPY
@@ -39,6 +41,7 @@ from models.refining import Refiner
 from run_directory.stored_attack import keep
 
 FORTH = "forth"  # from the own space to the victim's
+HELD_OUT = "held_out.npy"  # among the artifacts: the known texts as they enter the decoder in training
 
 
 class TEIA(Paired):
@@ -53,8 +56,9 @@ class TEIA(Paired):
         cache_dir: Cache of the own encoder.
         public: See Paired.
         public_batch: Public texts in a training step, beside the known ones of the batch.
-        known_share: Known texts that the decoder reads in a step, as a share of ``public_batch``; more, where there are
-            more of them in all.
+        known_share: Known texts that the decoder reads in a step, as a share of ``public_batch``; at most the whole
+            batch of the data module.
+        known_part: The same as a share of all known texts: few texts, read too often, are learnt by heart.
         refine: See Attack; these refiners ask the victim's embedder.
     """
 
@@ -69,12 +73,13 @@ class TEIA(Paired):
         cache_dir: str,
         public: PositiveInt = 24_000,
         public_batch: PositiveInt = 64,
-        known_share: Annotated[float, Field(ge=0)] = 0.125,
+        known_share: Annotated[float, Field(ge=0)] = 0.5,
+        known_part: Annotated[float, Field(ge=0, le=1)] = 0.08,
         refine: Mapping[str, Refiner] | None = None,
     ) -> None:
         super().__init__(source_run, cache_dir, public, refine)
         self.surrogate, self.optimizer_settings = surrogate, optimizer
-        self.public_batch, self.known_share = public_batch, known_share
+        self.public_batch, self.known_share, self.known_part = public_batch, known_share, known_part
 
     # -- before training ------------------------------------------------------------------------------------------
 
@@ -89,9 +94,10 @@ class TEIA(Paired):
         """Fit the maps, and copy the decoder's run."""
         source = self.source()
         known = self.known(source)
-        forth = LeaveOneOut().fit(known.reversed())
+        start, forth = LeaveOneOut().fit(known), LeaveOneOut().fit(known.reversed())
         keep(self.source_run, artifacts / COPY)
-        write_maps(artifacts / MAPS, {START: LeaveOneOut().fit(known).map, FORTH: forth.map})
+        write_file(artifacts / HELD_OUT, lambda file: np.save(file, start.held_out.float().numpy()))
+        write_maps(artifacts / MAPS, {START: start.map, FORTH: forth.map})
         write_json(artifacts / ABOUT, {**forth.about, "encoder": source.embedder.fingerprint})
         rank_zero_info("surrogate: " + ", ".join(f"{name} {value:.4g}" for name, value in forth.about.items()))
 
@@ -116,7 +122,8 @@ class TEIA(Paired):
         source = self.source()
         labels = TokenIds(self.public_texts(source), self.encode)
         maps = read_maps(self.artifacts / MAPS, [START, FORTH])
-        self._attacker = _Attacker.of(labels, self.known(source), maps[START], maps[FORTH])
+        entered = torch.from_numpy(np.load(self.artifacts / HELD_OUT))
+        self._attacker = _Attacker.of(labels, self.known(source), maps[START], maps[FORTH], entered)
 
     # -- training and inversion -----------------------------------------------------------------------------------
 
@@ -124,15 +131,13 @@ class TEIA(Paired):
         """Of the decoder on public texts and some known ones, and of the surrogate on all of the batch."""
         has, rows = self._attacker, self._sampled(len(self._attacker.public), self.public_batch)
         made = self._surrogate(has.public, rows)
-        share = max(len(has.pairs) / len(has.public), self.known_share)
-        shown = math.ceil(self.public_batch * share)
-        vectors = torch.cat([has.moved_back(made.detach()), batch["vectors"][:shown]])
+        shown = math.ceil(min(self.known_share * self.public_batch, self.known_part * len(has.pairs)))
+        index = batch["index"].cpu()
+        moved = self._entered(has.moved_back(made.detach())) + has.shift.to(made)
         labels = _stacked(has.labels.padded(rows.numpy()), batch["labels"][:shown])
-        entered = self._entered(vectors)
-        entered[: len(made)] += has.shift.to(entered)
-        loss = self.reader.loss(entered, labels)
+        loss = self.reader.loss(torch.cat([moved, has.held_out[index[:shown]].to(made)]), labels)
         real = has.real[self._sampled(len(has.real), self.public_batch)].to(made)
-        known, victim = self._surrogate(has.pairs, batch["index"].cpu()), has.standard(batch["vectors"])
+        known, victim = self._surrogate(has.pairs, index), has.standard(batch["vectors"])
         return loss + self.surrogate.loss(made, real, known, victim)
 
     def _surrogate(self, texts: _Texts, rows: Tensor) -> Tensor:
@@ -182,6 +187,7 @@ class _Attacker:
         real: Vectors of the victim, of the store and the known texts, standardised, (m, d).
         center: Their mean, (d,).
         spread: Root of the mean variance of their coordinates.
+        held_out: The known texts as they enter the decoder, (n, k): mapped without having been fitted to.
         shift: From where the public texts' surrogate vectors lie in the decoder's space to where their own vectors lie,
             (k,). The discriminator has them lie where the store does, whose texts may be of another domain.
     """
@@ -192,10 +198,11 @@ class _Attacker:
     real: Tensor
     center: Tensor
     spread: float
+    held_out: Tensor
     shift: Tensor
 
     @classmethod
-    def of(cls, labels: TokenIds, known: Known, start: Map, forth: Map) -> _Attacker:
+    def of(cls, labels: TokenIds, known: Known, start: Map, forth: Map, held_out: Tensor) -> _Attacker:
         """From vectors in float64."""
         real = torch.cat([known.store, known.victim])
         center = real.mean(0)
@@ -206,7 +213,8 @@ class _Attacker:
             for own, mapped in ((known.public, made), (known.own, forth(known.own)))
         )
         shift = known.public.mean(0) - start(made).mean(0)
-        return cls(labels, public, pairs, ((real - center) / spread).float(), center.float(), spread, shift.float())
+        standard = ((real - center) / spread).float()
+        return cls(labels, public, pairs, standard, center.float(), spread, held_out, shift.float())
 
     def standard(self, vectors: Tensor) -> Tensor:
         """Vectors of the victim's space with mean 0, and mean variance 1 of a coordinate."""

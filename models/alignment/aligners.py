@@ -57,6 +57,17 @@ class Alignment:
     about: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedAlignment(Alignment):
+    """An alignment that also says how it maps texts that it was not fitted to.
+
+    Attributes:
+        held_out: What ``map`` gives for each known text when that text is left out of the fit, (n, k).
+    """
+
+    held_out: Tensor
+
+
 class Aligner:
     """Base of the aligners."""
 
@@ -104,16 +115,16 @@ class LeaveOneOut(Aligner):
             raise ValueError(f"whitening={list(whitening)}, widths={list(widths)}: give at least one of each")
         self.whitening, self.widths, self.anchors, self.scale = tuple(whitening), tuple(widths), anchors, scale
 
-    def fit(self, known: Known) -> Alignment:
+    def fit(self, known: Known) -> CheckedAlignment:
         """See Aligner."""
         store = torch.cat([known.store, known.victim])
         center, offset = store.mean(0), known.public.mean(0)
         wanted = known.own - offset
-        fits = [
+        fits = (
             self._fit(known.victim - center, wanted, _whitener(store - center, power), power, width)
             for power in self.whitening
             for width in self.widths
-        ]
+        )
         best = min(fits, key=lambda one: one.error)
         found = KernelMap(center, best.whitener, best.anchors, best.weight, offset + best.offset)
         there = found(known.store)  # texts that it was not fitted to
@@ -122,7 +133,8 @@ class LeaveOneOut(Aligner):
         scaled = replace(found, weight=factor * found.weight, offset=middle + factor * (found.offset - middle))
         error = best.error / float(wanted[:JUDGED].square().sum(1).mean())
         about = {"pairs": len(known.victim), **best.chosen, "error": error, "scale": factor}
-        return Alignment(scaled, found, about)
+        held_out = known.own - best.path.residuals(best.chosen["penalty"])
+        return CheckedAlignment(scaled, found, about, middle + factor * (held_out - middle))
 
     def _fit(self, x: Tensor, y: Tensor, whitener: Tensor, power: float, width: float) -> _Fit:
         whitener = whitener * width**0.5
@@ -140,7 +152,7 @@ class LeaveOneOut(Aligner):
         weight = path.weight(penalty)
         chosen = {"whitening": power, "width": width, "penalty": penalty}
         offset = CONSTANT * weight[-1] - middle @ weight[:-1]
-        return _Fit(min(errors), chosen, whitener, anchors, features @ weight[:-1], offset)
+        return _Fit(min(errors), chosen, path, whitener, anchors, features @ weight[:-1], offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +161,7 @@ class _Fit:
 
     error: float
     chosen: dict[str, float]
+    path: RidgePath
     whitener: Tensor
     anchors: Tensor
     weight: Tensor

@@ -91,10 +91,21 @@ def test_scaled_to_the_variance_of_public_vectors() -> None:
     assert found.about["scale"] == pytest.approx((public / spread[1]) ** 0.5)
 
 
+def test_held_out_texts_are_mapped_as_well_as_others() -> None:
+    given, wanted = known(60, noise=1.0)
+    found = LeaveOneOut().fit(given)
+    fitted, held_out = (explained(mapped, given.own) for mapped in (found.map(given.victim), found.held_out))
+    others = explained(found.map(given.store), wanted)
+    assert held_out == pytest.approx(others, abs=0.01)
+    assert fitted > others + 0.05  # too good
+
+
 def test_one_pair_is_enough() -> None:
     given, wanted = known(1)
-    found = LeaveOneOut().fit(given).plain(given.store)
+    aligned = LeaveOneOut().fit(given)
+    found = aligned.plain(given.store)
     assert found.isfinite().all()
+    assert aligned.held_out.isfinite().all()
     assert explained(found, wanted) > -0.5
 
 
