@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--pairs", type=int, nargs="+", default=PAIRS, help="numbers of known texts")
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=ATTACKS, help="what is measured")
-    parser.add_argument("--steps", type=int, default=300, help="training steps of teia (default 300)")
+    parser.add_argument("--steps", type=int, default=200, help="training steps of teia (default 200)")
     parser.add_argument("--texts", type=int, default=200, help="test texts (default 200)")
     parser.add_argument("--public", type=int, default=4000, help="texts of the source's training (default 4000)")
     parser.add_argument("--max-tokens", type=int, default=32, help="where texts are cut (default 32)")

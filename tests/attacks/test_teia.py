@@ -18,6 +18,7 @@ import torch
 import configuration
 import export
 import invert
+from attacks.generative import GenerativeAttack
 from attacks.teia import TEIA
 from errors import InputError
 from models.alignment.surrogate import Surrogate, pivot
@@ -26,7 +27,7 @@ from run_directory import layout
 from run_directory.trust import trusting
 from support import tiny_settings
 from support.files import load, metrics_of, write_lines
-from support.letters import Letters, Rotated
+from support.letters import Letters, LettersAndSigns, Rotated
 from support.own_space import DECODER, OWN, SHORT, TEXTS, VICTIM
 from support.places import Place
 from support.processes import ROOT, Warm
@@ -70,6 +71,24 @@ def test_reads_as_much_as_the_decoder_with_its_own_vectors(base: Path) -> None:
     same = {pairs: sum(map(operator.eq, found, own)) / len(own) for pairs, found in read.items()}
     assert same[2] < same[100]
     assert metrics_of(runs[100])["rougeL"] > 0.95 * metrics_of(base / "own")["rougeL"]
+
+
+def test_few_known_texts_are_shown_as_the_map_without_them_gives_them(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered: list[np.ndarray] = []
+    loss = GenerativeAttack.loss
+    monkeypatch.setattr(
+        GenerativeAttack,
+        "loss",
+        lambda self, vectors, labels: entered.append(vectors.numpy()) or loss(self, vectors, labels),
+    )
+    run = attacked(base, "shown", 30, steps=2)
+    held_out = np.load(run / layout.ARTIFACTS / "held_out.npy")
+    assert held_out.shape == (30, LettersAndSigns.dimension)
+    assert [len(vectors) for vectors in entered] == [16 + 3] * 2  # public ones; 8 % of 30
+    for row in np.concatenate([vectors[16:] for vectors in entered]):
+        assert (held_out == row).all(axis=1).any()
 
 
 def test_evaluates_and_inverts_without_the_source(base: Path, tmp_path: Path) -> None:
