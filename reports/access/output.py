@@ -10,7 +10,7 @@ from typing import Any
 from atomic_files import write_json
 from reports.access.cells import METRICS, AccessCell, Found
 from reports.access.columns import KNOWN
-from reports.access.heat import defended, highest, undefended
+from reports.access.heat import defended, highest, rank, undefended
 from reports.comparison.measuring import MetricValue
 from reports.html import macro, write_page
 from reports.numbers import shown
@@ -95,7 +95,7 @@ def _at_an_end(cells: Sequence[AccessCell], found: Found) -> list[str]:
 def _presumed(cells: Sequence[AccessCell]) -> Table:
     """What each attack presumes, and what it costs; of several defenses, the first."""
     places: dict[tuple[str, str], AccessCell] = {}
-    for cell in sorted(cells, key=lambda one: [*KNOWN.columns].index(one.has)):
+    for cell in sorted(cells, key=lambda one: ([*KNOWN.columns].index(one.has), *rank(one.attack))):
         places.setdefault((cell.attack, cell.has), cell)
     lines = tuple(
         Line(
