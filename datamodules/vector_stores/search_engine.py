@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -49,11 +50,14 @@ class SearchEngineStore:
             "sort": ["_doc"],
             "query": {"exists": {"field": self._vector}},
         }
-        page = self._whole("POST", f"/{self._index}/_search?scroll={_KEPT_ALIVE}", query)
-        while hits := page["hits"]["hits"]:
-            found += [(str(hit["_index"]), str(hit["_id"])) for hit in hits]
-            page = self._whole("POST", "/_search/scroll", {"scroll": _KEPT_ALIVE, "scroll_id": page["_scroll_id"]})
-        self._ask("DELETE", "/_search/scroll", {"scroll_id": [page["_scroll_id"]]})
+        page = self._ask("POST", f"/{self._index}/_search?scroll={_KEPT_ALIVE}", query)
+        try:
+            while hits := self._complete(page)["hits"]["hits"]:
+                found += [(str(hit["_index"]), str(hit["_id"])) for hit in hits]
+                page = self._ask("POST", "/_search/scroll", {"scroll": _KEPT_ALIVE, "scroll_id": page["_scroll_id"]})
+        finally:  # also where a shard fails, since a server keeps only so many; else it ends by itself
+            with suppress(InputError):
+                self._ask("DELETE", "/_search/scroll", {"scroll_id": [page["_scroll_id"]]})
         return found
 
     def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
@@ -77,13 +81,12 @@ class SearchEngineStore:
             ids = [one for named, one in asked if named == index]
             among = [{"ids": {"values": ids}}, {"term": {"_index": index}}]
             query = {"size": len(ids), "query": {"bool": {"filter": among}}, **wanted}
-            for hit in self._whole("POST", f"/{self._index}/_search", query)["hits"]["hits"]:
+            for hit in self._complete(self._ask("POST", f"/{self._index}/_search", query))["hits"]["hits"]:
                 found[index, str(hit["_id"])] = hit
         return in_order(self.name, asked, found, "documents")
 
-    def _whole(self, method: str, path: str, body: Mapping[str, Any]) -> Any:
+    def _complete(self, answer: Any) -> Any:
         """An answer of all shards: a search succeeds although some do not answer, without what they hold."""
-        answer = self._ask(method, path, body)
         shards = answer.get("_shards", {})
         if shards.get("failed") or answer.get("timed_out"):
             failures = shards.get("failures") or [{}]

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from errors import InputError
 from metrics import calibration
@@ -26,6 +27,17 @@ from reports.audit.findings import AuditedShare, Reading
 from run_directory import layout
 
 TEST_TEXTS = "the run's test texts"  # the domain of the texts in predictions.jsonl
+
+
+def _within(counts: tuple[int, int, int]) -> tuple[int, int, int]:
+    total, back, _ = counts
+    if back > total:
+        raise ValueError(f"{back} recovered of {total}")
+    return counts
+
+
+# In the true text, of these recovered, in the recovered text.
+Counts = Annotated[tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt], AfterValidator(_within)]
 
 
 class Scored(BaseModel):
@@ -42,8 +54,8 @@ class Scored(BaseModel):
     cosine: float = Field(ge=-1.001, le=1.001)
     f1: float = Field(ge=0, le=100)
     exact: bool | None
-    classes: dict[str, tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt]] | None = None
-    kinds: dict[str, tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt]] | None = None
+    classes: dict[str, Counts] | None = None
+    kinds: dict[str, Counts] | None = None
 
 
 def read_scored(run: Path) -> list[Scored]:

@@ -21,7 +21,7 @@ from reports.audit.estimates import TEST_TEXTS, features, length, measured
 from reports.audit.findings import Attacker, Audit, AuditedShare, Exposed, Reading, Tried, Truth, most
 from reports.audit.lookup import Lookup, among_others
 from reports.audit.masking import masked
-from reports.audit.part_estimates import PartEstimator, estimated_classes, estimated_kinds
+from reports.audit.part_estimates import PartEstimator, estimated_classes, estimated_entities, estimated_kinds
 from reports.audit.reading import Known, StoreReader
 from scoring.recognisers import Recognisers
 from scoring.taggers import Tagger
@@ -96,6 +96,7 @@ def evaluate(
     else:
         parts = [PartEstimator.of(one, known_truths, tagger, ordered=ordered) for one in own]
         found.kinds, found.classes = estimated_kinds(parts), estimated_classes(parts, tagger)
+        found.entities = estimated_entities(parts)
         found.held_out = leaked(known.truths, [known.readings], ordered=ordered)
     ranked = _exposed(settings, sample, labelled, last.readings, learned, finder)
     found.rows = _distinct(ranked, settings.exposed)

@@ -222,7 +222,8 @@ class Audit:
         run: The attacker's run directory with its attack, embedder and data.
         readable: Share of readable rows; None if it can be neither measured nor estimated.
         exact: Share recovered word for word.
-        entities: Share of the true texts' entities of any kind that one attacker recovers; None if not measured.
+        entities: Share of the true texts' entities of any kind that one attacker recovers; None if it was neither
+            measured nor estimated.
         attackers: The attackers by themselves; ``readable`` and ``exact`` are the largest of theirs.
         insider: Who knows the other true texts of the store, and takes for each row that with the nearest vector; None
             if fewer than two are known. No part of the headline.

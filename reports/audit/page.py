@@ -233,8 +233,9 @@ def _exposure(audit: Audit) -> Markup:
     else:
         notes.append(
             "Estimated: of what the true texts hold, the share that comes back, as it did in texts of known truth "
-            "at the same cosine and length; the interval covers how their sources differ. An attacker also invents: "
-            "most of what it writes may be wrong. Give the true texts of some rows (texts=) to measure."
+            "at the same cosine and length; the interval covers how their sources differ. Fewer than "
+            "ten such texts, as with e-mail: as entities of all kinds did. Most of what an attacker writes may be "
+            "wrong. Give the true texts of some rows (texts=) to measure."
         )
     if absent := [name for name, total, _ in parts if not total]:
         notes.append(f"None found: {', '.join(absent)}.")
@@ -369,9 +370,9 @@ def _defenses(audit: Audit) -> Markup:
     columns = ("Defense", "Still read", "Search kept")
     notes = [best_defense(audit)] if len(rows) > 1 else ["No defense was tried (defenses=)."]
     notes.append(
-        f"Tried on {counted(audit.tried_on, 'row')}. Still read: by the better of the run's attack, which knows "
-        "nothing of the defense, and a lookup that knows it. Search kept: of the ten rows nearest to a row, the share "
-        "that stays so."
+        f"Tried on {counted(audit.tried_on, 'row')}. Still read: by the better of the run's attack, which was "
+        "trained without the defense, and a lookup that applies it to its own vectors. Search kept: of the ten rows "
+        "nearest to a row, the share that stays so."
     )
     table = BarTable("Shares still read and neighbours kept by defense", columns, rows)
     return macro("bars", TEMPLATE, table=table, notes=[note for note in notes if note])

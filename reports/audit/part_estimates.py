@@ -6,26 +6,35 @@
 Of the attacker's known texts, its test texts and those in calibration.jsonl, the parts of the true text and those that
 came back are counted. A logistic regression on cosine and length with a random intercept for each source
 (metrics/calibration.py) gives the probability that a part of a text comes back. It is averaged over the store's
-recovered texts by the parts written in each, which stand in for those of the true texts.
+recovered texts by the parts written in each, which stand in for those of the true texts. Where fewer than ``SMALLEST``
+known texts have such a part, as is so for mail addresses, the regression is fitted to the entities of all kinds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from metrics import calibration
 from reports.audit.contenders import Contender
 from reports.audit.estimates import TEST_TEXTS, Scored, features, scored
-from reports.audit.exposure import class_of, shown_classes
-from reports.audit.findings import AuditedShare, Class, Kind, Reading, Truth
+from reports.audit.exposure import FREE, class_of, shown_classes
+from reports.audit.findings import AuditedShare, Class, Kind, Reading, Truth, most
 from reports.audit.part_counts import Counts, Parts, counted
 from scoring.recognisers import LABELS
 from scoring.taggers import Tagger
 
 Group = Literal["classes", "kinds"]
 _NONE = (0, 0, 0)
+
+
+class _Known(NamedTuple):
+    """A text of known truth: its parts, and those of them that came back."""
+
+    score: Scored
+    total: int
+    back: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +74,34 @@ class PartEstimator:
         return list(dict.fromkeys(name for parts in self.written for name in getattr(parts, group)))
 
     def share(self, group: Group, name: str) -> AuditedShare | None:
-        """The share of these parts of the store that comes back; None if nothing is known of such parts."""
-        known = [(score, *_known(score, group, name)) for score in self.known]
-        known = [one for one in known if one[1]]
-        rows = [
-            (read, parts) for read, parts in zip(self.readings, self.written, strict=True) if _of(parts, group, name)[2]
-        ]
+        """The share of these parts of the store that comes back; None if nothing is known of entities."""
+        written = [_of(parts, group, name)[2] for parts in self.written]
+        known = self._having([_known(score, group, name) for score in self.known])
+        return self._estimated(known if len(known) >= calibration.SMALLEST else self._entities(), written)
+
+    def entities(self) -> AuditedShare | None:
+        """The share of the store's entities of any kind that comes back; None if nothing is known of them."""
+        return self._estimated(self._entities(), [_sum(parts.kinds)[2] for parts in self.written])
+
+    def _entities(self) -> list[_Known]:
+        """The known texts with the counts of their entities of any kind.
+
+        calibration.jsonl counts the kinds that need no tagger; those that only a tagger finds are counted by class.
+        """
+        tagged = any(name not in LABELS for name in self.names("kinds"))
+        counts = []
+        for score in self.known:
+            by_class = {name: one for name, one in (score.classes or {}).items() if name != FREE}
+            by_kind = score.kinds or {}
+            counts.append(_sum(by_class if tagged and score.source != TEST_TEXTS else by_kind)[:2])
+        return self._having(counts)
+
+    def _having(self, counts: Sequence[tuple[int, int]]) -> list[_Known]:
+        return [_Known(score, *one) for score, one in zip(self.known, counts, strict=True) if one[0]]
+
+    def _estimated(self, known: Sequence[_Known], written: Sequence[int]) -> AuditedShare | None:
+        """The share of what is ``written`` in each text, from texts that have such parts."""
+        rows = [(read, count) for read, count in zip(self.readings, written, strict=True) if count]
         if len(known) < calibration.SMALLEST or not rows:
             return None
         scores, totals, back = zip(*known, strict=True)
@@ -81,7 +112,7 @@ class PartEstimator:
             [one.source for one in scores],
             totals,
         )
-        weights = [_of(parts, group, name)[2] for _, parts in rows]
+        weights = [count for _, count in rows]
         found = learned.share(*features([read for read, _ in rows]), weights=weights)
         return AuditedShare.estimated(found, sum(weights))
 
@@ -89,6 +120,12 @@ class PartEstimator:
 def _of(parts: Parts, group: Group, name: str) -> tuple[int, int, int]:
     counts: Counts = getattr(parts, group)
     return counts.get(name, _NONE)
+
+
+def _sum(counts: Counts) -> tuple[int, int, int]:
+    """Of all names together."""
+    total, back, written = (sum(one[part] for one in counts.values()) for part in range(3))
+    return total, back, written
 
 
 def _known(score: Scored, group: Group, name: str) -> tuple[int, int]:
@@ -111,6 +148,11 @@ def estimated_kinds(own: Sequence[PartEstimator]) -> list[Kind]:
     labels = dict.fromkeys(label for one in own for label in one.names("kinds"))
     kinds = [Kind(label, *_most(own, "kinds", label)) for label in labels]
     return sorted(kinds, key=lambda kind: (-kind.total, kind.label))
+
+
+def estimated_entities(own: Sequence[PartEstimator]) -> AuditedShare | None:
+    """The share of entities of any kind, of the attacker who recovers most."""
+    return most(one.entities() for one in own)
 
 
 def _most(own: Sequence[PartEstimator], group: Group, name: str) -> tuple[int, AuditedShare | None]:

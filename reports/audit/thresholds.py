@@ -1,9 +1,10 @@
 """Thresholds of an audit: the shares above which a pipeline fails.
 
-    conditions = parse("readable>5,entities.first_name>1")        # in percent
+    conditions = parse("readable>5,entities.first_name>1,classes.names>10")        # in percent
     [outcome.passed for outcome in judge(conditions, audit)]
 
-A condition is compared with the upper end of the 95 % interval, so a small sample does not pass by luck.
+A condition is compared with the upper end of the 95 % interval, measured or estimated, so a small sample does not pass
+by luck. It passes where the upper end is equal to the percentage.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from errors import InputError, did_you_mean
+from reports.audit.exposure import OTHER, shown_classes
 from reports.audit.findings import Audit, AuditedShare
 from reports.numbers import shown
 
 KEY = "fail_on"
 SHARES = ("readable", "exact", "entities")
-KIND = "entities."
+KIND, CLASS = "entities.", "classes."
+_NAMES = (*SHARES, *(f"{CLASS}{name}" for name in shown_classes({OTHER})))
+_CHOICES = (*SHARES, f"{KIND}<kind>", f"{CLASS}<class>")
+_DIGITS = 9  # of a percentage, so that .07 is 7 % and not 7.000000000000001 %
 _FORM = re.compile(r"\s*([\w.\- ]+?)\s*>\s*(\d+(?:\.\d+)?)\s*%?\s*")
 
 
@@ -48,7 +53,7 @@ def parse(text: str | None) -> list[Condition]:
     """The conditions of ``fail_on``; none for null.
 
     Raises:
-        InputError: Not ``name>percent``, an unknown name, or a percentage above 100.
+        InputError: Not ``name>percent``, an unknown name or class, or a percentage above 100.
     """
     found = []
     for part in (text or "").split(","):
@@ -56,12 +61,11 @@ def parse(text: str | None) -> list[Condition]:
             continue
         match = _FORM.fullmatch(part)
         if match is None:
-            raise InputError(f"{KEY}={part.strip()}: write name>percent, such as readable>5 or entities.EMAIL>1")
+            raise InputError(f"{KEY}={part.strip()}: write name>percent, such as readable>5 or classes.names>10")
         name, percent = match[1], float(match[2])
-        if name not in SHARES and not name.startswith(KIND):
-            raise InputError(
-                f"{KEY}={part.strip()}: {name!r} is no share, {did_you_mean(name, [*SHARES, f'{KIND}<kind>'])}"
-            )
+        if name not in _NAMES and not name.startswith(KIND):
+            near = [one for one in _NAMES if one.startswith(CLASS)] if name.startswith(CLASS) else _CHOICES
+            raise InputError(f"{KEY}={part.strip()}: {name!r} is no share, {did_you_mean(name, near)}")
         if percent > 100:
             raise InputError(f"{KEY}={part.strip()}: {percent:g} percent is more than all")
         found.append(Condition(name, percent))
@@ -94,23 +98,26 @@ def judge(conditions: Sequence[Condition], audit: Audit) -> list[Outcome]:
 
 
 def _judged(one: Condition, audit: Audit) -> Outcome:
-    counted = {kind.label: kind.share for kind in audit.kinds}
-    label = one.name.removeprefix(KIND)
-    if one.name.startswith(KIND) and label not in counted:
-        return Outcome(one, None, True, f"{one.text}: none was found")
-    share = counted[label] if one.name.startswith(KIND) else _largest(one.name, audit)
+    parts = {f"{KIND}{kind.label}": kind.share for kind in audit.kinds}
+    parts |= {f"{CLASS}{each.name}": each.share for each in audit.classes if each.total}
+    if audit.kinds:
+        parts["entities"] = audit.entities
+    if one.name not in ("readable", "exact") and one.name not in parts:
+        where = "in the true texts" if audit.measured else "in the recovered texts"
+        return Outcome(one, None, True, f"{one.text}: none was found {where}")
+    share = parts[one.name] if one.name in parts else _largest(one.name, audit)
     if share is None:
         said = f"{KEY}={one.text}: cannot be judged, since it was neither measured nor estimated; give texts=<file>"
         return Outcome(one, None, False, said)
-    passed = 100 * share.high <= one.percent
+    upper = round(100 * share.high, _DIGITS)
     said = f"{one.text}: {share.shown} (95 % interval {share.reach})"
-    return Outcome(one, share, passed, said if passed else f"{said}: its upper end is above {one.percent:g} %")
+    if upper <= one.percent:
+        return Outcome(one, share, True, said)
+    return Outcome(one, share, False, f"{said}: its upper end, {upper:.6g} %, is above {one.percent:g} %")
 
 
 def _largest(name: str, audit: Audit) -> AuditedShare | None:
-    """The share of the attacker whose interval reaches highest."""
-    if name == "entities":
-        return audit.entities
+    """The share of the attacker whose interval reaches highest; ``name`` is readable or exact."""
     shares = [audit.readable, *(one.readable for one in audit.attackers)]
     if name == "exact":
         shares = [audit.exact, *(one.exact for one in audit.attackers)]

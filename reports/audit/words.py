@@ -67,7 +67,7 @@ def _alone(audit: Audit) -> str:
 
 def _entities(audit: Audit) -> str:
     entities = audit.entities
-    if entities is None:
+    if entities is None or not entities.measured:  # what is estimated is shown by class
         return ""
     worst = max(
         (kind for kind in audit.kinds if kind.share is not None and kind.total >= 10),
@@ -120,13 +120,13 @@ def limits(audit: Audit) -> list[str]:
     items = [
         "In short words: a vector is the list of numbers that an embedder makes of a text. The cosine compares two "
         "vectors; 1 is equal. Word F1 is the share of words that two texts have in common. Word for word means all "
-        "words in their order; case, punctuation and spaces do not count, which many embedders do not see. A 95 % "
+        "words in their order; case, punctuation and spaces do not count, which many embedders ignore. A 95 % "
         "interval is made so that it holds the true share for 95 of 100 samples, as far as only chance is at work.",
         "Each vector was read back by the attack of the run, without knowing its text. The recovered text "
-        "was embedded again; the cosine of the two vectors says how near it came.",
+        "was embedded again; the cosine of the two vectors is a measure of how near it came.",
         f"A text counts as readable where its word F1 with the truth is {audit.threshold:g} % or more: nearly all its "
         "words, in whatever order. All words count alike: a text may be readable while the one name or number in it is "
-        "wrong. “What kinds of data leak” says how many of those come back.",
+        "wrong. “What kinds of data leak” shows how many of those come back.",
     ]
     if len(audit.attackers) > 1:
         items.append(
@@ -156,8 +156,8 @@ def limits(audit: Audit) -> list[str]:
     items += [
         "Attackers give a lower bound. More training, text more like the store's, a larger model or more search "
         "read more; no experiment can rule out a better attacker.",
-        "The run's attack has never seen the defenses; the lookup knows them and compares with defended training "
-        "vectors, or with undefended ones where these are nearer. An attack that learns from defended vectors "
+        "The run's attack was trained without the defenses; the lookup compares with training vectors that are "
+        "defended alike, or with undefended ones where these are nearer. An attack that is trained on defended vectors "
         "(defense.adaptive=true) may read more than either.",
         "Kept neighbours stand in for search quality. evaluate.py experiment=tradeoff measures it with queries.",
     ]

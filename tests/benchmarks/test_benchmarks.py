@@ -210,7 +210,7 @@ def test_the_files_of_the_audit(benchmarks: Benchmarks, monkeypatch: pytest.Monk
     import numpy as np
 
     module = benchmarks.load("prepare_audit")
-    for name, size in (("STORE", 4), ("HELD_OUT", 1), ("FILLED", 3)):
+    for name, size in (("STORE", 4), ("NOTES", 2), ("HELD_OUT", 1), ("FILLED", 3)):
         monkeypatch.setattr(module, name, size)
     people = ["Ada", "Bob", "Cleo", "Dan", "Eve", "Fay", "Gus", "Hal", "Ida", "Jim"]
     rows: list[dict[str, object]] = []
@@ -224,8 +224,15 @@ def test_the_files_of_the_audit(benchmarks: Benchmarks, monkeypatch: pytest.Monk
     more = write_lines(
         tmp_path / "more.jsonl", [{"text": "more of it", "split": "train"}, {"text": "x", "split": "test"}]
     )
-    output = tmp_path / "out"
+    notes = write_lines(
+        tmp_path / "notes.jsonl",
+        [{"id": f"n{row}", "text": f"note {row} of a visit", "split": "train" if row else "test2"} for row in range(5)],
+    )
+    output, noted = tmp_path / "out", tmp_path / "noted"
     benchmarks.run("prepare_audit", f"--text={given}", f"--output={output}", f"--more={more}")
+    benchmarks.run("prepare_audit", f"--text={given}", f"--output={noted}", f"--notes={notes}", "--tokens=5")
+    stored = [json.loads(line)["text"] for line in (noted / "store.jsonl").open()]
+    assert (len(stored), stored[4], np.load(noted / "store.npy").shape) == (6, "note 0 of", (6, 384))
     texts = {path.stem: [json.loads(line)["text"] for line in path.open()] for path in output.glob("*.jsonl")}
     assert {name: len(some) for name, some in texts.items()} == {"train": 8, "valid": 1, "test": 1, "store": 4}
     assert not set(texts["store"]) & {text for name, some in texts.items() if name != "store" for text in some}

@@ -143,6 +143,7 @@ def test_shards_that_do_not_answer_are_not_taken_for_a_smaller_store(engine: tup
     for asked in (lambda: open_store(address, DIMENSION, "docs"), lambda: store.fetch([0])):
         with pytest.raises(InputError, match=expected):
             asked()
+        assert not there.scrolls
 
 
 def test_choices(engine: tuple[Engine, str]) -> None:

@@ -100,6 +100,23 @@ def test_without_truth_the_share_that_comes_back_is_estimated_from_known_texts()
     assert (found["dates"].total, found["dates"].share) == (0, None)
 
 
+def test_a_rare_kind_is_estimated_from_entities_of_all_kinds() -> None:
+    """Few known texts have a mail address: the entities of all kinds tell how far such an estimate can be wrong."""
+    known = [
+        Scored(source=f"source {n % 8}", words=6, cosine=0.6 + 0.001 * n, f1=50, exact=False, classes={},
+               kinds={"CARD" if n else "EMAIL": (1, int(n % 10 == 0), 1)})
+        for n in range(200)
+    ]  # fmt: skip
+    store = [Reading(f"mail ada{n}@example.org", 0.7) for n in range(50)]
+    own = PartEstimator.of(contender(store, known), [], None, ordered=True)
+    for share in (own.share("kinds", "EMAIL"), own.share("classes", "e-mail"), own.entities()):
+        assert share is not None
+        assert (share.measured, share.rows) == (False, 50)
+        assert share.low < 0.1 < share.high
+    nothing = PartEstimator.of(contender([Reading("no address", 0.7)], known), [], None, ordered=True)
+    assert nothing.entities() is None
+
+
 def test_sources_that_differ_widen_the_interval_of_a_class() -> None:
     width = []
     for shares in ([0.3] * 8, [0.02, 0.7, 0.1, 0.5, 0.05, 0.6, 0.03, 0.4]):

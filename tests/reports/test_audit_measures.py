@@ -190,6 +190,18 @@ def test_the_interval_holds_the_truth_of_a_store_of_an_unseen_domain() -> None:
     assert np.mean(widths) < 0.65
 
 
+def test_a_domain_with_many_texts_does_not_determine_the_estimate_for_others() -> None:
+    """Of nineteen domains about half is read, of a twentieth with twenty times as many texts nearly nothing."""
+    generator = np.random.default_rng(5)
+    sizes = [*([50] * 19), 1000]
+    sources = [f"domain {number}" for number, size in enumerate(sizes) for _ in range(size)]
+    cosines = generator.uniform(0.4, 0.8, len(sources)).tolist()
+    read = [bool(generator.random() < (0.05 if one == "domain 19" else 0.5)) for one in sources]
+    share = calibration.fit(cosines, [9] * len(read), read, sources).share(cosines[:300], [9] * 300)
+    assert 0.4 < share.value < 0.55
+    assert np.mean(read) < 0.3  # what one weight for all texts would give
+
+
 def test_domains_that_do_not_differ_widen_little() -> None:
     cosines, words, read, sources = simulated(np.random.default_rng(3), 2000, 20)
     fitted = calibration.fit(cosines, words, read, sources)

@@ -20,7 +20,7 @@ from embedders.minilm import MiniLM
 from errors import InputError
 from reports.audit.changes import changes, warned
 from reports.audit.file import AuditFile, read_audit
-from reports.audit.findings import Attacker, Audit, AuditedShare, Exposed, Kind, Reading
+from reports.audit.findings import Attacker, Audit, AuditedShare, Class, Exposed, Kind, Reading
 from reports.audit.page import values, write_audit
 from reports.audit.pipeline import JUNIT, SARIF, SUMMARY, write_pipeline
 from reports.audit.thresholds import check_kinds, judge, parse
@@ -41,6 +41,9 @@ def found(readable: float = 0.04, *, rows: int = 200) -> Audit:
         masked=True, tagged="their form", readable=AuditedShare.counted(round(readable * rows), rows),
         exact=AuditedShare.counted(1, rows), entities=AuditedShare.counted(5, 15), cosines=[0.5, 0.9],
         kinds=[Kind("EMAIL", 10, AuditedShare.counted(5, 10)), cards, Kind("NAME", 3, None)],
+        classes=[Class("names", 9, AuditedShare(0.03, 0.01, 0.07, 9, measured=False), "form"),
+                 Class("dates", 0, None, "form"),
+                 Class("free text", 90, AuditedShare(0.3, 0.2, 0.4, 90, measured=False), "form")],
         rows=[Exposed("row 7", 7, Reading(SECRET, 0.99, 100.0, True), 0.97, ("EMAIL",), "[NAME] of Xxxxx"),
               Exposed("row 8", 8, Reading(SECRET, 0.2), 0.1, (), "xxx")],
     )  # fmt: skip
@@ -57,6 +60,8 @@ def found(readable: float = 0.04, *, rows: int = 200) -> Audit:
         ("entities.EMAIL>76,entities.EMAIL>77", [False, True]),  # 5 of 10: 76.3 %
         ("entities.CARD>50", [True]),
         ("entities>60", [True]),  # 5 of 15: 58.3 %
+        ("classes.names>7,classes.names>6.99", [True, False]),  # ends at 7 %, of which 100 times .07 is a bit more
+        ("classes.free text>30,classes.dates>0", [False, True]),  # there is no date
         ("", []),
     ],
 )
@@ -71,6 +76,7 @@ def test_the_upper_end_of_the_interval_is_compared(line: str, passed: list[bool]
         ("readable<5", "write name>percent"),
         ("redable>5", "'redable' is no share, did you mean readable?"),
         ("readable>101", "101 percent is more than all"),
+        ("classes.name>5", "'classes.name' is no share, did you mean classes.names?"),
     ],
 )
 def test_a_mistake_in_a_threshold_is_named(line: str, message: str) -> None:
@@ -88,6 +94,15 @@ def test_a_kind_that_is_not_counted_does_not_pass() -> None:
     (unknown,) = judge(parse("entities.NAME>1"), found())  # found in the store, never in a test text
     assert (unknown.passed, unknown.share) == (False, None)
     assert "cannot be judged" in unknown.said
+
+
+def test_entities_are_judged_by_the_estimate_where_no_truth_is_known() -> None:
+    estimated = replace(found(), entities=AuditedShare(0.01, 0.0, 0.04, 15, measured=False))
+    assert [one.passed for one in judge(parse("entities>3.9,entities>4"), estimated)] == [False, True]
+    (nothing,) = judge(parse("entities>0"), replace(found(), entities=None, kinds=[]))
+    assert (nothing.passed, nothing.said) == (True, "entities>0: none was found in the true texts")
+    (failed,) = judge(parse("entities>3.9"), estimated)
+    assert failed.said.endswith("its upper end, 4 %, is above 3.9 %")
 
 
 def test_the_attacker_whose_interval_reaches_highest_counts() -> None:
