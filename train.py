@@ -36,6 +36,7 @@ def train(cfg: DictConfig) -> None:
     from lightning import seed_everything
 
     from attack_tests import writing
+    from callbacks.blending import Blending
     from callbacks.run_record import RunRecord
     from callbacks.termination import Termination
     from callbacks.testing import Testing
@@ -73,6 +74,9 @@ def train(cfg: DictConfig) -> None:
         check_origin(origin, session.values["attack"], embedder.fingerprint, embedder.dimension)
         attack.begin_from(origin)
     configured = [instantiate(node, _convert_="all") for node in cfg.callbacks.values() if node is not None]
+    for callback in configured:
+        if isinstance(callback, Blending) and cfg.init_from is not None:
+            callback.origin = configuration.find_run(cfg.init_from, "init_from")
     results = writing(run_dir, session, datamodule, configured)
     record, end = RunRecord(run_dir, embedder), Termination(run_dir / layout.CHECKPOINT)
     without = {} if attack.validated else {"limit_val_batches": 0}

@@ -6,6 +6,8 @@
     attack.optimizer.*lr             a quarter of the origin's learning rates, unless attack.optimizer... is given;
                                      smaller batches lower them further, by the square root of the ratio
     attack.optimizer.warmup_steps    10, unless attack.optimizer... is given
+    callbacks.blending               the share of the trained weights that reads validation texts best is kept, and else
+                                     the origin's; callbacks.blending=null keeps the trained ones
     trainer.max_epochs               4 passes over the texts, unless trainer.max_... is given: more learn by heart
     datamodule.max_tokens            the origin's, and so is datamodule.tokenizer
 
@@ -32,6 +34,7 @@ from run_directory.trust import check_trusted, trusting
 _CHOOSING = ("attack", "experiment")  # groups that choose an attack
 _SLOWER = 0.25  # of the learning rates: the weights are trained already
 _WARMUP, _PASSES = 10, 4  # measured in docs/audit_measured.md
+_BLENDING = "callbacks.blending.Blending"
 _OF_TEXTS = ("max_tokens", "tokenizer")
 
 
@@ -70,6 +73,8 @@ def fine_tuned(config: DictConfig, overrides: Sequence[str], of_job: Sequence[st
     if not any(key.startswith("trainer.max_") for key in keys):
         tuned.trainer.max_steps, tuned.trainer.max_epochs = -1, _PASSES
     with open_dict(tuned):
+        if "callbacks.blending" not in keys and "blending" in tuned.callbacks:
+            tuned.callbacks.blending = {"_target_": _BLENDING}
         for name in _OF_TEXTS:
             if f"datamodule.{name}" not in keys and name in origin.datamodule and name in tuned.datamodule:
                 tuned.datamodule[name] = origin.datamodule[name]

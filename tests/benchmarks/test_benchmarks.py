@@ -230,7 +230,7 @@ def test_the_files_of_the_audit(benchmarks: Benchmarks, monkeypatch: pytest.Monk
     )
     output, noted = tmp_path / "out", tmp_path / "noted"
     benchmarks.run("prepare_audit", f"--text={given}", f"--output={output}", f"--more={more}")
-    benchmarks.run("prepare_audit", f"--text={given}", f"--output={noted}", f"--notes={notes}", "--tokens=5")
+    benchmarks.run("prepare_audit", f"--text={given}", f"--output={noted}", f"--notes={notes}", "--tokens=3")
     stored = [json.loads(line)["text"] for line in (noted / "store.jsonl").open()]
     assert (len(stored), stored[4], np.load(noted / "store.npy").shape) == (6, "note 0 of", (6, 384))
     texts = {path.stem: [json.loads(line)["text"] for line in path.open()] for path in output.glob("*.jsonl")}

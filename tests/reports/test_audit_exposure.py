@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from errors import InputError
 from examples import Span
 from metrics.statistics import clustered, wilson
 from reports.audit.contenders import Contender
 from reports.audit.entity_kinds import leaked, leaked_entities
-from reports.audit.estimates import Estimator, Scored
+from reports.audit.estimates import Estimator, Scored, read_scored
 from reports.audit.exposure import class_of, items, measured
 from reports.audit.findings import Reading, Truth
 from reports.audit.part_counts import counted
 from reports.audit.part_estimates import PartEstimator, estimated_classes
 from reports.audit.reading import reading
+from support.files import write_lines
 
 ALL = ("names", "numbers", "dates", "e-mail", "phone")
 
@@ -136,6 +140,13 @@ def test_the_runs_test_texts_and_files_without_counts() -> None:
     names = own.share("classes", "names")
     assert names is not None
     assert names.low < 0.5 < names.high
+
+
+def test_more_parts_recovered_than_there_are_is_refused(tmp_path: Path) -> None:
+    line = {"source": "chat", "words": 3, "cosine": 0.5, "f1": 40, "exact": False, "classes": {"names": [2, 3, 1]}}
+    write_lines(tmp_path / "calibration.jsonl", [line | {"classes": {}}, line])
+    with pytest.raises(InputError, match=r"calibration\.jsonl:2: classes\.names: .*3 recovered of 2"):
+        read_scored(tmp_path)
 
 
 def test_of_each_kind_the_attacker_who_recovers_most_counts() -> None:

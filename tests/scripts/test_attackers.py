@@ -23,6 +23,7 @@ from errors import InputError
 from metrics.tokens import same_words, token_overlap, words
 from reports.audit.part_counts import counted
 from run_directory import layout
+from run_directory.checkpoints import load_checkpoint
 from run_directory.keys import file_key
 from run_directory.session import Session
 from support.files import load, metrics_of, predictions_of, read_lines, rows_of, write_lines
@@ -263,6 +264,19 @@ def test_training_further_takes_the_attack_of_its_origin(
     assert {**now["attack"]["optimizer"], **rates} == now["attack"]["optimizer"]
     tokenizer = Path("artifacts/decoder/tokenizer.json")
     assert (further / tokenizer).read_bytes() == (shipped / tokenizer).read_bytes()
+
+
+def test_training_that_reads_validation_texts_worse_keeps_the_weights_of_its_origin(
+    shipped: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "common", FURTHER)
+    ruinous = [f"attack.optimizer.{name}_lr=0.5" for name in ("muon", "adamw")]
+    lines = ["init_from=tiny", "datamodule.valid_fraction=0.6", *ruinous]
+    begun = load_checkpoint(shipped / layout.CHECKPOINT)["state_dict"]
+    for name, other, kept in (("ruined", ["callbacks.blending=null"], False), ("blended", [], True)):
+        now = load_checkpoint(place.train(name, *lines, *other, steps=3) / layout.CHECKPOINT)["state_dict"]
+        assert now.keys() == begun.keys()
+        assert all(torch.equal(now[key].float(), begun[key].float()) for key in now) == kept
 
 
 def test_what_is_given_comes_before_the_origins(shipped: Path) -> None:
