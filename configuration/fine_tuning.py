@@ -3,7 +3,7 @@
     python train.py init_from=minilm datamodule=files datamodule.path=mine.jsonl
 
     attack=...                       the origin's, with the origin's values; attack.<key>=<value> changes one of them
-    attack.optimizer.*lr             a quarter of the origin's learning rates, unless attack.optimizer... is given;
+    attack.optimizer.*lr             half the origin's learning rates, unless attack.optimizer... is given;
                                      smaller batches lower them further, by the square root of the ratio
     attack.optimizer.warmup_steps    10, unless attack.optimizer... is given
     callbacks.blending               the share of the trained weights that reads validation texts best is kept, and else
@@ -32,7 +32,7 @@ from run_directory.config_file import read_config
 from run_directory.trust import check_trusted, trusting
 
 _CHOOSING = ("attack", "experiment")  # groups that choose an attack
-_SLOWER = 0.25  # of the learning rates: the weights are trained already
+_SLOWER = 0.5  # of the learning rates: the weights are trained already
 _WARMUP, _PASSES = 10, 4  # measured in docs/audit_measured.md
 _BLENDING = "callbacks.blending.Blending"
 _OF_TEXTS = ("max_tokens", "tokenizer")

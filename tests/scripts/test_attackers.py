@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -259,24 +260,35 @@ def test_training_further_takes_the_attack_of_its_origin(
     assert now["attack"]["backbone"] == origin["attack"]["backbone"]
     assert now["attack"]["decoding"] == {**origin["attack"]["decoding"], "beams": 2}
     assert now["datamodule"]["max_tokens"] == 24
-    rates = {name: value / 4 for name, value in origin["attack"]["optimizer"].items() if name.endswith("lr")}
+    rates = {name: value / 2 for name, value in origin["attack"]["optimizer"].items() if name.endswith("lr")}
     assert len(rates) == 2
     assert {**now["attack"]["optimizer"], **rates} == now["attack"]["optimizer"]
     tokenizer = Path("artifacts/decoder/tokenizer.json")
     assert (further / tokenizer).read_bytes() == (shipped / tokenizer).read_bytes()
 
 
-def test_training_that_reads_validation_texts_worse_keeps_the_weights_of_its_origin(
-    shipped: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+def test_weights_trained_further_are_blended_with_those_of_the_origin(
+    shipped: Path, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Three steps at a ruinous rate: a part of the way reads the validation texts better than all of it."""
     monkeypatch.setattr(place, "common", FURTHER)
     ruinous = [f"attack.optimizer.{name}_lr=0.5" for name in ("muon", "adamw")]
     lines = ["init_from=tiny", "datamodule.valid_fraction=0.6", *ruinous]
-    begun = load_checkpoint(shipped / layout.CHECKPOINT)["state_dict"]
-    for name, other, kept in (("ruined", ["callbacks.blending=null"], False), ("blended", [], True)):
-        now = load_checkpoint(place.train(name, *lines, *other, steps=3) / layout.CHECKPOINT)["state_dict"]
-        assert now.keys() == begun.keys()
-        assert all(torch.equal(now[key].float(), begun[key].float()) for key in now) == kept
+    runs = {
+        "trained": place.train("trained", *lines, "callbacks.blending=null", steps=3),
+        "blended": place.train("blended", *lines, steps=3),
+        "origin": shipped,
+    }
+    weights = {name: load_checkpoint(run / layout.CHECKPOINT)["state_dict"] for name, run in runs.items()}
+    (said,) = [record.message for record in caplog.records if "22 validation texts" in record.message]
+    scores = {int(share) / 100: float(score) for score, share in re.findall(r"([\d.]+) % with (\d+)%", said)}
+    assert set(scores) == {0.0, 0.25, 0.5, 0.75, 1.0}
+    best = max(scores, key=lambda share: scores[share])
+    assert best < 1
+    assert f"{best:.0%} of the weights are those after the training" in said
+    for name, blended in weights["blended"].items():
+        expected = torch.lerp(weights["origin"][name].float(), weights["trained"][name], best)
+        torch.testing.assert_close(blended, expected)
 
 
 def test_what_is_given_comes_before_the_origins(shipped: Path) -> None:
@@ -288,7 +300,7 @@ def test_what_is_given_comes_before_the_origins(shipped: Path) -> None:
     size = yaml.safe_load((shipped / "config.yaml").read_text())["datamodule"]["batch_size"]
     config = configuration.compose("train", [*lines, f"datamodule.batch_size={4 * size}"])
     rates = config.attack.optimizer
-    assert (rates.muon_lr, rates.adamw_lr) == pytest.approx((0.012 / 4 * 2, 0.003 / 4 * 2))  # the root of four
+    assert (rates.muon_lr, rates.adamw_lr) == pytest.approx((0.012 / 2 * 2, 0.003 / 2 * 2))  # the root of four
     config = configuration.compose("train", [*lines, "attack=multiset"])
     assert (config.choices.attack, config.datamodule.max_tokens) == ("multiset", 32)
     with pytest.raises(InputError, match=r"^attack.backbone.layesr: unknown key, did you mean layers\?$"):
