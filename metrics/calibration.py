@@ -198,8 +198,9 @@ def _taus(
         kept = weights[~rows]
         others, _ = _regression(terms[~rows], kept * hits[~rows], kept * total[~rows], start)
         likelihood += _marginal(terms[rows] @ others, hits[rows], total[rows])
-    found: Floats = _prior() * np.exp(likelihood - likelihood.max())
-    return found / found.sum()
+    found = _prior() * np.exp(likelihood - likelihood.max())
+    found /= found.sum()
+    return found
 
 
 def _plain(cosines: Sequence[float], words: Sequence[int]) -> Floats:
