@@ -97,6 +97,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     by_form = finder.labels if isinstance(finder, Recognisers) else ()
     check_kinds(conditions, spans or set(by_form), any_kind=not spans and not by_form)
     trials = prepare(tried, sample, truths, settings.defense_limit)
+    stored = sample.vectors
     if session.denoiser is not None:
         sample = replace(sample, vectors=session.denoised(sample.vectors))
         warnings.append(
@@ -131,7 +132,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     warnings += more
     if lookup is not None:
         test = service.embed([one.text for one in known_truths], "scoring")
-        own.append(by_lookup(lookup, reader, sample.vectors, truth, test, known_truths))
+        own.append(by_lookup(lookup, reader, sample.vectors, truth, test, known_truths, stored))
     for name, label, other in others:
         own.append(read_by(name, label, other, output, settings, sample, truth, known_truths))
     if len(own) > 1:

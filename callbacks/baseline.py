@@ -50,7 +50,8 @@ class NearestNeighborBaseline(Callback):
         self.embedder.fill(queries, "training")  # needed if the cache is not the one used in training
         view = self.embedder.view(queries)
         blocks = (self._known(view, begin) for begin in range(0, len(known), BLOCK))
-        rows = nearest(datamodule.vectors("test", range(len(datamodule.examples("test")))), blocks)
+        # Not denoised: of known texts, the one nearest to the noisy vector is the most probable.
+        rows = nearest(datamodule.stored_vectors("test", range(len(datamodule.examples("test")))), blocks)
         predictions = {
             index: Prediction((known[row].text,), tokens=known[row].tokens) for index, row in enumerate(rows)
         }

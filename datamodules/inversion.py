@@ -277,22 +277,26 @@ class InversionDataModule(LightningDataModule):
         return self._examples[split]
 
     def vectors(self, split: Split, indices: Sequence[int] | Indices, epoch: int | None = None) -> Tensor:
-        """Vectors as the attacker sees them, (len(indices), d) float32; ``epoch`` for training batches only.
+        """Vectors as the attack reads them, (len(indices), d) float32; ``epoch`` for training batches only.
 
         Test vectors are defended, and denoised where there is a denoiser; training and validation vectors are defended
         where the attacker is adaptive.
         """
+        seen = self.stored_vectors(split, indices, epoch)
+        if split != "test" or self._denoiser is None or len(seen) == 0:
+            return seen
+        self.fit_denoiser()
+        return self._denoiser(seen)
+
+    def stored_vectors(self, split: Split, indices: Sequence[int] | Indices, epoch: int | None = None) -> Tensor:
+        """Vectors as they lie in the store: as ``vectors``, but not denoised."""
         if len(indices) == 0:  # the empty last batch of a rank with fewer batches than others
             return torch.empty(0, self.dimension)
         clean = self.clean_vectors(split, indices)
         if split != "test" and not self.adaptive:
             return clean
         examples = self.examples(split)
-        seen = defended(self.defense, clean, [examples[int(index)] for index in indices], split, epoch)
-        if split != "test" or self._denoiser is None:
-            return seen
-        self.fit_denoiser()
-        return self._denoiser(seen)
+        return defended(self.defense, clean, [examples[int(index)] for index in indices], split, epoch)
 
     def clean_vectors(self, split: Split, indices: Sequence[int] | Indices) -> Tensor:
         """The embedder's own vectors, (len(indices), embedder.dimension) float32."""

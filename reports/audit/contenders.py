@@ -41,12 +41,17 @@ def by_lookup(
     truths: Sequence[Truth | None],
     test: Tensor,
     known: Sequence[Truth],
+    stored: Tensor,
 ) -> Contender:
-    """The lookup as an attacker of the store's ``vectors`` (n, d), and of the ``test`` texts' (m, d)."""
+    """The lookup as an attacker of the store's ``vectors`` (n, d), and of the ``test`` texts' (m, d).
+
+    Cosines are with ``vectors``. What is looked up is ``stored``, (n, d), the vectors without a denoiser: of known
+    texts, the one nearest to the noisy vector is the most probable.
+    """
     tested = reader.readings(lookup.texts(test), test, known) if known else []
     label = "lookup of the nearest training text"
     return Contender(
-        "lookup", label, reader.readings(lookup.texts(vectors), vectors, truths), tested, Estimator(scored(tested))
+        "lookup", label, reader.readings(lookup.texts(stored), vectors, truths), tested, Estimator(scored(tested))
     )
 
 

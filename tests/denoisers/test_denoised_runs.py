@@ -60,6 +60,9 @@ def test_an_evaluation_reads_denoised_vectors(base: Path) -> None:
     found = place_of(base).evaluate(base / "run", "found", *NOISE, "denoiser=gaussian")
     # The cosine is with the vector that the attack has read.
     assert metrics_of(found)["cosine"] > metrics_of(naive)["cosine"] + 0.01
+    # The lookup beside it reads the vectors as they lie in the store, where more of the known texts are nearest.
+    lookups = [load(folder / layout.BASELINE) for folder in (naive, found)]
+    assert lookups[0]["exact_match"] == lookups[1]["exact_match"] > metrics_of(found)["exact_match"]
     none = place_of(base).evaluate(base / "run", "none", "denoiser=gaussian", "denoiser.level=1.0e-6")
     assert metrics_of(none)["exact_match"] == metrics_of(base / "run")["exact_match"]
 
@@ -110,13 +113,18 @@ def test_an_audit_reads_denoised_vectors(base: Path, tmp_path: Path) -> None:
     for name, line in (("naive", []), ("found", ["denoiser=gaussian"])):
         given = [
             f"run={base / 'run'}", f"vectors={tmp_path / 'v.npy'}", f"texts={tmp_path / 't.jsonl'}",
-            "trust_vectors=true", "trust=support.letters", "defenses=[]", "lookup=0", "readable=100",
+            "trust_vectors=true", "trust=support.letters", "defenses=[]", "lookup=1000", "readable=100",
             f"output_dir={tmp_path / name}", *line,
         ]  # fmt: skip
         with trusting("support.letters"):
             audit.audit(*configuration.on_run("audit", given))
         shares.append(load(tmp_path / name / "audit.json"))
-    assert shares[0] != shares[1]
+    attack, lookup = (
+        [next(one["readable"] for one in share["attackers"] if one["name"] == name) for share in shares]
+        for name in ("attack", "lookup")
+    )
+    assert attack[0] != attack[1]
+    assert lookup[0] == lookup[1]  # a lookup reads the vectors as they lie in the store
     assert any("denoiser=gaussian" in said for said in shares[1]["warnings"])
 
 
