@@ -37,6 +37,14 @@ def test_a_planted_rotation_is_found(dimension: int) -> None:
     assert found.about["victim"] == found.about["own"] == 1200
 
 
+def test_the_map_is_found_in_all_dimensions_from_guesses_in_few() -> None:
+    turn, hidden, own = orthogonal(12, 12), themes(1200, 1), themes(1200, 2)
+    found = Translator(components=5, axes=5, matchings=2).fit(hidden @ turn, own)
+    moved, center = found.map(hidden @ turn).float(), own.mean(0)
+    assert float(torch.nn.functional.cosine_similarity(moved - center, hidden - center).mean()) > 0.97
+    assert found.about["score"] > found.about["runner_up"]
+
+
 def test_seeds_agree_and_one_seed_repeats() -> None:
     hidden, own = themes(1000, 1) @ orthogonal(12, 12), themes(1000, 2)
     first, again, other = (Translator(**QUICK, seed=seed).fit(hidden, own).map(hidden) for seed in (0, 0, 1))
