@@ -174,7 +174,10 @@ def sentence(measured: Sequence[MeasuredPoint], search: str, names: Mapping[str,
         clauses.append(f"{len(idle)} lower{_s(idle)} neither ({_listed(idle)})")
     if not free:
         clauses.append(f"none lowers {name} without lowering NDCG@10")
-    return f"{opening}; {size}, {', '.join(clauses)} (95 % intervals, each taken alone)."
+    return (
+        f"{opening}; {size}, {', '.join(clauses)} (95 % intervals, each taken alone). The attack was not trained on these "
+        "defenses: an attacker who prepares for one may read more."
+    )
 
 
 def _with(value: DefendedValue, kind: str, name: str) -> str:
