@@ -175,8 +175,8 @@ def sentence(measured: Sequence[MeasuredPoint], search: str, names: Mapping[str,
     if not free:
         clauses.append(f"none lowers {name} without lowering NDCG@10")
     return (
-        f"{opening}; {size}, {', '.join(clauses)} (95 % intervals, each taken alone). The attack was not trained on these "
-        "defenses: an attacker who prepares for one may read more."
+        f"{opening}; {size}, {', '.join(clauses)} (95 % intervals, each taken alone). The attack was not trained on "
+        "these defenses: an attacker who prepares for one may read more."
     )
 
 
