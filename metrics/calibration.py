@@ -198,8 +198,8 @@ def _taus(
         kept = weights[~rows]
         others, _ = _regression(terms[~rows], kept * hits[~rows], kept * total[~rows], start)
         likelihood += _marginal(terms[rows] @ others, hits[rows], total[rows])
-    found = _prior() * np.exp(likelihood - likelihood.max())
-    found /= found.sum()
+    weighted = _prior() * np.exp(likelihood - likelihood.max())
+    found: Floats = weighted / weighted.sum()
     return found
 
 
