@@ -68,6 +68,8 @@ def _choose(config: DictConfig, groups: Sequence[Override], search: Sequence[str
     for o in filter(_is_left_out, groups):
         config[o.key_or_group] = config.choices[o.key_or_group] = None
     groups = [o for o in groups if not _is_left_out(o)]
+    if not groups:  # composing takes a tenth of a second
+        return []
     whole = {o.key_or_group for o in groups}
     parents = {o.key_or_group.partition("/")[0] for o in groups} - whole
     lines = [*search, *(f"{name}={config.choices[name]}" for name in sorted(parents))]
