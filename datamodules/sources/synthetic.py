@@ -21,7 +21,7 @@ from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,9 @@ def article(noun: str) -> str:
     return "an" if _VOWEL_SOUND.match(noun) else "a"
 
 
+@cache
 def _data(name: str) -> dict[str, Any]:
-    """A data file that lies beside this one."""
+    """A data file that lies beside this one, read once."""
     data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name(name).read_text(encoding="utf-8"))
     return data
 
