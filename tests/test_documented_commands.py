@@ -10,7 +10,7 @@ import gzip
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,13 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
 
 import configuration
+from attacks.lm_inversion.encoder import Encoder, Ids
 from audit import audit
 from compare import compare, read_settings
+from configuration import composing
 from configuration.composing import survey
 from configuration.grids import spread_out
 from embedders.minilm import MiniLM
@@ -141,9 +144,14 @@ class Desk:
         """The key of what would have to be downloaded."""
         return from_the_hub(config)
 
-    def jobs(self, configs: list[DictConfig]) -> list[DictConfig]:
-        """The jobs of a multirun that are run."""
-        return configs[:1] + configs[1:][-1:]
+    def compose(self, lines: list[str], several: bool) -> list[DictConfig]:
+        """What is run: of a multirun the first and the last job (tests/test_docs.py composes all)."""
+        with pytest.MonkeyPatch.context() as patch:
+            jobs = composing._jobs
+            patch.setattr(composing, "_jobs", lambda *given: [(every := jobs(*given))[0], *every[1:][-1:]])
+            configs, errors = survey("train", lines, multirun=several)
+        assert errors == []
+        return configs
 
     def write(self, name: str, content: str | list[dict[str, Any]]) -> None:
         path = self.folder / name
@@ -190,9 +198,7 @@ class Desk:
                 value = self.run("runs/resumed" if last else value, "corrector" if "corrector" in key else "default")
             lines.append(f"{key}{equals}{value}")
         several = "-m" in given
-        configs, errors = survey("train", spread_out("train", lines) if several else lines, multirun=several)
-        assert errors == []
-        for job, config in enumerate(self.jobs(configs)):
+        for job, config in enumerate(self.compose(spread_out("train", lines) if several else lines, several)):
             if download := self.download(config):
                 pytest.skip(f"needs a download: {download}")
             shrink(config)
@@ -238,6 +244,24 @@ class Desk:
             paths = made or ["runs/wide_16", "runs/wide_24"]
         Path("tables").mkdir(exist_ok=True)
         compare(read_settings([*map(self.run, paths), *named, "resamples=1000"]))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _a_vocabulary_is_run_once() -> Iterator[None]:
+    """Each search runs all tokens of the embedder, which takes seconds: those of the bundled one are kept."""
+    kept: dict[tuple[Ids, ...], Tensor] = {}
+    vectors = Encoder.vectors
+
+    def once(self: Encoder, inputs: Sequence[Ids]) -> Tensor:
+        if len(inputs) < 1000 or not isinstance(self.model.embedder, MiniLM):
+            return vectors(self, inputs)
+        if (key := tuple(inputs)) not in kept:
+            kept[key] = vectors(self, inputs)
+        return kept[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Encoder, "vectors", once)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -39,8 +39,10 @@ class Reader(Desk):
         """In the preset's own directory."""
         super().train(given, "")
 
-    def jobs(self, configs: list[DictConfig]) -> list[DictConfig]:
-        """One of each attack, among those whose earlier runs have been made."""
+    def compose(self, lines: list[str], several: bool) -> list[DictConfig]:
+        """One job of each attack, among those whose earlier runs have been made."""
+        configs, errors = survey("train", lines, multirun=several)
+        assert errors == []
         found: dict[str, DictConfig] = {}
         for config in configs:
             named = (config.attack.get(key) for key in ("inverter_run", "corrector_run"))
