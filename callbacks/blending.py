@@ -16,6 +16,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from attacks.generative import GenerativeAttack
+from datamodules.inversion import evenly
 from metrics.tokens import token_overlap
 from models.predictions import Targets
 from models.sharding import is_sharded
@@ -48,10 +49,9 @@ class Blending(Callback):
         if self.origin is None or not isinstance(pl_module, GenerativeAttack) or is_sharded(trainer.strategy):
             return
         examples = pl_module.data.examples("valid")
-        count = min(len(examples), self.texts)
-        if count < SMALLEST:
+        index = evenly(len(examples), self.texts)
+        if len(index) < SMALLEST:
             return
-        index = [row * len(examples) // count for row in range(count)]
         pl_module.data.embed("valid")  # where nothing was validated, they are not yet
         vectors = pl_module.data.vectors("valid", index).to(pl_module.device)
         references = [examples[row].text for row in index]
@@ -66,7 +66,7 @@ class Blending(Callback):
         said = ", ".join(f"{score:.1f} % with {share:.0%}" for share, score in scores.items())
         rank_zero_info(
             f"{best:.0%} of the weights are those after the training, {1 - best:.0%} those of {self.origin} before it "
-            f"(word F1 on {count} validation texts: {said})"
+            f"(word F1 on {len(index)} validation texts: {said})"
         )
 
 

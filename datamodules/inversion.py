@@ -335,9 +335,9 @@ class InversionDataModule(LightningDataModule):
             self.fit_defense()
         self.embed("test")
         test, train = self.examples("test"), self.examples("train")
-        chosen = _evenly(len(test), self._denoiser.rows)
+        chosen = evenly(len(test), self._denoiser.rows)
         store = [defended(self.defense, self.clean_vectors("test", chosen), [test[row] for row in chosen], "test")]
-        if more := _evenly(len(train), self._denoiser.rows - len(chosen)):
+        if more := evenly(len(train), self._denoiser.rows - len(chosen)):
             others = [train[row] for row in more]
             texts = [example.query for example in others]
             rank, world_size = self._place()
@@ -409,7 +409,7 @@ class InversionDataModule(LightningDataModule):
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
 
 
-def _evenly(count: int, most: int) -> list[int]:
+def evenly(count: int, most: int) -> list[int]:
     """At most ``most`` positions out of ``count``, evenly."""
     taken = min(count, most)
     return [place * count // taken for place in range(taken)]

@@ -51,6 +51,8 @@ SLOPE = 2.5  # deviation of the prior of the coefficients
 SPREAD = 1.0  # deviation of the prior of tau, in logits; .2 to 1.2 were measured (docs/audit_measured.md)
 UNLIKE = 0.3  # Kolmogorov-Smirnov distance from which a store is as unlike as another domain
 TAUS = np.linspace(0, 3, 31)
+_PRIOR: Floats = np.exp(-((TAUS / SPREAD) ** 2) / 2)  # of each of TAUS
+_PRIOR /= _PRIOR.sum()
 ROUNDS = 2  # of tau and the weights of domains, each from the other
 _COSINE, _WORDS = (0.6, 0.2), (2.5, 0.8)  # centre and scale, so that the coefficients are of a size
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
@@ -170,7 +172,7 @@ def fit(
         coefficients, covariance = _regression(terms, hits, total, coefficients)
     domain = np.unique(np.zeros(len(read)) if sources is None else np.asarray(sources), return_inverse=True)[1]
     domains = int(domain.max()) + 1
-    taus, weights = _prior(), np.ones(len(read))
+    taus, weights = _PRIOR, np.ones(len(read))
     for _ in range(ROUNDS if domains > 1 else 0):
         taus = _taus(terms, hits, total, coefficients, domain, weights)
         p = _logistic(terms @ coefficients)
@@ -179,13 +181,6 @@ def fit(
         coefficients, covariance = _regression(terms, weights * hits, weights * total, coefficients)
     samples = _posterior(terms, weights * hits, weights * total, coefficients, covariance)
     return Calibration(coefficients, samples, taus, domains, _plain(cosines, words), dispersion)
-
-
-def _prior() -> Floats:
-    """The prior probability of each of ``TAUS``."""
-    prior = np.exp(-((TAUS / SPREAD) ** 2) / 2)
-    found: Floats = prior / prior.sum()
-    return found
 
 
 def _taus(
@@ -198,7 +193,7 @@ def _taus(
         kept = weights[~rows]
         others, _ = _regression(terms[~rows], kept * hits[~rows], kept * total[~rows], start)
         likelihood += _marginal(terms[rows] @ others, hits[rows], total[rows])
-    weighted = _prior() * np.exp(likelihood - likelihood.max())
+    weighted = _PRIOR * np.exp(likelihood - likelihood.max())
     found: Floats = weighted / weighted.sum()
     return found
 

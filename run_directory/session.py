@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datamodules.defended import DefendedEmbedder, FittedDefense
-from datamodules.inversion import InversionDataModule
+from datamodules.inversion import InversionDataModule, evenly
 from datamodules.sources.data_files import DataFile
 from defenses.base import Fitted
 from defenses.threat import Threat, threat_of
@@ -95,8 +95,7 @@ class Session:
             return vectors
         if self.threat.adaptive:
             raise InputError(ADAPTIVE)
-        count = min(len(vectors), self.denoiser.rows)
-        self.denoiser.fit(vectors[[row * len(vectors) // count for row in range(count)]])
+        self.denoiser.fit(vectors[evenly(len(vectors), self.denoiser.rows)])
         rank_zero_info(self.denoiser.report())
         return self.denoiser(vectors)
 

@@ -114,7 +114,7 @@ def defended(cells: Sequence[AccessCell]) -> HeatMap | None:
         return None
     names = list(dict.fromkeys([UNDEFENDED, *present]))
     measured = {(one.attack, one.has, one.defense): one for one in cells}
-    places = sorted(tried, key=lambda place: ([*KNOWN.columns].index(place[1]), *rank(place[0])))
+    places = sorted(tried, key=lambda place: rank(*place))
     rows = [
         HeatRow(attack, KNOWN.columns[has].title, tuple(HeatCell(measured.get((attack, has, name))) for name in names))
         for attack, has in places
@@ -122,11 +122,14 @@ def defended(cells: Sequence[AccessCell]) -> HeatMap | None:
     return HeatMap("What a defense leaves", "word F1", tuple(map(KNOWN.defense, names)), tuple(rows))
 
 
-def rank(attack: str) -> tuple[int, str]:
-    """The place of a row: that of the attack that its title begins with, up to a comma."""
+def rank(attack: str, has: str) -> tuple[int, int, str]:
+    """The order of attacks that are listed with what they have: by column, then as rows; a variant after its attack.
+
+    A variant's title begins with that of its attack, up to a comma.
+    """
     known = [*KNOWN.impossible]
     base = attack.partition(",")[0]
-    return known.index(base) if base in known else len(known), attack
+    return [*KNOWN.columns].index(has), known.index(base) if base in known else len(known), attack
 
 
 def highest(cells: Sequence[AccessCell], has: str) -> AccessCell | None:

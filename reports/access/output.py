@@ -95,7 +95,7 @@ def _at_an_end(cells: Sequence[AccessCell], found: Found) -> list[str]:
 def _presumed(cells: Sequence[AccessCell]) -> Table:
     """What each attack presumes, and what it costs; of several defenses, the first."""
     places: dict[tuple[str, str], AccessCell] = {}
-    for cell in sorted(cells, key=lambda one: ([*KNOWN.columns].index(one.has), *rank(one.attack))):
+    for cell in sorted(cells, key=lambda one: rank(one.attack, one.has)):
         places.setdefault((cell.attack, cell.has), cell)
     lines = tuple(
         Line(
