@@ -69,14 +69,14 @@ def train(cfg: DictConfig) -> None:
         datamodule.expect(data_of(run_dir), "put back what it was, or train a new run")
     attack.connect(run_dir / layout.ARTIFACTS, datamodule.oracle, from_checkpoint=checkpoint is not None)
     attack.batch_cache = session.batch_cache(run_dir)
-    if cfg.init_from is not None and checkpoint is None:
-        origin = configuration.find_run(cfg.init_from, "init_from")
+    origin = None if cfg.init_from is None else configuration.find_run(cfg.init_from, "init_from")
+    if origin is not None and checkpoint is None:
         check_origin(origin, session.values["attack"], embedder.fingerprint, embedder.dimension)
         attack.begin_from(origin)
     configured = [instantiate(node, _convert_="all") for node in cfg.callbacks.values() if node is not None]
     for callback in configured:
-        if isinstance(callback, Blending) and cfg.init_from is not None:
-            callback.origin = configuration.find_run(cfg.init_from, "init_from")
+        if isinstance(callback, Blending):
+            callback.origin = origin
     results = writing(run_dir, session, datamodule, configured)
     record, end = RunRecord(run_dir, embedder), Termination(run_dir / layout.CHECKPOINT)
     without = {} if attack.validated else {"limit_val_batches": 0}

@@ -40,7 +40,12 @@ class GenerativeAttack(Attack):
         label_smoothing: Share of each target token's probability that training spreads evenly over the vocabulary
             (Szegedy et al. 2016, section 7), against overconfidence after several epochs.
         refine: See Attack.
+
+    Attributes:
+        decodes_vectors: Whether a text is decoded from its vector alone, so that other attacks can use the decoder.
     """
+
+    decodes_vectors = True
 
     def __init__(
         self,

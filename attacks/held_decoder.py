@@ -42,7 +42,8 @@ class HeldDecoder(Attack):
         Raises:
             InputError: It is not a decoder of vectors.
         """
-        if not issubclass(kind := class_of(self.source_run), GenerativeAttack):
+        kind = class_of(self.source_run)
+        if not (issubclass(kind, GenerativeAttack) and kind.decodes_vectors):
             raise InputError(
                 f"{KEY}={self.source_run}: a trained decoder of vectors is wanted (attack=geia, vec2text_inverter), "
                 f"and that is a run of {kind.__name__}"

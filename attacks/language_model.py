@@ -52,6 +52,8 @@ class LanguageModel(GenerativeAttack):
         generative: See GenerativeAttack; ``decoding.max_new_tokens`` counts what follows the first word.
     """
 
+    decodes_vectors = False
+
     def __init__(self, context_tokens: NonNegativeInt = 0, **generative: Any) -> None:
         super().__init__(prefix=Start(), refine=None, **generative)
         self.context_tokens = context_tokens

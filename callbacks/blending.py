@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
@@ -30,8 +31,8 @@ TOGETHER = 100  # texts decoded at once
 class Blending(Callback):
     """Chooses, after training, the share of the trained weights that reads validation texts with the best word F1.
 
-    Does nothing for attacks that do not decode text in one pass, in sharded training, and with fewer than ``SMALLEST``
-    validation texts.
+    The texts are decoded without reranking, so the embedder is asked for nothing. Does nothing for attacks that do not
+    decode a text from its vector alone, in sharded training, and with fewer than ``SMALLEST`` validation texts.
 
     Args:
         texts: Validation texts that are read with each share.
@@ -43,26 +44,48 @@ class Blending(Callback):
     def __init__(self, texts: PositiveInt = 200) -> None:
         self.texts = texts
         self.origin: Path | None = None
+        self._ended = False  # whether the weights are those after blending
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Score each share, the trained weights first, and keep the best one."""
-        if self.origin is None or not isinstance(pl_module, GenerativeAttack) or is_sharded(trainer.strategy):
+    def state_dict(self) -> dict[str, Any]:
+        """Whether the weights of the checkpoint were blended: a resumed run does it once."""
+        return {"ended": self._ended}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """See state_dict."""
+        self._ended = bool(state_dict.get("ended"))
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A finished training that gets a larger budget is blended again."""
+        self._ended = False
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Score each share on the first rank, and keep the best one on all; of equals, the most trained.
+
+        Not in ``on_train_end``, which a run that is resumed after its last step does not call.
+        """
+        if self._ended or self.origin is None or is_sharded(trainer.strategy):
+            return
+        if not (isinstance(pl_module, GenerativeAttack) and pl_module.decodes_vectors):
             return
         examples = pl_module.data.examples("valid")
         index = evenly(len(examples), self.texts)
         if len(index) < SMALLEST:
             return
         pl_module.data.embed("valid")  # where nothing was validated, they are not yet
-        vectors = pl_module.data.vectors("valid", index).to(pl_module.device)
-        references = [examples[row].text for row in index]
+        pl_module.to(trainer.strategy.root_device)  # Lightning has moved it away
         begun = load_checkpoint(finished_checkpoint(self.origin))["state_dict"]
         trained = {name: weights.clone() for name, weights in pl_module.state_dict().items() if name in begun}
         scores = {}
-        for share in SHARES:
-            _blend(pl_module, begun, trained, share)
-            scores[share] = _score(pl_module, vectors, references)
+        if trainer.is_global_zero:
+            vectors = pl_module.data.vectors("valid", index).to(pl_module.device)
+            references = [examples[row].text for row in index]
+            for share in SHARES:
+                _blend(pl_module, begun, trained, share)
+                scores[share] = _score(pl_module, vectors, references)
+        scores = trainer.strategy.broadcast(scores)
         best = max(SHARES, key=lambda share: scores[share])
         _blend(pl_module, begun, trained, best)
+        self._ended = True
         said = ", ".join(f"{score:.1f} % with {share:.0%}" for share, score in scores.items())
         rank_zero_info(
             f"{best:.0%} of the weights are those after the training, {1 - best:.0%} those of {self.origin} before it "
@@ -81,12 +104,12 @@ def _blend(attack: GenerativeAttack, begun: Mapping[str, Tensor], trained: Mappi
 
 @torch.no_grad()
 def _score(attack: GenerativeAttack, vectors: Tensor, references: Sequence[str]) -> float:
-    """Mean word F1 of what the attack reads, in percent."""
+    """Mean word F1 of what the attack reads without the embedder, in percent."""
     attack.eval()
     total = 0.0
     for start in range(0, len(references), TOGETHER):
         rows = torch.arange(start, min(start + TOGETHER, len(references)))
-        read = attack.propose(Targets(vectors[rows], rows), attack.oracle)
+        read = attack.propose(Targets(vectors[rows], rows), None)
         total += sum(
             token_overlap(references[row], one.candidates[0]).f1 for row, one in zip(rows.tolist(), read, strict=True)
         )

@@ -71,6 +71,7 @@ class LogitsInverter(GenerativeAttack):
     """A decoder of token ids, trained on pairs of logits and inputs; see GenerativeAttack."""
 
     encodes_ids = True
+    decodes_vectors = False  # it asks the language model for its tokens
 
     def make_decoder(self, model: Any) -> EncoderDecoder:
         """The encoder reads all chunks, without a mask."""

@@ -18,6 +18,7 @@ import export
 import invert
 import train
 from atomic_files import write_json
+from callbacks import blending
 from configuration import named_runs
 from embedders.minilm import MiniLM
 from errors import InputError
@@ -273,7 +274,7 @@ def test_weights_trained_further_are_blended_with_those_of_the_origin(
     """Three steps at a ruinous rate: a part of the way reads the validation texts better than all of it."""
     monkeypatch.setattr(place, "common", FURTHER)
     ruinous = [f"attack.optimizer.{name}_lr=0.5" for name in ("muon", "adamw")]
-    lines = ["init_from=tiny", "datamodule.valid_fraction=0.6", *ruinous]
+    lines = ["init_from=tiny", "datamodule.valid_fraction=0.6", "attack.decoding.rerank=2", *ruinous]
     runs = {
         "trained": place.train("trained", *lines, "callbacks.blending=null", steps=3),
         "blended": place.train("blended", *lines, steps=3),
@@ -289,6 +290,47 @@ def test_weights_trained_further_are_blended_with_those_of_the_origin(
     for name, blended in weights["blended"].items():
         expected = torch.lerp(weights["origin"][name].float(), weights["trained"][name], best)
         torch.testing.assert_close(blended, expected)
+    # The choice asks the embedder for nothing: all queries are those of the test.
+    asked = load(runs["blended"] / "record.json")["embedder"]["asked"]
+    assert asked["attack"] == metrics_of(runs["blended"])["queries"] > 0
+
+
+def test_weights_are_blended_once_however_often_a_run_is_killed(
+    shipped: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "common", FURTHER)
+    every = ["callbacks.checkpoint.train_time_interval=null", "+callbacks.checkpoint.every_n_train_steps=1"]
+    ruinous = [f"attack.optimizer.{name}_lr=0.5" for name in ("muon", "adamw")]
+    lines = ["init_from=tiny", "datamodule.valid_fraction=0.6", *every, *ruinous]
+
+    def weights(name: str, *more: str) -> dict[str, torch.Tensor]:
+        run = place.train(name, *lines, *more, steps=3)
+        found: dict[str, torch.Tensor] = load_checkpoint(run / layout.CHECKPOINT)["state_dict"]
+        return found
+
+    undisturbed = weights("undisturbed")
+    with monkeypatch.context() as patched:
+        patched.setattr(blending, "_blend", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            weights("killed")
+    for _ in range(2):  # killed while it was blending, and in the test
+        torch.testing.assert_close(weights("killed", "ckpt_path=last"), undisturbed, rtol=0, atol=0)
+
+
+def killed(*args: object) -> None:
+    raise RuntimeError("killed")
+
+
+def test_a_language_model_that_reads_no_vectors_is_trained_further(
+    shipped: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "common", FURTHER)
+    small = [line.replace("attack=geia", "attack=language_model") for line in GEIA]
+    origin = place.train("continues", *small, "datamodule.max_tokens=24", steps=2)
+    further = place.train("continues_further", f"init_from={origin}", "datamodule.valid_fraction=0.6", steps=2)
+    assert metrics_of(further)["examples"] == metrics_of(origin)["examples"]
+    with pytest.raises(InputError, match=r"trained decoder of vectors is wanted .* that is a run of LanguageModel"):
+        place.train("finished", "attack=finished", f"attack.source_run={origin}")
 
 
 def test_what_is_given_comes_before_the_origins(shipped: Path) -> None:
