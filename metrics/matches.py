@@ -15,7 +15,7 @@ from metrics.text import edit_distance, exact_match, without_outer_punctuation, 
 class ExactMatch(Successes[Scored]):
     """Share of texts that are recovered character for character, apart from white space at their ends."""
 
-    description = Description("exact_match", "Exact match", "Share of texts that came back word for word.")
+    description = Description("exact_match", "Exact match", "Share of texts that came back exactly.")
     ordered = True
 
     def succeeds(self, row: Scored) -> bool:
@@ -29,7 +29,7 @@ class ExactMatchNoPunctuation(Successes[Scored]):
     description = Description(
         "exact_match_no_punctuation",
         "Exact match, no punctuation",
-        "The same, with punctuation left out of both texts.",
+        "The same, in lower case and without punctuation.",
     )
     ordered = True
 

@@ -118,7 +118,7 @@ def closeness(results: Results) -> Markup:
         note = "One dot a text" + (f"; {len(dots):,} of {len(known):,} drawn, evenly." if dots is not known else ".")
         chart = scatter(f"{name} against cosine, one dot a text", dots, "cosine", name)
         charts.append((f"{name[0].upper()}{name[1:]} against cosine", chart, note))
-    names = [f"mean {name}", "word for word"] if results.ordered_words else [name]
+    names = [f"mean {name}", "exact match"] if results.ordered_words else [name]
     chart = grouped_bars("Quality by text length", names, _by_length(results), "words in the text")
     charts.append(("Quality by length", chart, "Means in percent; below each length, how many texts have it."))
     return charts_of(charts)

@@ -105,7 +105,7 @@ def verdict(metrics: Mapping[str, object], baseline: Mapping[str, object] | None
     exact, recall, entities = (number(metrics, key) for key in ("exact_match", "token_recall", "entity_recovery"))
     clauses = []
     if exact is not None:
-        clauses.append(f"{in_words(exact)} came back word for word")
+        clauses.append(f"{in_words(exact)} came back exactly")
     if recall is not None and not (exact == 100 and recall == 100):
         words = {"none": "no word of any text", "all": "every word of every text"}.get(
             in_words(recall), f"on average {in_words(recall)} of a text's words"
@@ -127,7 +127,7 @@ def _neighbour(baseline: Mapping[str, object] | None, exact: float | None, recal
     their_exact, their_recall = number(baseline, "exact_match"), number(baseline, "token_recall")
     if exact is not None and their_exact is not None:
         texts = {"none": "no text", "all": "every text"}.get(in_words(their_exact), in_words(their_exact))
-        parts.append(f"{texts} word for word")
+        parts.append(f"{texts} exactly")
     if recall is not None and their_recall is not None:
         parts.append(f"{in_words(their_recall)} of the words")
     return f" Merely looking up the nearest training text gives {' and '.join(parts)}." if parts else ""

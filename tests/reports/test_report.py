@@ -139,9 +139,9 @@ def test_headline_shows_five_metrics_beside_the_neighbours(tmp_path: Path) -> No
     ]
     assert page.texts("h1") == ["What geia read from minilm vectors"]
     assert page.texts("p", "lead") == [
-        "Of 3 test texts, 61 % came back word for word, on average 90 % of a text's words were recovered, and 79 % of "
+        "Of 3 test texts, 61 % came back exactly, on average 90 % of a text's words were recovered, and 79 % of "
         "the labelled names, places and other entities were read. Merely looking up the nearest training text gives no "
-        "text word for word and 55 % of the words."
+        "text exactly and 55 % of the words."
     ]
 
 
@@ -341,9 +341,9 @@ def test_verdict_never_rounds_to_none_or_all() -> None:
         (
             {"exact_match": 0, "token_recall": 0.0},
             5,
-            "Of 5 test texts, none came back word for word; no word of any text was recovered.",
+            "Of 5 test texts, none came back exactly; no word of any text was recovered.",
         ),
-        ({"exact_match": 100.0, "token_recall": 100.0}, 1, "Of 1 test text, all came back word for word."),
+        ({"exact_match": 100.0, "token_recall": 100.0}, 1, "Of 1 test text, all came back exactly."),
         ({"exact_match": None, "token_recall": 100.0}, 2, "Of 2 test texts, every word of every text was recovered."),
         (
             {"entity_recovery": 0.2},
@@ -362,10 +362,10 @@ def test_verdict_mentions_exactly_the_metrics_that_exist() -> None:
     for values in itertools.product((None, 0.0, 0.2, 50.0, 99.9, 100.0), repeat=3):
         text = verdict(dict(zip(keys, values, strict=True)), {"exact_match": 3.0}, 7).translate(SPACES)
         exact, recall, entities = (value is not None for value in values)
-        assert ("came back word for word" in text) == exact
+        assert ("came back exactly" in text) == exact
         assert ("recovered" in text) == (recall and not (values[0] == values[1] == 100.0))
         assert ("entities were read" in text) == entities
-        assert ("nearest training text gives 3 % word for word." in text) == exact
+        assert ("nearest training text gives 3 % exactly." in text) == exact
         assert text.endswith(".")
         assert "None" not in text
 
@@ -443,7 +443,7 @@ def test_summary_has_table_sentences_and_path(tmp_path: Path) -> None:
     write_report(make_run(tmp_path))
     text = summary(tmp_path)
     assert re.search(r"BLEU +│ +84\.3 +│ +41\.2 +│ +\+43\.1", text)
-    assert "Of 3 test texts, 61 % came back word for word" in text
+    assert "Of 3 test texts, 61 % came back exactly" in text
     assert "read  the invoice came on Friday" in text
     assert str(tmp_path / "report.html") in text
     assert "nearest" not in summary(make_run_without_baseline(tmp_path))
