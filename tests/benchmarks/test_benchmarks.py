@@ -25,7 +25,10 @@ from support.files import read_lines, write_lines
 from support.running_benchmarks import FOLDER, Benchmarks
 
 PEERS = {"search_peer.py", "make_published_fixtures.py"}  # run in an environment of the package vec2text
-WITHOUT_MAIN = {"common.py", "lm_inversion_tables.py", "measuring.py", "small_models.py"}
+WITHOUT_MAIN = {
+    "common.py", "lm_inversion_bench.py", "lm_inversion_cells.py", "lm_inversion_inverter.py", "lm_inversion_tables.py",
+    "measuring.py", "small_models.py",
+}  # fmt: skip
 SCRIPTS = sorted(path.name for path in FOLDER.glob("*.py") if path.name not in PEERS)
 
 
