@@ -40,6 +40,7 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     """Open the run and the store -> check -> defend -> read back -> evaluate -> write."""
     from datamodules.vector_stores.sampling import open_store, sample_store
     from defenses.threat import threat_of
+    from metrics.statistics import evenly
     from reports.audit.changes import changes, warned
     from reports.audit.contenders import Contender, by_lookup, closest_of
     from reports.audit.defenses import prepare
@@ -49,11 +50,10 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from reports.audit.inputs import check_truths, held_by_store, read_truths, stored_truths
     from reports.audit.lookup import training_lookup
     from reports.audit.other_attackers import SEARCHED, TESTED, check_same, read_by
-    from reports.audit.page import VALUES, print_audit, write_audit
+    from reports.audit.output import VALUES, print_audit, write_audit
     from reports.audit.pipeline import write_pipeline
     from reports.audit.reading import StoreReader, held_out, same_attack, services
     from reports.audit.thresholds import check_kinds, judge, parse
-    from reports.numbers import evenly
     from reports.reading import known_rows
     from reports.vector_space import check_reading, check_space, dimension_explained, reference_space
     from run_directory import layout

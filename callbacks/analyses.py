@@ -19,9 +19,8 @@ from lightning import Callback, LightningModule, Trainer
 from atomic_files import write_json
 from attacks.base import Attack
 from datamodules.inversion import InversionDataModule
-from metrics.statistics import corpus_similarity
+from metrics.statistics import corpus_similarity, evenly
 from metrics.tokens import words
-from reports.numbers import evenly
 from reports.results import Row, read_rows
 from run_directory import layout
 

@@ -17,7 +17,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from attacks.generative import GenerativeAttack
-from datamodules.inversion import evenly
+from metrics.statistics import evenly
 from metrics.tokens import token_overlap
 from models.predictions import Targets
 from models.sharding import is_sharded
@@ -68,7 +68,7 @@ class Blending(Callback):
         if not (isinstance(pl_module, GenerativeAttack) and pl_module.decodes_vectors):
             return
         examples = pl_module.data.examples("valid")
-        index = evenly(len(examples), self.texts)
+        index = evenly(range(len(examples)), self.texts)
         if len(index) < SMALLEST:
             return
         pl_module.data.embed("valid")  # where nothing was validated, they are not yet

@@ -1,4 +1,4 @@
-"""Confidence intervals of metrics, and the similarity of two corpora.
+"""Confidence intervals of metrics, the similarity of two corpora, and items taken evenly.
 
 A metric of a test set is split into statistics of each example (``parts``), which are summed, and a function of the
 sums (``combine``). A mean has the parts (value, 1) and combines them by division; corpus BLEU has its n-gram counts.
@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Item = TypeVar("Item")
 
 SAMPLED_TOGETHER = 4_000_000  # examples sampled at once: bounds memory at about 64 MB for any test set
 COMMON = 5000  # n-grams compared
@@ -185,3 +186,9 @@ def character_ngrams(texts: Iterable[str], order: int = ORDER) -> Counter[str]:
     for text in texts:
         counts.update(text[start : start + order] for start in range(len(text) - order + 1))
     return counts
+
+
+def evenly(items: Sequence[Item], most: int, *, middle: bool = False) -> Sequence[Item]:
+    """At most ``most`` of ``items``, evenly spaced: the first of each of ``most`` equal parts, or its ``middle``."""
+    size = len(items)
+    return items if size <= most else [items[(2 * part + middle) * size // (2 * most)] for part in range(most)]

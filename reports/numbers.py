@@ -8,9 +8,6 @@ signed("cosine", 0.0312)               # +0.031
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
-
-Item = TypeVar("Item")
 
 DASH = "–"  # noqa: RUF001
 _SPACE = "\u00a0"  # non-breaking space between a number and its unit
@@ -96,12 +93,6 @@ def in_words(percent: float) -> str:
 def counted(number: int, thing: str) -> str:
     """``1 row``, ``2,000 rows``."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
-def evenly(items: Sequence[Item], most: int, *, middle: bool = False) -> Sequence[Item]:
-    """At most ``most`` of ``items``, evenly spaced: the first of each of ``most`` equal parts, or its ``middle``."""
-    size = len(items)
-    return items if size <= most else [items[(2 * part + middle) * size // (2 * most)] for part in range(most)]
 
 
 def _share(value: float) -> str:

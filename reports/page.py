@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from errors import printable
+from metrics.statistics import evenly
 from reports import terminal
 from reports.caveats import below_baseline, partial, undertrained
 from reports.html import write_page
 from reports.metrics_table import metrics_table
-from reports.numbers import evenly
 from reports.results import Results, by_quality, parts, read_results
 from reports.sections import SECTIONS
 from reports.tables import print_values

@@ -14,6 +14,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from metrics.statistics import evenly
 from reports.attribute_table import attribute_table
 from reports.charts import Bars, Chart, Series, grouped_bars, histogram, line_chart, scatter, thin
 from reports.correction_chart import (
@@ -30,7 +31,7 @@ from reports.language_table import language_table
 from reports.length_table import length_table
 from reports.lexicon_table import lexicon_table
 from reports.metrics_table import metrics_table
-from reports.numbers import duration, evenly, number, shown
+from reports.numbers import duration, number, shown
 from reports.results import Moment, Recovered, Results, by_quality, parts
 from reports.threshold_chart import threshold_charts
 from reports.token_charts import token_charts

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datamodules.defended import DefendedEmbedder, FittedDefense
-from datamodules.inversion import InversionDataModule, evenly
+from datamodules.inversion import InversionDataModule
 from datamodules.sources.data_files import DataFile
 from defenses.base import Fitted
 from defenses.threat import Threat, threat_of
 from denoisers.base import ADAPTIVE, Denoiser
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError, listed
+from metrics.statistics import evenly
 from run_directory.batch_cache import BatchCache
 from run_directory.checkpoints import finished_checkpoint
 from run_directory.config_file import read_config
@@ -95,7 +96,7 @@ class Session:
             return vectors
         if self.threat.adaptive:
             raise InputError(ADAPTIVE)
-        self.denoiser.fit(vectors[evenly(len(vectors), self.denoiser.rows)])
+        self.denoiser.fit(vectors[list(evenly(range(len(vectors)), self.denoiser.rows))])
         rank_zero_info(self.denoiser.report())
         return self.denoiser(vectors)
 

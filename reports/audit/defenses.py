@@ -23,12 +23,12 @@ from datamodules.vector_stores.sampling import Sample
 from defenses.base import Defense
 from errors import InputError
 from examples import Example
+from metrics.statistics import evenly
 from reports.audit.entity_kinds import leaked_entities
 from reports.audit.estimates import Estimator
 from reports.audit.findings import AuditedShare, Reading, Tried, Truth
 from reports.audit.lookup import Lookup
 from reports.audit.reading import StoreReader
-from reports.numbers import evenly
 from reports.under_defense import ZeroFilled
 
 NEAREST = 10

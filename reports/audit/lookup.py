@@ -21,8 +21,8 @@ from defenses.base import Defense
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
 from examples import Example
+from metrics.statistics import evenly
 from reports.audit.findings import Truth
-from reports.numbers import evenly
 from run_directory.session import Session
 
 BLOCK = 16_384  # training vectors compared at once

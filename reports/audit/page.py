@@ -1,96 +1,44 @@
-"""Writes an audit as audit.html and audit.json, and prints a summary."""
+"""The page of an audit, audit.html."""
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from atomic_files import write_file, write_json
-from reports import terminal
 from reports.audit import changes, thresholds
 from reports.audit.advice import steps
 from reports.audit.bars import BarRow, BarTable, bar, plain_bar
 from reports.audit.changes import Change
-from reports.audit.exposure import NAMES
-from reports.audit.file import VERSION
-from reports.audit.findings import Audit, AuditedShare, Class, Exposed, Kind, Tried
+from reports.audit.findings import Audit, Exposed, Tried
 from reports.audit.inputs import file_name
+from reports.audit.tables import class_name, held, kinds_table, share_cell, tried_table
 from reports.audit.thresholds import Outcome
 from reports.audit.words import answer, best_defense, insider, limits, more
 from reports.charts import Chart, Series, histogram, line_chart
 from reports.html import charts_of, macro, write_page
-from reports.numbers import DASH, counted, shown
-from reports.tables import Cell, Line, Table, print_values
-from reports.terminal import plain
+from reports.numbers import counted, shown
+from reports.tables import Cell, Line, Table
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-PAGE, VALUES, EXPOSED = "audit.html", "audit.json", "exposed.csv"
 TEMPLATE = "audit.html.jinja"
 SHOWN = 10  # kinds of entities in the chart, where there are no classes
 EXAMPLES = 3  # rows that the page opens with
 _MASKED = re.compile(r"(\[[^\]\s]+\])|([^\W_]+)|(\[|[\W_]+?(?=\[|[^\W_]|$))")
 
 
-def write_audit(directory: Path, audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> None:
-    """Write audit.json and audit.html; if masked, neither contains recovered or true text.
-
-    Args:
-        directory: Where.
-        audit: The results.
-        outcomes: Of the thresholds of ``fail_on``.
-        found: What changed since the ``baseline``.
-    """
-    write_json(directory / VALUES, values(audit, outcomes, found))
-    write_file(directory / EXPOSED, exposed(audit))
-    _write_page(directory / PAGE, audit, outcomes, found)
-
-
-def values(audit: Audit, outcomes: Sequence[Outcome] = (), found: Sequence[Change] = ()) -> dict[str, Any]:
-    """The content of audit.json; file.py has its schema."""
-    content = {"version": VERSION} | _as_written(audit)
-    del content["ranked"]  # exposed.csv has them
-    content["thresholds"] = [asdict(one.condition) | {"passed": one.passed, "said": one.said} for one in outcomes]
-    content["changes"] = [asdict(one) | {"apart": one.apart} for one in found]
-    content["tried"] = [_as_written(one) for one in audit.tried]
-    for row in content["rows"]:
-        reading = row.pop("reading")
-        row |= {name: reading[name] for name in ("cosine", "f1", "exact")}
-    return content
-
-
-def exposed(audit: Audit) -> str:
-    """The content of exposed.csv: the ids of all rows, the most exposed first, without any text."""
-    lines = io.StringIO()
-    writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(("id", "rank", "probability", "cosine", "entities", "rows_with_this_text"))
-    for name, rank, probability, cosine, entities, same in audit.ranked:
-        likely = "" if probability is None else f"{probability:.4f}"
-        writer.writerow((name, f"{rank:.4f}", likely, f"{cosine:.4f}", entities, same))
-    return lines.getvalue()
-
-
-def _as_written(found: Audit | Tried) -> dict[str, Any]:
-    """Plain values; the file calls the dimension of vectors "width"."""
-    return {"width" if name == "dimension" else name: value for name, value in asdict(found).items()}
-
-
-def _write_page(path: Path, audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> None:
+def write_audit_page(
+    path: Path, audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change], values: Path
+) -> None:
+    """Write the page; ``values`` is the audit.json that it names for later audits."""
     sections = [
         *_examples(audit),
         ("what-leaks", "What kinds of data leak", _exposure(audit)),
         *_compared(outcomes, found),
         *_attackers(audit),
         ("defenses", "What each defense changes", _defenses(audit)),
-        ("what-to-do", "What to do next", macro("steps", TEMPLATE, steps=steps(audit, path.with_name(VALUES)))),
+        ("what-to-do", "What to do next", macro("steps", TEMPLATE, steps=steps(audit, values))),
         ("details", "Details", Markup("").join(_details(audit))),
     ]
     kept = "Texts on it are masked." if audit.masked else "It holds recovered text: keep it as private as the store."
@@ -158,17 +106,12 @@ def _attackers(audit: Audit) -> list[tuple[str, str, Markup]]:
     return [("attackers", "Who reads how much", macro("bars", TEMPLATE, table=table, notes=notes))]
 
 
-def held(passed: bool) -> str:
-    """The outcome of a threshold."""
-    return "holds" if passed else "EXCEEDED"
-
-
 def _compared(outcomes: Sequence[Outcome], found: Sequence[Change]) -> list[tuple[str, str, Markup]]:
     """Sections on the thresholds and the baseline, where they are given."""
     sections = []
     if outcomes:
         lines = tuple(
-            Line(one.condition.text, "", (Cell(held(one.passed), gain=one.passed), _cell(one.share)))
+            Line(one.condition.text, "", (Cell(held(one.passed), gain=one.passed), share_cell(one.share)))
             for one in outcomes
         )
         note = "Compared with the upper end of the 95 % interval."
@@ -176,7 +119,11 @@ def _compared(outcomes: Sequence[Outcome], found: Sequence[Change]) -> list[tupl
         sections.append(("thresholds", "Thresholds", macro("table_of", table=table, style="wide")))
     if found:
         lines = tuple(
-            Line(one.name, "", (_cell(one.after), _cell(one.before), Cell("changed" if one.apart else "within chance")))
+            Line(
+                one.name,
+                "",
+                (share_cell(one.after), share_cell(one.before), Cell("changed" if one.apart else "within chance")),
+            )
             for one in found
         )
         table = Table("", ("Share", "Now", "Baseline", "Change"), lines)
@@ -184,43 +131,10 @@ def _compared(outcomes: Sequence[Outcome], found: Sequence[Change]) -> list[tupl
     return sections
 
 
-def print_audit(
-    directory: Path,
-    audit: Audit,
-    outcomes: Sequence[Outcome] = (),
-    found: Sequence[Change] = (),
-    console: Console | None = None,
-) -> None:
-    """Print the answer, warnings, thresholds and what changed, then the tables of the page and what to do next."""
-    console = console or terminal.console()
-    console.print(plain(answer(audit), style="bold"))
-    for warning in audit.warnings:
-        console.print(plain(warning, style="bold red"))
-    for one in outcomes:
-        console.print(plain(one.said, style="" if one.passed else "bold red"))
-    if found:
-        console.print(plain(changes.summary(found)))
-    console.print(plain(more(audit)))
-    if any(one.total for one in audit.classes):
-        print_values(classes_table(audit), console)
-    if len(audit.attackers) > 1:
-        print_values(attackers_table(audit), console)
-    if audit.insider is not None:
-        console.print(plain(insider(audit.insider)))
-    print_values(tried_table(audit), console)
-    if said := best_defense(audit):
-        console.print(plain(said))
-    for number, step in enumerate(steps(audit, directory / VALUES), 1):
-        console.print(plain(f"{number}. {step.title}{':' if step.commands else ''}"))
-        for command in step.commands:
-            console.print(plain(f"   {command}"), soft_wrap=True)
-    console.print(plain(f"Report: {directory / PAGE}"), soft_wrap=True)
-
-
 def _exposure(audit: Audit) -> Markup:
     """Classes of data, or kinds of entities where there are no classes."""
     if any(one.share is not None for one in audit.classes):
-        parts = [(_class_name(one), one.total, one.share) for one in audit.classes]
+        parts = [(class_name(one), one.total, one.share) for one in audit.classes]
     else:
         parts = [(one.label, one.total, one.share) for one in audit.kinds[:SHOWN]]
     of = "in the true texts" if audit.measured else "in what was read"
@@ -243,10 +157,6 @@ def _exposure(audit: Audit) -> Markup:
     return macro("bars", TEMPLATE, table=table, notes=notes)
 
 
-def _class_name(one: Class) -> str:
-    return f"{one.name} (by form)" if one.found == "form" and one.name == NAMES else one.name
-
-
 def _kinds(audit: Audit) -> Markup:
     if audit.measured:
         columns = ("Kind of entity", "In the true texts", "Read")
@@ -263,30 +173,10 @@ def _kinds(audit: Audit) -> Markup:
     return macro(
         "kinds",
         TEMPLATE,
-        table=_kinds_table(columns, audit.kinds),
-        held_out=_kinds_table(("Kind of entity", "In the test texts", "Read"), audit.held_out),
+        table=kinds_table(columns, audit.kinds),
+        held_out=kinds_table(("Kind of entity", "In the test texts", "Read"), audit.held_out),
         note=note,
     )
-
-
-def classes_table(audit: Audit) -> Table:
-    """Exposure by class, for the terminal and audit.md."""
-    columns = ("Exposure by class", "Comes back", "In the true texts" if audit.measured else "In recovered texts")
-    lines = []
-    for one in audit.classes:
-        lines.append(Line(_class_name(one), "", (_cell(one.share), Cell(f"{one.total:,}"))))
-    return Table("", columns, tuple(lines))
-
-
-def _kinds_table(columns: tuple[str, ...], kinds: list[Kind]) -> Table:
-    lines = []
-    for kind in kinds:
-        lines.append(Line(kind.label, "", (Cell(f"{kind.total:,}"), _cell(kind.share))))
-    return Table("", columns, tuple(lines))
-
-
-def _cell(share: AuditedShare | None) -> Cell:
-    return Cell(DASH) if share is None else Cell(share.shown, (share.reach,))
 
 
 def _exposed(audit: Audit) -> Markup:
@@ -321,45 +211,6 @@ def _exposed_line(row: Exposed, truth: bool) -> Line:
         Cell(row.text, quoted=True),
     ]
     return Line(row.id, "", (*cells, *((Cell(row.truth or "", quoted=True),) * truth)))
-
-
-def attackers_table(audit: Audit) -> Table:
-    """What each attacker reads, for the terminal and audit.md."""
-    lines = tuple(
-        Line(
-            one.label or one.name, one.cost, (_cell(one.readable), _cell(one.exact), Cell(shown("cosine", one.cosine)))
-        )
-        for one in audit.attackers
-    )
-    return Table("", ("Attacker", "Readable", "Word for word", "Cosine"), lines)
-
-
-def tried_table(audit: Audit) -> Table:
-    """What each defense changes, for the terminal, audit.md and the details of the page."""
-    entities = any(one.entities is not None for one in audit.tried)
-    lookup = any(one.lookup is not None for one in audit.tried)
-    columns = (
-        "Defense",
-        "Readable",
-        *(("By lookup",) * lookup),
-        "Word for word",
-        *(("Entities read",) * entities),
-        "Cosine",
-        "Neighbours kept",
-    )
-    lines = []
-    for one in audit.tried:
-        unread = one.readable is None and one.cosine is None
-        cells = [
-            Cell("not by this attacker", ("the vectors are longer",)) if unread else _cell(one.readable),
-            *([_cell(one.lookup)] if lookup else []),
-            _cell(one.exact),
-            *([_cell(one.entities)] if entities else []),
-            Cell(shown("cosine", one.cosine)),
-            Cell(shown("share", one.neighbours)),
-        ]
-        lines.append(Line(one.name, "", tuple(cells)))
-    return Table("", columns, tuple(lines))
 
 
 def _defenses(audit: Audit) -> Markup:

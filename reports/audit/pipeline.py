@@ -23,7 +23,7 @@ from reports.audit.advice import steps
 from reports.audit.changes import Change
 from reports.audit.findings import Audit, AuditedShare
 from reports.audit.inputs import file_name
-from reports.audit.page import attackers_table, classes_table, held, tried_table
+from reports.audit.tables import attackers_table, classes_table, held, tried_table
 from reports.audit.thresholds import Outcome
 from reports.audit.words import answer, more
 from reports.numbers import DASH, shown

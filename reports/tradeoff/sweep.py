@@ -26,13 +26,14 @@ from datamodules.collections.base import CollectionSource
 from datamodules.collections.exact_search import Similarity
 from datamodules.collections.retrieval import Defended, Searchable
 from datamodules.collections.texts import HeldOut
-from datamodules.inversion import DEFENSE_SAMPLE, InversionDataModule
+from datamodules.embedded import DEFENSE_SAMPLE
+from datamodules.inversion import InversionDataModule
 from datamodules.sources.base import folded
 from defenses.base import Defense
 from defenses.threat import Hypotheses
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
-from reports.numbers import evenly
+from metrics.statistics import evenly
 from reports.under_defense import Metrics, ZeroFilled, read_texts
 from scoring.models import ScoringModels
 

@@ -18,6 +18,7 @@ from metrics.scoring import metric_of, score, text_metrics
 from metrics.statistics import (
     character_ngrams,
     corpus_similarity,
+    evenly,
     interval,
     resampled_sums,
     significance,
@@ -227,3 +228,12 @@ def test_corpus_similarity_agrees_with_scipy() -> None:
     oracle = scipy.stats.spearmanr([one[gram] for gram in one], [other[gram] for gram in one]).statistic
     assert corpus_similarity(first, second) == pytest.approx(oracle)
     assert corpus_similarity(first, first) == pytest.approx(1.0)
+
+
+def test_evenly_takes_the_middle_of_equal_parts_or_their_first() -> None:
+    ranked = list(range(9))
+    assert [*evenly(ranked, 3, middle=True)] == ranked[1::3]
+    assert [*evenly(ranked, 9, middle=True)] == ranked
+    assert [*evenly(ranked, 20, middle=True)] == ranked
+    assert evenly(["a", "b"], 2) == ["a", "b"]
+    assert evenly([str(n) for n in range(10)], 4) == ["0", "2", "5", "7"]

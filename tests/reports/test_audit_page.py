@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reports.audit.findings import Attacker, Audit, AuditedShare, Class, Exposed, Kind, Reading, Tried
-from reports.audit.page import write_audit
+from reports.audit.output import write_audit
 from reports.audit.pipeline import SUMMARY, write_pipeline
 from reports.audit.thresholds import judge, parse
 

@@ -21,7 +21,7 @@ from errors import InputError
 from reports.audit.changes import changes, warned
 from reports.audit.file import AuditFile, read_audit
 from reports.audit.findings import Attacker, Audit, AuditedShare, Class, Exposed, Kind, Reading
-from reports.audit.page import values, write_audit
+from reports.audit.output import values, write_audit
 from reports.audit.pipeline import JUNIT, SARIF, SUMMARY, write_pipeline
 from reports.audit.thresholds import check_kinds, judge, parse
 from support import tiny_settings

@@ -20,7 +20,7 @@ from metrics.scoring import score
 from reports import sections
 from reports.caveats import below_baseline, undertrained
 from reports.charts import thin
-from reports.numbers import duration, evenly, in_words, shown
+from reports.numbers import duration, in_words, shown
 from reports.page import print_summary, write_report
 from reports.results import by_quality, parts, read_results
 from reports.svg import nice_ticks
@@ -279,15 +279,6 @@ def test_few_examples_are_all_shown_once_best_first(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     found = re.findall(r"<div>text (\d+)</div>", write_report(run).read_text())
     assert found == ["0", "1", "2"]
-
-
-def test_evenly_takes_the_middle_of_equal_parts_or_their_first() -> None:
-    ranked: list[Any] = list(range(9))
-    assert [*evenly(ranked, 3, middle=True)] == ranked[1::3]
-    assert [*evenly(ranked, 9, middle=True)] == ranked
-    assert [*evenly(ranked, 20, middle=True)] == ranked
-    assert evenly(["a", "b"], 2) == ["a", "b"]
-    assert evenly([str(n) for n in range(10)], 4) == ["0", "2", "5", "7"]
 
 
 def test_two_thousand_predictions_stay_small_and_say_that_the_scatter_is_a_sample(tmp_path: Path) -> None:
