@@ -32,10 +32,14 @@ class Reader:
         oracle: The embedder that the attack queries and that embeds the recovered texts.
         batch_size: Vectors decoded at once.
         partial: Whether to return texts of a search that a query limit cut short.
+
+    Attributes:
+        seconds: Time of the batches read so far, those of an interrupted run included.
     """
 
     def __init__(self, attack: Attack, oracle: CachedEmbedder, batch_size: int, *, partial: bool = False) -> None:
         self.attack, self.oracle, self.batch_size, self.partial = attack, oracle, batch_size, partial
+        self.seconds = 0.0
 
     def read(
         self, vectors: Tensor, positions: Sequence[int] | None = None, description: str = "inverting"
@@ -64,6 +68,7 @@ class Reader:
                     "after those that are done"
                 )
             predictions += found
+            self.seconds += done.seconds
         return predictions
 
     def cosines(self, predictions: Sequence[Prediction], vectors: Tensor) -> list[float | None]:

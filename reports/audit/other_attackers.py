@@ -5,7 +5,6 @@ They read the store's rows, and some of the run's test texts, so that their esti
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,14 +66,11 @@ def read_by(
     attack.batch_cache = session.batch_cache(output / TEST_BATCHES / "".join(c if c.isalnum() else "_" for c in label))
     attack.batch_cache.create()
     attack.batch_cache.open(attack.all_weights())
-    reader, started, asked = (
-        StoreReader(attack, oracle, settings.batch_size),
-        time.perf_counter(),
-        oracle.queries.asked["attack"],
-    )
-    readings = reader.readings(reader.texts("store", sample.vectors, sample.positions), sample.vectors, truth)
-    seconds, queries = time.perf_counter() - started, oracle.queries.asked["attack"] - asked
+    reader, asked = StoreReader(attack, oracle, settings.batch_size), oracle.queries.asked["attack"]
+    texts = reader.texts("store", sample.vectors, sample.positions)
+    seconds, queries = reader.seconds, oracle.queries.asked["attack"] - asked
     cost = f"{seconds:,.0f} s" + (f", {queries:,} texts embedded" if queries else "")
+    readings = reader.readings(texts, sample.vectors, truth)
     tested = []
     if known:
         vectors = service.embed([one.text for one in known], "scoring")
