@@ -133,9 +133,10 @@ class TEIA(Paired):
         made = self._surrogate(has.public, rows)
         shown = math.ceil(min(self.known_share * self.public_batch, self.known_part * len(has.pairs)))
         index = batch["index"].cpu()
+        read = torch.randperm(len(index))[:shown]  # a batch is sorted by length: its first texts are the shortest
         moved = self._entered(has.moved_back(made.detach())) + has.shift.to(made)
-        labels = _stacked(has.labels.padded(rows.numpy()), batch["labels"][:shown])
-        loss = self.reader.loss(torch.cat([moved, has.held_out[index[:shown]].to(made)]), labels)
+        labels = _stacked(has.labels.padded(rows.numpy()), batch["labels"][read])
+        loss = self.reader.loss(torch.cat([moved, has.held_out[index[read]].to(made)]), labels)
         real = has.real[self._sampled(len(has.real), self.public_batch)].to(made)
         known, victim = self._surrogate(has.pairs, index), has.standard(batch["vectors"])
         return loss + self.surrogate.loss(made, real, known, victim)

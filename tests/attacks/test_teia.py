@@ -28,7 +28,7 @@ from run_directory.trust import trusting
 from support import tiny_settings
 from support.files import load, metrics_of, write_lines
 from support.letters import Letters, LettersAndSigns, Rotated
-from support.own_space import DECODER, OWN, SHORT, TEXTS, VICTIM
+from support.own_space import DECODER, OWN, PLACES, SHORT, TEXTS, VICTIM, WHO
 from support.places import Place
 from support.processes import ROOT, Warm
 
@@ -83,12 +83,16 @@ def test_few_known_texts_are_shown_as_the_map_without_them_gives_them(
         "loss",
         lambda self, vectors, labels: entered.append(vectors.numpy()) or loss(self, vectors, labels),
     )
-    run = attacked(base, "shown", 30, steps=2)
+    texts = [" ".join([PLACES[n % 3], *(WHO[(n // 3 + k) % 6] for k in range(n % 8 + 1))]) for n in range(40)]
+    splits = {"train": texts, "test": texts[:3]}
+    rows = [{"text": text, "split": split} for split, some in splits.items() for text in some]
+    run = attacked(base, "shown", 30, f"datamodule.path={write_lines(base / 'lengths.jsonl', rows)}", steps=12)
     held_out = np.load(run / layout.ARTIFACTS / "held_out.npy")
     assert held_out.shape == (30, LettersAndSigns.dimension)
-    assert [len(vectors) for vectors in entered] == [16 + 3] * 2  # public ones; 8 % of 30
-    for row in np.concatenate([vectors[16:] for vectors in entered]):
-        assert (held_out == row).all(axis=1).any()
+    assert [len(vectors) for vectors in entered] == [16 + 3] * 12  # public ones; 8 % of 30
+    shown = (np.concatenate([vectors[16:] for vectors in entered])[:, None] == held_out).all(axis=2)
+    assert shown.any(axis=1).all()
+    assert shown.any(axis=0).sum() > 15  # not only the shortest of each batch, which is sorted by length
 
 
 def test_evaluates_and_inverts_without_the_source(base: Path, tmp_path: Path) -> None:
