@@ -72,7 +72,7 @@ class ALGEN(Paired):
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Fit the maps, and copy the decoder's run."""
         source = self.source()
-        known = self.known(source)
+        known = self.known(source, self.public_texts(source))
         found = self.aligner.fit(known)
         maps: dict[str, Map] = {START: found.map}
         if self.rounds:

@@ -7,7 +7,7 @@ A subclass writes the maps in ``prepare``; the first one, ``start``, is from the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from lightning.pytorch.utilities import rank_zero_warn
@@ -15,6 +15,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from attacks.held_decoder import KEY, HeldDecoder
+from datamodules.sources.base import folded
 from errors import InputError
 from models.alignment.aligners import Known
 from models.alignment.maps import Map, read_maps
@@ -72,6 +73,17 @@ class Aligned(HeldDecoder):
         session = Session.open(run, config)
         check_embedder(run, KEY, session.embedder.fingerprint, session.embedder.dimension)
         return session
+
+    def public_of(self, source: Session, most: int) -> list[str]:
+        """The first ``most`` training texts of the decoder's run; warns where test texts are among them all."""
+        texts = source.training_texts()
+        tests = {folded(text) for text in self.data.examples("test").texts}
+        if shared := len(tests.intersection(map(folded, texts))):
+            rank_zero_warn(
+                f"{KEY}={self.source_run}: {shared} of {len(tests)} test texts are among its training texts, so its "
+                "decoder has seen them: the metrics say little of other texts"
+            )
+        return list(texts[:most])
 
     def is_own(self, session: Session) -> bool:
         """Whether the attacker's own encoder is the victim's embedder."""
@@ -142,17 +154,17 @@ class Paired(Aligned):
         Raises:
             InputError: The training texts of ``source_run`` cannot be read.
         """
-        texts = list(source.training_texts()[: self.public])
+        texts = self.public_of(source, self.public)
         if len(texts) < 2:
             raise InputError(f"{KEY}={self.source_run}: its training text, which the attacker knows, cannot be read")
         return texts
 
-    def known(self, source: Session) -> Known:
-        """The vectors that the attacker has."""
+    def known(self, source: Session, public: Sequence[str]) -> Known:
+        """The vectors that the attacker has; ``public`` are the ``public_texts``."""
         pairs, store = self.data.examples("train"), self.data.examples("test")
         return Known(
             victim=self.data.vectors("train", range(len(pairs))).double(),
             own=source.embedder.embed(pairs.texts, "training").double(),
             store=self.data.vectors("test", range(len(store))).double(),
-            public=source.embedder.embed(self.public_texts(source), "training").double(),
+            public=source.embedder.embed(public, "training").double(),
         )

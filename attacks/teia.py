@@ -93,7 +93,7 @@ class TEIA(Paired):
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Fit the maps, and copy the decoder's run."""
         source = self.source()
-        known = self.known(source)
+        known = self.known(source, self.public_texts(source))
         start, forth = LeaveOneOut().fit(known), LeaveOneOut().fit(known.reversed())
         keep(self.source_run, artifacts / COPY)
         write_file(artifacts / HELD_OUT, lambda file: np.save(file, start.held_out.float().numpy()))
@@ -120,10 +120,11 @@ class TEIA(Paired):
         super().on_fit_start()
         assert self.artifacts is not None
         source = self.source()
-        labels = TokenIds(self.public_texts(source), self.encode)
+        public = self.public_texts(source)
         maps = read_maps(self.artifacts / MAPS, [START, FORTH])
         entered = torch.from_numpy(np.load(self.artifacts / HELD_OUT))
-        self._attacker = _Attacker.of(labels, self.known(source), maps[START], maps[FORTH], entered)
+        labels, known = TokenIds(public, self.encode), self.known(source, public)
+        self._attacker = _Attacker.of(labels, known, maps[START], maps[FORTH], entered)
 
     # -- training and inversion -----------------------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ class Unpaired(Aligned):
         """Fit the map, unless an interrupted run has fitted it to the same vectors; copy the decoder's run."""
         source = self.source()
         victim = self._store()
-        public = list(source.training_texts()[: self.vectors])
+        public = self.public_of(source, self.vectors)
         self._check_enough(len(victim), len(public))
         own = source.embedder.embed(public, "training").float()
         key = blake2b(victim.numpy().tobytes() + own.numpy().tobytes(), digest_size=16)

@@ -89,6 +89,18 @@ def test_evaluates_and_inverts_without_the_source(base: Path, tmp_path: Path) ->
         (base / "away").rename(base / "own")
 
 
+def test_warns_where_the_decoder_has_seen_the_test_texts(base: Path, recwarn: pytest.WarningsRecorder) -> None:
+    rows = _rows(base / "data.jsonl")
+    seen = [row["text"] for row in rows if row["split"] == "train"][-2:]
+    tests = [*(str(text).upper() for text in seen), "nobody has seen this"]
+    known = [row for row in rows if row["split"] == "train"][:5]
+    path = write_lines(base / "seen.jsonl", [*known, *({"text": text, "split": "test"} for text in tests)])
+    attacked(base, "seen", 5, f"datamodule.path={path}", "attack.rounds=0")
+    said = [str(one.message) for one in recwarn if "has seen them" in str(one.message)]
+    assert len(said) == 1
+    assert "own: 2 of 3 test texts are among its training texts" in said[0]
+
+
 def test_the_papers_map(base: Path) -> None:
     run = attacked(base, "paper", 100, "attack/aligner=pseudo_inverse")
     assert load(run / layout.ARTIFACTS / "alignment.json")["pairs"] == 100
