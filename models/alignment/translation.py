@@ -2,7 +2,7 @@
 
     found = Translator().fit(victim, own)     # (m, d), (p, k): vectors of different texts of like kinds
     found.map(targets)                        # (m, d) -> (m, k)
-    found.about                               # {"score": 0.46, "runner_up": 0.41, "agreement": 0.62, ...}
+    found.about                               # {"score": 0.46, "worst_guess": 0.41, "agreement": 0.62, ...}
 
 1. First guesses of the rotation in the first principal components (models/alignment/first_guesses.py). Those by a
    single matching of axes are many and mostly wrong: a few small steps show which to keep.
@@ -94,7 +94,7 @@ class Translator:
             rotation = whole.step(rotation, MANY, OWN_MANY)
         about = {
             "victim": len(victim), "own": len(own), "score": search.score(nearest_rotation(rotation[:low, :low])),
-            "runner_up": tried[-1][0], "agreement": whole.agreement(rotation),
+            "worst_guess": tried[-1][0], "agreement": whole.agreement(rotation),
         }  # fmt: skip
         return Translation(self._affine(theirs, ours, rotation, victim, own), about)
 

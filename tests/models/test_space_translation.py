@@ -42,7 +42,7 @@ def test_the_map_is_found_in_all_dimensions_from_guesses_in_few() -> None:
     found = Translator(components=5, axes=5, matchings=2).fit(hidden @ turn, own)
     moved, center = found.map(hidden @ turn).float(), own.mean(0)
     assert float(torch.nn.functional.cosine_similarity(moved - center, hidden - center).mean()) > 0.97
-    assert found.about["score"] > found.about["runner_up"]
+    assert found.about["score"] > found.about["worst_guess"]
 
 
 def test_seeds_agree_and_one_seed_repeats() -> None:
