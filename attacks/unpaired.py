@@ -86,6 +86,7 @@ class Unpaired(Aligned):
         if not (artifacts / ABOUT).is_file() or read_json(artifacts / ABOUT).get("key") != key.hexdigest():
             found = self.translator.fit(victim, own)
             rank_zero_info("translated: " + ", ".join(f"{name} {value:.4g}" for name, value in found.about.items()))
+            (artifacts / ABOUT).unlink(missing_ok=True)  # a kill in between would leave it beside another map
             write_maps(artifacts / MAPS, {START: found.map})
             write_json(artifacts / ABOUT, {**found.about, "key": key.hexdigest()})
         keep(self.source_run, artifacts / COPY)

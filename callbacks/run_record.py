@@ -31,6 +31,7 @@ from run_directory.keys import file_key
 log = logging.getLogger("train")
 
 PACKAGES = ("torch", "lightning", "transformers", "tokenizers", "sentence-transformers", "sacrebleu")
+_LONGEST = 1e9  # seconds of a training
 
 
 class RunRecord(Callback):
@@ -52,7 +53,21 @@ class RunRecord(Callback):
     ) -> None:
         self.directory, self.embedder, self.checkpoint = directory, embedder, checkpoint
         self.record: dict[str, Any] = {} if training is None else {"training": training}
-        self.started = time.perf_counter()
+        self._started: float | None = None  # while it trains
+        self._before = 0.0  # seconds of training that a resumed run had behind it
+
+    @property
+    def _seconds(self) -> float:
+        return self._before + (0.0 if self._started is None else time.perf_counter() - self._started)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The seconds of training so far, for a resumed run."""
+        return {"seconds": self._seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """See state_dict; a checkpoint may be untrusted, and that of an earlier version has no seconds."""
+        seconds = state_dict.get("seconds")
+        self._before = float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < _LONGEST else 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Record the text files, which the data module has read by now; a resumed run keeps its first record."""
@@ -63,12 +78,13 @@ class RunRecord(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the training clock."""
-        self.started = time.perf_counter()
+        self._started = time.perf_counter()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the training."""
+        self._before, self._started = self._seconds, None
         self.record["training"] = {
-            "seconds": round(time.perf_counter() - self.started, 3),
+            "seconds": round(self._before, 3),
             "steps": trainer.global_step,
             "epochs": trainer.current_epoch,
             "planned_steps": planned_steps(trainer),

@@ -313,8 +313,11 @@ def test_weights_are_blended_once_however_often_a_run_is_killed(
         patched.setattr(blending, "_blend", killed)
         with pytest.raises(RuntimeError, match="killed"):
             weights("killed")
+    seconds = [0.0]
     for _ in range(2):  # killed while it was blending, and in the test
         torch.testing.assert_close(weights("killed", "ckpt_path=last"), undisturbed, rtol=0, atol=0)
+        seconds.append(load(place.base / "killed" / "record.json")["training"]["seconds"])
+    assert seconds == sorted(seconds)  # of the training, the part before a kill included
 
 
 def killed(*args: object) -> None:
