@@ -7,7 +7,8 @@
                                      smaller batches lower them further, by the square root of the ratio
     attack.optimizer.warmup_steps    10, unless attack.optimizer... is given
     callbacks.blending               the share of the trained weights that reads validation texts best is kept, and else
-                                     the origin's; callbacks.blending=null keeps the trained ones
+                                     the origin's; callbacks.blending=null keeps the trained ones, and
+                                     +callbacks.blending.texts=<n> reads so many texts
     trainer.max_epochs               4 passes over the texts, unless trainer.max_... is given: more learn by heart
     datamodule.max_tokens            the origin's, and so is datamodule.tokenizer
 
@@ -73,8 +74,9 @@ def fine_tuned(config: DictConfig, overrides: Sequence[str], of_job: Sequence[st
     if not any(key.startswith("trainer.max_") for key in keys):
         tuned.trainer.max_steps, tuned.trainer.max_epochs = -1, _PASSES
     with open_dict(tuned):
-        if "callbacks.blending" not in keys and "blending" in tuned.callbacks:
-            tuned.callbacks.blending = {"_target_": _BLENDING}
+        given = tuned.callbacks.get("blending")
+        if "blending" in tuned.callbacks and (isinstance(given, DictConfig) or "callbacks.blending" not in keys):
+            tuned.callbacks.blending = {"_target_": _BLENDING, **(given or {})}
         for name in _OF_TEXTS:
             if f"datamodule.{name}" not in keys and name in origin.datamodule and name in tuned.datamodule:
                 tuned.datamodule[name] = origin.datamodule[name]

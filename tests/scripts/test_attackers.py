@@ -348,6 +348,14 @@ def test_what_is_given_comes_before_the_origins(shipped: Path) -> None:
     assert (rates.muon_lr, rates.adamw_lr) == pytest.approx((0.012 / 2 * 2, 0.003 / 2 * 2))  # the root of four
     config = configuration.compose("train", [*lines, "attack=multiset"])
     assert (config.choices.attack, config.datamodule.max_tokens) == ("multiset", 32)
+    blended = {"_target_": "callbacks.blending.Blending"}
+    for line, expected in {
+        "seed=1": blended,
+        "callbacks.blending=null": None,
+        "+callbacks.blending.texts=50": {**blended, "texts": 50},
+        "callbacks.blending={texts: 50}": {**blended, "texts": 50},
+    }.items():
+        assert configuration.compose("train", [*lines, line]).callbacks.blending == expected, line
     with pytest.raises(InputError, match=r"^attack.backbone.layesr: unknown key, did you mean layers\?$"):
         configuration.compose("train", [*lines, "attack.backbone.layesr=2"])
 
