@@ -169,17 +169,11 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("name", "flag"),
+    ("name", "flag"),  # which all scripts read by the same function
     [
         ("evaluate", ["--config-dir", "my configs"]),
         ("invert", ["-cd", "my configs"]),
         ("audit", ["config_dir=my configs"]),
-        pytest.param("evaluate", ["-cd", "my configs"], marks=pytest.mark.slow),
-        pytest.param("evaluate", ["config_dir=my configs"], marks=pytest.mark.slow),
-        pytest.param("invert", ["--config-dir", "my configs"], marks=pytest.mark.slow),
-        pytest.param("invert", ["config_dir=my configs"], marks=pytest.mark.slow),
-        pytest.param("audit", ["--config-dir", "my configs"], marks=pytest.mark.slow),
-        pytest.param("audit", ["-cd", "my configs"], marks=pytest.mark.slow),
     ],
 )
 def test_configurations_from_outside_work_in_every_script(
