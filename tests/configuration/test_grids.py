@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import configuration
 from configuration.composing import survey
 from configuration.grids import grid_of, spread_out
 from errors import InputError
@@ -172,6 +173,7 @@ def test_a_grid_over_experiments_runs_those_that_it_lists(search: str, tmp_path:
 def test_the_cells_of_the_access_table_compose(preset: str) -> None:
     configs, errors = survey("train", spread_out("train", [f"experiment={preset}"]), multirun=True)
     assert errors == []
+    assert [message for config in configs for message in configuration.check(config)] == []
     directories = [config.run_dir for config in configs]
     assert len(set(directories)) == len(directories)
     cells = [config.access for config in configs if config.access is not None]
