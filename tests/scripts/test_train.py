@@ -1,7 +1,7 @@
 """The three scripts from real command lines: what a run leaves, resuming, ranks, reading back, and how they end.
 
-One small run is trained for all tests; they share its cache. Each script is started once by the interpreter itself,
-as are the ranks that one starts; the others are forked from a process that has imported the libraries.
+One small run is trained for all tests; they share its cache. Scripts are forked from a process that has imported the
+libraries, but for the ranks that one starts; test_terminal_output.py starts each script by the interpreter itself.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow
@@ -39,6 +37,7 @@ from run_directory import layout
 from support.files import load, metrics_of, read_lines, rows_of, write_lines
 from support.offline_wandb import recorded
 from support.processes import REPEATABLE, ROOT, Script, Warm
+from support.small_scripts import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -70,18 +69,15 @@ METRICS = {
 }  # fmt: skip
 
 
-Process = subprocess.Popen[str] | Script
-
-
 class Scripts:
     """Runs the scripts in processes of their own, all with one cache.
 
     Args:
         cache: Of the vectors.
-        warm: Forks the scripts; None starts each from nothing.
+        warm: Forks the scripts.
     """
 
-    def __init__(self, cache: Path, warm: Warm | None = None) -> None:
+    def __init__(self, cache: Path, warm: Warm) -> None:
         self.cache, self.warm = cache, warm
 
     @property
@@ -91,23 +87,13 @@ class Scripts:
         return {**kept, **KEYS, **REPEATABLE, "OMP_NUM_THREADS": "1", "UNEMBED_CACHE": str(self.cache),
                 "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), "WANDB_BASE_URL": "http://127.0.0.1:9"}  # fmt: skip
 
-    def start(self, script: str, *overrides: str, cwd: Path = ROOT) -> Process:
+    def start(self, script: str, *overrides: str, cwd: Path = ROOT) -> Script:
         command = [*(["-c", script] if " " in script else [str(ROOT / f"{script}.py")]), *overrides]
-        if self.warm is not None:
-            return self.warm.start(command, cwd=cwd, environment=self.environment)
-        return subprocess.Popen(
-            [sys.executable, *command], cwd=cwd, env=self.environment, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+        return self.warm.start(command, cwd=cwd, environment=self.environment)
 
     def run(self, script: str, *overrides: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-        process = self.start(script, *overrides, cwd=cwd)
-        try:
-            out, err = process.communicate(timeout=540)
-        finally:
-            kill(process)
-        assert process.returncode is not None
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        command = [str(ROOT / f"{script}.py"), *overrides]
+        return self.warm.run(command, cwd=cwd, environment=self.environment)
 
     def succeed(self, script: str, *overrides: str, cwd: Path = ROOT) -> str:
         result = self.run(script, *overrides, cwd=cwd)
@@ -123,27 +109,12 @@ class Scripts:
         return lines[0]
 
 
-def kill(process: Process) -> None:
-    """kill -9 for the process and all ranks that it started."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 @contextmanager
-def running(process: Process) -> Iterator[Process]:
+def running(script: Script) -> Iterator[Script]:
     try:
-        yield process
+        yield script
     finally:
-        kill(process)
-
-
-def wait_for(process: Process, what: Callable[[], Any], seconds: float = 300) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert process.poll() is None, process.communicate()[1][-3000:]
-        assert time.monotonic() < end
-        time.sleep(0.02)
+        script.kill()
 
 
 def sent(run: Path) -> int:
@@ -184,24 +155,18 @@ def scripts(base: Path, warm: Warm) -> Scripts:
 
 
 @pytest.fixture(scope="module")
-def cold(base: Path) -> Scripts:
-    """Scripts that are started by the interpreter itself."""
-    return Scripts(base / "cache")
-
-
-@pytest.fixture(scope="module")
-def trained(base: Path, cold: Scripts) -> Path:
+def trained(base: Path, scripts: Scripts) -> Path:
     """The run that most tests read; its standard output lies beside it."""
     run = base / "trained"
     # Saved as often as in the tests of resuming, which compare their weights with these.
-    output = cold.succeed("train", *TINY, *SAVE_OFTEN, f"run_dir={run}")
+    output = scripts.succeed("train", *TINY, *SAVE_OFTEN, f"run_dir={run}")
     (base / "output").write_text(output)
     return run
 
 
 @pytest.fixture(scope="module")
-def evaluated(base: Path, cold: Scripts, trained: Path) -> Path:
-    cold.succeed("evaluate", f"run={trained}", f"output_dir={base / 'evaluated'}")
+def evaluated(base: Path, scripts: Scripts, trained: Path) -> Path:
+    scripts.succeed("evaluate", f"run={trained}", f"output_dir={base / 'evaluated'}")
     return base / "evaluated"
 
 
@@ -384,14 +349,14 @@ def test_a_checkpoint_names_nothing_to_remove(trained: Path, scripts: Scripts, t
 
 def test_killed_embedding_sends_no_finished_text_again(warm: Warm, tmp_path: Path) -> None:
     scripts, run = Scripts(tmp_path / "cache", warm), tmp_path / "run"
-    settings = [*TINY, "trainer.max_steps=2", f"run_dir={run}"]
+    settings = [*TINY, "trainer.max_steps=2", "datamodule.limit_train=200", f"run_dir={run}"]
 
     def stored() -> int:
         return sum((path.stat().st_size - 64) // (16 + 4 * 384) for path in scripts.cache.rglob("*.shard"))
 
     with running(scripts.start(SMALL_SHARDS, *settings)) as process:
         wait_for(process, lambda: stored() >= 128)
-    before, total = stored(), 400 + 16 + TEST_TEXTS
+    before, total = stored(), 200 + 16 + TEST_TEXTS
     assert 128 <= before < total
     assert not (run / layout.CHECKPOINT).exists()
     scripts.succeed("train", *settings, "ckpt_path=last")
@@ -429,38 +394,37 @@ def test_two_ranks_evaluate_as_one(trained: Path, evaluated: Path, scripts: Scri
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_two_ranks_train_into_one_directory(trained: Path, scripts: Scripts, tmp_path: Path) -> None:
-    """Without run_dir: its default holds the time, which the ranks must not each read for themselves."""
+@pytest.fixture(scope="module")
+def on_two_ranks(base: Path, trained: Path, scripts: Scripts) -> list[Path]:
+    """The runs of a multirun of two seeds, in the order of these.
+
+    Its default directories hold the time, which the ranks must not each read for themselves. One batch holds all
+    validation texts, and one all test texts: the second rank has none, and waits for the first.
+    """
+    folder = base / "two"
+    folder.mkdir()
     tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
-    scripts.succeed("train", *TWO_RANKS, *tiny, "trainer.max_steps=8", cwd=tmp_path)
-    (run,) = (tmp_path / "runs" / "geia-minilm-synthetic").iterdir()
-    assert_complete(run)
-    assert load(run / layout.RECORD)["world_size"] == 2
-    assert load(run / layout.RECORD)["training"]["steps"] == 8
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    few = ["trainer.max_steps=6", "datamodule.eval_batch_size=64", "seed=1,2"]
+    scripts.succeed("train", "-m", *TWO_RANKS, *tiny, *few, cwd=folder)
+    assert [path.name for path in folder.iterdir()] == ["runs"]
+    return sorted((folder / "runs" / "geia-minilm-synthetic").iterdir())
 
 
-def test_each_job_of_a_multirun_has_its_ranks(trained: Path, scripts: Scripts, tmp_path: Path) -> None:
-    tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
-    scripts.succeed("train", "-m", *TWO_RANKS, *tiny, "trainer.max_steps=2", "seed=1,2", cwd=tmp_path)
-    places = sorted((tmp_path / "runs" / "geia-minilm-synthetic").iterdir())
-    assert [yaml.safe_load((place / layout.CONFIG).read_text())["seed"] for place in places] == [1, 2]
-    assert [load(place / layout.RECORD)["world_size"] for place in places] == [2, 2]
+def test_each_job_of_a_multirun_has_its_ranks_and_one_directory(on_two_ranks: list[Path]) -> None:
+    assert [yaml.safe_load((run / layout.CONFIG).read_text())["seed"] for run in on_two_ranks] == [1, 2]
+    for run in on_two_ranks:
+        assert_complete(run)
+        assert load(run / layout.RECORD)["world_size"] == 2
+        assert load(run / layout.RECORD)["training"]["steps"] == 6
 
 
-def test_fewer_evaluation_batches_than_ranks(scripts: Scripts, tmp_path: Path) -> None:
-    """One batch of 16 validation texts, one of 37 test texts: the second rank has none, and waits for the first."""
-    run = tmp_path / "run"
-    tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
-    large = ["trainer.max_steps=6", "datamodule.eval_batch_size=64"]
-    scripts.succeed("train", *TWO_RANKS, *tiny, *large, f"run_dir={run}")
-    assert_complete(run)
+def test_fewer_evaluation_batches_than_ranks(on_two_ranks: list[Path], scripts: Scripts, tmp_path: Path) -> None:
+    run, _ = on_two_ranks
     assert [row["step"] for row in read_lines(run / layout.HISTORY) if row["val_loss"] is not None] == [3, 6]
-    for name, ranks in {"one": ["trainer=cpu"], "two": TWO_RANKS}.items():
-        scripts.succeed("evaluate", f"run={run}", f"output_dir={tmp_path / name}", *ranks)
-        assert (tmp_path / name / layout.PREDICTIONS).read_bytes() == (run / layout.PREDICTIONS).read_bytes()
-        assert metrics_of(tmp_path / name) == metrics_of(run)
-    assert load(tmp_path / "two" / layout.RECORD)["world_size"] == 2
+    scripts.succeed("evaluate", f"run={run}", f"output_dir={tmp_path / 'one'}", "trainer=cpu")
+    assert load(tmp_path / "one" / layout.RECORD)["world_size"] == 1
+    assert (tmp_path / "one" / layout.PREDICTIONS).read_bytes() == (run / layout.PREDICTIONS).read_bytes()
+    assert metrics_of(tmp_path / "one") == metrics_of(run)
 
 
 # -- invert.py --------------------------------------------------------------------------------------------------------
@@ -468,7 +432,7 @@ def test_fewer_evaluation_batches_than_ranks(scripts: Scripts, tmp_path: Path) -
 
 @pytest.mark.parametrize("extension", [".npy", ".safetensors", ".parquet", ".jsonl"])
 def test_vectors_of_the_test_texts_are_read_back_alike(
-    trained: Path, targets: NDArray[np.float32], scripts: Scripts, cold: Scripts, tmp_path: Path, extension: str
+    trained: Path, targets: NDArray[np.float32], scripts: Scripts, tmp_path: Path, extension: str
 ) -> None:
     count = TEST_TEXTS if extension == ".npy" else 8
     path, vectors = tmp_path / f"mine{extension}", targets[:count]
@@ -480,7 +444,7 @@ def test_vectors_of_the_test_texts_are_read_back_alike(
         pyarrow.parquet.write_table(pyarrow.table({"vector": vectors.tolist()}), path)
     else:
         write_lines(path, vectors.tolist())
-    (cold if extension == ".npy" else scripts).succeed("invert", f"run={trained}", f"vectors={path}", "batch_size=8")
+    scripts.succeed("invert", f"run={trained}", f"vectors={path}", "batch_size=8")
     found, expected = (
         read_lines(tmp_path / f"mine{extension}.texts.jsonl"),
         rows_of(trained)[:count],
@@ -546,7 +510,7 @@ def test_nearest_neighbor_from_end_to_end(
     assert {**metrics_of(run), **own} == {**beside, **own}
     assert [metrics_of(run)[key] for key in own] == [None] * 3
     assert all(0 < value < 100 for value in own.values())
-    scripts.succeed("evaluate", f"run={run}", f"output_dir={tmp_path / 'out'}", *TWO_RANKS)
+    scripts.succeed("evaluate", f"run={run}", f"output_dir={tmp_path / 'out'}")
     assert metrics_of(tmp_path / "out") == metrics_of(run)
     assert (tmp_path / "out" / layout.PREDICTIONS).read_bytes() == (run / layout.PREDICTIONS).read_bytes()
     np.save(tmp_path / "mine.npy", targets[:9])

