@@ -8,6 +8,7 @@ import json
 import logging
 import logging.config
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -30,7 +31,8 @@ SMALL = [
     "attack=geia", "trainer.accelerator=cpu", "trainer.max_steps=1", "trainer.max_time=null",
     "datamodule.limit_train=128", "datamodule.limit_valid=16", "datamodule.limit_test=16",
     "datamodule.eval_batch_size=8", "trainer.precision=32-true", "attack.decoding.beams=1",
-    "attack.decoding.max_new_tokens=8",
+    "attack.decoding.max_new_tokens=8", "++datamodule.source.sentences=300", "++datamodule.source.valid=20",
+    "++datamodule.source.test=60",
 ]  # fmt: skip
 NOT_OURS = [
     "litlogger", "was configured so", "GPU available", "TPU available", "Mixed Precision", "`Trainer.fit` stopped",
@@ -70,7 +72,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def first_run(folder: Path) -> str:
-    return script("train", *SMALL, "run_dir=run", folder=folder)
+    """What a training wrote on the terminal. Its directory, named by the time, is called ``run`` afterwards."""
+    terminal = script("train", *SMALL, folder=folder)
+    (folder / terminal.splitlines()[0].removeprefix("run directory: ")).rename(folder / "run")
+    return terminal
 
 
 def foreign(terminal: str) -> list[str]:
@@ -80,7 +85,8 @@ def foreign(terminal: str) -> list[str]:
 @pytest.mark.slow
 def test_a_first_run_shows_our_own_lines_only(folder: Path, first_run: str) -> None:
     assert foreign(first_run) == []
-    assert first_run.startswith("run directory: run\ntexts: 128 train, 16 valid, 16 test")
+    assert re.match(r"run directory: runs/\S+\ntexts: 128 train, 16 valid, 16 test", first_run)
+    assert (folder / "run" / "report.html").is_file()
     log = (folder / "run" / "log").read_text(encoding="utf-8")
     for fragment in ("GPU available", "limit_train_batches=1.0", "`Trainer.fit` stopped", "texts: 128 train"):
         assert fragment in log
@@ -97,11 +103,18 @@ def test_an_evaluation_is_quiet_too_and_has_a_log(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("first_run")  # which has embedded the texts
-def test_two_processes_are_as_quiet_as_one(folder: Path) -> None:
-    terminal = script("train", *SMALL, "run_dir=two", "trainer=ddp", "trainer.devices=2", folder=folder)
+def test_two_processes_that_read_a_pretrained_model_are_as_quiet(folder: Path) -> None:
+    """They share a directory, whose name has the time in it, which is read once."""
+    model = tiny_language_model(folder / "model")
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": "w58"}))
+    llm = ["attack=llm", f"attack.backbone.name={model}", "datamodule.max_tokens=8", "attack.decoding.max_new_tokens=4"]
+    terminal = script("train", *SMALL, *llm, "trainer=ddp", "trainer.devices=2", folder=folder)
     assert foreign(terminal) == []
-    assert terminal.count("run directory: two\n") == 1
-    assert "distributed_backend=gloo" in (folder / "two" / "log").read_text(encoding="utf-8")
+    assert terminal.startswith("run directory: runs/llm")
+    assert terminal.count("run directory: ") == terminal.count("\ntexts: 128 train, 16 valid, 16 test") == 1
+    (run,) = (path for path in (folder / "runs").glob("*/*") if "llm" in path.parent.name)
+    assert "distributed_backend=gloo" in (run / "log").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -115,27 +128,6 @@ def test_reading_vectors_back_and_an_audit_are_quiet(folder: Path) -> None:
     audited = script("audit", "run=run", "vectors=mine.npy", "output_dir=audit", "defenses=[]", folder=folder)
     assert foreign(audited) == []
     assert audited.endswith("Report: audit/audit.html\n")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("first_run")  # which has embedded the texts
-def test_the_directory_that_is_named_is_the_runs_own(folder: Path) -> None:
-    """Its name has the time in it, which is read once."""
-    named = script("train", *SMALL, folder=folder).splitlines()[0].removeprefix("run directory: ")
-    assert (folder / named / "report.html").is_file()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("first_run")  # which has embedded the texts
-def test_a_pretrained_model_is_read_quietly(folder: Path) -> None:
-    model = tiny_language_model(folder / "model")
-    settings = json.loads((model / "tokenizer_config.json").read_text())
-    (model / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": "w58"}))
-    llm = ["attack=llm", f"attack.backbone.name={model}", "datamodule.max_tokens=8", "attack.decoding.max_new_tokens=4"]
-    terminal = script("train", *SMALL, *llm, "run_dir=llm", folder=folder)
-    assert foreign(terminal) == []
-    assert terminal.startswith("run directory: llm\n")
-    assert "\ntexts: 128 train, 16 valid, 16 test" in terminal
 
 
 def test_imports_are_held_until_there_is_a_log(tmp_path: Path) -> None:
