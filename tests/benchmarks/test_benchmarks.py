@@ -22,6 +22,7 @@ from torch import Tensor
 
 import configuration
 from support.files import read_lines, write_lines
+from support.processes import Warm
 from support.running_benchmarks import FOLDER, Benchmarks
 
 PEERS = {"search_peer.py", "make_published_fixtures.py"}  # run in an environment of the package vec2text
@@ -154,12 +155,10 @@ def test_broken_files(benchmarks: Benchmarks) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_run(tmp_path: Path) -> None:
+def test_a_killed_run(warm: Warm, tmp_path: Path) -> None:
     """In a process of its own, since it forks."""
-    command = [sys.executable, str(FOLDER / "faults.py"), f"--folder={tmp_path / 'faults'}", "--runs=1"]
-    done = subprocess.run(
-        [*command, "--steps=15", "--only=embed, train, test (1)"], capture_output=True, text=True, check=False
-    )
+    command = [str(FOLDER / "faults.py"), f"--folder={tmp_path / 'faults'}", "--runs=1", "--steps=10"]
+    done = warm.run([*command, "--only=embed, train, test (1)"])
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["runs"], found["right"]) == (1, 1)
