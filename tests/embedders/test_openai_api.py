@@ -936,6 +936,7 @@ def test_a_run_goes_through_and_leaves_no_key_behind(server: Server, tmp_path: P
             *(str(ROOT / "train.py"), "embedder=openai", f"embedder.base_url={server.url}", "embedder.model=m"),
             *("debug=smoke", "trainer=cpu", "embedder.backoff=0.001", "hydra.verbose=true"),
             *("attack.backbone.layers=1", "attack.backbone.width=32", "attack.backbone.heads=2"),
+            *("attack.refine.lexicon.vocabulary=false", "attack.refine.lexicon.numbers=10"),
             *(f"cache_dir={tmp_path / 'cache'}", *overrides),
         ]
         return warm.run(command, environment=environment)
