@@ -220,7 +220,7 @@ def _uncounted(own: Sequence[Contender]) -> list[str]:
 
 
 def _shift(store: Sequence[float], known: Sequence[float]) -> list[str]:
-    """A warning if the cosines of the store differ from those of the run's test texts (Kolmogorov-Smirnov test)."""
+    """A warning if the store's cosines differ from those of the attacker's test texts (Kolmogorov-Smirnov test)."""
     if len(known) < calibration.SMALLEST:
         return []
     # Rounded: the last bits of equal texts' cosines differ between batch sizes.
@@ -229,7 +229,7 @@ def _shift(store: Sequence[float], known: Sequence[float]) -> list[str]:
         return []
     lower = np.median(store) < np.median(known)
     return [
-        f"The store's text looks unlike the run's own test texts: recovered texts come {'less' if lower else 'more'} "
+        f"The store's text looks unlike the attacker's test texts: recovered texts come {'less' if lower else 'more'} "
         f"near to its vectors (median cosine {np.median(store):.2f} against {np.median(known):.2f}). What is estimated "
         "from those texts may be off beyond the intervals"
         + (", and an attacker who trains on text like the store's reads more." if lower else ".")

@@ -232,7 +232,7 @@ class Audit:
         rows: The most exposed rows, first by entities times probability; of rows with one text, the first.
         ranked: All rows, for exposed.csv: id, rank, probability, cosine, number of entities and of rows with its text.
         cosines: Cosines of all inverted rows.
-        known: Cosines of the run's test texts.
+        known: Cosines of the attacker's test texts, those in calibration.jsonl included.
         curve: Points (cosine, probability of being readable) of the calibration.
         kinds: Leaked entities by kind, measured or estimated.
         classes: Exposure by class, in the order in which they are shown.

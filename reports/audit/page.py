@@ -187,7 +187,7 @@ def _exposed(audit: Audit) -> Markup:
     )
     note = (
         f"{hidden}The cosine is that of the recovered text, embedded again, with the stored vector: near 1, the "
-        "text is probably right. The probability is what that cosine meant for the run's own test texts."
+        "text is probably right. The probability is what that cosine meant for the attacker's test texts."
     )
     truth = any(row.truth is not None for row in audit.rows)
     columns = ("Row", "Cosine", "Readable with probability", "Kinds", "What was read", *(("True text",) * truth))
@@ -257,6 +257,6 @@ def _charts(audit: Audit) -> list[Chart]:
     if audit.curve:
         series = [Series("readable, %", [(cosine, 100 * probability) for cosine, probability in audit.curve])]
         chart = line_chart("Probability to be readable by cosine", series, "cosine", from_zero=True)
-        note = f"As learned from {counted(len(audit.known), 'test text')} of the run, whose truth is known."
+        note = f"As learned from {counted(len(audit.known), 'test text')} of the attacker, whose truth is known."
         charts.append(("What a cosine means", chart, note))
     return charts

@@ -123,7 +123,7 @@ def test_without_true_texts_shares_are_estimated_from_what_cosines_meant(place: 
     assert found["readable"]["low"] < 21 / 41 < found["readable"]["high"] + 0.1
     emails = next(kind for kind in found["kinds"] if kind["label"] == "EMAIL")
     assert emails["total"] >= 20
-    assert any("looks unlike the run's own test texts" in warning for warning in found["warnings"])
+    assert any("looks unlike the attacker's test texts" in warning for warning in found["warnings"])
     assert "at least an estimated" in place.page("estimated")
 
 
