@@ -17,6 +17,7 @@ from torch import Tensor
 
 State = TypeVar("State")
 BLOCK = 64  # elements of the vocabulary whose largest is looked at first
+LIKELY = 64  # tokens that are sorted before the whole vocabulary is
 
 
 class Decoder(Protocol):
@@ -216,14 +217,23 @@ class NucleusSampling:
 
     def _draw(self, logits: Tensor, uniforms: Tensor) -> Tensor:
         """Inverse-CDF samples, (n, V) and (n,) -> (n,) token ids."""
-        probabilities, order = torch.softmax(logits, -1).sort(dim=-1, descending=True)
+        probabilities = torch.softmax(logits, -1)
+        # To sort the vocabulary takes longer than a small model's layers, and a nucleus is rarely larger than this.
+        likely, order = probabilities.topk(min(LIKELY, probabilities.shape[1]))
+        tokens = order.gather(1, self._picked(likely, uniforms)[:, None])[:, 0]
+        if bool((wide := likely.sum(-1) < self.p).any()):
+            sorted_, order = probabilities[wide].sort(dim=-1, descending=True)
+            tokens[wide] = order.gather(1, self._picked(sorted_, uniforms[wide])[:, None])[:, 0]
+        return tokens
+
+    def _picked(self, probabilities: Tensor, uniforms: Tensor) -> Tensor:
+        """Places of the samples in descending ``probabilities`` (n, k), which reach ``p``: (n,)."""
         before = probabilities.cumsum(-1) - probabilities
         nucleus = probabilities.masked_fill(before >= self.p, 0.0)  # the token that crosses p is kept
         mass = nucleus.cumsum(-1)
-        picked = torch.searchsorted(mass, (uniforms * mass[:, -1])[:, None], right=True)
+        picked = torch.searchsorted(mass, (uniforms * mass[:, -1])[:, None], right=True)[:, 0]
         # Rounding may move a sample past the last token of the nucleus.
-        picked = torch.minimum(picked, ((nucleus > 0).sum(-1) - 1)[:, None])
-        return order.gather(1, picked)[:, 0]
+        return torch.minimum(picked, (nucleus > 0).sum(-1) - 1)
 
 
 def _largest(log_p: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

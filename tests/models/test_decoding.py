@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import accumulate
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from models.consensus import ConsensusSampling
 from models.decoders import BeamRows, CausalDecoder, EncoderDecoder
 from models.decoding import BLOCK, BeamSearch, NucleusSampling, _largest, _packed
 from models.gpt2_beams import GPT2Beams, runs
@@ -157,11 +162,51 @@ def test_nucleus_samples_follow_the_renormalised_nucleus() -> None:
     assert shares[3:].sum() == 0
 
 
+@pytest.mark.parametrize("p", [0.3, 0.9, 1.0])
+def test_a_nucleus_of_any_size_is_that_of_the_sorted_vocabulary(p: float) -> None:
+    random = torch.Generator().manual_seed(2)
+    logits = torch.randn(200, 700, generator=random) * torch.linspace(0.1, 9, 200)[:, None]  # flat to sharp
+    uniforms = torch.rand(200, generator=random)
+    expected = []
+    for row, uniform in zip(torch.softmax(logits, -1), uniforms.tolist(), strict=True):
+        ranked = sorted(enumerate(row.tolist()), key=lambda item: -item[1])
+        inside, mass = [], 0.0
+        while mass < p and len(inside) < len(ranked):
+            inside.append(ranked[len(inside)])
+            mass += inside[-1][1]
+        edges = accumulate(probability for _, probability in inside)
+        expected.append(next(token for (token, _), edge in zip(inside, edges, strict=True) if edge > uniform * mass))
+    found = NucleusSampling(p=p, temperature=1.0)._draw(logits, uniforms).tolist()
+    assert sum(a != b for a, b in zip(found, expected, strict=True)) <= 1  # a rounded sum at the edge of a token
+    assert len(set(expected[:20])) > 15
+
+
 def test_low_temperature_and_small_p_are_greedy() -> None:
     decoder, prefix, index = causal(), prefixes(6, 1), torch.arange(6)
     greedy = BeamSearch(beams=1, max_new_tokens=10)(decoder, prefix, eos=EOS, index=index)
     nucleus = NucleusSampling(p=1e-6, max_new_tokens=10)(decoder, prefix, eos=EOS, index=index)
     assert nucleus == greedy
+
+
+def f1(a: list[int], b: list[int]) -> float:
+    return 2 * sum((Counter(a) & Counter(b)).values()) / (len(a) + len(b)) if a and b else 0.0
+
+
+def test_samples_are_those_of_nucleus_sampling_in_the_order_of_brute_force() -> None:
+    decoder, prefix, index = causal(), prefixes(12, 1), torch.arange(12)
+    settings: dict[str, Any] = {"p": 1.0, "temperature": 1.5, "max_new_tokens": 8, "seed": 3}
+    sampled = NucleusSampling(candidates=7, **settings)(decoder, prefix, eos=EOS, index=index)
+    found = ConsensusSampling(samples=7, **settings)(decoder, prefix, eos=EOS, index=index)
+    moved = 0
+    for texts, ordered in zip(sampled, found, strict=True):
+        score = [sum(f1(other, text) for other in texts) for text in texts]
+        assert sorted(ordered) == sorted(texts)
+        best = sum(f1(other, ordered[0]) for other in texts)
+        assert best == pytest.approx(max(score))
+        moved += ordered[0] != texts[0]
+    assert moved > 3  # otherwise there was nothing to choose
+    alone = ConsensusSampling(samples=7, **settings)(decoder, prefix[4:5], eos=EOS, index=index[4:5])
+    assert alone == [found[4]]
 
 
 def test_more_candidates_than_beams_is_refused() -> None:

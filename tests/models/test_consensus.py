@@ -1,0 +1,72 @@
+"""The order by consensus computed by hand, its weights, and what it asks the embedder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from embedders.base import QueryLimitError
+from embedders.cache.cached import CachedEmbedder
+from errors import InputError
+from models.consensus import Consensus, by_consensus
+from models.predictions import Prediction, Targets
+from support.letters import LettersAndSigns as Letters
+
+
+def test_expected_f1_by_hand() -> None:
+    # F1: ab with abc 4/5, ab with d 0, abc with d 0; sums with themselves: 1.8, 1.8, 1
+    assert by_consensus(["ab", "abc", "d"], [1, 1, 1]) == [0, 1, 2]
+    # d with weight 3: ab 1.8, abc 1.8, d 3
+    assert by_consensus(["ab", "abc", "d"], [1, 1, 3]) == [2, 0, 1]
+    # abc with weight 2: ab 1 + 1.6, abc .8 + 2
+    assert by_consensus(["ab", "abc", "d"], [1, 2, 1]) == [1, 0, 2]
+    assert by_consensus(["", "a", ""], [1, 1, 1]) == [1, 0, 2]  # a text without words agrees with none
+    assert by_consensus([], []) == []
+
+
+def refined(tmp_path: Path, temperature: float, embedder: Letters) -> Prediction:
+    target = embedder.embed(["abcd"])
+    embedder.asked.clear()
+    given = [Prediction(("wx wx", "ab cd", "wx wy", "wx wx", "wx wz"))]
+    oracle = CachedEmbedder(embedder, tmp_path / "cache")
+    return Consensus(temperature=temperature).refine(Targets(target, torch.arange(1)), given, oracle)[0]
+
+
+def test_the_temperature_goes_from_consensus_to_the_highest_cosine(tmp_path: Path) -> None:
+    assert refined(tmp_path / "a", 100.0, Letters()).candidates == ("wx wx", "wx wy", "wx wz", "ab cd")
+    assert refined(tmp_path / "b", 0.001, Letters()).candidates[0] == "ab cd"
+
+
+def test_each_distinct_text_is_a_query(tmp_path: Path) -> None:
+    embedder = Letters()
+    refined(tmp_path, 0.05, embedder)
+    assert sorted(embedder.asked) == ["ab cd", "wx wx", "wx wy", "wx wz"]
+
+
+class OneText(Letters):
+    """Embeds one text, and no more."""
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        room = 1 - len(self.asked)
+        found = super().embed(texts[:room])
+        if room < len(texts):
+            raise QueryLimitError("the limit is reached.", list(range(room)), found)
+        return found
+
+
+def test_texts_beyond_the_limit_of_the_embedder_have_no_weight(tmp_path: Path) -> None:
+    target, embedder = Letters().embed(["abcd"]), OneText()
+    given = [Prediction(("yz", "wx wy", "ab", "wx wy"))]
+    (found,) = Consensus().refine(Targets(target, torch.arange(1)), given, CachedEmbedder(embedder, tmp_path / "cache"))
+    assert found.partial
+    assert sorted(found.candidates) == ["ab", "wx wy", "yz"]
+    assert [found.candidates[0]] == embedder.asked  # the others have nothing in common with the one that has a vector
+
+
+def test_it_is_refused_without_an_embedder() -> None:
+    with pytest.raises(InputError, match="needs the embedder"):
+        Consensus().check(28, None)
