@@ -10,19 +10,25 @@ highest expected F1 if the true text is one of the samples.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from datamodules.sources.sentences import END
 from embedders.cache.cached import CachedEmbedder
-from metrics.tokens import overlap, words
+from metrics.statistics import Floats
+from metrics.tokens import words
 from metrics.vectors import cosine_rows
 from models.decoding import Decoder, NucleusSampling
 from models.predictions import Prediction, Targets
 from models.refining import Refiner, embedded
+
+GAIN = 1e-6  # of expected F1, from 0 to 1; smaller differences count as none
 
 
 class ConsensusSampling(NucleusSampling):
@@ -44,10 +50,14 @@ class ConsensusSampling(NucleusSampling):
 
 
 class Consensus(Refiner):
-    """Puts those candidates first whose words have most in common with the others, near ones weighted more.
+    """Puts the text with the highest expected word F1 first, near candidates weighted more, then the candidates.
 
     The weight of a candidate is exp(cosine / ``temperature``): its probability to be the true text, up to a factor.
     Candidates without a vector, where a limit of the embedder was reached, have none; such a prediction is partial.
+
+    The first text consists of sentences of the candidates. The search starts from the best candidate. In each step one
+    sentence is replaced by one of another candidate, left out, or added at the end, whichever raises the expected F1
+    most, until none does. Passages gain by this; a text of one sentence hardly changes.
 
     Args:
         proposals: Texts that the attack proposes for a target.
@@ -58,30 +68,83 @@ class Consensus(Refiner):
         self.proposals, self.temperature = proposals, temperature
 
     def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
-        """See Refiner; each distinct text is embedded once."""
+        """See Refiner; each distinct candidate is embedded once, the text made of their sentences is not."""
         vectors = embedded([text for prediction in predictions for text in prediction.candidates], oracle)
         found = []
         for target, prediction in zip(targets.vectors.cpu(), predictions, strict=True):
             texts = prediction.candidates
-            weights = torch.zeros(len(texts), dtype=torch.float64)
             known = [place for place, text in enumerate(texts) if text in vectors]
-            if known:
-                met = torch.stack([vectors[texts[place]] for place in known])
-                cosines = cosine_rows(met, target.expand(len(known), -1)).double()
-                weights[known] = torch.softmax(cosines / self.temperature, 0)
-            order = by_consensus([words(text) for text in texts], weights.tolist())
-            ordered = dict.fromkeys(texts[place] for place in order)
-            found.append(prediction.refined(tuple(ordered), partial=len(known) < len(texts)))
+            weights = [0.0] * len(texts)
+            for place, weight in zip(known, self._weights(target, [vectors[texts[p]] for p in known]), strict=True):
+                weights[place] = weight
+            ordered = [texts[place] for place in by_consensus([words(text) for text in texts], weights)]
+            made = [recombined(ordered[0], texts, weights)] if known else []
+            found.append(prediction.refined(tuple(dict.fromkeys([*made, *ordered])), partial=len(known) < len(texts)))
         return found
 
+    def _weights(self, target: Tensor, vectors: Sequence[Tensor]) -> list[float]:
+        """Probabilities of the candidates with these vectors to be the text of ``target`` (d,)."""
+        if not vectors:
+            return []
+        cosines = cosine_rows(torch.stack(list(vectors)), target.expand(len(vectors), -1))
+        weights: list[float] = torch.softmax(cosines / self.temperature, 0).tolist()
+        return weights
 
-def by_consensus(texts: Sequence[Sequence[Hashable]], weights: Sequence[float]) -> list[int]:
-    """Places of the texts by expected F1, the highest first; of equals, the earlier one first.
+
+class Expected:
+    """The expected F1 of texts, if one of ``texts`` is the true one.
 
     Args:
         texts: Each as a list of words or tokens.
         weights: Of each text, in proportion to the probability that it is the true one.
     """
-    true = [(text, weight) for text, weight in zip(texts, weights, strict=True) if text and weight]
-    expected = [sum(weight * overlap(other, text).f1 for other, weight in true) for text in texts]
-    return sorted(range(len(texts)), key=lambda place: -expected[place])
+
+    def __init__(self, texts: Sequence[Sequence[Hashable]], weights: Sequence[float]) -> None:
+        self.places = {item: place for place, item in enumerate(dict.fromkeys(item for text in texts for item in text))}
+        self.texts = self.counts(texts)
+        self.weights = np.array(weights, np.float64) / (sum(weights) or 1.0)
+
+    def counts(self, texts: Sequence[Sequence[Hashable]]) -> Floats:
+        """How often each text has each word: (n, V). All words are from the texts of ``__init__``."""
+        found = np.zeros((len(texts), len(self.places)))
+        for row, text in zip(found, texts, strict=True):
+            for item, count in Counter(text).items():
+                row[self.places[item]] = count
+        return found
+
+    def f1(self, counts: Floats) -> Floats:
+        """From 0 to 1, of the texts with these ``counts`` (n, V): (n,)."""
+        length, found = counts.sum(1), np.zeros(len(counts))
+        for true, weight in zip(self.texts, self.weights, strict=True):
+            if weight:
+                found += weight * 2 * np.minimum(counts, true).sum(1) / np.maximum(length + true.sum(), 1)
+        return found
+
+
+def by_consensus(texts: Sequence[Sequence[Hashable]], weights: Sequence[float]) -> list[int]:
+    """Places of the texts by expected F1, the highest first; of equals, the earlier one first. See Expected."""
+    expected = Expected(texts, weights)
+    steps = np.round(expected.f1(expected.texts) / GAIN)
+    return sorted(range(len(texts)), key=lambda place: -steps[place])
+
+
+def recombined(start: str, texts: Sequence[str], weights: Sequence[float]) -> str:
+    """``start``, with sentences of ``texts`` replaced, left out and added as long as the expected word F1 rises."""
+    expected = Expected([words(text) for text in texts], weights)
+    sentences = list(dict.fromkeys(part for text in texts for part in END.split(text)))
+    counts = expected.counts([words(sentence) for sentence in sentences])
+    now = [sentences.index(part) for part in END.split(start)]
+    best = float(expected.f1(counts[now].sum(0)[None])[0])
+    while True:
+        total = counts[now].sum(0)
+        changes = [(place, None) for place in range(len(now))] + [
+            (place, other) for place in range(len(now) + 1) for other in range(len(sentences))
+        ]
+        kept = np.stack([total - counts[place] for place in now] + [total])
+        tried = np.concatenate([kept[:-1], (kept[:, None] + counts[None]).reshape(-1, counts.shape[1])])
+        scores = expected.f1(tried)
+        if scores.max() <= best + GAIN:
+            return " ".join(sentences[place] for place in now)
+        best = float(scores.max())
+        place, other = changes[int(scores.argmax())]
+        now[place : place + 1] = [] if other is None else [other]

@@ -12,7 +12,7 @@ from torch import Tensor
 from embedders.base import QueryLimitError
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
-from models.consensus import Consensus, by_consensus
+from models.consensus import Consensus, by_consensus, recombined
 from models.predictions import Prediction, Targets
 from support.letters import LettersAndSigns as Letters
 
@@ -26,6 +26,19 @@ def test_expected_f1_by_hand() -> None:
     assert by_consensus(["ab", "abc", "d"], [1, 2, 1]) == [1, 0, 2]
     assert by_consensus(["", "a", ""], [1, 1, 1]) == [1, 0, 2]  # a text without words agrees with none
     assert by_consensus([], []) == []
+
+
+def test_sentences_are_put_together_by_hand() -> None:
+    texts = ["a b. x y.", "a b. c d.", "u v. c d."]
+    # equally probable: the second text shares half of its words with each of the others, and no mixture shares more
+    assert recombined(texts[0], texts, [1, 1, 1]) == "a b. c d."
+    # F1 of "a. f. c." with the three texts is 2/7, 4/5 and 4/5: .63; of "a." .58, of "a. c." .61
+    assert recombined("a. c.", ["a. b d e.", "a. c.", "f. a."], [1, 1, 1]) in ("a. c. f.", "a. f. c.")
+    # adding and leaving out change nothing: "a." and "a. b. c." have 2/3, as the start has
+    texts = ["a. b.", "a. c.", "d. a."]
+    assert recombined(texts[0], texts, [1, 1, 1]) == "a. b."
+    # a text that is certain is the result, wherever the search starts
+    assert recombined("d. a.", texts, [0, 1, 0]) == "c. a."
 
 
 def refined(tmp_path: Path, temperature: float, embedder: Letters) -> Prediction:
