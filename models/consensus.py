@@ -105,11 +105,12 @@ class Expected:
         self.weights = np.array(weights, np.float64) / (sum(weights) or 1.0)
 
     def counts(self, texts: Sequence[Sequence[Hashable]]) -> Floats:
-        """How often each text has each word: (n, V). All words are from the texts of ``__init__``."""
+        """How often each text has each word of the texts of ``__init__``: (n, V)."""
         found = np.zeros((len(texts), len(self.places)))
         for row, text in zip(found, texts, strict=True):
             for item, count in Counter(text).items():
-                row[self.places[item]] = count
+                if item in self.places:  # a sentence may have words that its text lacks: signs, where nothing else is
+                    row[self.places[item]] = count
         return found
 
     def f1(self, counts: Floats) -> Floats:

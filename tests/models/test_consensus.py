@@ -41,6 +41,11 @@ def test_sentences_are_put_together_by_hand() -> None:
     assert recombined("d. a.", texts, [0, 1, 0]) == "c. a."
 
 
+def test_a_sentence_of_signs_has_no_words_of_its_text() -> None:
+    texts = ["a b. \U0001f642", "c d."]
+    assert recombined(texts[1], texts, [3, 1]).startswith("a b.")
+
+
 def refined(tmp_path: Path, temperature: float, embedder: Letters) -> Prediction:
     target = embedder.embed(["abcd"])
     embedder.asked.clear()
