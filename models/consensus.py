@@ -46,7 +46,7 @@ class ConsensusSampling(NucleusSampling):
     def __call__(self, decoder: Decoder, prefix: Tensor, *, eos: int, index: Tensor) -> list[list[list[int]]]:
         """See :class:`Decoding`."""
         sampled = super().__call__(decoder, prefix, eos=eos, index=index)
-        return [[texts[place] for place in by_consensus(texts, [1.0] * len(texts))] for texts in sampled]
+        return [[texts[place] for place in Expected(texts, [1.0] * len(texts)).order()] for texts in sampled]
 
 
 class Consensus(Refiner):
@@ -77,8 +77,9 @@ class Consensus(Refiner):
             weights = [0.0] * len(texts)
             for place, weight in zip(known, self._weights(target, [vectors[texts[p]] for p in known]), strict=True):
                 weights[place] = weight
-            ordered = [texts[place] for place in by_consensus([words(text) for text in texts], weights)]
-            made = [recombined(ordered[0], texts, weights)] if known else []
+            expected = Expected([words(text) for text in texts], weights)
+            ordered = [texts[place] for place in expected.order()]
+            made = [recombined(ordered[0], texts, expected)] if known else []
             found.append(prediction.refined(tuple(dict.fromkeys([*made, *ordered])), partial=len(known) < len(texts)))
         return found
 
@@ -121,17 +122,14 @@ class Expected:
                 found += weight * 2 * np.minimum(counts, true).sum(1) / np.maximum(length + true.sum(), 1)
         return found
 
-
-def by_consensus(texts: Sequence[Sequence[Hashable]], weights: Sequence[float]) -> list[int]:
-    """Places of the texts by expected F1, the highest first; of equals, the earlier one first. See Expected."""
-    expected = Expected(texts, weights)
-    steps = np.round(expected.f1(expected.texts) / GAIN)
-    return sorted(range(len(texts)), key=lambda place: -steps[place])
+    def order(self) -> list[int]:
+        """Places of the texts by expected F1, the highest first; of equals, the earlier one first."""
+        steps = np.round(self.f1(self.texts) / GAIN)
+        return sorted(range(len(steps)), key=lambda place: -steps[place])
 
 
-def recombined(start: str, texts: Sequence[str], weights: Sequence[float]) -> str:
+def recombined(start: str, texts: Sequence[str], expected: Expected) -> str:
     """``start``, with sentences of ``texts`` replaced, left out and added as long as the expected word F1 rises."""
-    expected = Expected([words(text) for text in texts], weights)
     sentences = list(dict.fromkeys(part for text in texts for part in END.split(text)))
     counts = expected.counts([words(sentence) for sentence in sentences])
     now = [sentences.index(part) for part in END.split(start)]

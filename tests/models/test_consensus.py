@@ -12,38 +12,43 @@ from torch import Tensor
 from embedders.base import QueryLimitError
 from embedders.cache.cached import CachedEmbedder
 from errors import InputError
-from models.consensus import Consensus, by_consensus, recombined
+from metrics.tokens import words
+from models.consensus import Consensus, Expected, recombined
 from models.predictions import Prediction, Targets
 from support.letters import LettersAndSigns as Letters
 
 
 def test_expected_f1_by_hand() -> None:
     # F1: ab with abc 4/5, ab with d 0, abc with d 0; sums with themselves: 1.8, 1.8, 1
-    assert by_consensus(["ab", "abc", "d"], [1, 1, 1]) == [0, 1, 2]
+    assert Expected(["ab", "abc", "d"], [1, 1, 1]).order() == [0, 1, 2]
     # d with weight 3: ab 1.8, abc 1.8, d 3
-    assert by_consensus(["ab", "abc", "d"], [1, 1, 3]) == [2, 0, 1]
+    assert Expected(["ab", "abc", "d"], [1, 1, 3]).order() == [2, 0, 1]
     # abc with weight 2: ab 1 + 1.6, abc .8 + 2
-    assert by_consensus(["ab", "abc", "d"], [1, 2, 1]) == [1, 0, 2]
-    assert by_consensus(["", "a", ""], [1, 1, 1]) == [1, 0, 2]  # a text without words agrees with none
-    assert by_consensus([], []) == []
+    assert Expected(["ab", "abc", "d"], [1, 2, 1]).order() == [1, 0, 2]
+    assert Expected(["", "a", ""], [1, 1, 1]).order() == [1, 0, 2]  # a text without words agrees with none
+    assert Expected([], []).order() == []
+
+
+def by_words(start: str, texts: list[str], weights: list[float]) -> str:
+    return recombined(start, texts, Expected([words(text) for text in texts], weights))
 
 
 def test_sentences_are_put_together_by_hand() -> None:
     texts = ["a b. x y.", "a b. c d.", "u v. c d."]
     # equally probable: the second text shares half of its words with each of the others, and no mixture shares more
-    assert recombined(texts[0], texts, [1, 1, 1]) == "a b. c d."
+    assert by_words(texts[0], texts, [1, 1, 1]) == "a b. c d."
     # F1 of "a. f. c." with the three texts is 2/7, 4/5 and 4/5: .63; of "a." .58, of "a. c." .61
-    assert recombined("a. c.", ["a. b d e.", "a. c.", "f. a."], [1, 1, 1]) in ("a. c. f.", "a. f. c.")
+    assert by_words("a. c.", ["a. b d e.", "a. c.", "f. a."], [1, 1, 1]) in ("a. c. f.", "a. f. c.")
     # adding and leaving out change nothing: "a." and "a. b. c." have 2/3, as the start has
     texts = ["a. b.", "a. c.", "d. a."]
-    assert recombined(texts[0], texts, [1, 1, 1]) == "a. b."
+    assert by_words(texts[0], texts, [1, 1, 1]) == "a. b."
     # a text that is certain is the result, wherever the search starts
-    assert recombined("d. a.", texts, [0, 1, 0]) == "c. a."
+    assert by_words("d. a.", texts, [0, 1, 0]) == "c. a."
 
 
 def test_a_sentence_of_signs_has_no_words_of_its_text() -> None:
     texts = ["a b. \U0001f642", "c d."]
-    assert recombined(texts[1], texts, [3, 1]).startswith("a b.")
+    assert by_words(texts[1], texts, [3, 1]).startswith("a b.")
 
 
 def refined(tmp_path: Path, temperature: float, embedder: Letters) -> Prediction:
