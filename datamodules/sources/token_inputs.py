@@ -10,7 +10,6 @@ encoding, so nothing is cut or compared by the text.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -23,12 +22,12 @@ from pydantic import NonNegativeInt, PositiveInt
 from datamodules.languages import InLanguages
 from datamodules.sources.base import SPLITS, Downloaded, Source
 from datamodules.sources.data_files import files_of
+from datamodules.sources.sentences import END
 from datamodules.truncation import CHUNK, load_tokenizer
 from errors import InputError
 from examples import Example, Span, Split
 
 TOKENIZER_KEY = "datamodule.source.tokenizer"
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 class RandomTokens:
@@ -190,8 +189,8 @@ class CutTexts:
         if self.sentence_within is None:
             return example
         begin = example.text[: self.sentence_within]
-        starts = [0, *(match.end() for match in _SENTENCE_END.finditer(begin))]
-        ends = [*(match.start() for match in _SENTENCE_END.finditer(begin)), len(begin)]
+        starts = [0, *(match.end() for match in END.finditer(begin))]
+        ends = [*(match.start() for match in END.finditer(begin)), len(begin)]
         chosen = int(np.random.default_rng([self.seed, example.index]).integers(len(starts)))
         start, end = starts[chosen], ends[chosen]
         spans = (span for span in example.spans if start <= span.start and span.end <= end)
