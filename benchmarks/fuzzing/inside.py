@@ -190,12 +190,17 @@ def place_of(text: str, *, innermost_first: bool = False) -> str:
     """The innermost of our own lines in a traceback, or else the innermost of all."""
     frames = re.findall(r'File "([^"]+)", line (\d+),? in (\S+)', text)
     frames = frames if innermost_first else frames[::-1]
-    own = [
-        frame for frame in frames if (path := Path(frame[0])).is_relative_to(ROOT) and "benchmarks" not in path.parts
-    ]
+    own = [frame for frame in frames if _is_own(Path(frame[0]))]
     if not (own or frames):
         return UNKNOWN
     name, line, function = (own or frames)[0]
     path = Path(name)
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else Path(*path.parts[-3:])
     return f"{shown}:{line} {function}"
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a file is a part of the product; a virtual environment inside the clone is not."""
+    if not path.is_relative_to(ROOT):
+        return False
+    return not {"benchmarks", "tests", "site-packages"} & set(path.relative_to(ROOT).parts)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from datamodules.vector_stores.vector_files import read_vectors
 from errors import InputError
 from run_directory.checkpoints import load_checkpoint
+from support.processes import ROOT
 from support.running_benchmarks import Benchmarks
 
 OLD = ["texts.jsonl", "texts.csv", "texts.parquet", "vectors.npy", "vectors.safetensors", "vectors.parquet",
@@ -115,6 +116,19 @@ def test_what_an_input_does_to_a_process_is_found_out(
         assert found.kind == kind
         assert place in found.place
         assert watched.attempt(b"refuse").kind == "refused"  # by the same process, or a new one
+
+
+def test_a_library_in_an_environment_inside_the_clone_is_not_ours(fuzzing: ModuleType) -> None:
+    inside = importlib.import_module("fuzzing.inside")
+    frames = [
+        (ROOT / "benchmarks" / "fuzzing" / "inside.py", "serve"),
+        (ROOT / "datamodules" / "files.py", "read"),
+        (ROOT / ".venv" / "lib" / "python3.11" / "site-packages" / "numpy" / "npyio.py", "load"),
+    ]
+    lines = [f'  File "{path}", line {number}, in {name}' for number, (path, name) in enumerate(frames, 1)]
+    assert inside.place_of("\n".join(lines)) == "datamodules/files.py:2 read"
+    assert inside.place_of("\n".join(reversed(lines)), innermost_first=True) == "datamodules/files.py:2 read"
+    assert inside.place_of("\n".join(lines[::2])).endswith("numpy/npyio.py:3 load")
 
 
 def test_a_fault_is_saved_and_can_be_replayed(

@@ -48,7 +48,9 @@ def commands(sweep: dict[str, Any], *, few: bool = False) -> list[list[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_every_command_of_a_sweep_composes(path: Path) -> None:
-    sweep = yaml.safe_load(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    assert text.splitlines()[0].endswith(f"wandb sweep configs/sweep/{path.name}")
+    sweep = yaml.safe_load(text)
     assert sweep["method"] in ("grid", "random", "bayes")
     assert set(sweep["metric"]) == {"name", "goal"}
     assert sweep["metric"]["goal"] in ("maximize", "minimize")
@@ -60,6 +62,7 @@ def test_every_command_of_a_sweep_composes(path: Path) -> None:
         assert not any(part.endswith("=None") for part in command), "write null as the text 'null'"
         config = configuration.compose("train", command[3:])
         assert configuration.check(config) == [], command
+        assert config.logger.project == sweep["project"]  # or the sweep and its runs are in different projects
 
 
 def test_the_expansion_writes_what_the_agent_writes() -> None:
