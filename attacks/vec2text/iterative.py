@@ -61,7 +61,7 @@ class IterativeAttack(Attack):
         size, texts = len(self.rewriter.tokenizer), []
         for index in targets.index.tolist():
             ids = torch.randint(size, (RANDOM_TOKENS,), generator=torch.Generator().manual_seed(index)).tolist()
-            texts.append(self.rewriter.proposal(ids, ended=True).text)
+            texts.append(self.rewriter.proposal(ids).text)
         return self.rewriter.read(texts)
 
     def correct(

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter
+from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, as_read
 from attacks.vec2text.published_files import EMBEDDER, ReleasedFiles, fill, find, find_pair
 from attacks.vec2text.search import Proposal
 from embedders.model_files import read_json
@@ -93,9 +93,7 @@ class Published(nn.Module):
 
     def _proposal(self, ids: list[int]) -> Proposal:
         text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False).strip()
-        config = self.inverter.model.config
-        end = (config.eos_token_id,) if len(ids) < self.max_new_tokens else ()
-        return Proposal(text, (config.decoder_start_token_id, *ids, *end))
+        return Proposal(text, as_read(ids, self.inverter.model.config, self.max_new_tokens))
 
 
 def load_published(name: str, revision: str | None = None) -> Published:
