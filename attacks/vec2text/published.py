@@ -51,7 +51,8 @@ class Published(nn.Module):
         dimension: Dimension d of the vectors that they were trained on.
         embedder: What the checkpoint calls the embedder of these vectors.
         tokenizer: Of both language models.
-        max_new_tokens: Longest text, its end token included: the length of the training texts.
+        max_new_tokens: Longest text that is written: the length of the training texts, in which the authors count the
+            start token.
         embedder_weights: Of the frozen embedder in the inverter's file, empty where it holds none.
     """
 
@@ -63,7 +64,7 @@ class Published(nn.Module):
         }
         config = inverter.config
         self.embedder = str(config.get("embedder_model_api") or config.get("embedder_model_name"))
-        self.max_new_tokens = int(config["max_seq_length"])
+        self.max_new_tokens = int(config["max_seq_length"]) - 1
         self.dimension = _dimension(inverter, "embedding_transform.0.weight")
         self.tokenizer = _tokenizer(inverter)
         head = _Inverter(inverter, self.dimension)
