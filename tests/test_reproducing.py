@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from test_documented_commands import Desk
 
 import configuration
@@ -70,7 +70,8 @@ class Reader(Desk):
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
     made = Reader(tmp_path_factory.mktemp("reader"))
-    shutil.copytree(made.folder / "collection", made.folder / "beir" / "scifact")
+    for name in ("scifact", "cqadupstack/android"):
+        shutil.copytree(made.folder / "collection", made.folder / "beir" / name)
     unseen = [f"{n}\t{sentence} that sings\n" for n, sentence in enumerate(SENTENCES)]
     made.write("clirmatrix/fr.tsv", "".join(unseen))
     judged = [[str(n), 6 - n % 6] for n in range(len(unseen))]
@@ -109,3 +110,12 @@ def test_the_points_of_a_sweep_are_the_lines_of_its_tables(preset: str, tables: 
     for table in tables:
         layout = read_layout(ROOT / "configs" / "layout" / f"multilingual_table{table}.yaml")
         assert {place.select["name"] for place in layout.places()} == {point.name for point in points}
+
+
+def test_the_row_of_cqadupstack_is_the_mean_of_all_its_folders() -> None:
+    preset = OmegaConf.load(ROOT / "configs" / "experiment" / "vec2text" / "table2_cqadupstack.yaml")
+    folders = preset.hydra.sweeper.params["datamodule.source.path"].split(",")
+    layout = read_layout(ROOT / "configs" / "layout" / "vec2text_table2.yaml")
+    places = [place for place in layout.places() if place.row == "cqadupstack"]
+    assert len(folders) == 12
+    assert all(place.mean and list(place.conditions["datamodule.source.path"]) == folders for place in places)

@@ -104,7 +104,7 @@ class Vec2Text(IterativeAttack):
                 rank_zero_warn(
                     f"attack.pretrained={self.pretrained}: writes {most} tokens at most, and {longer:,} of "
                     f"{len(texts):,} test texts have more; cut them by its own tokenizer: datamodule.tokenizer=<its "
-                    f"language model, such as t5-base> datamodule.max_tokens={most - 1}"
+                    f"language model, such as t5-base> datamodule.max_tokens={most}"
                 )
 
     def build(self, dimension: int) -> None:

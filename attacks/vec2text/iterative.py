@@ -20,7 +20,7 @@ from models.predictions import Prediction, Targets
 from models.refining import Refiner, comparable
 
 Initial = Literal["inverter", "random", "constant"]
-RANDOM_TOKENS = 16  # of a random initial hypothesis
+RANDOM_TOKENS = 32  # of a random initial hypothesis, as in table 5
 
 
 class IterativeAttack(Attack):
@@ -28,7 +28,8 @@ class IterativeAttack(Attack):
 
     Args:
         search: How corrections are searched.
-        initial: The first hypothesis: the inverter's prediction, random tokens, or a constant text (table 5).
+        initial: The first hypothesis: the inverter's prediction, random tokens, the same for all targets, or a constant
+            text (table 5).
         constant: That text.
         refine: See Attack; after the correction.
     """
@@ -53,16 +54,14 @@ class IterativeAttack(Attack):
         """What the inverter makes of each target; ``oracle`` embeds texts that it reranks."""
 
     def start(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Proposal]:
-        """The initial hypothesis of each target; random ones depend on its index alone."""
+        """The initial hypothesis of each target."""
         if self.initial == "inverter":
             return self.guess(targets, oracle)
         if self.initial == "constant":
             return self.rewriter.read([self.constant] * len(targets.vectors))
-        size, texts = len(self.rewriter.tokenizer), []
-        for index in targets.index.tolist():
-            ids = torch.randint(size, (RANDOM_TOKENS,), generator=torch.Generator().manual_seed(index)).tolist()
-            texts.append(self.rewriter.proposal(ids, ended=True).text)
-        return self.rewriter.read(texts)
+        size, generator = len(self.rewriter.tokenizer), torch.Generator().manual_seed(0)
+        ids = torch.randint(size, (min(RANDOM_TOKENS, self.rewriter.max_new_tokens),), generator=generator).tolist()
+        return [self.rewriter.proposal(ids)] * len(targets.vectors)
 
     def correct(
         self,

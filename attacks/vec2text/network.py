@@ -3,7 +3,8 @@
     encoder input:  </s> T1(e) x16 </s> T3(e') x16 </s> T2(e - e') x16 </s> <pad> hypothesis ids </s>
     decoder output: the text
 
-e is the target, e' the vector of the hypothesis, and T1 to T3 are MLPs from a vector to 16 of the model's width.
+e is the target, e' the vector of the hypothesis, and T1 to T3 are MLPs from a vector to 16 of the model's width. A
+hypothesis of as many ids as can be written has no </s> behind them.
 """
 
 from __future__ import annotations
@@ -176,24 +177,24 @@ class NetworkRewriter:
         decoder = _MaskedDecoder(self.network.model, mask)
         search = BeamSearch(beams, self.max_new_tokens, self.length_penalty, candidates=beams)
         written = search(decoder, inputs, eos=config.eos_token_id, index=torch.arange(len(inputs)))
-        return [[self.proposal(row, ended=len(row) < self.max_new_tokens) for row in rows] for rows in written]
+        return [[self.proposal(row) for row in rows] for rows in written]
 
-    def proposal(self, ids: Sequence[int], *, ended: bool) -> Proposal:
-        """The text of decoded ids, and the ids as the encoder reads them: behind the start token, closed where the text
-        was ended."""
-        config = self.network.model.config
+    def proposal(self, ids: Sequence[int]) -> Proposal:
+        """The text of decoded ids, and the ids as the encoder reads them."""
         text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False).strip()
-        end = (config.eos_token_id,) if ended else ()
-        return Proposal(text, (config.decoder_start_token_id, *ids, *end))
+        return Proposal(text, as_read(ids, self.network.model.config, self.max_new_tokens))
 
     def read(self, texts: Sequence[str]) -> list[Proposal]:
-        """Texts of another attack as hypotheses."""
-        ids = token_ids(self.tokenizer, texts)
-        config, room = self.network.model.config, self.max_new_tokens - 1
-        return [
-            Proposal(text, (config.decoder_start_token_id, *row[:room], config.eos_token_id))
-            for text, row in zip(texts, ids, strict=True)
-        ]
+        """Texts of another attack as hypotheses: with the ids that this one would have written."""
+        ids, config = token_ids(self.tokenizer, texts), self.network.model.config
+        return [Proposal(text, as_read(row, config, self.max_new_tokens)) for text, row in zip(texts, ids, strict=True)]
+
+
+def as_read(ids: Sequence[int], config: Any, longest: int) -> tuple[int, ...]:
+    """Ids of a hypothesis as the encoder of a model of this ``config`` reads them: behind the start token, cut to the
+    ``longest`` that decoding writes; the end token only where decoding would have written it."""
+    end = (config.eos_token_id,) if len(ids) < longest else ()
+    return (config.decoder_start_token_id, *ids[:longest], *end)
 
 
 class _MaskedDecoder:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter
+from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, as_read
 from attacks.vec2text.published_files import EMBEDDER, ReleasedFiles, fill, find, find_pair
 from attacks.vec2text.search import Proposal
 from embedders.model_files import read_json
@@ -51,7 +51,8 @@ class Published(nn.Module):
         dimension: Dimension d of the vectors that they were trained on.
         embedder: What the checkpoint calls the embedder of these vectors.
         tokenizer: Of both language models.
-        max_new_tokens: Longest text, its end token included: the length of the training texts.
+        max_new_tokens: Longest text that is written: the length of the training texts, in which the authors count the
+            start token.
         embedder_weights: Of the frozen embedder in the inverter's file, empty where it holds none.
     """
 
@@ -63,7 +64,7 @@ class Published(nn.Module):
         }
         config = inverter.config
         self.embedder = str(config.get("embedder_model_api") or config.get("embedder_model_name"))
-        self.max_new_tokens = int(config["max_seq_length"])
+        self.max_new_tokens = int(config["max_seq_length"]) - 1
         self.dimension = _dimension(inverter, "embedding_transform.0.weight")
         self.tokenizer = _tokenizer(inverter)
         head = _Inverter(inverter, self.dimension)
@@ -93,9 +94,7 @@ class Published(nn.Module):
 
     def _proposal(self, ids: list[int]) -> Proposal:
         text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False).strip()
-        config = self.inverter.model.config
-        end = (config.eos_token_id,) if len(ids) < self.max_new_tokens else ()
-        return Proposal(text, (config.decoder_start_token_id, *ids, *end))
+        return Proposal(text, as_read(ids, self.inverter.model.config, self.max_new_tokens))
 
 
 def load_published(name: str, revision: str | None = None) -> Published:

@@ -3,10 +3,9 @@
     search = CorrectionSearch(steps=20, beams=4)
     search(corrector, targets, start=["my name is ada"], embed=embed)[0][-1]      # Round(text="...", cosine=0.98, ...)
 
-A round takes the texts of each target's frontier, has the corrector rewrite them, and embeds what is new. The frontier
-is then the closest texts that were not rewritten yet, so no text is rewritten or embedded twice for a target. A target
-leaves when its text is found (cosine 1, within a tolerance) or nothing new is left to rewrite. At a limit of the
-embedder the search asks no more: every target has its best text until then, and those that were still searched say so.
+A round takes the texts of each target's frontier, has the corrector rewrite them, and embeds what is new. ``accept``
+says which texts are the next frontier, and so when a target leaves. At a limit of the embedder the search asks no more:
+every target has its best text until then, and those that were still searched say so.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -36,7 +35,7 @@ class Round:
     """What stands for one target after so many correction steps.
 
     Attributes:
-        text: The closest text so far; in a faithful search, the closest of the newest.
+        text: The closest text so far; if the search accepts the newest, the closest of these.
         cosine: Of its vector with the target, -1..1; None where a limit of the embedder left it without a vector.
         queries: Distinct texts asked for on behalf of this target so far.
         seconds: Of all work so far, divided by the number of targets that were searched together.
@@ -66,6 +65,7 @@ class Rewriter(Protocol):
 
 
 Embed = Callable[[list[str]], Tensor]
+Accept = Literal["best", "newest", "closer"]
 
 
 @dataclass(slots=True)
@@ -98,8 +98,12 @@ class CorrectionSearch:
         beams: Width b: hypotheses that are rewritten for a target in a round, and rewritings of each.
         tolerance: A target is solved when the cosine reaches 1 - tolerance. Rounding leaves some 1e-6 between the
             vectors of one text in two batches.
-        faithful: Do what the published algorithm does: rewrite the b closest of the newest proposals, also where they
-            were rewritten before, never stop early, and return the closest of the last round.
+        accept: What is rewritten next. ``best``: the b closest texts that were not rewritten yet, older ones included;
+            a target leaves when its text is found or none is left. ``newest``, as in the authors' code: the b closest
+            of the newest proposals, even where they are farther than the texts before them; no target leaves early,
+            and the closest of the last round is returned. ``closer``, as in the paper's text: a proposal replaces one
+            of the b texts only where it is closer; a target leaves when none is replaced, since the corrector would
+            write the same again.
         rows: Hypotheses that are rewritten in one batch: bounds the memory, not the result.
     """
 
@@ -108,11 +112,11 @@ class CorrectionSearch:
         steps: NonNegativeInt = 20,
         beams: PositiveInt = 4,
         tolerance: NonNegativeFloat = 1e-5,
-        faithful: bool = False,
+        accept: Accept = "best",
         rows: PositiveInt = 128,
     ) -> None:
         self.steps, self.beams, self.tolerance = steps, beams, tolerance
-        self.faithful, self.rows = faithful, rows
+        self.accept, self.rows = accept, rows
 
     def __call__(
         self,
@@ -198,17 +202,20 @@ class _Search:
             target = self.searched[number]
             assert target.best is not None
             unmet = any(proposal.text not in target.known for proposal in proposals[number])
-            if self.settings.faithful:
-                newest = {p.text: target.known[p.text] for p in proposals[number] if p.text in target.known}
-                target.frontier = _closest(list(newest.values()), self.beams)
-                target.best = target.frontier[0] if target.frontier else target.best
-                target.partial = unmet
-            else:
+            if self.settings.accept == "best":
                 target.best = _closest([target.best, *target.known.values()], 1)[0]
                 solved = target.best.cosine >= 1 - self.settings.tolerance
                 left = [] if solved else [known for known in target.known.values() if not known.rewritten]
                 target.frontier = _closest(left, self.beams)
                 target.partial = unmet and not solved
+            else:
+                kept = target.frontier if self.settings.accept == "closer" else []
+                pool = {known.proposal.text: known for known in kept}
+                pool |= {p.text: target.known[p.text] for p in proposals[number] if p.text in target.known}
+                after = _closest(list(pool.values()), self.beams)
+                target.best = after[0] if after else target.best
+                target.frontier = after if after != kept else []
+                target.partial = unmet
 
     def _rewrite(self, pairs: list[tuple[int, _Known]], projected: Tensor) -> list[list[Proposal]]:
         numbers = torch.tensor([number for number, _ in pairs], device=self.targets.device)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attacks.vec2text.search import CorrectionSearch, Proposal, Round
+from attacks.vec2text.search import Accept, CorrectionSearch, Proposal, Round
 
 LETTERS = "abcd"
 
@@ -111,10 +111,10 @@ words = st.text(LETTERS, min_size=3, max_size=3)
 
 @settings(max_examples=60, deadline=None)
 @given(first=words, wanted=words, steps=st.integers(0, 4), beams=st.integers(1, 5))
-def test_the_faithful_search_does_what_the_published_loop_does(
+def test_accepting_the_newest_does_what_the_published_loop_does(
     first: str, wanted: str, steps: int, beams: int
 ) -> None:  # fmt: skip
-    search = CorrectionSearch(steps=steps, beams=beams, faithful=True)
+    search = CorrectionSearch(steps=steps, beams=beams, accept="newest")
     rounds = search(Neighbours(), targets(wanted), start(first), Embedder())[0]
     assert [cosine(one.text, wanted) for one in rounds] == pytest.approx(
         [cosine(text, wanted) for text in published(first, wanted, steps, beams)], abs=1e-5
@@ -126,14 +126,14 @@ def test_the_faithful_search_does_what_the_published_loop_does(
     pairs=st.lists(st.tuples(words, words), min_size=1, max_size=5),
     steps=st.integers(0, 5),
     beams=st.integers(1, 5),
-    faithful=st.booleans(),
+    accept=st.sampled_from(["best", "newest", "closer"]),
     rows=st.integers(1, 7),
 )
 def test_a_target_is_searched_alike_alone_and_among_others(
-    pairs: list[tuple[str, str]], steps: int, beams: int, faithful: bool, rows: int
+    pairs: list[tuple[str, str]], steps: int, beams: int, accept: Accept, rows: int
 ) -> None:
-    together = CorrectionSearch(steps, beams, faithful=faithful, rows=rows)
-    alone = CorrectionSearch(steps, beams, faithful=faithful)
+    together = CorrectionSearch(steps, beams, accept=accept, rows=rows)
+    alone = CorrectionSearch(steps, beams, accept=accept)
     first, wanted = zip(*pairs, strict=True)
     embedder = Embedder()
     rounds = together(Neighbours(), targets(*wanted), start(*first), embedder)
@@ -143,9 +143,9 @@ def test_a_target_is_searched_alike_alone_and_among_others(
 
 
 @settings(max_examples=60, deadline=None)
-@given(first=words, wanted=words, beams=st.integers(1, 5))
-def test_a_later_round_is_never_farther(first: str, wanted: str, beams: int) -> None:
-    rounds = CorrectionSearch(6, beams)(Neighbours(), targets(wanted), start(first), Embedder())[0]
+@given(first=words, wanted=words, beams=st.integers(1, 5), accept=st.sampled_from(["best", "closer"]))
+def test_a_later_round_is_never_farther(first: str, wanted: str, beams: int, accept: Accept) -> None:
+    rounds = CorrectionSearch(6, beams, accept=accept)(Neighbours(), targets(wanted), start(first), Embedder())[0]
     cosines = [one.cosine for one in rounds]
     assert cosines == sorted(cosines)
     assert cosines == pytest.approx([cosine(one.text, wanted) for one in rounds], abs=1e-6)
@@ -174,20 +174,43 @@ def test_fewer_proposals_than_beams_and_repeated_ones() -> None:
     assert [(one.text, one.queries) for one in rounds] == [("cc", 1), ("ba", 3), ("ba", 3), ("ba", 3)]
 
 
-def test_faithful_returns_the_last_round_and_ours_the_closest() -> None:
-    class There(Fixed):
-        """Says "abc", and something worse once it reads that."""
+class Script:
+    """Says what stands for each text, and remembers what it read."""
 
-        def rewrite(
-            self, projected: Tensor, targets: Tensor, hypotheses: Sequence[Proposal], vectors: Tensor, beams: int
-        ) -> list[list[Proposal]]:
-            return [[Proposal("ddd" if one.text == "abc" else "abc", ())] for one in hypotheses]
+    def __init__(self, **after: str) -> None:
+        self.after, self.read = after, list[str]()
 
-    wanted = targets("abb")
-    last = CorrectionSearch(2, 1, faithful=True)(There(), wanted, start("aaa"), Embedder())[0]
-    assert [one.text for one in last] == ["aaa", "abc", "ddd"]
-    ours = CorrectionSearch(2, 1)(There(), wanted, start("aaa"), Embedder())[0]
-    assert [one.text for one in ours] == ["aaa", "abc", "abc"]
+    def project(self, targets: Tensor) -> Tensor:
+        return targets
+
+    def rewrite(
+        self, projected: Tensor, targets: Tensor, hypotheses: Sequence[Proposal], vectors: Tensor, beams: int
+    ) -> list[list[Proposal]]:
+        self.read += [one.text for one in hypotheses]
+        return [[Proposal(text, ()) for text in self.after[one.text].split()] for one in hypotheses]
+
+
+GREEDY = {"aaa": "add", "add": "aad", "aad": "ddd", "ddd": "ddd"}
+BEAM = {"aaa": "add abd", "add": "aad abd", "abd": "dad aaa", "dad": "bbb ddb", "aad": "ddd bbb", "ddb": "ddb dad"}
+
+
+@pytest.mark.parametrize(
+    ("accept", "script", "texts", "read"),
+    [
+        ("best", GREEDY, "aaa add add ddd ddd", "aaa add aad"),  # goes on from "aad", although "add" is closer
+        ("newest", GREEDY, "aaa add aad ddd ddd", "aaa add aad ddd"),
+        ("closer", GREEDY, "aaa add add add add", "aaa add"),  # what would come of "add" is known now
+        ("best", BEAM, "aaa add add ddd ddd", "aaa add abd dad aad"),
+        ("newest", BEAM, "aaa add dad dad dad", "aaa add abd dad abd dad ddb"),
+        ("closer", BEAM, "aaa add add add add", "aaa add abd add dad"),  # "dad" replaces "abd", nothing replaces "add"
+    ],
+)
+def test_what_is_accepted(accept: Accept, script: dict[str, str], texts: str, read: str) -> None:
+    """To "ddd", the cosine of add is .92, of dad .90, ddb .87, abd .64, aad .51, of aaa and bbb .02."""
+    rewriter, beams = Script(**script), 1 if script is GREEDY else 2
+    (rounds,) = CorrectionSearch(4, beams, accept=accept)(rewriter, targets("ddd"), start("aaa"), Embedder())
+    assert [one.text for one in rounds] == texts.split()
+    assert rewriter.read == read.split()
 
 
 def test_steps_and_beams_of_a_call_come_first() -> None:

@@ -20,7 +20,7 @@ import invert
 from attacks.vec2text.attack import Vec2Text
 from attacks.vec2text.corrector import Corrector
 from attacks.vec2text.hypothesis_plan import Recipe, matched_noise
-from attacks.vec2text.network import CorrectorNetwork, Layout, padded
+from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, padded
 from attacks.vec2text.published_export import export
 from attacks.vec2text.search import CorrectionSearch
 from datamodules.hypotheses import HypothesisStore
@@ -30,6 +30,7 @@ from errors import InputError
 from models.backbones import Pretrained
 from models.predictions import Targets
 from models.prefix import Prefix
+from models.tokenizing import token_ids, train_tokenizer
 from run_directory import layout
 from run_directory.batch_cache import BatchCache
 from run_directory.stored_attack import attack_of
@@ -146,6 +147,17 @@ def test_a_projection_of_another_layout_is_not_passed_over_in_silence(settings: 
     with pytest.warns(UserWarning, match=rf"attack\.start_from_inverter: .* random one: {said}"):
         made.read_vectors_as(projection(**settings))
     assert torch.equal(made.target[0].weight, before)
+
+
+@pytest.mark.parametrize("text", ["ada", "ada lives in", "ada lives in oslo", "ada lives in oslo and in rome"])
+def test_a_text_is_read_as_it_would_have_been_written(text: str) -> None:
+    """Texts of fewer tokens than can be written, of as many, and of more: the end belongs to the first alone."""
+    tokenizer = train_tokenizer(["ada lives in oslo and in rome"] * 3, 300)
+    room = len(token_ids(tokenizer, ["ada lives in oslo"])[0])
+    rewriter = NetworkRewriter(network(), tokenizer, max_new_tokens=room)
+    written = token_ids(tokenizer, [text])[0][:room]
+    ids = (0, *written, 1) if len(written) < room else (0, *written)
+    assert rewriter.read([text])[0].ids == ids == rewriter.proposal(written).ids
 
 
 def test_rows_are_filled_up_to_the_right() -> None:
@@ -277,6 +289,28 @@ def test_muon_on_pretrained_weights_is_warned_of(place: Place, pretrained: tuple
 
 
 @pytest.mark.slow
+def test_training_and_every_round_read_a_text_with_the_same_ids(
+    place: Place, inverter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most texts have more than the four tokens that this corrector writes."""
+    encode, seen = CorrectorNetwork.encoder_input, {True: set[tuple[int, ...]](), False: set[tuple[int, ...]]()}
+
+    def noted(self: CorrectorNetwork, projected: Tensor, targets: Tensor, vectors: Tensor, ids: Tensor) -> Any:
+        pad, end = self.model.config.pad_token_id, self.model.config.eos_token_id
+        for row in ids[:, 1:].tolist():
+            read = tuple(one for one in row if one != pad)
+            assert len(read) == 4 if end not in read else len(read) <= 4 and read.index(end) == len(read) - 1
+            seen[self.training].add(read)
+        return encode(self, projected, targets, vectors, ids)
+
+    monkeypatch.setattr(CorrectorNetwork, "encoder_input", noted)
+    options = [*CORRECTOR, "attack.max_new_tokens=4", "attack.search.steps=3"]
+    place.train("cut", *options, f"attack.inverter_run={inverter}", steps=30)
+    end = attack_of(inverter, 384).tokenizer.eos_token_id
+    assert all(any(end not in read for read in rows) for rows in seen.values())
+
+
+@pytest.mark.slow
 def test_zero_steps_are_the_inverter_and_more_never_lie_farther(place: Place, inverter: Path, corrector: Path) -> None:
     none = place.evaluate(corrector, "none", "attack.search.steps=0")
     assert predictions_of(none) == predictions_of(inverter)
@@ -310,7 +344,7 @@ def test_a_checkpoint_of_the_published_layout_is_a_whole_attack(place: Place, co
     attack = attack_of(corrector, 384)
     assert isinstance(attack, Corrector)
     inverter, network = attack.inverter, attack.network
-    export(tmp_path / "pair", inverter.prefix, inverter.decoder.model, network, attack.tokenizer, length=16)
+    export(tmp_path / "pair", inverter.prefix, inverter.decoder.model, network, attack.tokenizer, length=17)
     same = [
         "attack.initial=constant", "attack.constant=bob lives in oslo .", "attack.search.steps=2",
         "attack.search.beams=2",
@@ -330,8 +364,8 @@ def test_texts_that_a_released_checkpoint_cannot_write_are_counted(
     assert isinstance(attack, Corrector)
     inverter = attack.inverter
     for length, counted in (
-        (3, "writes 3 tokens at most, and 6 of 6 test texts have more; .*max_tokens=2"),
-        (16, None),
+        (3, "writes 2 tokens at most, and 6 of 6 test texts have more; .*max_tokens=2"),
+        (17, None),
     ):
         folder = tmp_path / str(length)
         export(folder, inverter.prefix, inverter.decoder.model, attack.network, attack.tokenizer, length=length)
@@ -356,7 +390,7 @@ def test_a_killed_test_resumes_only_with_the_weights_that_it_began_with(
         attack = attack_of(corrector, 384)
         assert isinstance(attack, Corrector)
         held = attack.inverter
-        export(tmp_path / "pair", held.prefix, held.decoder.model, attack.network, attack.tokenizer, length=16)
+        export(tmp_path / "pair", held.prefix, held.decoder.model, attack.network, attack.tokenizer, length=17)
         run = place.train(f"key_{part}", *options, f"attack.pretrained={tmp_path / 'pair'}")
     else:
         runs_given = [f"attack.corrector_run={corrector}", f"attack.inverter_run={inverter}"]
@@ -405,9 +439,9 @@ def test_other_first_hypotheses(place: Place, corrector: Path, initial: str) -> 
     if initial == "constant":
         assert set(predictions_of(found)) == {"bob lives in oslo ."}
     else:
-        assert len(set(predictions_of(found))) == len(predictions_of(found))
-        assert predictions_of(place.evaluate(corrector, "random_1", "attack.initial=random", "attack.search.steps=0",
-                                          "datamodule.eval_batch_size=1")) == predictions_of(found)  # fmt: skip
+        (text,) = set(predictions_of(found))  # the same for all, in any batches
+        options = ["attack.initial=random", "attack.search.steps=0", "datamodule.eval_batch_size=1"]
+        assert set(predictions_of(place.evaluate(corrector, "random_1", *options))) == {text}
 
 
 @pytest.mark.slow
