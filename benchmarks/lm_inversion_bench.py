@@ -81,7 +81,8 @@ class Bench:
         from hydra.utils import instantiate
 
         model = model or self.model()
-        made = instantiate(self.config([f"attack={attack}", "datamodule=random_tokens", *overrides]).attack)
+        chosen = [f"attack={attack}", "attack.keep=best", "datamodule=random_tokens", *overrides]
+        made = instantiate(self.config(chosen).attack)
         made.connect(self.folder / "artifacts", self.oracle(model))
         rows = model.observe(torch.tensor(ids)) if rows is None else rows
         lengths = tuple(map(len, ids)) if known else None

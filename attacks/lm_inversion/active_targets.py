@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -36,6 +37,8 @@ class SearchSettings:
         seed: Seed of all random numbers.
         atol: Absolute tolerance of observed logits.
         rtol: Relative tolerance of observed logits.
+        keep: The result of an unsolved target: the closest candidate of the whole search (``best``), or that of the
+            last iteration (``last``, of several restarts the closest), as the papers' algorithms return.
         snapshot_every: Iterations between snapshots, from which an interrupted search is resumed.
     """
 
@@ -45,15 +48,16 @@ class SearchSettings:
     seed: NonNegativeInt = 0
     atol: NonNegativeFloat = 1e-4
     rtol: NonNegativeFloat = 1e-4
+    keep: Literal["best", "last"] = "best"
     snapshot_every: PositiveInt = 500
 
 
 @dataclass(slots=True)
 class Found:
-    """The best candidate of a target so far.
+    """What was found for a target so far.
 
     Attributes:
-        ids: Its tokens; None before the first candidate.
+        ids: Tokens of the candidate; None before the first.
         loss: Its loss.
         verified: Whether it reproduces the observation.
         iterations: Iterations spent on the target, over all lengths.
@@ -77,7 +81,7 @@ class Task:
         seen: Observations of N targets.
         index: Example index of each target.
         settings: Budget and tolerances.
-        found: The best candidate of each target so far.
+        found: What was found for each target so far.
     """
 
     method: Method
@@ -91,8 +95,8 @@ class Task:
 class ActiveTargets:
     """The active targets of one stage of a search.
 
-    ``book`` holds, a row for each of them: ``target`` (its place), ``iteration``, ``passes``, ``before`` (the
-    candidates of its restarts, (R, n)), ``ids`` and ``loss`` of the best so far.
+    ``book`` holds, a row for each of them: ``target`` (its place), ``iteration``, ``passes``, ``before`` and ``losses``
+    (the candidates of its restarts, (R, n), and their losses, (R,)), ``ids`` and ``loss`` of the best so far.
 
     Args:
         task: The whole search.
@@ -154,39 +158,38 @@ class ActiveTargets:
         changed = (candidates != book["before"]).any(dim=2)
         book["before"] = candidates.clone()
         book["passes"] += changed.sum(dim=1)
-        solved = torch.zeros(count, dtype=torch.bool, device=candidates.device)
         chosen = changed.flatten().nonzero().squeeze(1)
         if not len(chosen):
-            return solved
+            return torch.zeros(count, dtype=torch.bool, device=candidates.device)
         some = seen[chosen]
         logits = self.task.model.logits(candidates.flatten(0, 1)[chosen], some.continuation)
         agrees = self.task.model.observation.agrees(some, logits, settings.atol, settings.rtol)
-        distance = (
-            self.task.method.distance(self.task.model, some, logits).float().nan_to_num(nan=_WORST, posinf=_WORST)
-        )
-        loss = torch.full((count * restarts,), torch.inf, device=candidates.device)
+        distance = self.task.method.distance(self.task.model, some, logits).float()
+        losses = book["losses"].flatten()
+        losses[chosen] = distance.nan_to_num(nan=_WORST, posinf=_WORST)
         # An exact candidate is before all others, whatever the last digits of its loss.
-        loss[chosen] = torch.where(agrees, -1.0, distance)
-        least, restart = loss.view(count, restarts).min(dim=1)
+        ranks = losses.clone()
+        ranks[chosen[agrees]] = -1.0
+        book["losses"] = losses.view(count, restarts)
+        least, restart = ranks.view(count, restarts).min(dim=1)
         better = least < book["loss"]
-        best = candidates[torch.arange(count, device=candidates.device), restart]
-        book["ids"] = torch.where(better[:, None], best, book["ids"])
-        book["loss"] = torch.where(better, least, book["loss"])
-        solved |= least == -1.0
-        exact = torch.zeros_like(loss)
-        exact[chosen] = distance
-        at = exact.view(count, restarts).gather(1, restart[:, None]).squeeze(1)
-        book["loss"] = torch.where(solved, at, book["loss"])
-        return solved
+        book["ids"] = torch.where(better[:, None], _of_restart(candidates, restart), book["ids"])
+        book["loss"] = torch.where(better, _of_restart(book["losses"], restart), book["loss"])
+        return least == -1.0
 
     def _leave(self, leaving: Tensor, solved: Tensor) -> None:
         book = self.book
+        ids, loss = book["ids"], book["loss"]
+        if self.task.settings.keep == "last":
+            last, restart = book["losses"].min(dim=1)
+            ids = torch.where(solved[:, None], ids, _of_restart(book["before"], restart))
+            loss = torch.where(solved, loss, last)
         for row in leaving.nonzero().squeeze(1).tolist():
             found = self.task.found[int(book["target"][row])]
             found.iterations += int(book["iteration"][row])
             found.passes += int(book["passes"][row])
-            if solved[row] or float(book["loss"][row]) < found.loss or found.ids is None:
-                found.ids, found.loss = book["ids"][row].tolist(), float(book["loss"][row])
+            if solved[row] or float(loss[row]) < found.loss or found.ids is None:
+                found.ids, found.loss = ids[row].tolist(), float(loss[row])
                 found.verified = bool(solved[row])
         kept = (~leaving).nonzero().squeeze(1)
         self.book = {name: tensor[kept] for name, tensor in book.items()}
@@ -202,6 +205,7 @@ class ActiveTargets:
             "iteration": torch.zeros(count, dtype=torch.long, device=device),
             "passes": torch.zeros(count, dtype=torch.long, device=device),
             "before": torch.full((count, restarts, self.length), -1, device=device),
+            "losses": torch.full((count, restarts), torch.inf, device=device),
             "ids": torch.full((count, self.length), -1, device=device),
             "loss": torch.full((count,), torch.inf, device=device),
         }
@@ -224,6 +228,11 @@ class ActiveTargets:
 def _joined(old: State, new: State) -> State:
     """The rows of both, those of ``old`` first."""
     return {name: torch.cat([old[name], tensor]) if name in old else tensor for name, tensor in new.items()}
+
+
+def _of_restart(values: Tensor, restart: Tensor) -> Tensor:
+    """Of each target the value of one restart: (A, R, ...), (A,) -> (A, ...)."""
+    return values[torch.arange(len(restart), device=restart.device), restart]
 
 
 def _every_restart(rows: Tensor, restarts: int) -> Tensor:

@@ -19,6 +19,7 @@ from pydantic import PositiveInt
 
 from attacks.generative import GenerativeAttack
 from attacks.lm_inversion.base import language_model_of
+from attacks.lm_inversion.chunked_logits import ChunkedLogits
 from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModelEmbedder
 from errors import InputError
@@ -76,6 +77,12 @@ class LogitsInverter(GenerativeAttack):
     def make_decoder(self, model: Any) -> EncoderDecoder:
         """The encoder reads all chunks, without a mask."""
         return EncoderDecoder(model)
+
+    def build(self, dimension: int) -> None:
+        """Make decoder and prefix; a head that all chunks share reads the words before they are trained."""
+        super().build(dimension)
+        if isinstance(self.prefix, ChunkedLogits) and self.prefix.shared:
+            self.prefix.take_words(self.decoder.model.get_input_embeddings().weight)
 
     def model(self, oracle: CachedEmbedder | None) -> LanguageModelEmbedder:
         """The language model whose logits are the targets.

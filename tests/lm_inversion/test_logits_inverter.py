@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,15 +17,17 @@ from embedders.cache.cached import CachedEmbedder
 from embedders.language_model import LanguageModelEmbedder
 from embedders.minilm import MiniLM
 from errors import InputError
+from evaluate import evaluate
 from examples import written_ids
 from models.predictions import Targets
+from run_directory.checkpoints import load_checkpoint
 from support.tiny_models import VOCABULARY
 from train import train
 
 
-def prefix(**settings: float) -> ChunkedLogits:
+def prefix(**settings: Any) -> ChunkedLogits:
     torch.manual_seed(0)
-    made = ChunkedLogits(vectors=4, hidden=8, **settings)  # type: ignore[arg-type]
+    made = ChunkedLogits(vectors=4, hidden=8, **settings)
     made.build(dimension=10, width=6)
     return made
 
@@ -37,6 +40,23 @@ def test_a_chunk_of_the_logits_reaches_its_own_vector_alone() -> None:
     logits[:, 3] += 1  # of the second chunk: 10 logits in 4 chunks of 3, the last of which holds one
     changed = (made(logits) != before).any(2)
     assert changed.tolist() == [[False, True, False, False]] * 2
+
+
+@pytest.mark.parametrize(("words", "each", "read"), [(6, 2, 2), (20, 5, 3)])
+def test_one_head_for_all_chunks_mixes_the_words_of_each(words: int, each: int, read: int) -> None:
+    """Ten logits in chunks of three; of a chunk with fewer words the last logits are not read, nor words too many."""
+    made = prefix(adaptation=0.0, shared=True, dropout=0.5).eval()
+    table = torch.randn(words, 6)
+    made.take_words(table)
+    logits = torch.randn(2, 10)
+    mixed = torch.zeros(2, 4, 6)
+    for place in range(10):
+        chunk, word = place // 3, place % 3
+        if word < read and each * chunk + word < words:
+            mixed[:, chunk] += logits[:, place, None] * table[each * chunk + word]
+    by_hand = made.outer(torch.nn.functional.gelu(made.inner(mixed)))
+    torch.testing.assert_close(made(logits), by_hand)
+    assert sum(tensor.numel() for tensor in made.parameters()) == 2 * 6 * 8 + 8 + 6  # of one MLP; the words are frozen
 
 
 def test_the_moving_average_is_taken_away() -> None:
@@ -122,8 +142,9 @@ def test_other_observations_are_refused(language_model: Path, tmp_path: Path) ->
         attack.check_embedder(CachedEmbedder(MiniLM(), tmp_path / "cache"))
 
 
-def test_a_run_from_training_to_metrics(language_model: Path, tmp_path: Path) -> None:
-    train(configuration.compose("train", overrides(language_model, tmp_path)))
+@pytest.mark.parametrize("shared", ["false", "true"])
+def test_a_run_from_training_to_metrics(language_model: Path, tmp_path: Path, shared: str) -> None:
+    train(configuration.compose("train", [*overrides(language_model, tmp_path), f"attack.prefix.shared={shared}"]))
     rows = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text("utf-8").splitlines()]
     assert len(rows) == 12
     assert all(len(row["prediction_tokens"]) <= 32 and len(row["reference_tokens"]) in (1, 2) for row in rows)
@@ -131,3 +152,11 @@ def test_a_run_from_training_to_metrics(language_model: Path, tmp_path: Path) ->
     assert 0 <= metrics["token_exact"] <= 100
     assert metrics["claims"] == 0
     assert metrics["false_discovery_rate"] is None
+    kept = load_checkpoint(tmp_path / "run" / "checkpoints" / "last.ckpt")["state_dict"]
+    again = [f"run={tmp_path / 'run'}", f"output_dir={tmp_path / 'again'}"]
+    evaluate(*configuration.on_run("evaluate", again))
+    assert (
+        json.loads((tmp_path / "again" / "metrics.json").read_text("utf-8"))["token_partial"]
+        == metrics["token_partial"]
+    )
+    assert ("prefix.words" in kept) == (shared == "true")

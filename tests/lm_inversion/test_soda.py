@@ -160,6 +160,44 @@ def test_lengths_are_tried_upwards(oracle: CachedEmbedder) -> None:
     assert [prediction.tokens for prediction in both] == [(5, 17), (8,)]
 
 
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_an_unsolved_target_keeps_its_closest_candidate_or_the_last(
+    oracle: CachedEmbedder, monkeypatch: pytest.MonkeyPatch, restarts: int
+) -> None:
+    """Against the losses of all candidates, each run alone; of several restarts, the closest of the last ones."""
+    model = oracle.embedder
+    assert isinstance(model, LanguageModelEmbedder)
+    step, taken = SODA.step, []
+
+    def recording(self: SODA, state: State, rows: Rows) -> Tensor:
+        taken.append(step(self, state, rows))
+        return taken[-1]
+
+    monkeypatch.setattr(SODA, "step", recording)
+    wanted = observed(oracle, [(5, 17, 40)])
+
+    def losses(candidates: Tensor) -> list[float]:
+        apart = torch.nn.functional.huber_loss(
+            model.observe(candidates), wanted.expand(len(candidates), -1), reduction="none"
+        )
+        return apart.sum(dim=1).tolist()
+
+    found = {}
+    for keep in ("best", "last"):
+        taken.clear()
+        made = attack(oracle, keep=keep, iterations=12, reset_state=11, restarts=restarts)  # of two tokens: never found
+        (found[keep],) = run(made, oracle, [(5, 17, 40)])
+    assert len(taken) == 12
+    for keep, candidates in (("best", torch.cat(taken)), ("last", taken[-1])):
+        apart = losses(candidates)
+        least = min(range(len(apart)), key=apart.__getitem__)
+        assert found[keep].tokens == tuple(candidates[least].tolist())
+        assert found[keep].search is not None
+        assert not found[keep].search.verified
+        assert found[keep].search.loss == pytest.approx(apart[least], rel=1e-4)
+    assert found["best"].tokens != found["last"].tokens  # sampled anew a step before the end
+
+
 def test_passes_are_counted(oracle: CachedEmbedder) -> None:
     """Three for the gradient, one for each candidate that is new; all restarts count."""
     (alone,) = run(attack(oracle, length=1, iterations=9), oracle, [(5, 17)])
@@ -255,9 +293,13 @@ class KilledError(Exception):
     pass
 
 
-def test_a_killed_search_resumes(oracle: CachedEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_a_killed_search_resumes(
+    oracle: CachedEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str
+) -> None:
     """Killed after its second file, it takes the very steps of an unbroken one, and no more than the rest of them."""
     settings = {
+        "keep": keep,
         "active_targets": 1,
         "snapshot_every": 8,
         "restarts": 2,
