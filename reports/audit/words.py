@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from reports.audit.exposure import FREE
 from reports.audit.findings import Attacker, Audit, Tried
 from reports.numbers import counted, shown
 
 _SPACE = "\u00a0"  # non-breaking space between a number and its unit
 _FEW = 0.0005  # a smaller share is not said as "at least"
+_NAMED = 10  # parts of a class from which the summary names its share
+_CALLED = {"e-mail": "e-mail addresses", "phone": "phone numbers", "other": "other entities"}
 
 
 def answer(audit: Audit) -> str:
@@ -36,13 +39,13 @@ def answer(audit: Audit) -> str:
 
 
 def more(audit: Audit) -> str:
-    """What belongs to the answer: the meaning of "read", how many vectors there are, the other attackers, entities."""
+    """What belongs to the answer: the meaning of "read", how many vectors there are, the other attackers, kinds of data."""
     drawn = "" if audit.sampled == audit.size else f" of {audit.size:,}, sampled at random,"
     parts = [f"{counted(audit.sampled, 'vector')}{drawn} {_were(audit.sampled)} read back."]
     if audit.readable is not None:
         exact = "" if audit.exact is None else f"; {audit.exact.shown} came back word for word"
         parts = [f"Read means that nearly all words came back{exact}.", *parts, _alone(audit)]
-    return " ".join(filter(None, [*parts, _entities(audit)]))
+    return " ".join(filter(None, [*parts, _parts(audit)]))
 
 
 def strongest(audit: Audit) -> str:
@@ -65,19 +68,18 @@ def _alone(audit: Audit) -> str:
     return f"Each attacker by itself: {'; '.join(said)}. The largest share counts." if len(said) > 1 else ""
 
 
-def _entities(audit: Audit) -> str:
-    entities = audit.entities
-    if entities is None or not entities.measured:  # what is estimated is shown by class
+def _parts(audit: Audit) -> str:
+    """What comes back of names, numbers and other data, with the shares of the table."""
+    known = [
+        (_CALLED.get(one.name, one.name), one.share.shown)
+        for one in audit.classes
+        if one.name != FREE and one.total >= _NAMED and one.share is not None
+    ]
+    if not known:
         return ""
-    worst = max(
-        (kind for kind in audit.kinds if kind.share is not None and kind.total >= 10),
-        key=lambda kind: kind.share.value if kind.share is not None else 0.0,
-        default=None,
-    )
-    named = ""
-    if worst is not None and worst.share is not None and worst.share.value > 0:
-        named = f", most of all {worst.label} ({worst.share.shown})"
-    return f"Of the names, numbers and other entities in them, {entities.shown} come back{named}."
+    (name, share), *rest = known
+    begin = f"Of the {name} in these texts" if audit.measured else f"By estimate, of the {name} in these texts"
+    return ", ".join([f"{begin} {share} come back", *(f"of the {name} {share}" for name, share in rest)]) + "."
 
 
 def insider(one: Attacker) -> str:

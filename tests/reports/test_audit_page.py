@@ -12,7 +12,9 @@ import pytest
 from reports.audit.findings import Attacker, Audit, AuditedShare, Class, Exposed, Kind, Reading, Tried
 from reports.audit.output import write_audit
 from reports.audit.pipeline import SUMMARY, write_pipeline
+from reports.audit.tables import tried_table
 from reports.audit.thresholds import judge, parse
+from reports.audit.words import more
 
 ATTACK, LOOKUP, NONE = (AuditedShare.counted(number, 200) for number in (60, 90, 0))
 ROWS = [
@@ -121,6 +123,19 @@ def test_without_classes_the_kinds_are_shown_and_little_is_no_comfort(tmp_path: 
     unknown = page_of(replace(low, readable=None, attackers=[]), tmp_path)
     assert "How much of that is right is not known." in unknown.text
     assert "fail_on=" not in unknown.text
+
+
+def test_the_summary_counts_what_the_table_counts() -> None:
+    """Names and numbers by form are no entities of the patterns, of which none may have come back."""
+    names, numbers, few = (AuditedShare.counted(*pair) for pair in ((9, 100), (51, 100), (1, 2)))
+    classes = [Class("names", 100, names, "form"), Class("numbers", 100, numbers, "form"), Class("e-mail", 2, few, "form"),
+               Class("free text", 900, ATTACK, "form")]  # fmt: skip
+    none = replace(AUDIT, classes=classes, entities=AuditedShare.counted(0, 30), kinds=[Kind("EMAIL", 30, NONE)])
+    said = " ".join(more(none).replace("\u00a0", " ").split())
+    assert said.endswith("Of the names in these texts 9.0 % come back, of the numbers 51 %.")
+    tried = [replace(one, entities=NONE) for one in AUDIT.tried]
+    assert "Entities read" not in tried_table(replace(none, tried=tried)).columns
+    assert "Entities read" in tried_table(replace(AUDIT, tried=tried)).columns
 
 
 @pytest.mark.parametrize(("count", "title"), [(1, "One example"), (2, "Two examples"), (3, "Three examples")])
