@@ -179,7 +179,7 @@ def _label(run: Path, config: DictConfig, named: str = "") -> str:
         whose = f"the shipped attacker {run.name}"
     else:
         whose = f"the attack of {named}" if named else "the run's attack"
-    return f"{whose}, {config.choices.attack}"
+    return f"{whose} ({config.choices.attack})"
 
 
 if __name__ == "__main__":

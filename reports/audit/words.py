@@ -7,7 +7,6 @@ from reports.audit.findings import Attacker, Audit, Tried
 from reports.numbers import counted, shown
 
 _SPACE = "\u00a0"  # non-breaking space between a number and its unit
-_FEW = 0.0005  # a smaller share is not said as "at least"
 _NAMED = 10  # parts of a class from which the summary names its share
 _CALLED = {"e-mail": "e-mail addresses", "phone": "phone numbers", "other": "other entities"}
 
@@ -20,41 +19,36 @@ def answer(audit: Audit) -> str:
             f"{counted(audit.sampled, 'vector')} of this store {_were(audit.sampled)} turned back into text. "
             "How much of that is right is not known."
         )
-    if share.measured:
-        said, how = share.shown, f"measured on {counted(share.rows, 'text')}; "
-    else:
-        said, how = f"an estimated {share.shown}", ""
-    alike = "" if share.measured else ", if the store resembles the attacker's test texts"
-    reach = f"({how}95{_SPACE}% interval {share.reach}{alike})"
-    who = strongest(audit)
-    by = f"reached by {who}" if who else "reached by this attacker"
-    if share.value < _FEW:
-        return (
-            f"The attackers tried read {said} of the texts behind these vectors {reach}: a lower bound, {by}, since a "
-            "better attacker reads more."
-        )
+    said = share.shown if share.measured else f"an estimated {share.shown}"
+    how = f"measured on {counted(share.rows, 'text')}, " if share.measured else ""
+    who, reads, this = _strongest(audit)
     return (
-        f"Whoever copies these vectors can read at least {said} of the texts behind them {reach}: a lower bound, {by}."
+        f"{who} {reads} {said} of the texts behind these vectors ({how}95{_SPACE}% interval {share.reach}); attackers "
+        f"trained longer, or on text more like yours, read more than {this}."
     )
 
 
 def more(audit: Audit) -> str:
-    """What belongs to the answer: the meaning of "read", how many vectors there are, the other attackers, kinds of data."""
+    """What belongs to the answer: what read and bound mean, how many vectors, other attackers, kinds of data."""
     drawn = "" if audit.sampled == audit.size else f" of {audit.size:,}, sampled at random,"
     parts = [f"{counted(audit.sampled, 'vector')}{drawn} {_were(audit.sampled)} read back."]
     if audit.readable is not None:
         exact = "" if audit.exact is None else f"; {audit.exact.shown} came back word for word"
-        parts = [f"Read means that nearly all words came back{exact}.", *parts, _alone(audit)]
+        bound = "The share is a lower bound of what can be read; its interval says how exactly it is known."
+        if not audit.measured:
+            bound += " The estimate holds as far as the store resembles the attacker's test texts."
+        parts = [f"Read means that nearly all words came back{exact}.", bound, *parts, _alone(audit)]
     return " ".join(filter(None, [*parts, _parts(audit)]))
 
 
-def strongest(audit: Audit) -> str:
-    """The name of the attacker whose share is the headline; empty if none has one."""
+def _strongest(audit: Audit) -> tuple[str, str, str]:
+    """The attacker whose share is the headline: its name, its verb, and its pronoun."""
     known = [one for one in audit.attackers if one.readable is not None]
     best = max(known, key=lambda one: one.readable.value if one.readable else 0.0, default=None)
-    if best is None:
-        return ""
-    return "the closest text of several attackers" if best.name == "closest" else best.label or best.name
+    if best is not None and best.name == "closest":
+        return "The attackers together", "read", "these"
+    name = "the attacker" if best is None else best.label or f"the {best.name}"
+    return name[0].upper() + name[1:], "reads", "this one"
 
 
 def _were(number: int) -> str:

@@ -124,7 +124,7 @@ def test_without_true_texts_shares_are_estimated_from_what_cosines_meant(place: 
     emails = next(kind for kind in found["kinds"] if kind["label"] == "EMAIL")
     assert emails["total"] >= 20
     assert any("looks unlike the attacker's test texts" in warning for warning in found["warnings"])
-    assert "at least an estimated" in place.page("estimated")
+    assert "s an estimated" in place.page("estimated")
 
 
 def test_each_attacker_has_one_calibration_for_each_threshold(

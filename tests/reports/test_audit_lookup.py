@@ -78,7 +78,7 @@ def test_a_lookup_reads_what_an_untrained_attack_does_not(place: Place, capsys: 
     page = (place.base / "measured" / "audit.html").read_text(encoding="utf-8")
     said = capsys.readouterr().out
     for words in (
-        "a lower bound, reached by lookup",
+        "The lookup of the nearest training text reads 50",
         "nearest training text: 50",
         "None of the defenses tried",
     ):
