@@ -90,12 +90,12 @@ def print_audit(
         console.print(plain(changes.summary(found)))
     console.print(plain(more(audit)))
     if any(one.total for one in audit.classes):
-        print_values(classes_table(audit), console)
+        print_values(classes_table(audit), console, intervals=True)
     if len(audit.attackers) > 1:
-        print_values(attackers_table(audit), console)
+        print_values(attackers_table(audit), console, intervals=True)
     if audit.insider is not None:
         console.print(plain(insider(audit.insider)))
-    print_values(tried_table(audit), console)
+    print_values(tried_table(audit), console, intervals=True)
     if said := best_defense(audit):
         console.print(plain(said))
     for number, step in enumerate(steps(audit, directory / VALUES), 1):
