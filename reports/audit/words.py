@@ -130,6 +130,11 @@ def limits(audit: Audit) -> list[str]:
             "listed with the last one's text. The one that takes the closest text of all compares each text's own "
             "vector with the stored one."
         )
+    if all(one.name != "lookup" for one in audit.attackers):
+        items.append(
+            "No attacker looked up the nearest text of a collection: a shipped attacker comes without its training "
+            "text, or lookup=0 was set. Whoever has text like the store's may find more by that alone."
+        )
     if audit.measured and audit.readable is not None:
         items.append(
             f"The shares of readable texts were measured on the {counted(audit.readable.rows, 'row')} whose true text "
