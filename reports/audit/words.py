@@ -87,23 +87,27 @@ def insider(one: Attacker) -> str:
 
 def best_defense(audit: Audit) -> str:
     """The defense that leaves its best attacker least, if the difference is significant and one attacker knows it."""
-    others = [one for one in audit.tried[1:] if one.worst is not None]
-    plain = audit.tried[0].worst if audit.tried else None
-    if not others or plain is None:
+    best, plain = least_read(audit), audit.tried[0].worst if audit.tried else None
+    if best is None or best.worst is None or plain is None:
         return ""
-    if any(one.lookup is None for one in others):
+    if any(one.lookup is None for one in audit.tried[1:] if one.worst is not None):
         return (
-            "No defense is recommended: the only attacker knew nothing of them, and one who does reads more "
-            "(defense.adaptive=true)."
+            "No defense is recommended: no attacker here knew of them, and one who does reads more. The command under "
+            "“What to do next” measures what it reads."
         )
-    best = min(others, key=lambda one: (_value(one), -one.neighbours))
-    if best.worst is None or best.worst.high >= plain.low:
+    if best.worst.high >= plain.low:
         return "None of the defenses tried leaves the attackers less to read beyond chance."
     return (
         f"Of the defenses tried, {best.name} leaves them least: {best.worst.shown} instead of "
         f"{plain.shown} of {counted(audit.tried_on, 'row')}, with {shown('share', best.neighbours)} of each row's "
         "nearest neighbours kept. An attack that is trained on such vectors may read more (defense.adaptive=true)."
     )
+
+
+def least_read(audit: Audit) -> Tried | None:
+    """The defense that leaves its best attacker least; of several, the one that keeps most neighbours."""
+    known = [one for one in audit.tried[1:] if one.worst is not None]
+    return min(known, key=lambda one: (_value(one), -one.neighbours), default=None)
 
 
 def _value(one: Tried) -> float:

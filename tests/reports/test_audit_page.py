@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from reports.audit.advice import steps
 from reports.audit.findings import Attacker, Audit, AuditedShare, Class, Exposed, Kind, Reading, Tried
-from reports.audit.output import write_audit
+from reports.audit.output import print_audit, write_audit
 from reports.audit.pipeline import SUMMARY, write_pipeline
 from reports.audit.tables import tried_table
 from reports.audit.thresholds import judge, parse
@@ -78,7 +81,7 @@ def test_the_page_answers_first_and_says_what_to_do(tmp_path: Path) -> None:
              "Search kept: of the", "Treat the vectors as the text itself", "The 5 most exposed rows"]  # fmt: skip
     places = [page.text.index(part) for part in order]
     assert places == sorted(places)
-    assert "init_from=runs/a datamodule=files datamodule.path=sample.jsonl" in page.text
+    assert "init_from=runs/a datamodule=files datamodule.path=sample.jsonl run_dir=runs/own" in page.text
     assert "python audit.py run=runs/a 'vectors=db/my store.npy' fail_on='readable>52' baseline=" in page.text
     assert "None found: phone." in page.text
     all_read = page_of(replace(AUDIT, readable=AuditedShare.counted(200, 200)), tmp_path)
@@ -126,6 +129,21 @@ def test_without_classes_the_kinds_are_shown_and_little_is_no_comfort(tmp_path: 
     assert "fail_on=" not in unknown.text
 
 
+def test_the_command_that_measures_a_defense_stands_below_it() -> None:
+    """Of what left the attack least, whose dimension the attacker's weights can take or not."""
+    train = "python train.py init_from=runs/a datamodule=files datamodule.path=sample.jsonl"
+    for name, dimension, begin, words in (
+        ("noise level=0.05", 384, train, "defense=noise defense.level=0.05"),
+        ("truncation dimensions=128", 128, train.replace("init_from=runs/a ", ""),
+         "defense=truncation defense.dimensions=128"),
+        ("rounding + noise noise.level=0.01", 384, train, "'defense=[rounding,noise]' defense.noise.level=0.01"),
+    ):  # fmt: skip
+        tried = [AUDIT.tried[0], Tried(name, NONE, None, None, 0.2, 0.6, dimension)]
+        (step,) = (one for one in steps(replace(AUDIT, tried=tried)) if one.title.startswith("Choose defenses"))
+        assert step.text.startswith("No defense is recommended: no attacker here knew of them")
+        assert step.commands == (f"{begin} {words} defense.adaptive=true run_dir=runs/defended",)
+
+
 def test_the_summary_counts_what_the_table_counts() -> None:
     """Names and numbers by form are no entities of the patterns, of which none may have come back."""
     names, numbers, few = (AuditedShare.counted(*pair) for pair in ((9, 100), (51, 100), (1, 2)))
@@ -146,6 +164,15 @@ def test_as_many_examples_as_there_are(count: int, title: str, tmp_path: Path) -
     assert [found for found in page.all("span") if found.get("class") == "label"] == [{"class": "label"}] * count
     assert "PERSON xx Xxxxx" in page.text
     assert "[PERSON] xx Xxxxx" in page.text  # in the list of all rows
+
+
+def test_the_terminal_shows_intervals_as_the_summary_does(tmp_path: Path) -> None:
+    shown = Console(file=io.StringIO(), width=150)
+    print_audit(tmp_path, AUDIT, console=shown)
+    assert isinstance(shown.file, io.StringIO)
+    said = " ".join(shown.file.getvalue().replace("\u00a0", " ").split())
+    for part in ("names │ 25 % (14 to 40 %)", "a lookup │ 45 % (38 to 52 %)", "none │ 30 % (24 to 37 %)"):
+        assert part in said
 
 
 def test_the_summary_for_pull_requests_has_the_order_of_the_page(tmp_path: Path) -> None:
