@@ -14,7 +14,7 @@ from reports import terminal
 from reports.audit import changes
 from reports.audit.advice import steps
 from reports.audit.changes import Change
-from reports.audit.file import VERSION
+from reports.audit.file import VALUES, VERSION
 from reports.audit.findings import Audit, Tried
 from reports.audit.page import write_audit_page
 from reports.audit.tables import attackers_table, classes_table, tried_table
@@ -26,7 +26,7 @@ from reports.terminal import plain
 if TYPE_CHECKING:
     from rich.console import Console
 
-PAGE, VALUES, EXPOSED = "audit.html", "audit.json", "exposed.csv"
+PAGE, EXPOSED = "audit.html", "exposed.csv"
 
 
 def write_audit(directory: Path, audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> None:
