@@ -36,9 +36,38 @@ SEARCH = ["attack/refine=[lexicon]"]  # what search=true adds to an attack
 EXCEEDED = 3  # exit code where a threshold is exceeded; 1 is an error, 2 bad input
 
 
+def check_given(settings: DictConfig) -> None:
+    """Check what needs no attacker, before torch is imported: thresholds, and whatever lies on this machine."""
+    from datamodules.sources.file_rows import existing
+    from datamodules.vector_stores.address import split_address
+    from datamodules.vector_stores.sampling import open_store
+    from datamodules.vector_stores.stored_texts import held_by_store
+    from datamodules.vector_stores.vector_files import check_file
+    from reports.audit.file import VALUES, read_audit
+    from reports.audit.thresholds import parse
+    from run_directory import layout
+
+    output, vectors = Path(settings.output_dir), Path(settings.vectors).expanduser()
+    if (output / VALUES).exists() and not (output / layout.TEST_BATCHES).exists():
+        raise InputError(f"output_dir={output}: already holds an audit; choose another directory")
+    parse(settings.fail_on)
+    if settings.baseline is not None:
+        read_audit(Path(settings.baseline).expanduser())
+    for named in [settings.also] if isinstance(settings.also, str) else settings.also or []:
+        configuration.find_run(named, "also")
+    if settings.texts is not None and not held_by_store(settings.texts):
+        existing(settings.texts, "texts")
+    kind, place = split_address(settings.vectors)
+    if (not kind or vectors.is_file()) and vectors.suffix != ".faiss":
+        check_file(vectors)
+    elif kind != "pinecone" and "//" not in place and not Path(place).expanduser().exists():
+        open_store(settings.vectors, 0, settings.collection)  # says what is missing
+
+
 def audit(settings: DictConfig, config: DictConfig) -> None:
     """Open the run and the store -> check -> defend -> read back -> evaluate -> write."""
     from datamodules.vector_stores.sampling import open_store, sample_store
+    from datamodules.vector_stores.stored_texts import held_by_store
     from defenses.threat import threat_of
     from metrics.statistics import evenly
     from reports.audit.changes import changes, warned
@@ -47,10 +76,10 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from reports.audit.estimates import Estimator, read_scored, scored
     from reports.audit.evaluation import evaluate
     from reports.audit.file import read_audit
-    from reports.audit.inputs import check_truths, held_by_store, read_truths, stored_truths
+    from reports.audit.inputs import check_truths, read_truths, stored_truths
     from reports.audit.lookup import training_lookup
     from reports.audit.other_attackers import SEARCHED, TESTED, check_same, read_by
-    from reports.audit.output import VALUES, print_audit, write_audit
+    from reports.audit.output import print_audit, write_audit
     from reports.audit.pipeline import write_pipeline
     from reports.audit.reading import StoreReader, held_out, same_attack, services
     from reports.audit.thresholds import check_kinds, judge, parse
@@ -61,8 +90,6 @@ def audit(settings: DictConfig, config: DictConfig) -> None:
     from scoring.recognisers import Recognisers
 
     run, output = Path(settings.run), Path(settings.output_dir)
-    if (output / VALUES).exists() and not (output / layout.TEST_BATCHES).exists():
-        raise InputError(f"output_dir={output}: already holds an audit; choose another directory")
     conditions = parse(settings.fail_on)
     before = None if settings.baseline is None else read_audit(Path(settings.baseline).expanduser())
     points = configuration.defense_points(config, settings.defenses, "defenses", settings.config_dir)
@@ -179,8 +206,8 @@ def _label(run: Path, config: DictConfig, named: str = "") -> str:
         whose = f"the shipped attacker {run.name}"
     else:
         whose = f"the attack of {named}" if named else "the run's attack"
-    return f"{whose}, {config.choices.attack}"
+    return f"{whose} ({config.choices.attack})"
 
 
 if __name__ == "__main__":
-    configuration.main_on_run(audit, "audit", {"--show-text": "show_text=true"})
+    configuration.main_on_run(audit, "audit", {"--show-text": "show_text=true"}, check_given)

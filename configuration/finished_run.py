@@ -5,7 +5,7 @@ settings, config = on_run("evaluate", ["run=runs/x", "attack.decoding.beams=1"])
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -30,10 +30,13 @@ from run_directory.config_file import read_config
 from run_directory.record import absent_data
 
 
-def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, DictConfig]:
+def on_run(
+    config_name: str, overrides: Sequence[str], first: Callable[[DictConfig], None] | None = None
+) -> tuple[DictConfig, DictConfig]:
     """The settings of evaluate.py or invert.py and the amended configuration of the run that they name, both checked.
 
-    The run's own logger is dropped; name a logger in ``overrides`` to use one.
+    The run's own logger is dropped; name a logger in ``overrides`` to use one. ``first`` checks what it can of the
+    settings before anything heavy is imported.
 
     Raises:
         InputError: The run does not exist; or one line for each mistake in either.
@@ -56,6 +59,8 @@ def on_run(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, Dict
     stored.logger, stored.choices.logger = {}, "none"  # its curves are of the training
     config, misspelt = survey_amended(stored, [*others, *search], known)
     raise_written([*errors, *misspelt], [config])
+    if first is not None:
+        first(settings)
     raise_all([*check(settings), *check(config)])
     OmegaConf.resolve(config)
     if config_name == "evaluate":  # the other scripts read no texts of the run

@@ -216,12 +216,15 @@ class _Job:
 
 
 def main_on_run(
-    task: Callable[[DictConfig, DictConfig], None], config_name: str, switches: Mapping[str, str] | None = None
+    task: Callable[[DictConfig, DictConfig], None],
+    config_name: str,
+    switches: Mapping[str, str] | None = None,
+    first: Callable[[DictConfig], None] | None = None,
 ) -> None:
     """Run ``task(settings, config)`` on a finished run.
 
     Overrides of keys in configs/<config_name>.yaml become the settings; all others change the run's config.yaml.
-    ``switches`` are flags of the script that stand for an override.
+    ``switches`` are flags of the script that stand for an override; ``first`` as for ``on_run``.
     """
     with ending(), claims.Tidied(keeps_log=False) as made:  # evaluate.py compare= may write nothing
         refuse_secrets(sys.argv[1:])
@@ -231,7 +234,7 @@ def main_on_run(
         elif (configs := inherited()) is not None:
             _run_as_rank(task, configs)
         else:
-            _work_on_run(task, config_name, arguments, made)
+            _work_on_run(task, config_name, arguments, made, first)
 
 
 def _work_on_run(
@@ -239,12 +242,13 @@ def _work_on_run(
     config_name: str,
     arguments: argparse.Namespace,
     made: claims.Tidied,
+    first: Callable[[DictConfig], None] | None,
 ) -> None:
     held = console.hold()
     overrides = list(arguments.overrides)
     if arguments.config_dir is not None:
         overrides.append(f"config_dir={quoted(Path(arguments.config_dir).absolute())}")
-    settings, config = on_run(config_name, overrides)
+    settings, config = on_run(config_name, overrides, first)
     if local_rank() == 0 and not any(root_of(line) == "run" for line in overrides):
         print(printable(f"attacker: {settings.run_as}, shipped with unembed; run=<dir> takes another"), flush=True)
     with ending(settings=settings):

@@ -68,8 +68,8 @@ class Table:
     notes: tuple[str, ...] = ()
 
 
-def print_values(table: Table, console: Console) -> None:
-    """Print a table without the text below its values: a terminal has no room for intervals."""
+def print_values(table: Table, console: Console, *, intervals: bool = False) -> None:
+    """Print a table: of each cell the value alone, or with the text below it, such as its interval, in brackets."""
     from rich.table import Table as RichTable
 
     found = RichTable(title=plain(table.title) if table.title else None, title_justify="left")
@@ -77,7 +77,8 @@ def print_values(table: Table, console: Console) -> None:
     for column in table.columns[1:]:
         found.add_column(plain(column), justify="right")
     for line in table.lines:
-        found.add_row(plain(line.title), *(plain(cell.text, style=COLOURS[cell.gain]) for cell in line.cells))
+        shown = ((cell.line if intervals else cell.text, COLOURS[cell.gain]) for cell in line.cells)
+        found.add_row(plain(line.title), *(plain(text, style=style) for text, style in shown))
     console.print(found)
 
 

@@ -24,11 +24,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from datamodules.vector_stores.address import check_address, split_address
 from datamodules.vector_stores.chroma import open_chroma
@@ -42,6 +41,9 @@ from datamodules.vector_stores.search_engine import open_elasticsearch, open_ope
 from datamodules.vector_stores.vector_files import checked, read_vectors
 from datamodules.vector_stores.weaviate_server import open_weaviate
 from errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FETCHED_TOGETHER = 1000  # vectors asked of a store at once
 

@@ -8,11 +8,13 @@ Without a field the first of ``FIELDS`` that the rows have is taken, or the only
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from datamodules.vector_stores.sampling import FETCHED_TOGETHER, VectorStore
 from errors import InputError, did_you_mean, listed
 
+STORE = "store"  # texts=store, texts=store:<field>
 # What client libraries and frameworks call the text of a row.
 FIELDS = ("document", "text", "page_content", "content", "chunk_text", "chunk", "passage", "body")
 LOOKED_AT = 20  # rows whose fields are known before one is chosen
@@ -25,6 +27,11 @@ class TextStore(VectorStore, Protocol):
     def texts(self, positions: Sequence[int], field: str | None = None) -> Sequence[Mapping[str, str]]:
         """Text fields of ``ids[position]`` for each position, by name; only ``field``, where one is given."""
         ...
+
+
+def held_by_store(texts: str | None) -> bool:
+    """Whether ``texts`` is ``store`` or ``store:<field>``: the true texts are those beside the vectors."""
+    return texts is not None and texts.partition(":")[0] == STORE and not Path(texts).exists()
 
 
 def stored_texts(store: VectorStore, positions: Sequence[int], field: str | None) -> tuple[str, dict[int, str]]:

@@ -15,16 +15,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 import limits
 from datamodules.sources.file_rows import batches
 from errors import InputError, did_you_mean, listed
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # numpy reads the header as a Python literal, and those of old files by the tokenizer of Python.
 _NPY_ERRORS = (
@@ -44,10 +45,7 @@ NAMES = ("vector", "vectors", "embedding", "embeddings")
 BLOCK = 16_384  # rows
 EXPLAINED = 500  # vectors of another dimension that are read to tell why
 Array = NDArray[Any]
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # float8 needs a scale beside it
-_INTEGERS = (
-    torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
-)  # fmt: skip
+FIRST = 2_000  # vectors that are checked before anything heavy is imported
 
 
 class DimensionError(InputError):
@@ -84,13 +82,31 @@ def read_vectors(path: Path, dimension: int, limit: int | None = None) -> Tensor
             than the attack was trained on, another type than real numbers, or a row that is NaN, infinite, zero, or of
             a length that float32 cannot square (the first one is named).
     """
+    import torch
+
+    return torch.from_numpy(_read(path, dimension, limit))
+
+
+def check_file(path: Path) -> None:
+    """Check the first vectors of a file without importing torch.
+
+    Raises:
+        InputError: As ``read_vectors``, but for the dimension.
+    """
+    _read(path, None, FIRST)
+
+
+def _read(path: Path, dimension: int | None, limit: int | None) -> Array:
     readers = _readers()
     if path.suffix not in readers:
         raise InputError(f"vectors={path}: unknown extension {path.suffix!r}, {did_you_mean(path.suffix, readers)}")
     if not path.is_file():
         siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
         raise InputError(f"vectors={path}: no such file, {did_you_mean(path.name, siblings)}")
-    return checked(readers[path.suffix](path, dimension, limit), str(path), dimension, limit)
+    array = readers[path.suffix](path, dimension or 0, limit)
+    if dimension is None:
+        dimension = array.shape[-1] if array.ndim else 0
+    return _checked(array, str(path), dimension, limit)
 
 
 def checked(array: Array, name: str, dimension: int, limit: int | None = None) -> Tensor:
@@ -99,6 +115,12 @@ def checked(array: Array, name: str, dimension: int, limit: int | None = None) -
     Raises:
         InputError: As ``read_vectors``, of the content.
     """
+    import torch
+
+    return torch.from_numpy(_checked(array, name, dimension, limit))
+
+
+def _checked(array: Array, name: str, dimension: int, limit: int | None) -> Array:
     if array.ndim != 2 or not len(array):
         raise InputError(f"vectors={name}: expected an array (n, {dimension}), found shape {array.shape}")
     if array.shape[1] != dimension:
@@ -123,7 +145,7 @@ def checked(array: Array, name: str, dimension: int, limit: int | None = None) -
             f"vectors={name}: row {row} has the length {lengths[row]:.3g} ({int(outside.sum())} such rows): outside "
             f"{SHORTEST:g} to {LONGEST:g} float32 cannot compute cosines; scale the vectors to those of the embedder"
         )
-    return torch.from_numpy(array)
+    return array
 
 
 def _check_rows(name: str, bad: Array | np.bool, what: str, why: str) -> None:
@@ -161,6 +183,7 @@ def _check_header(path: Path) -> None:
 
 
 def _safetensors(path: Path, dimension: int, limit: int | None) -> Array:
+    import torch
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -168,7 +191,7 @@ def _safetensors(path: Path, dimension: int, limit: int | None) -> Array:
             tensor = file.get_tensor(_choose(path, file.keys()))
     except (SafetensorError, OSError) as error:
         raise InputError(f"vectors={path}: cannot be read: {error}") from error
-    if not (tensor.dtype in _FLOATS or tensor.dtype in _INTEGERS):
+    if tensor.dtype.is_complex or tensor.dtype == torch.bool or (tensor.is_floating_point() and tensor.itemsize < 2):
         raise InputError(f"vectors={path}: expected real numbers (float16 to float64, integers), found {tensor.dtype}")
     tensor = tensor[:limit] if tensor.ndim else tensor
     array: Array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reports.audit.findings import Audit
-from reports.audit.words import best_defense
+from reports.audit.words import best_defense, least_read
 from reports.numbers import counted
 
 MOST, ACCEPTED = 95, 5  # percent: the largest threshold that is proposed, and the one proposed above it
@@ -38,7 +38,7 @@ def steps(audit: Audit, values: Path | None = None) -> list[Step]:
             "vector is a copied text: a low share here is no proof of safety, since a better attacker reads more.",
         ),
         *_rows(audit),
-        Step("Choose defenses by what an informed attacker still reads", _defenses(audit)),
+        Step("Choose defenses by what an informed attacker still reads", *_defenses(audit)),
         *_own_text(audit),
         *_truth(audit, given),
         *_pipeline(audit, given, values),
@@ -63,30 +63,50 @@ def _rows(audit: Audit) -> list[Step]:
     ]
 
 
-def _defenses(audit: Audit) -> str:
-    """What was tried, and what an informed attacker still reads behind it."""
-    best = best_defense(audit)
-    if not best:
-        return "None was tried with a result; the key defenses= names those to try."
+def _defenses(audit: Audit) -> tuple[str, tuple[str, ...]]:
+    """What was tried, what an informed attacker still reads behind it, and the command that trains such an attacker."""
+    best, tried = best_defense(audit), least_read(audit)
+    if not best or tried is None:
+        return "None was tried with a result; the key defenses= names those to try.", ()
     known = [one for one in audit.tried[1:] if one.lookup is not None and one.worst is not None]
     still = "; ".join(f"{one.name} {one.worst.shown}" for one in known if one.worst is not None)
-    return f"{best} Still read, by the better of the attackers tried: {still}." if still else best
+    said = f"{best} Still read, by the better of the attackers tried: {still}." if still else best
+    if not audit.run.get("directory"):
+        return said, ()
+    how = "trains an attacker on vectors that it defends, of a sample of your own text; its report says what it reads."
+    begin = _training(audit) if tried.dimension == audit.dimension else _training(audit, anew=True)
+    return f"{said} This command, here with {tried.name}, {how}", (
+        f"{begin} {_overrides(tried.name)} defense.adaptive=true run_dir=runs/defended",
+    )
+
+
+def _overrides(name: str) -> str:
+    """The overrides of a defense by its name in tables (configuration/points.py): ``noise level=0.01``."""
+    parts = [part for part in name.split(" ") if part != "+"]
+    options = [part for part in parts if "=" not in part]
+    choice = options[0] if len(options) == 1 else f"[{','.join(options)}]"
+    return shlex.join([f"defense={choice}", *(f"defense.{part}" for part in parts if "=" in part)])
+
+
+def _training(audit: Audit, *, anew: bool = False) -> str:
+    """A command that trains on a sample of the owner's text: from the weights of the audit's attacker, or ``anew``."""
+    origin = "" if anew else f" {shlex.quote('init_from=' + audit.run['directory'])}"
+    embedder = audit.run.get("embedder", "minilm")
+    chosen = "" if embedder == "minilm" else f" embedder={embedder}"
+    return f"python train.py{origin}{chosen} datamodule=files datamodule.path=sample.jsonl"
 
 
 def _own_text(audit: Audit) -> list[Step]:
     """Train the attacker further on text like the store's."""
     if not audit.run.get("directory"):
         return []
-    origin = shlex.quote(f"init_from={audit.run['directory']}")
-    embedder = audit.run.get("embedder", "minilm")
-    chosen = "" if embedder == "minilm" else f" embedder={embedder}"
     return [
         Step(
             "Test with an attacker who knows text like yours",
             "Train this attacker further on a sample of your own text that is not in the store, and audit again: most "
             "attackers can guess what kind of text a store holds, and find more of it.",
             (
-                f"python train.py {origin}{chosen} datamodule=files datamodule.path=sample.jsonl run_dir=runs/own",
+                f"{_training(audit)} run_dir=runs/own",
                 f"python audit.py run=runs/own {shlex.quote(f'vectors={audit.store}')}",
             ),
         )

@@ -49,7 +49,7 @@ def by_lookup(
     texts, the one nearest to the noisy vector is the most probable.
     """
     tested = reader.readings(lookup.texts(test), test, known) if known else []
-    label = "lookup of the nearest training text"
+    label = "the lookup of the nearest training text"
     return Contender(
         "lookup", label, reader.readings(lookup.texts(stored), vectors, truths), tested, Estimator(scored(tested))
     )

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from atomic_files import read_json
 from errors import InputError
 
-VERSION = 1
+VALUES, VERSION = "audit.json", 1
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Cosine = Annotated[float, Field(ge=-1.001, le=1.001)]
 

@@ -27,7 +27,6 @@ from metrics.vectors import cosine_rows
 from reports.audit.findings import Truth
 from reports.vector_space import TRIED, TRUST
 
-STORE = "store"
 SAME = 0.995  # median cosine of texts with their own vectors, at least, where nothing else changed them
 BESIDE = 0.8  # smallest accepted median cosine of true texts with the store's vectors
 
@@ -76,11 +75,6 @@ def read_truths(name: str, store: VectorStore) -> dict[int, Truth]:
             "index or id"
         )
     return found
-
-
-def held_by_store(texts: str | None) -> bool:
-    """Whether ``texts`` is ``store`` or ``store:<field>``: the true texts are those beside the vectors."""
-    return texts is not None and texts.partition(":")[0] == STORE and not Path(texts).exists()
 
 
 def stored_truths(texts: str, store: VectorStore, positions: Sequence[int]) -> tuple[dict[int, Truth], list[str]]:

@@ -23,6 +23,7 @@ from errors import InputError
 from examples import Example
 from metrics.statistics import evenly
 from reports.audit.findings import Truth
+from run_directory.record import absent_data
 from run_directory.session import Session
 
 BLOCK = 16_384  # training vectors compared at once
@@ -96,14 +97,11 @@ def among_others(vectors: Tensor, truths: Sequence[Truth]) -> list[str]:
 
 
 def training_lookup(session: Session, service: CachedEmbedder, most: int) -> tuple[Lookup | None, list[str]]:
-    """The lookup in a run's training text, and what the page has to say where there is none."""
-    if most == 0:
+    """The lookup in a run's training text, and a warning where that text is gone; an exported run comes without it."""
+    if most == 0 or absent_data(session.run):
         return None, []
     try:
         texts = session.training_data(None).examples("train").texts
     except InputError as error:
-        return None, [
-            f"No lookup in the training text, which cannot be read: {error}. Whoever has text like the store's reads "
-            "more; and no attacker here knows the defenses, so that none of them is recommended."
-        ]
+        return None, [f"No lookup in the training text, which cannot be read: {error}."]
     return Lookup.of(texts, service, most), []

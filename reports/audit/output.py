@@ -14,7 +14,7 @@ from reports import terminal
 from reports.audit import changes
 from reports.audit.advice import steps
 from reports.audit.changes import Change
-from reports.audit.file import VERSION
+from reports.audit.file import VALUES, VERSION
 from reports.audit.findings import Audit, Tried
 from reports.audit.page import write_audit_page
 from reports.audit.tables import attackers_table, classes_table, tried_table
@@ -26,7 +26,7 @@ from reports.terminal import plain
 if TYPE_CHECKING:
     from rich.console import Console
 
-PAGE, VALUES, EXPOSED = "audit.html", "audit.json", "exposed.csv"
+PAGE, EXPOSED = "audit.html", "exposed.csv"
 
 
 def write_audit(directory: Path, audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> None:
@@ -90,12 +90,12 @@ def print_audit(
         console.print(plain(changes.summary(found)))
     console.print(plain(more(audit)))
     if any(one.total for one in audit.classes):
-        print_values(classes_table(audit), console)
+        print_values(classes_table(audit), console, intervals=True)
     if len(audit.attackers) > 1:
-        print_values(attackers_table(audit), console)
+        print_values(attackers_table(audit), console, intervals=True)
     if audit.insider is not None:
         console.print(plain(insider(audit.insider)))
-    print_values(tried_table(audit), console)
+    print_values(tried_table(audit), console, intervals=True)
     if said := best_defense(audit):
         console.print(plain(said))
     for number, step in enumerate(steps(audit, directory / VALUES), 1):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from reports.audit.exposure import FREE
 from reports.audit.findings import Attacker, Audit, Tried
 from reports.numbers import counted, shown
 
 _SPACE = "\u00a0"  # non-breaking space between a number and its unit
-_FEW = 0.0005  # a smaller share is not said as "at least"
+_NAMED = 10  # parts of a class from which the summary names its share
+_CALLED = {"e-mail": "e-mail addresses", "phone": "phone numbers", "other": "other entities"}
 
 
 def answer(audit: Audit) -> str:
@@ -17,41 +19,36 @@ def answer(audit: Audit) -> str:
             f"{counted(audit.sampled, 'vector')} of this store {_were(audit.sampled)} turned back into text. "
             "How much of that is right is not known."
         )
-    if share.measured:
-        said, how = share.shown, f"measured on {counted(share.rows, 'text')}; "
-    else:
-        said, how = f"an estimated {share.shown}", ""
-    alike = "" if share.measured else ", if the store resembles the attacker's test texts"
-    reach = f"({how}95{_SPACE}% interval {share.reach}{alike})"
-    who = strongest(audit)
-    by = f"reached by {who}" if who else "reached by this attacker"
-    if share.value < _FEW:
-        return (
-            f"The attackers tried read {said} of the texts behind these vectors {reach}: a lower bound, {by}, since a "
-            "better attacker reads more."
-        )
+    said = share.shown if share.measured else f"an estimated {share.shown}"
+    how = f"measured on {counted(share.rows, 'text')}, " if share.measured else ""
+    who, reads, this = _strongest(audit)
     return (
-        f"Whoever copies these vectors can read at least {said} of the texts behind them {reach}: a lower bound, {by}."
+        f"{who} {reads} {said} of the texts behind these vectors ({how}95{_SPACE}% interval {share.reach}); attackers "
+        f"trained longer, or on text more like yours, read more than {this}."
     )
 
 
 def more(audit: Audit) -> str:
-    """What belongs to the answer: the meaning of "read", how many vectors there are, the other attackers, entities."""
+    """What belongs to the answer: what read and bound mean, how many vectors, other attackers, kinds of data."""
     drawn = "" if audit.sampled == audit.size else f" of {audit.size:,}, sampled at random,"
     parts = [f"{counted(audit.sampled, 'vector')}{drawn} {_were(audit.sampled)} read back."]
     if audit.readable is not None:
         exact = "" if audit.exact is None else f"; {audit.exact.shown} came back word for word"
-        parts = [f"Read means that nearly all words came back{exact}.", *parts, _alone(audit)]
-    return " ".join(filter(None, [*parts, _entities(audit)]))
+        bound = "The share is a lower bound of what can be read; its interval says how exactly it is known."
+        if not audit.measured:
+            bound += " The estimate holds as far as the store resembles the attacker's test texts."
+        parts = [f"Read means that nearly all words came back{exact}.", bound, *parts, _alone(audit)]
+    return " ".join(filter(None, [*parts, _parts(audit)]))
 
 
-def strongest(audit: Audit) -> str:
-    """The name of the attacker whose share is the headline; empty if none has one."""
+def _strongest(audit: Audit) -> tuple[str, str, str]:
+    """The attacker whose share is the headline: its name, its verb, and its pronoun."""
     known = [one for one in audit.attackers if one.readable is not None]
     best = max(known, key=lambda one: one.readable.value if one.readable else 0.0, default=None)
-    if best is None:
-        return ""
-    return "the closest text of several attackers" if best.name == "closest" else best.label or best.name
+    if best is not None and best.name == "closest":
+        return "The attackers together", "read", "these"
+    name = "the attacker" if best is None else best.label or f"the {best.name}"
+    return name[0].upper() + name[1:], "reads", "this one"
 
 
 def _were(number: int) -> str:
@@ -65,19 +62,18 @@ def _alone(audit: Audit) -> str:
     return f"Each attacker by itself: {'; '.join(said)}. The largest share counts." if len(said) > 1 else ""
 
 
-def _entities(audit: Audit) -> str:
-    entities = audit.entities
-    if entities is None or not entities.measured:  # what is estimated is shown by class
+def _parts(audit: Audit) -> str:
+    """What comes back of names, numbers and other data, with the shares of the table."""
+    known = [
+        (_CALLED.get(one.name, one.name), one.share.shown)
+        for one in audit.classes
+        if one.name != FREE and one.total >= _NAMED and one.share is not None
+    ]
+    if not known:
         return ""
-    worst = max(
-        (kind for kind in audit.kinds if kind.share is not None and kind.total >= 10),
-        key=lambda kind: kind.share.value if kind.share is not None else 0.0,
-        default=None,
-    )
-    named = ""
-    if worst is not None and worst.share is not None and worst.share.value > 0:
-        named = f", most of all {worst.label} ({worst.share.shown})"
-    return f"Of the names, numbers and other entities in them, {entities.shown} come back{named}."
+    (name, share), *rest = known
+    begin = f"Of the {name} in these texts" if audit.measured else f"By estimate, of the {name} in these texts"
+    return ", ".join([f"{begin} {share} come back", *(f"of the {name} {share}" for name, share in rest)]) + "."
 
 
 def insider(one: Attacker) -> str:
@@ -91,23 +87,27 @@ def insider(one: Attacker) -> str:
 
 def best_defense(audit: Audit) -> str:
     """The defense that leaves its best attacker least, if the difference is significant and one attacker knows it."""
-    others = [one for one in audit.tried[1:] if one.worst is not None]
-    plain = audit.tried[0].worst if audit.tried else None
-    if not others or plain is None:
+    best, plain = least_read(audit), audit.tried[0].worst if audit.tried else None
+    if best is None or best.worst is None or plain is None:
         return ""
-    if any(one.lookup is None for one in others):
+    if any(one.lookup is None for one in audit.tried[1:] if one.worst is not None):
         return (
-            "No defense is recommended: the only attacker knew nothing of them, and one who does reads more "
-            "(defense.adaptive=true)."
+            "No defense is recommended: no attacker here knew of them, and one who does reads more. The command under "
+            "“What to do next” measures what it reads."
         )
-    best = min(others, key=lambda one: (_value(one), -one.neighbours))
-    if best.worst is None or best.worst.high >= plain.low:
+    if best.worst.high >= plain.low:
         return "None of the defenses tried leaves the attackers less to read beyond chance."
     return (
         f"Of the defenses tried, {best.name} leaves them least: {best.worst.shown} instead of "
         f"{plain.shown} of {counted(audit.tried_on, 'row')}, with {shown('share', best.neighbours)} of each row's "
         "nearest neighbours kept. An attack that is trained on such vectors may read more (defense.adaptive=true)."
     )
+
+
+def least_read(audit: Audit) -> Tried | None:
+    """The defense that leaves its best attacker least; of several, the one that keeps most neighbours."""
+    known = [one for one in audit.tried[1:] if one.worst is not None]
+    return min(known, key=lambda one: (_value(one), -one.neighbours), default=None)
 
 
 def _value(one: Tried) -> float:
@@ -133,6 +133,11 @@ def limits(audit: Audit) -> list[str]:
             f"{len(audit.attackers)} attackers: “Who reads how much” names them. The largest share counts; rows are "
             "listed with the last one's text. The one that takes the closest text of all compares each text's own "
             "vector with the stored one."
+        )
+    if all(one.name != "lookup" for one in audit.attackers):
+        items.append(
+            "No attacker looked up the nearest text of a collection: a shipped attacker comes without its training "
+            "text, or lookup=0 was set. Whoever has text like the store's may find more by that alone."
         )
     if audit.measured and audit.readable is not None:
         items.append(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import subprocess
 import sys
 from functools import cached_property
 from pathlib import Path
@@ -73,7 +75,7 @@ class AuditedPlace(Place):
             given.append(f"run={self.run}")
         if not any(line.startswith("vectors=") for line in lines):
             given.append(f"vectors={self.base / 'store.npy'}")
-        audit.audit(*configuration.on_run("audit", [*given, *lines]))
+        audit.audit(*configuration.on_run("audit", [*given, *lines], audit.check_given))
         assert {path.name for path in output.iterdir()} == {
             "audit.json", "audit.html", "audit.sarif", "audit.junit.xml", "audit.md", "exposed.csv",
         }  # fmt: skip
@@ -124,7 +126,7 @@ def test_without_true_texts_shares_are_estimated_from_what_cosines_meant(place: 
     emails = next(kind for kind in found["kinds"] if kind["label"] == "EMAIL")
     assert emails["total"] >= 20
     assert any("looks unlike the attacker's test texts" in warning for warning in found["warnings"])
-    assert "at least an estimated" in place.page("estimated")
+    assert "s an estimated" in place.page("estimated")
 
 
 def test_each_attacker_has_one_calibration_for_each_threshold(
@@ -257,6 +259,43 @@ def test_vectors_of_another_space(place: AuditedPlace) -> None:
     assert "these are not all-MiniLM-L6-v2 vectors (another model: likeness" in place.refuse(f"vectors={path}")
     found = place.audit("trusted", f"vectors={path}", "trust_vectors=true")
     assert any("these are not all-MiniLM-L6-v2 vectors" in warning for warning in found["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["vectors=nowhere.npy"], "vectors=nowhere.npy: no such file"),
+        (["vectors={base}/data.jsonl"], "expected a list of numbers"),
+        (["vectors={base}/nan.npy"], "row 3 holds NaN"),
+        (["vectors=qdrant:nowhere"], "nowhere"),
+        (["vectors=nosuch:place"], "unknown kind of store 'nosuch'"),
+        (["fail_on=readable>500"], "fail_on=readable>500: 500 percent is more than all"),
+        (["baseline=nowhere.json"], "baseline=nowhere.json: no such file"),
+        (["texts=nowhere.jsonl"], "texts=nowhere.jsonl: there is no such file"),
+        (["also=nowhere"], "also=nowhere"),
+        (["output_dir={base}"], "already holds an audit"),
+    ],
+)  # fmt: skip
+def test_what_needs_no_attacker_is_told_before_torch_is_imported(lines: list[str], said: str, tmp_path: Path) -> None:
+    vectors = np.ones((5, 384), np.float32)
+    np.save(tmp_path / "right.npy", vectors)
+    vectors[3, 7] = np.nan
+    np.save(tmp_path / "nan.npy", vectors)
+    (tmp_path / "data.jsonl").write_text('{"vector": "a"}\n')
+    (tmp_path / "audit.json").write_text("{}")
+    given = [line.format(base=tmp_path) for line in lines]
+    if not any(line.startswith("vectors=") for line in given):
+        given.append(f"vectors={tmp_path / 'right.npy'}")
+    # A torch that cannot be imported: whatever is told is told without it.
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
+    ended = subprocess.run(
+        [sys.executable, audit.__file__, *given],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, cwd=Path(audit.__file__).parent,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert said in ended.stderr
+    assert "torch was imported" not in ended.stderr
+    assert ended.returncode == 2
 
 
 def test_texts_that_do_not_belong_to_the_vectors(place: AuditedPlace) -> None:

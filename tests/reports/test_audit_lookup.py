@@ -78,7 +78,7 @@ def test_a_lookup_reads_what_an_untrained_attack_does_not(place: Place, capsys: 
     page = (place.base / "measured" / "audit.html").read_text(encoding="utf-8")
     said = capsys.readouterr().out
     for words in (
-        "a lower bound, reached by lookup",
+        "The lookup of the nearest training text reads 50",
         "nearest training text: 50",
         "None of the defenses tried",
     ):
@@ -91,7 +91,9 @@ def test_without_a_lookup_no_defense_is_recommended(place: Place, capsys: pytest
     found = audited(place, "alone", f"texts={place.base / 'truth.jsonl'}", "lookup=0", defenses=("defense=masking",))
     assert [one["name"] for one in found["attackers"]] == ["attack"]
     assert [one["lookup"] for one in found["tried"]] == [None, None]
-    assert "No defense is recommended" in " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().out.split())
+    assert "No defense is recommended" in said
+    assert "defense=masking defense.adaptive=true run_dir=runs/defended" in said
 
 
 @pytest.mark.slow
@@ -110,6 +112,17 @@ def test_estimates_are_those_of_the_closest_text_and_missing_training_text_is_sa
         moved.rename(data)
     assert [one["name"] for one in without["attackers"]] == ["attack"]
     assert any("No lookup in the training text" in warning for warning in without["warnings"])
+    # An exported run names its files without their places: nobody expects them here.
+    (place.base / "run" / "data.json").rename(place.base / "own.json")
+    files = {"files": [{"path": "part.jsonl", "bytes": 1, "sha256": "0" * 64}]}
+    (place.base / "run" / "data.json").write_text(json.dumps(files))
+    try:
+        exported = audited(place, "exported")
+    finally:
+        (place.base / "own.json").replace(place.base / "run" / "data.json")
+    assert [one["name"] for one in exported["attackers"]] == ["attack"]
+    assert not any("lookup" in warning for warning in exported["warnings"])
+    assert "No attacker looked up" in (place.base / "exported" / "audit.html").read_text(encoding="utf-8")
 
 
 def test_a_defense_is_undone_by_comparing_with_defended_texts(tmp_path: Path) -> None:

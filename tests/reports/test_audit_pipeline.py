@@ -137,7 +137,7 @@ def test_the_files_for_pipelines(tmp_path: Path) -> None:
     ]  # fmt: skip
     said = (tmp_path / SUMMARY).read_text(encoding="utf-8")
     first, verdict, *_ = said.split("\n\n")
-    assert first.startswith("**Whoever copies these vectors can read at least 4.0")
+    assert first.startswith("**The attacker reads 4.0")
     assert verdict.startswith("FAILED: readable>5, since the interval reaches 7.7")
     assert "Since the baseline: readable changed: 4.0" in said
     page = (tmp_path / "audit.html").read_text(encoding="utf-8")
