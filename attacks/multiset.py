@@ -1,10 +1,11 @@
 """Multi-set prediction: the words of a text, one per step, in any order (Li et al. 2023, section 4.1, "MSP").
 
-    vector (d,) -> GRU, 10 steps -> "i", "love", "my", "dog", end -> "i love my dog"
+    vector (d,) -> GRU, 10 steps -> "i", "love", "my", "dog", end -> "i love my dog"                    (end=True)
+                                    "i", "love", "my", "dog", "cat", "have", ...   always ten words     (end=False)
 
 The loss is that of Welleck et al. (2018): the target of a step is the uniform distribution over the remaining words of
 the text, with repetitions. Predicting a remaining word removes one copy of it, and predicting a wrong word removes
-nothing. When no word remains, the target is the end.
+nothing. When no word remains, the target is the end. Without an end, as in GEIA, the step then has no target.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Multiset(WordSetAttack):
         optimizer: Optimiser settings.
         prefix: How a vector becomes the GRU's input; one prefix vector.
         steps: Most words that can be predicted.
+        end: Whether a step can predict the end of the text. If not, every prediction has as many words as steps.
         width: Size of the GRU's state.
         feedback: Also feed the previously predicted word to the GRU.
         sampled: In training, sample the word of a step instead of taking the most probable one.
@@ -47,6 +49,7 @@ class Multiset(WordSetAttack):
         optimizer: OptimizerSettings,
         prefix: Prefix,
         steps: PositiveInt = 10,
+        end: bool = True,
         width: PositiveInt = 192,
         feedback: bool = False,
         sampled: bool = False,
@@ -57,32 +60,28 @@ class Multiset(WordSetAttack):
         if prefix.vectors != 1:
             raise ValueError(f"prefix.vectors={prefix.vectors}: the GRU reads one vector a step, so it must be 1")
         self.prefix = prefix
-        self.steps, self.width, self.dropout = steps, width, dropout
+        self.steps, self.end, self.width, self.dropout = steps, end, width, dropout
         self.feedback, self.sampled, self.repeats = feedback, sampled, repeats
-
-    @property
-    def end(self) -> int:
-        """The class of the end."""
-        return self.vocabulary.size
 
     def build(self, dimension: int) -> None:
         """Make the layers; the output's bias starts at the frequency of the words."""
+        size = self.vocabulary.size
         self.prefix.build(dimension, self.width)
         self.gru = nn.GRU(self.width, self.width, batch_first=True)
-        self.before = nn.Embedding(self.end + 1, self.width) if self.feedback else None
+        self.before = nn.Embedding(size + self.end, self.width) if self.feedback else None
         self.drop = nn.Dropout(self.dropout)
-        self.output = nn.Linear(self.width, self.end + 1)
+        self.output = nn.Linear(self.width, size + self.end)
         with torch.no_grad():
-            self.output.bias[:-1] = self.vocabulary.frequency.log()
-            self.output.bias[-1] = 0.0
+            self.output.bias[:size] = self.vocabulary.frequency.log()
+            self.output.bias[size:] = 0.0
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The known words of each text with repetitions; unknown words cannot be predicted."""
-        return [[number for number in row if number < self.end] for row in self.tokens(texts)]
+        return [[number for number in row if number < self.vocabulary.size] for row in self.tokens(texts)]
 
     def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Run all steps: vectors (B, d) -> logits (B, steps, V + 1), the last class being the end, and the entry that
-        each step names, (B, steps)."""
+        """Run all steps: vectors (B, d) -> logits (B, steps, V + 1), the last class being the end if there is one, and
+        the entry that each step names, (B, steps)."""
         inputs, steps, state = self.prefix(vectors), self.steps, None
         named = torch.empty(len(vectors), 0, dtype=torch.long, device=vectors.device)
         if self.before is None:  # without feedback, all steps run in one call
@@ -103,9 +102,8 @@ class Multiset(WordSetAttack):
         """What a step names, (B, 1), from its logits (B, V + 1) and the entries named before, (B, steps so far)."""
         if not self.repeats and before.shape[1]:
             # The end may come again: nothing follows it.
-            scores = scores.scatter(1, before, -torch.inf).index_copy(
-                1, torch.tensor([self.end], device=scores.device), scores[:, -1:]
-            )
+            end = torch.arange(self.vocabulary.size, scores.shape[1], device=scores.device)
+            scores = scores.scatter(1, before, -torch.inf).index_copy(1, end, scores[:, end])
         if self.sampled and self.training:
             # Gumbel-max trick: the argmax of log-probabilities plus Gumbel noise is a sample.
             scores = scores - torch.empty_like(scores).exponential_().log_()
@@ -114,30 +112,34 @@ class Multiset(WordSetAttack):
     def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """See multiset_loss."""
         logits, named = self(vectors)
-        return multiset_loss(logits, labels, named)
+        return multiset_loss(logits, labels, named, end=self.end)
 
     @torch.no_grad()
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """The most probable entry of each step up to the end; if the end is first, the most probable word instead."""
+        size = self.vocabulary.size
         logits, named = self(targets.vectors)
-        ends = (named == self.end).cumsum(1).logical_not().sum(1).clamp(min=1).tolist()
-        named[:, 0] = logits[:, 0, :-1].argmax(1)
+        ends = (named == size).cumsum(1).logical_not().sum(1).clamp(min=1).tolist()
+        named[:, 0] = logits[:, 0, :size].argmax(1)
         return [self.prediction(row[:end]) for row, end in zip(named.tolist(), ends, strict=True)]
 
 
-def multiset_loss(logits: Tensor, labels: Tensor, named: Tensor) -> Tensor:
+def multiset_loss(logits: Tensor, labels: Tensor, named: Tensor, *, end: bool) -> Tensor:
     """Cross-entropy against the uniform distribution over the remaining words, mean over steps and texts.
 
     Args:
-        logits: (B, S, V + 1); the last class is the end.
+        logits: (B, S, V + 1) with the end as the last class, (B, S, V) without an end.
         labels: The entries of each text with repetitions, (B, T), padded with -100.
         named: The predicted entry of each step, (B, S), which is removed for the following steps.
+        end: Whether the end is the target of a step at which no word remains. If not, the step adds 0 to the sum.
     """
     remaining = remaining_words(labels, named)
     left = remaining.sum(2, keepdim=True)
+    weights, classes = remaining / left.clamp(min=1), labels.clamp(min=0)
+    if end:
+        weights = torch.cat([weights, left == 0], 2)
+        classes = torch.nn.functional.pad(classes, (0, 1), value=logits.shape[2] - 1)
     # One gather and one normalisation: each is a pass over all logits, forward and backward.
-    weights = torch.cat([remaining / left.clamp(min=1), left == 0], 2)
-    classes = torch.nn.functional.pad(labels.clamp(min=0), (0, 1), value=logits.shape[2] - 1)
     found = logits.log_softmax(2).gather(2, classes[:, None].expand(-1, logits.shape[1], -1))
     return -(found * weights).sum() / named.numel()
 

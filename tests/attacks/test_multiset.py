@@ -27,18 +27,17 @@ def multiset(vocabulary: Vocabulary | None = None, **options: int | bool) -> Mul
     return Multiset(vocabulary or Words(), AdamW(lr=2e-2), Prefix(), width=32, **options)  # type: ignore[arg-type]
 
 
-def slow_loss(logits: Tensor, texts: Sequence[Sequence[int]], named: Sequence[Sequence[int]]) -> Tensor:
+def slow_loss(logits: Tensor, texts: Sequence[Sequence[int]], named: Sequence[Sequence[int]], end: bool) -> Tensor:
     """The loss in its plainest form: a counter of what is left, and a whole target distribution at every step."""
-    total, steps, end = torch.zeros((), dtype=logits.dtype), logits.shape[1], logits.shape[2] - 1
+    total, steps, classes = 0 * logits.sum(), logits.shape[1], logits.shape[2]
     for text, scores, names in zip(texts, logits, named, strict=True):
         left = Counter(text)
         for step in range(steps):
-            target = [0.0] * (end + 1)
-            if left.total():
-                for entry, count in left.items():
-                    target[entry] = count / left.total()
-            else:
-                target[end] = 1.0
+            target = [0.0] * classes
+            for entry, count in left.items():
+                target[entry] = count / max(left.total(), 1)
+            if end and not left.total():
+                target[-1] = 1.0
             probabilities = torch.softmax(scores[step], 0)
             for entry, share in enumerate(target):
                 if share:
@@ -51,27 +50,31 @@ def slow_loss(logits: Tensor, texts: Sequence[Sequence[int]], named: Sequence[Se
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_loss_and_gradients_agree_with_the_slow_ones(data: st.DataObject) -> None:
-    size, steps = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 7))
+    size, steps, end = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 7)), data.draw(st.booleans())
     entries = st.integers(0, size - 1)
     texts = data.draw(st.lists(st.lists(entries, max_size=9), min_size=1, max_size=5))
-    names = st.lists(st.integers(0, size), min_size=steps, max_size=steps)
+    names = st.lists(st.integers(0, size - 1 + end), min_size=steps, max_size=steps)
     named = data.draw(st.lists(names, min_size=len(texts), max_size=len(texts)))
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 1000)))
-    values = 4 * torch.randn(len(texts), steps, size + 1, generator=generator, dtype=torch.float64)
+    values = 4 * torch.randn(len(texts), steps, size + end, generator=generator, dtype=torch.float64)
 
     fast_logits, slow_logits = values.clone().requires_grad_(), values.clone().requires_grad_()
-    fast = multiset_loss(fast_logits, padded(texts), torch.tensor(named))
-    slow = slow_loss(slow_logits, texts, named)
+    fast = multiset_loss(fast_logits, padded(texts), torch.tensor(named), end=end)
+    slow = slow_loss(slow_logits, texts, named, end)
     fast.backward()  # type: ignore[no-untyped-call]
     slow.backward()  # type: ignore[no-untyped-call]
     assert fast.item() == pytest.approx(slow.item(), abs=1e-6)
     torch.testing.assert_close(fast_logits.grad, slow_logits.grad, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("end", [True, False])
 @pytest.mark.parametrize("repeats", [False, True])
 @pytest.mark.parametrize("feedback", [False, True])
-def test_loss_of_the_attack_crosses_out_what_it_would_name(tmp_path: Path, feedback: bool, repeats: bool) -> None:
-    attack = built(multiset(feedback=feedback, repeats=repeats, steps=4), tmp_path, ["a a b", "c", "a b c d e"])
+def test_loss_of_the_attack_crosses_out_what_it_would_name(
+    tmp_path: Path, feedback: bool, repeats: bool, end: bool
+) -> None:
+    options = {"feedback": feedback, "repeats": repeats, "end": end}
+    attack = built(multiset(steps=4, **options), tmp_path, ["a a b", "c", "a b c d e"])
     torch.manual_seed(1)
     for parameter in attack.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
@@ -79,9 +82,9 @@ def test_loss_of_the_attack_crosses_out_what_it_would_name(tmp_path: Path, feedb
     logits, named = attack(vectors)
     for scores, row in zip(logits.tolist(), named.tolist(), strict=True):
         for step, entry in enumerate(row):
-            allowed = [n for n in range(6) if repeats or n == attack.end or n not in row[:step]]
+            allowed = [n for n in range(5 + end) if repeats or n == 5 or n not in row[:step]]
             assert entry == max(allowed, key=lambda n: scores[step][n])
-    expected = slow_loss(logits.detach(), texts, named.tolist())
+    expected = slow_loss(logits.detach(), texts, named.tolist(), end)
     assert attack.loss(vectors, padded(texts)).item() == pytest.approx(expected.item(), abs=1e-6)
 
 
@@ -108,8 +111,27 @@ def test_a_named_word_is_crossed_out_once_and_a_wrong_one_takes_nothing() -> Non
 def test_a_perfect_attack_pays_the_entropy_of_what_is_left() -> None:
     # "b a" in either order: log 2 nats at the first step, none at the others
     logits = torch.tensor([[[0.0, 0.0, -40.0], [-40.0, 0.0, -40.0], [-40.0, -40.0, 0.0]]])
-    loss = multiset_loss(logits, torch.tensor([[1, 0]]), torch.tensor([[0, 1, 2]]))
+    loss = multiset_loss(logits, torch.tensor([[1, 0]]), torch.tensor([[0, 1, 2]]), end=True)
     assert loss.item() == pytest.approx(math.log(2) / 3, abs=1e-6)
+
+
+def test_without_an_end_a_step_with_no_word_left_adds_nothing() -> None:
+    # "b a": either at the first step, log 2 nats; "b" with probability 3/4 at the second; nothing is left at the third
+    logits = torch.tensor([[[0.0, 0.0], [0.0, math.log(3)], [5.0, -5.0]]], requires_grad=True)
+    loss = multiset_loss(logits, torch.tensor([[1, 0]]), torch.tensor([[0, 1, 0]]), end=False)
+    assert loss.item() == pytest.approx((math.log(2) + math.log(4 / 3)) / 3, abs=1e-6)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert logits.grad is not None
+    assert logits.grad[0, 2].tolist() == [0.0, 0.0]
+
+
+def test_without_an_end_it_names_as_many_words_as_it_has_steps(tmp_path: Path) -> None:
+    attack = built(multiset(steps=3, end=False), tmp_path, ["a b c d"])
+    torch.manual_seed(0)
+    for parameter in attack.parameters():
+        torch.nn.init.normal_(parameter)
+    found = attack.invert(Targets(torch.randn(20, 12), torch.arange(20)), None)
+    assert {len(set(prediction.tokens or ())) for prediction in found} == {3}
 
 
 def test_sampled_words_follow_the_distribution_and_come_in_training_only(tmp_path: Path) -> None:
