@@ -7,7 +7,7 @@ soda_skapars2025, section 3.1.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from pydantic import PositiveFloat
@@ -42,29 +42,32 @@ class Loss(Protocol):
 
 
 class LogitLoss:
-    """Sum of Huber losses between the observed logits and the candidate's at the same ids (equation 12).
+    """Huber loss between the observed logits and the candidate's at the same ids (equation 12).
 
-    Each target has its own sum: with a mean over the batch, Adam's epsilon would make updates depend on the batch size.
+    Each target has its own: with a mean over the batch too, as in the authors' code, Adam's epsilon would make updates
+    depend on the batch size.
 
     Args:
         delta: Where the loss turns from a square to a line.
+        reduction: ``mean`` over a target's observed logits, as in the authors' code, or their ``sum``. Adam's steps
+            differ by its epsilon alone, which weighs as many times less against the gradients of a sum.
     """
 
     reads_logits = True
 
-    def __init__(self, delta: PositiveFloat = 1.0) -> None:
-        self.delta = delta
+    def __init__(self, delta: PositiveFloat = 1.0, reduction: Literal["mean", "sum"] = "mean") -> None:
+        self.delta, self.reduction = delta, reduction
 
     def __call__(self, observation: Observation, seen: Seen, logits: Tensor) -> Tensor:
         assert seen.logits is not None
         own = observation.of_seen(seen, logits)
-        rows = torch.nn.functional.huber_loss(own, seen.logits, reduction="none", delta=self.delta)
-        return rows.flatten(1).sum(dim=1)
+        rows = torch.nn.functional.huber_loss(own, seen.logits, reduction="none", delta=self.delta).flatten(1)
+        return rows.mean(dim=1) if self.reduction == "mean" else rows.sum(dim=1)
 
     def values(self, seen: Seen) -> float:
-        """Observed logits of a target."""
+        """Observed logits of a target; 1 for their mean."""
         assert seen.logits is not None
-        return seen.logits[0].numel()
+        return 1 if self.reduction == "mean" else seen.logits[0].numel()
 
 
 class TextLoss:

@@ -180,7 +180,7 @@ def test_an_unsolved_target_keeps_its_closest_candidate_or_the_last(
         apart = torch.nn.functional.huber_loss(
             model.observe(candidates), wanted.expand(len(candidates), -1), reduction="none"
         )
-        return apart.sum(dim=1).tolist()
+        return apart.mean(dim=1).tolist()
 
     found = {}
     for keep in ("best", "last"):
@@ -224,10 +224,42 @@ def test_less_is_seen(language_model: Path, tmp_path: Path, top_k: int, m: int, 
 
 def test_the_number_of_values_that_a_loss_sums() -> None:
     rows, ids = torch.zeros(2, 3 * 60), torch.zeros(2, 3)
-    assert LogitLoss().values(Observation(60, 3).parse(rows)) == 180
-    assert LogitLoss().values(Observation(60, 3, top_k=30).parse(rows)) == 90
+    assert LogitLoss(reduction="sum").values(Observation(60, 3).parse(rows)) == 180
+    assert LogitLoss(reduction="sum").values(Observation(60, 3, top_k=30).parse(rows)) == 90
+    assert LogitLoss().values(Observation(60, 3).parse(rows)) == 1
     assert TextLoss().values(Observation(60, 3, top_k=0).parse(ids)) == 3
     assert CosineLoss(scale=10.0).values(Observation(60, 1).parse(torch.zeros(2, 60))) == 10
+
+
+def test_logit_loss_by_hand() -> None:
+    """|.5| is in the square part of the Huber loss, |3| in its line; the second target has no other's share."""
+    observation = Observation(vocabulary=4, output_tokens=1)
+    seen = observation.parse(torch.zeros(2, 4))
+    logits = torch.tensor([[[0.5, 3.0, 0.0, 0.0]], [[0.0, 0.0, 0.0, -1.0]]])
+    assert LogitLoss(reduction="sum")(observation, seen, logits).tolist() == [0.125 + 2.5, 0.5]
+    assert LogitLoss()(observation, seen, logits).tolist() == [2.625 / 4, 0.125]
+
+
+def test_to_a_mean_the_epsilon_of_adam_is_as_many_times_larger(oracle: CachedEmbedder) -> None:
+    """A first step is lr (1 - b1) g / (sqrt(1 - b2) |g| + eps): gradients V times smaller count as an epsilon V times
+    larger does, and nothing else changes."""
+    model = oracle.embedder
+    assert isinstance(model, LanguageModelEmbedder)
+    seen = model.observation.parse(observed(oracle, [(5, 17)]))
+    rows = Rows(model, seen, 2, torch.tensor([1]), (0,), (0,), 0, torch.full((1, 2), -1))
+    z = torch.zeros(1, 2, VOCABULARY)
+    z[..., 0] = 0.9  # of the softmax over z / .05: the gradients of all other tokens are 1e-8 times as large
+    steps = {}
+    for reduction in ("sum", "mean"):
+        made = attack(oracle, loss=LogitLoss(reduction=reduction), lr=0.01, decay=1.0)
+        state = {"z": z.clone(), "m": torch.zeros_like(z), "v": torch.zeros_like(z)}
+        made.step(state, rows)
+        steps[reduction] = (state["z"] - z)[..., 1:]
+        gradient = (state["m"] / 0.1)[..., 1:]
+    for reduction, epsilon in (("sum", 1e-8 / VOCABULARY), ("mean", 1e-8)):
+        by_hand = -0.01 * 0.1 * gradient / (0.005**0.5 * gradient.abs() + epsilon)
+        torch.testing.assert_close(steps[reduction], by_hand, rtol=0.01, atol=1e-6)
+    assert float((steps["sum"] / steps["mean"]).mean()) > 2
 
 
 def test_text_loss_by_hand() -> None:
@@ -240,7 +272,12 @@ def test_text_loss_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("top_k", "m", "loss", "values"),
-    [(None, 1, LogitLoss(), VOCABULARY), (5, 2, LogitLoss(), 10), (0, 3, TextLoss(log=True), 3)],
+    [
+        (None, 1, LogitLoss(), 1),
+        (None, 1, LogitLoss(reduction="sum"), VOCABULARY),
+        (5, 2, LogitLoss(reduction="sum"), 10),
+        (0, 3, TextLoss(log=True), 3),
+    ],
 )
 def test_fluency_weighs_a_mean_of_the_input_against_a_mean_of_the_output(
     language_model: Path, tmp_path: Path, top_k: int | None, m: int, loss: Any, values: int
