@@ -6,6 +6,9 @@
 It is trained on the same texts as the attacks, and measures how well the language and the first word alone predict a
 text: an attack must do better to show that vectors leak information. The hints are parts of the test texts, so this is
 not an attack.
+
+A text begins after the model's start token (without one, its end token), so the trained model is an ordinary causal
+language model. ``artifacts/language_model`` has it as a folder of the hub, for ``scoring.language_model.model``.
 """
 
 from __future__ import annotations
@@ -18,29 +21,37 @@ import torch
 from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
+from atomic_files import replacing
 from attacks.generative import GenerativeAttack
 from datamodules.token_ids import IGNORED
 from embedders.cache.cached import CachedEmbedder
+from embedders.loading import loading
 from errors import InputError
 from examples import Split
 from models.decoders import CausalDecoder
 from models.predictions import Hint, Prediction, Targets
 from models.prefix import Prefix
+from models.sharding import is_sharded
 
+FOLDER = "language_model"  # among the artifacts
 FIRST = 16  # tokens of a first word that are used: enough for all but addresses of web pages
 
 
 class Start(Prefix):
-    """One learned vector that replaces the embedding of every target."""
+    """The model's own embedding of its start token, which stands where an attack has the target's vector."""
 
     def build(self, dimension: int, width: int) -> None:
-        """Make the vector; ``dimension`` does not matter."""
+        """There is nothing to make: the model's embeddings are read."""
         self.width = width
-        self.vector = nn.Parameter(0.02 * torch.randn(width))
+
+    def read(self, model: Any, token: int) -> None:
+        """Take ``token`` of ``model``, which is no part of this module: its weights would be stored twice."""
+        self.embeddings, self.token = model.get_input_embeddings, token
 
     def forward(self, embeddings: Tensor) -> Tensor:
         """(n, d) -> (n, 1, width), independent of the embeddings."""
-        return self.vector.expand(len(embeddings), 1, self.width)
+        start: Tensor = self.embeddings()(torch.full((len(embeddings), 1), self.token, device=embeddings.device))
+        return start
 
 
 class LanguageModel(GenerativeAttack):
@@ -53,18 +64,21 @@ class LanguageModel(GenerativeAttack):
     """
 
     decodes_vectors = False
+    prefix: Start
 
     def __init__(self, context_tokens: NonNegativeInt = 0, **generative: Any) -> None:
         super().__init__(prefix=Start(), refine=None, **generative)
         self.context_tokens = context_tokens
 
     def make_decoder(self, model: Any) -> CausalDecoder:
-        """The start vector stands before context and text."""
+        """The start token stands before context and text."""
+        first = self.tokenizer.bos_token_id
+        self.prefix.read(model, self.tokenizer.eos_token_id if first is None else first)
         return CausalDecoder(model)
 
     @property
     def positions(self) -> int:
-        """Start vector, context, first word and what follows it."""
+        """Start token, context, first word and what follows it."""
         return 1 + self.context_tokens + FIRST + self.decoding.max_new_tokens
 
     def setup(self, stage: str) -> None:
@@ -105,6 +119,15 @@ class LanguageModel(GenerativeAttack):
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         """The same loss on validation texts."""
         super().validation_step(self._with_context(batch, "valid"), batch_index)
+
+    def on_fit_end(self) -> None:
+        """Write the model as a folder of the hub; not in sharded training, where no process has all of it."""
+        assert self.artifacts is not None
+        if self.trainer.is_global_zero and not is_sharded(self.trainer.strategy):
+            place = self.artifacts / FOLDER
+            with replacing(place) as folder, loading(f"{place}: cannot be written"):  # without a progress bar
+                self.decoder.model.save_pretrained(folder)
+                self.tokenizer.save_pretrained(folder)
 
     @torch.no_grad()
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:

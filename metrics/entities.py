@@ -13,10 +13,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from examples import Span
 from metrics.tokens import needs_boundary, words
+from metrics.treebank import treebank_tokens
 
 _DIGIT_BEFORE = re.compile(r"\d[.,:]\Z")
 _DIGIT_AFTER = re.compile(r"[.,:]\d")
@@ -71,6 +72,27 @@ def recovered_entities(values: Iterable[str], prediction: str, *, ordered: bool 
         return sum(min(times, _occurrences(value, folded)) for value, times in wanted.items())
     offered = Counter(words(prediction))
     return sum(min(times, _fits(value, offered)) for value, times in wanted.items())
+
+
+def entity_words(text: str, spans: Iterable[Span]) -> list[str]:
+    """The words of all entities of ``text``, for GEIA's NERR: tokens of the Penn Treebank, case kept."""
+    return [word for span in spans for word in treebank_tokens(span_text(text, span))]
+
+
+def recovered_entity_words(reference: Sequence[str], prediction: Collection[str]) -> tuple[int, int]:
+    """GEIA's NERR of a predicted text: distinct ``entity_words`` of both texts, and all those of the reference."""
+    return len(set(reference).intersection(prediction)), len(reference)
+
+
+def recovered_entity_pieces(words: Iterable[Sequence[int]], prediction: Collection[int]) -> tuple[int, int]:
+    """GEIA's NERR of a predicted set: distinct tokens of the entities' words that it has, and all such tokens.
+
+    Args:
+        words: Tokens of each of the reference's ``entity_words``, each tokenized by itself.
+        prediction: The predicted tokens.
+    """
+    pieces = {piece for word in words for piece in word}
+    return len(pieces.intersection(prediction)), len(pieces)
 
 
 def _fold(text: str) -> str:

@@ -50,6 +50,22 @@ class UnseenEntityRecovery(Ratio[Scored]):
         return (0, 0) if row.unseen is None else recovered_spans(row, row.unseen)
 
 
+class EntityWordRecovery(Ratio[Scored]):
+    """GEIA's NERR as the script of its authors counts it; without a tagger None (``Scored.entity_words``)."""
+
+    description = Description(
+        "entity_word_recovery",
+        "Entities, words",
+        "Share of the words of entities that a tagger marks in both texts; of a set, share of their tokens.",
+        reference="GEIA, section 4.2",
+    )
+    needs = "models"
+
+    def of_example(self, row: Scored) -> tuple[int, int]:
+        """Recovered words or tokens, and all."""
+        return row.entity_words or (0, 0)
+
+
 def recovered_spans(row: Scored, chosen: Iterable[bool]) -> tuple[int, int]:
     """Of the ``chosen`` spans of a row: how many are recovered, and how many there are."""
     values = [span_text(row.reference, span) for span, wanted in zip(row.spans, chosen, strict=True) if wanted]

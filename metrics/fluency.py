@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -11,11 +12,13 @@ import numpy as np
 from metrics.base import Description, ExampleMetric, Ratio, quotient
 from metrics.scored import Scored
 from metrics.statistics import Floats
-from metrics.stop_words import LANGUAGE, content_words, stop_words
+from metrics.stop_words import LANGUAGE, StopWords, content_words, geia_stop_words, stop_words
 from metrics.tokens import words
 
 # numpy's exp differs in the last bit between processors.
 _EXP = np.vectorize(math.exp, otypes=[np.float64])
+
+Way = Literal["words", "geia"]  # how stop words are counted: as metrics.stop_words.stop_words or geia_stop_words does
 
 
 class Perplexity(ExampleMetric[Scored]):
@@ -45,42 +48,50 @@ class Perplexity(ExampleMetric[Scored]):
 
 
 class StopWordRate(Ratio[Scored]):
-    """Share of stop words among the words of the predictions, or of the references; English texts only."""
+    """Share of stop words among the words of the predictions, or of the references; English texts only.
+
+    Args:
+        of: Which texts.
+        way: How stop words are counted.
+    """
 
     needs = "labels"
 
-    def __init__(self, of: Literal["prediction", "reference"]) -> None:
+    def __init__(self, of: Literal["prediction", "reference"], way: Way = "words") -> None:
         super().__init__()
         key, title, explanation = {
             "prediction": ("", "", "Share of the predicted words that say little."),
             "reference": ("_reference", ", references", "The same share of the references' words."),
         }[of]
-        self.description = Description(f"stop_word_rate{key}", f"Stop words{title}", explanation, None, secondary=True)
-        self.of_text = of
+        own = Description(f"stop_word_rate{key}", f"Stop words{title}", explanation, None, secondary=True)
+        self.description, self.of_text, self.way = _described(own, way), of, way
 
     def of_example(self, row: Scored) -> tuple[int, int]:
         """Stop words and words."""
-        return _counted(row)[self.of_text == "reference"]
+        return _counted(getattr(row, self.of_text), row, self.way)
 
 
 class StopWordDifference(ExampleMetric[Scored]):
     """Stop word rate of the predictions minus that of the references.
 
     Statistics, (n, 4): stop words and words of the predictions, and of the references.
+
+    Args:
+        way: How stop words are counted.
     """
 
-    description = Description(
-        "stop_word_rate_difference",
-        "Stop words, difference",
-        "Percentage points by which predictions have more stop words than references; near 0 is natural.",
-        None,
-        "score",
-    )
     needs = "labels"
+
+    def __init__(self, way: Way = "words") -> None:
+        super().__init__()
+        explanation = "Percentage points by which predictions have more stop words than references; near 0 is natural."
+        own = Description("stop_word_rate_difference", "Stop words, difference", explanation, None, "score")
+        self.description, self.way = _described(own, way), way
 
     def statistics(self, rows: Sequence[Scored]) -> Floats:
         """(n, 4); see the class."""
-        return np.array([(*own, *usual) for own, usual in map(_counted, rows)], np.float64)
+        counted = [[_counted(text, row, self.way) for text in (row.prediction, row.reference)] for row in rows]
+        return np.array(counted, np.float64).reshape(-1, 4)
 
     def combine(self, sums: Floats) -> Floats:
         """Differences in percentage points."""
@@ -109,9 +120,15 @@ def _is_english(row: Scored) -> bool:
     return row.language in (None, LANGUAGE)
 
 
-def _counted(row: Scored) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Stop words and words of the prediction, and of the reference."""
+def _described(own: Description, way: Way) -> Description:
+    """The description of a metric counted that way."""
+    if way == "words":
+        return own
+    return replace(own, key=f"{own.key}_geia", title=f"{own.title}, GEIA", reference="GEIA, section 4.2")
+
+
+def _counted(text: str, row: Scored, way: Way) -> StopWords:
+    """Stop words and words of a text of ``row``; none in another language than English."""
     if not _is_english(row):
-        return (0, 0), (0, 0)
-    own, usual = stop_words([words(row.prediction)]), stop_words([words(row.reference)])
-    return (own.stop, own.words), (usual.stop, usual.words)
+        return StopWords(0, 0)
+    return geia_stop_words(text) if way == "geia" else stop_words([words(text)])

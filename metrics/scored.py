@@ -48,6 +48,7 @@ class Scored:
         tokens: Ids of both texts by the attack's tokenizer, if it has one.
         cosine_second: Cosine of a second embedder's vectors of prediction and reference, -1..1, if there is one.
         likelihood: Log probability of the prediction under a language model, if there is one.
+        entity_words: Words of the reference's entities that are recovered, and all, as GEIA counts them, if computed.
         translation: The prediction in the reference's language, if there is a translation model.
         translation_reference: What the translation is compared with, if it is not ``reference``: that in lower case.
     """
@@ -67,3 +68,4 @@ class Scored:
     unseen: tuple[bool, ...] | None = None
     in_lexicon: tuple[bool, ...] | None = None
     translation_reference: str | None = None
+    entity_words: tuple[int, int] | None = None

@@ -41,7 +41,10 @@ CHIEF = (
 # Of the attack's own text: not computed for its translation.
 _NOT_TRANSLATED = ("cosine", "tokens_")
 TRANSLATED = "translated/"
-_WHERE_ASKED = ("cosine", "cosine_clean", "cosine_second", "subwords", "tokens", "likelihood", "unseen", "in_lexicon")
+_WHERE_ASKED = (
+    *("cosine", "cosine_clean", "cosine_second", "subwords", "tokens", "likelihood", "unseen", "in_lexicon"),
+    "entity_words",
+)
 
 
 def text_metrics(*, lexicon: bool = False) -> list[TextMetric]:

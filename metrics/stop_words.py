@@ -4,8 +4,8 @@
 
 The list is our own: the closed classes of English words (articles, pronouns, prepositions, conjunctions, auxiliaries,
 a few adverbs of degree, place and time, yes and oh), lower-cased, as ``metrics.tokens.words`` cuts them, so "don't"
-is one word. Fragments in tokenized chat ("don t", "i ' m") are included. GEIA (section 4.2) uses NLTK's list, which
-differs in some words and has to be downloaded.
+is one word. Fragments in tokenized chat ("don t", "i ' m") are included. GEIA (section 4.2) has another list and
+another count: ``geia_stop_words``.
 """
 
 from __future__ import annotations
@@ -45,6 +45,20 @@ _BROKEN = "s t m d re ve ll don didn doesn isn wasn aren couldn wouldn dont im i
 
 STOP_WORDS: frozenset[str] = frozenset(f"{_PLAIN} {_CONTRACTED} {_BROKEN}".split())
 
+# NLTK's English list, and what the script of GEIA's authors adds to it.
+_NLTK = """
+    i me my myself we our ours ourselves you you're you've you'll you'd your yours yourself yourselves he him his
+    himself she she's her hers herself it it's its itself they them their theirs themselves what which who whom this
+    that that'll these those am is are was were be been being have has had having do does did doing a an the and but if
+    or because as until while of at by for with about against between into through during before after above below to
+    from up down in out on off over under again further then once here there when where why how all any both each few
+    more most other some such no nor not only own same so than too very s t can will just don don't should should've
+    now d ll m o re ve y ain aren aren't couldn couldn't didn didn't doesn doesn't hadn hadn't hasn hasn't haven haven't
+    isn isn't ma mightn mightn't mustn mustn't needn needn't shan shan't shouldn shouldn't wasn wasn't weren weren't
+    won won't wouldn wouldn't
+"""
+_GEIA: frozenset[str] = frozenset(f"{_NLTK} ! , . ? -s -ly".split())
+
 
 class StopWords(NamedTuple):
     """Counts of stop words and of all words."""
@@ -68,6 +82,16 @@ def stop_words(texts: Iterable[Sequence[str]]) -> StopWords:
         stop += sum(word in STOP_WORDS for word in text)
         total += len(text)
     return StopWords(stop, total)
+
+
+def geia_stop_words(text: str) -> StopWords:
+    """The counts of the script of GEIA's authors: "i love my two dogs and my cat ." -> StopWords(stop=5, words=9).
+
+    Words are cut at white space, case is kept, and all but the distinct words outside the list count as stop words. So
+    a repeated word is a stop word from its second occurrence on.
+    """
+    found = text.split()
+    return StopWords(len(found) - len(set(found) - _GEIA), len(found))
 
 
 def content_words(text: Iterable[str]) -> frozenset[str]:

@@ -19,7 +19,14 @@ from datamodules.truncation import Truncation
 from embedders.base import QueryLimitError
 from embedders.cache.cached import CachedEmbedder
 from examples import Example, Span, written_ids
-from metrics.entities import span_text, unseen_entities
+from metrics.entities import (
+    entity_words,
+    recovered_entity_pieces,
+    recovered_entity_words,
+    span_text,
+    unseen_entities,
+)
+from metrics.entity_recovery import EntityWordRecovery
 from metrics.scored import Scored, Sets
 from metrics.scoring import score
 from metrics.token_inversion import Inverted, token_inversion
@@ -76,12 +83,13 @@ def score_predictions(
         models.translations(best, languages) if fluent else [None] * len(best),
         _unseen(references, spans, known),
         _in_lexicon(references, spans, attack),
+        _entity_words(references, spans, chosen, attack, models),
         strict=True,
     )
     lowercase = models.translation is not None and models.translation.lowercase
     rows, scored = [], []
     for index, prediction, text, entities, column in zip(indices, chosen, best, spans, columns, strict=True):
-        cosine, undefended, second, likelihood, subwords, tokens, translation, unseen, in_lexicon = column
+        cosine, undefended, second, likelihood, subwords, tokens, translation, unseen, in_lexicon, recovered = column
         scored.append(
             Scored(
                 reference=examples[index].reference,
@@ -100,6 +108,7 @@ def score_predictions(
                 translation_reference=examples[index].reference.lower() if lowercase else None,
                 unseen=unseen,
                 in_lexicon=in_lexicon,
+                entity_words=recovered,
             )
         )
         rows.append(
@@ -221,6 +230,27 @@ def _in_lexicon(
         return [None] * len(references)
     one = iter(found)
     return [tuple(next(one) for _ in own) for own in values]
+
+
+def _entity_words(
+    references: Sequence[str],
+    spans: Sequence[Sequence[Span]],
+    predictions: Sequence[Prediction],
+    attack: Attack,
+    models: ScoringModels,
+) -> list[tuple[int, int]] | list[None]:
+    """What EntityWordRecovery counts in each text, where it is asked for and a tagger can read the predictions."""
+    if models.tagger is None or not any(isinstance(metric, EntityWordRecovery) for metric in models.metrics):
+        return [None] * len(references)
+    wanted = [entity_words(text, own) for text, own in zip(references, spans, strict=True)]
+    if all(prediction.kind == "set" for prediction in predictions):
+        return [
+            recovered_entity_pieces(attack.tokens(own) or (), prediction.tokens or ())
+            for own, prediction in zip(wanted, predictions, strict=True)
+        ]
+    best = [prediction.candidates[0] for prediction in predictions]
+    offered = map(entity_words, best, models.entities(best) or ())
+    return [recovered_entity_words(own, found) for own, found in zip(wanted, offered, strict=True)]
 
 
 def subwords_of(references: Sequence[str], texts: Sequence[str], tokenizer: str) -> list[Sets]:

@@ -20,6 +20,7 @@ from models.backbones import RandomGPT2
 from models.decoding import BeamSearch, NucleusSampling
 from models.optimizers import MuonAdamW
 from models.predictions import Hint, Targets
+from scoring.language_model import PerplexityModel
 from support.assembled import Texts, data_module, quiet_trainer
 
 HOMES = {"ada": "paris", "bob": "rome", "cleo": "oslo", "dan": "lima"}
@@ -91,6 +92,25 @@ def test_context_tells_what_the_first_word_does_not(tmp_path: Path) -> None:
     answers = [example.text for example in ANSWERS]
     assert trained(tmp_path / "with", model(context_tokens=24), ANSWERS, steps=300) == answers
     assert len(set(trained(tmp_path / "without", model(), ANSWERS))) == 1
+
+
+def test_the_trained_model_scores_texts_as_any_language_model_of_a_folder(tmp_path: Path) -> None:
+    attack = model()
+    trained(tmp_path, attack, [Example(0, text) for text in TEXTS], steps=40)
+    scorer = PerplexityModel(str(tmp_path / "artifacts" / "language_model"), device="cpu")
+    texts = [*TEXTS, "paris lives in ada ."]
+    for text, likelihood in zip(texts, scorer.likelihoods(texts), strict=True):
+        ids = attack.tokens([text])[0]
+        logits = attack.decoder.model(torch.tensor([[attack.tokenizer.eos_token_id, *ids]])).logits[0].log_softmax(1)
+        assert likelihood.tokens == len(ids)
+        expected = sum(logits[i, n].item() for i, n in enumerate(ids))
+        assert likelihood.log_probability == pytest.approx(expected, rel=1e-4)
+        # The attack's own loss has the end of the text besides.
+        end = logits[len(ids), attack.tokenizer.eos_token_id].item()
+        loss = attack.eval().loss(torch.zeros(1, 4), torch.tensor([[*ids, attack.tokenizer.eos_token_id]])).item()
+        assert loss * (len(ids) + 1) == pytest.approx(-likelihood.log_probability - end, rel=1e-4)
+    *known, shuffled = [-likelihood.log_probability for likelihood in scorer.likelihoods(texts)]
+    assert shuffled > 2 * max(known)
 
 
 def test_hints_of_any_length_keep_their_places(tmp_path: Path) -> None:

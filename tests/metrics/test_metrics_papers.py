@@ -10,17 +10,21 @@ from dataclasses import replace
 import nltk
 import pytest
 import sacrebleu
+from hypothesis import given
+from hypothesis import strategies as st
 from rouge_score import rouge_scorer
 from sklearn.metrics import precision_recall_fscore_support
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from examples import Span
 from metrics.end_token import MicroTokensAndEnd
+from metrics.entities import entity_words, recovered_entity_pieces, recovered_entity_words
+from metrics.fluency import StopWordDifference, StopWordRate
 from metrics.names import names
 from metrics.rouge import ClippedBleu1, ClippedRouge1
 from metrics.scored import Likelihood, Scored, Sets
 from metrics.scoring import score
-from metrics.stop_words import STOP_WORDS, content_words, stop_words
+from metrics.stop_words import STOP_WORDS, content_words, geia_stop_words, stop_words
 from metrics.tokens import words
 from metrics.word_overlap import Part
 from support.scored import spans_of
@@ -184,6 +188,44 @@ def test_the_list_is_cut_as_texts_are() -> None:
     assert stop_words([words("I don't think so, Ada.")]) == (3, 5)
     assert {"i", "the", "don't", "not"} <= STOP_WORDS
     assert STOP_WORDS.isdisjoint({"dog", "ada", "love", "work", "think", "two"})
+
+
+def test_stop_words_as_geia_counts_them() -> None:
+    rows = [Scored("i love my two dogs and my cat .", "i love dogs"), Scored("Ada likes it !", "it it The it")]
+    metrics = [StopWordRate("prediction", "geia"), StopWordRate("reference", "geia"), StopWordDifference("geia")]
+    got = score(rows, own=metrics)
+    # All but love, two, dogs, cat of nine words, and all but Ada, likes of four: 7 of 13.
+    assert got["stop_word_rate_reference_geia"] == pytest.approx(100 * 7 / 13)
+    # i of three words; it three times, and not "The", whose case is kept: 4 of 7.
+    assert got["stop_word_rate_geia"] == pytest.approx(100 * 4 / 7)
+    assert got["stop_word_rate_difference_geia"] == pytest.approx(100 * (4 / 7 - 7 / 13))
+    assert got["stop_word_rate_difference"] != got["stop_word_rate_difference_geia"]
+    assert score([Scored("was ist das", "was", language="de")], own=metrics)["stop_word_rate_geia"] is None
+
+
+SOME = ["the", "not", "mustn't", "-ly", ".", "?", "dog", "Dog", "like", "two"]
+
+
+@given(st.lists(st.lists(st.sampled_from(SOME)), min_size=1, max_size=6))
+def test_the_rate_of_geia_is_one_less_the_distinct_words_outside_the_list(texts: list[list[str]]) -> None:
+    outside = sum(len({word for word in text if word in SOME[-4:]}) for text in texts)
+    found = [geia_stop_words(" ".join(text)) for text in texts]
+    total = sum(map(len, texts))
+    assert sum(one.words for one in found) == total
+    assert sum(one.stop for one in found) == total - outside
+
+
+def test_words_of_entities_as_geia_counts_them() -> None:
+    reference, prediction = "New York is not New Jersey, says Ada's Bo", "ada knows New York and Bo"
+    wanted = entity_words(
+        reference, spans_of(reference, ("New York", "GPE"), ("New Jersey", "GPE"), ("Ada's Bo", "PERSON"))
+    )
+    assert wanted == ["New", "York", "New", "Jersey", "Ada", "'s", "Bo"]
+    tagged = entity_words(prediction, spans_of(prediction, ("ada", "PERSON"), ("New York", "GPE")))
+    # New and York, each once; case counts, and what is not tagged, as Bo, does not.
+    assert recovered_entity_words(wanted, tagged) == (2, 7)
+    # Of a set: its tokens 5 and 9 among the distinct 5, 6, 7, 9 of the words.
+    assert recovered_entity_pieces([[5, 6], [7], [5, 9]], (1, 5, 9)) == (2, 4)
 
 
 # -- entities by type, and names --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import types
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from datamodules.truncation import Truncation
 from errors import InputError
 from evaluate import evaluate
 from examples import Example, Span
+from metrics.entity_recovery import EntityWordRecovery
 from metrics.fluency import Perplexity
 from metrics.scored import Likelihood, Scored
 from models.predictions import Prediction
@@ -286,6 +288,23 @@ def test_tokens_are_the_attacks_own_and_wordpieces_are_the_datas() -> None:
     assert got["micro_piece_precision"] == pytest.approx(100 * shared / (len(ids[1]) + len(ids[3])))
     assert got["stop_word_rate_reference"] == 0  # of the text that is not German
     assert got["cosine_second"] is got["perplexity"] is got["entity_recovery"] is None
+
+
+def test_words_of_entities_are_those_of_a_tagger_in_both_texts_or_tokens_of_a_set() -> None:
+    class Capitals:
+        def tag(self, texts: Sequence[str]) -> list[tuple[Span, ...]]:
+            return [tuple(Span(m.start(), m.end(), "X") for m in re.finditer(r"[A-Z]\w*", text)) for text in texts]
+
+    held: Any = HeldOut(Example(0, "Ada met Bo in Rome"), Example(1, "no one"))
+    models = ScoringModels(tagger=Capitals(), metrics={"nerr": EntityWordRecovery()})
+    texts = {0: Prediction(("Rome, said Ada to bo",)), 1: Prediction(("Bo",))}
+    _, got = score_predictions(texts, held, held, None, Letters(), models)
+    assert got["entity_word_recovery"] == pytest.approx(100 * 2 / 3)
+    sets = {n: Prediction(("x",), kind="set", tokens=tuple(map(ord, "Aomex"))) for n in (0, 1)}
+    _, got = score_predictions(sets, held, held, None, Letters(), models)
+    assert got["entity_word_recovery"] == 50  # A, o, m, e of A, d, a, B, o, R, m, e
+    for models in (ScoringModels(tagger=Capitals()), ScoringModels(metrics={"nerr": EntityWordRecovery()})):
+        assert score_predictions(texts, held, held, None, Letters(), models)[1].get("entity_word_recovery") is None
 
 
 @pytest.mark.slow
