@@ -24,10 +24,15 @@ from reports.audit.masking import masked
 from reports.audit.part_estimates import PartEstimator, estimated_classes, estimated_entities, estimated_kinds
 from reports.audit.reading import Known, StoreReader
 from scoring.recognisers import Recognisers
+from reports.numbers import counted
 from scoring.taggers import Tagger
 
 SHIFT, SURE = 0.15, 1e-3  # largest difference of two cosine distributions still called alike, and its p value
 CURVE = 41  # points of the calibration curve
+# At 50 texts Wilson's interval of one in five is 22 points wide, as wide as domains of text make one of any size.
+FEWEST = 50
+NEAR, USUAL = 0.5, 0.6  # smallest accepted ratio of median cosines, where those of the test texts are at least usual
+EXAMPLES = 3  # rows that the page opens with
 
 
 def evaluate(
@@ -101,7 +106,8 @@ def evaluate(
     ranked = _exposed(settings, sample, labelled, last.readings, learned, finder)
     found.rows = _distinct(ranked, settings.exposed)
     found.ranked = [(one.id, one.rank, one.probability, one.reading.cosine, one.entities, one.same) for one in ranked]
-    found.warnings = _shift(found.cosines, found.known) + ([] if found.measured else _uncounted(own))
+    found.unjudged = _unjudged(found)
+    found.warnings = _shift(found) + ([] if found.measured else _uncounted(own))
     if learned is None and not found.measured:
         found.warnings.append(
             f"Nothing can be estimated: the run has {len(found.known)} test texts of known truth, and it takes "
@@ -219,9 +225,36 @@ def _uncounted(own: Sequence[Contender]) -> list[str]:
     ]
 
 
-def _shift(store: Sequence[float], known: Sequence[float]) -> list[str]:
+def _unjudged(found: Audit) -> str:
+    """Why the shares say little of the store: its vectors are strange to the attacker, or too few; empty if they do."""
+    share = found.readable
+    if _is_strange(found):
+        return (
+            "This audit says nothing of the texts: what was read, embedded again, is nowhere near the vectors (median "
+            f"cosine {np.median(found.cosines):.2f}; {np.median(found.known):.2f} for the attacker's test texts). They "
+            "are no vectors of text, or another embedder or a defense made them."
+        )
+    if share is None or share.rows >= FEWEST:
+        return ""
+    what = "text" if share.measured else "vector"
+    return (
+        f"{counted(share.rows, what)} {'is' if share.rows == 1 else 'are'} too few to judge the store by: the 95 % "
+        f"interval of what is read reaches from {share.reach}. It takes {FEWEST}."
+    )
+
+
+def _is_strange(found: Audit) -> bool:
+    """Whether no true text is known, and the recovered ones are much farther from the vectors than the test texts."""
+    if found.measured or len(found.known) < calibration.SMALLEST:
+        return False
+    usual = np.median(found.known)
+    return bool(usual >= USUAL and np.median(found.cosines) < NEAR * usual)
+
+
+def _shift(found: Audit) -> list[str]:
     """A warning if the store's cosines differ from those of the attacker's test texts (Kolmogorov-Smirnov test)."""
-    if len(known) < calibration.SMALLEST:
+    store, known = found.cosines, found.known
+    if len(known) < calibration.SMALLEST or _is_strange(found):
         return []
     # Rounded: the last bits of equal texts' cosines differ between batch sizes.
     gap = stats.ks_2samp(np.round(store, calibration.DIGITS), np.round(known, calibration.DIGITS))

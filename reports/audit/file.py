@@ -139,6 +139,7 @@ class AuditFile(_Part):
     tried_on: NonNegativeInt
     warnings: list[str]
     thresholds: list[ThresholdIn]
+    unjudged: str = ""
     changes: list[ChangeIn]
 
 

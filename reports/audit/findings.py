@@ -248,6 +248,7 @@ class Audit:
     size: int
     sampled: int
     dimension: int
+        unjudged: Why the shares say little of the store, a sentence; empty if they do.
     run: dict[str, str]
     threshold: float
     masked: bool
@@ -274,3 +275,4 @@ class Audit:
     def measured(self) -> bool:
         """Whether the headline shares were measured on true texts."""
         return self.readable is not None and self.readable.measured
+    unjudged: str = ""

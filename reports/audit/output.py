@@ -81,7 +81,7 @@ def print_audit(
 ) -> None:
     """Print the answer, warnings, thresholds and what changed, then the tables of the page and what to do next."""
     console = console or terminal.console()
-    console.print(plain(answer(audit), style="bold"))
+    console.print(plain(answer(audit), style="bold red" if audit.unjudged else "bold"))
     for warning in audit.warnings:
         console.print(plain(warning, style="bold red"))
     for one in outcomes:

@@ -12,7 +12,11 @@ _CALLED = {"e-mail": "e-mail addresses", "phone": "phone numbers", "other": "oth
 
 
 def answer(audit: Audit) -> str:
-    """The result in one sentence, for readers who do not know the method."""
+    """The result in one sentence, or why there is none, for readers who do not know the method."""
+    return audit.unjudged or _result(audit)
+
+
+def _result(audit: Audit) -> str:
     share = audit.readable
     if share is None:
         return (
@@ -38,6 +42,8 @@ def more(audit: Audit) -> str:
         if not audit.measured:
             bound += " The estimate holds as far as the store resembles the attacker's test texts."
         parts = [f"Read means that nearly all words came back{exact}.", bound, *parts, _alone(audit)]
+        if audit.unjudged:
+            parts.insert(0, _result(audit))
     return " ".join(filter(None, [*parts, _parts(audit)]))
 
 

@@ -256,7 +256,10 @@ def test_vectors_of_another_space(place: AuditedPlace) -> None:
     assert "median length is 7, but the run's embedder gives vectors of length 1" in message
     axes, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(384, 384)))
     np.save(path, place.vectors @ axes)
-    assert "these are not all-MiniLM-L6-v2 vectors (another model: likeness" in place.refuse(f"vectors={path}")
+    assert (
+        "these are not all-MiniLM-L6-v2 vectors (another model, or no vectors of text at all: likeness"
+        in place.refuse(f"vectors={path}")
+    )
     found = place.audit("trusted", f"vectors={path}", "trust_vectors=true")
     assert any("these are not all-MiniLM-L6-v2 vectors" in warning for warning in found["warnings"])
 
@@ -296,6 +299,33 @@ def test_what_needs_no_attacker_is_told_before_torch_is_imported(lines: list[str
     assert said in ended.stderr
     assert "torch was imported" not in ended.stderr
     assert ended.returncode == 2
+
+
+def test_vectors_of_no_text_are_told_as_such(place: AuditedPlace) -> None:
+    path = place.base / "random.npy"
+    vectors = np.random.default_rng(0).normal(size=(5, 384)).astype(np.float32)
+    np.save(path, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    with pytest.raises(InputError, match=r"readable>50: cannot be judged\. This audit says nothing of the texts"):
+        place.audit("strange", f"vectors={path}", "fail_on=readable>50")
+    found = load(place.base / "strange" / "audit.json")
+    assert found["unjudged"].startswith("This audit says nothing of the texts")
+    assert not any("looks unlike" in warning for warning in found["warnings"])
+    assert [one["passed"] for one in found["thresholds"]] == [False]
+    assert "readable&gt;41" not in place.page("strange")
+
+
+def test_few_vectors_are_not_judged(place: AuditedPlace) -> None:
+    """Every one is a training text, and read; a threshold that is exceeded all the same is not one that holds."""
+    path = place.base / "five.npy"
+    np.save(path, place.vectors[:5])
+    lines = [f"vectors={path}", f"texts={place.truths([{'text': text} for text in STORE[:5]], 'five.jsonl')}"]
+    found = place.audit("five", *lines)
+    assert found["unjudged"].startswith("5 texts are too few to judge the store by: the 95 % interval")
+    page = place.page("five")
+    assert page.index("too few to judge") < page.index("reads 100")
+    assert "fail_on=" not in page
+    with pytest.raises(InputError, match=r"classes\.dates>0: cannot be judged\. 5 texts are too few"):
+        place.audit("five_judged", *lines, "fail_on=classes.dates>0")
 
 
 def test_texts_that_do_not_belong_to_the_vectors(place: AuditedPlace) -> None:
