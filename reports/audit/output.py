@@ -50,7 +50,7 @@ def values(audit: Audit, outcomes: Sequence[Outcome] = (), found: Sequence[Chang
     content["thresholds"] = [asdict(one.condition) | {"passed": one.passed, "said": one.said} for one in outcomes]
     content["changes"] = [asdict(one) | {"apart": one.apart} for one in found]
     content["tried"] = [_as_written(one) for one in audit.tried]
-    for row in content["rows"]:
+    for row in (*content["rows"], *content["examples"]):
         reading = row.pop("reading")
         row |= {name: reading[name] for name in ("cosine", "f1", "exact")}
     return content

@@ -47,6 +47,21 @@ def more(audit: Audit) -> str:
     return " ".join(filter(None, [*parts, _parts(audit)]))
 
 
+def chosen(audit: Audit) -> str:
+    """How the examples were chosen."""
+    measured = any(one.reading.f1 is not None for one in audit.examples)
+    if measured and any(one.is_readable for one in audit.examples):
+        return (
+            f"Their true texts are known: with a word F1 of {audit.threshold:g}{_SPACE}% or more they are readable. Of "
+            "all readable ones, these have most names, numbers and other entities right."
+        )
+    if measured:
+        return "None of the texts whose truth is known is readable: these came nearest."
+    if any(one.is_readable for one in audit.examples):
+        return "Of those that are more likely readable than not, these have most names, numbers and other entities."
+    return "None is more likely readable than not: these are the likeliest, and may be wrong."
+
+
 def _strongest(audit: Audit) -> tuple[str, str, str]:
     """The attacker whose share is the headline: its name, its verb, and its pronoun."""
     known = [one for one in audit.attackers if one.readable is not None]
