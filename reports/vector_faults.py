@@ -98,13 +98,11 @@ def of_lengths(vectors: Tensor, space: Space) -> Fault | None:
 
 
 def is_foreign(vectors: Tensor, space: Space) -> bool:
-    """Whether directions are those of another space, whatever the texts are."""
-    if len(vectors) < FEWEST:
-        return False
+    """Whether directions are those of another space, whatever the texts are; quiet ones tell of a single vector."""
     foreign = space.foreign(vectors)
     likeness = space.likeness(vectors)
     if foreign is None:
-        return likeness < UNLIKE
+        return len(vectors) >= FEWEST and likeness < UNLIKE
     return foreign >= LOUDER or (foreign >= FOREIGN and likeness < STRANGE)
 
 
@@ -131,9 +129,11 @@ def of_directions(vectors: Tensor, space: Space, alternatives: Mapping[str, Spac
             f"the same dimensions in another order: {said}, and the same spread in other places",
             "put the dimensions into the embedder's order",
         )
+    if len(vectors) < 100:
+        return Fault(f"another model, or no vectors of text at all: {said}", _WHICH)
     # Without the mean, which is that of few texts and uneven after a rotation, too.
     mine, theirs = (_profile(one) for one in (space.profile - space.mean.square(), units.var(dim=0)))
-    if len(vectors) >= 100 and theirs.std().item() < FLAT * mine.std().item():
+    if theirs.std().item() < FLAT * mine.std().item():
         halves = Space.of(vectors)
         beyond = (halves.energy.sum() - len(halves.main) / halves.dimension).item()
         if beyond < 0.05:

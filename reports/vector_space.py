@@ -86,7 +86,7 @@ def check_space(
 ) -> list[str]:
     """Compare vectors, (n, d), with those of the run's embedder.
 
-    With fewer than ``FEWEST`` vectors, only numbers and lengths are compared.
+    With fewer than ``FEWEST`` vectors, only numbers, lengths and the embedder's quiet directions are compared.
 
     Args:
         name: Name of the vectors, as in ``vectors=``.

@@ -128,7 +128,7 @@ def _truth(audit: Audit, given: str) -> list[Step]:
 def _pipeline(audit: Audit, given: str, values: Path | None) -> list[Step]:
     """A threshold that this store keeps today."""
     shares = [audit.readable, *(one.readable for one in audit.attackers)]
-    if audit.readable is None:
+    if audit.readable is None or audit.unjudged:
         return []
     percent = max(math.ceil(100 * one.high) for one in shares if one is not None)
     keeps = f"This store keeps {percent} % today; lower it as you improve."

@@ -13,20 +13,26 @@ from torch import Tensor
 
 from datamodules.vector_stores.sampling import Sample
 from metrics import calibration
+from metrics.entities import recovered_entities, span_text
 from reports.audit import exposure
 from reports.audit.contenders import Contender
 from reports.audit.defenses import Trials, look_up, neighbours_kept, summary, try_defense
 from reports.audit.entity_kinds import leaked, leaked_entities, places
-from reports.audit.estimates import TEST_TEXTS, features, length, measured
+from reports.audit.estimates import TEST_TEXTS, features, length, measured, was_read
 from reports.audit.findings import Attacker, Audit, AuditedShare, Exposed, Reading, Tried, Truth, most
 from reports.audit.lookup import Lookup, among_others
 from reports.audit.masking import masked
 from reports.audit.part_estimates import PartEstimator, estimated_classes, estimated_entities, estimated_kinds
 from reports.audit.reading import Known, StoreReader
+from reports.numbers import counted
 from scoring.recognisers import Recognisers
 from scoring.taggers import Tagger
 
 SHIFT, SURE = 0.15, 1e-3  # largest difference of two cosine distributions still called alike, and its p value
+# At 50 texts Wilson's interval of one in five is 22 points wide, as wide as domains of text make one of any size.
+FEWEST = 50
+NEAR, USUAL = 0.5, 0.6  # smallest accepted ratio of median cosines, where those of the test texts are at least usual
+EXAMPLES = 3  # rows that the page opens with
 CURVE = 41  # points of the calibration curve
 
 
@@ -99,9 +105,11 @@ def evaluate(
         found.entities = estimated_entities(parts)
         found.held_out = leaked(known.truths, [known.readings], ordered=ordered)
     ranked = _exposed(settings, sample, labelled, last.readings, learned, finder)
-    found.rows = _distinct(ranked, settings.exposed)
+    distinct = _distinct(ranked)
+    found.rows, found.examples = distinct[: settings.exposed], _examples(distinct)
     found.ranked = [(one.id, one.rank, one.probability, one.reading.cosine, one.entities, one.same) for one in ranked]
-    found.warnings = _shift(found.cosines, found.known) + ([] if found.measured else _uncounted(own))
+    found.unjudged = _unjudged(found)
+    found.warnings = _shift(found) + ([] if found.measured else _uncounted(own))
     if learned is None and not found.measured:
         found.warnings.append(
             f"Nothing can be estimated: the run has {len(found.known)} test texts of known truth, and it takes "
@@ -177,7 +185,10 @@ def _exposed(
     same = Counter(" ".join(one.text.split()) for one in readings)
     rows = []
     for row, (reading, spans, known, probability) in enumerate(zip(readings, tagged, truth, likely, strict=True)):
-        entities = places(reading.text, known, spans)
+        masks = places(reading.text, known, spans)
+        entities = masks if known is None else [span for span in masks if _stands(span_text(reading.text, span), known)]
+        if reading.f1 is not None:
+            probability = float(was_read(reading, settings.readable))
         rows.append(
             Exposed(
                 id=sample.ids[row],
@@ -185,19 +196,35 @@ def _exposed(
                 reading=reading,
                 probability=probability,
                 kinds=tuple(dict.fromkeys(span.label for span in entities)),
-                text=reading.text if settings.show_text else masked(reading.text, entities),
+                text=reading.text if settings.show_text else masked(reading.text, masks),
                 truth=known.text if settings.show_text and known is not None else None,
                 same=same[" ".join(reading.text.split())],
                 entities=len(entities),
             )
         )
-    return sorted(rows, key=lambda one: (-one.rank, -one.reading.cosine, -len(one.reading.text), one.position))
+    return sorted(
+        rows,
+        key=lambda one: (-one.rank, -(one.reading.f1 or 0), -one.reading.cosine, -len(one.reading.text), one.position),
+    )
 
 
-def _distinct(rows: Sequence[Exposed], most: int) -> list[Exposed]:
-    """The first rows, one for each recovered text."""
+def _stands(value: str, truth: Truth) -> bool:
+    """Whether an entity of a recovered text stands in the true text."""
+    return recovered_entities([value], truth.text, ordered=True) > 0
+
+
+def _distinct(rows: Sequence[Exposed]) -> list[Exposed]:
+    """The first row of each recovered text."""
     first = {" ".join(one.reading.text.split()): one for one in reversed(rows)}
-    return [one for one in rows if first[" ".join(one.reading.text.split())] is one][:most]
+    return [one for one in rows if first[" ".join(one.reading.text.split())] is one]
+
+
+def _examples(rows: Sequence[Exposed]) -> list[Exposed]:
+    """The most exposed readable rows, of those whose truth is known if any is; without readable ones the nearest."""
+    known = [one for one in rows if one.reading.f1 is not None] or rows
+    readable = [one for one in known if one.is_readable]
+    nearest = sorted(known, key=lambda one: -(one.reading.f1 or one.probability or one.reading.cosine))
+    return list(readable or nearest)[:EXAMPLES]
 
 
 def _with_entities(truths: Sequence[Truth | None], tagger: Tagger) -> list[Truth | None]:
@@ -219,9 +246,36 @@ def _uncounted(own: Sequence[Contender]) -> list[str]:
     ]
 
 
-def _shift(store: Sequence[float], known: Sequence[float]) -> list[str]:
+def _unjudged(found: Audit) -> str:
+    """Why the shares say little of the store: its vectors are strange to the attacker, or too few; empty if they do."""
+    share = found.readable
+    if _is_strange(found):
+        return (
+            "This audit says nothing of the texts: what was read, embedded again, is nowhere near the vectors (median "
+            f"cosine {np.median(found.cosines):.2f}; {np.median(found.known):.2f} for the attacker's test texts). They "
+            "are no vectors of text, or another embedder or a defense made them."
+        )
+    if share is None or share.rows >= FEWEST:
+        return ""
+    what = "text" if share.measured else "vector"
+    return (
+        f"{counted(share.rows, what)} {'is' if share.rows == 1 else 'are'} too few to judge the store by: the 95 % "
+        f"interval of what is read reaches from {share.reach}. It takes {FEWEST}."
+    )
+
+
+def _is_strange(found: Audit) -> bool:
+    """Whether no true text is known, and the recovered ones are much farther from the vectors than the test texts."""
+    if found.measured or len(found.known) < calibration.SMALLEST:
+        return False
+    usual = np.median(found.known)
+    return bool(usual >= USUAL and np.median(found.cosines) < NEAR * usual)
+
+
+def _shift(found: Audit) -> list[str]:
     """A warning if the store's cosines differ from those of the attacker's test texts (Kolmogorov-Smirnov test)."""
-    if len(known) < calibration.SMALLEST:
+    store, known = found.cosines, found.known
+    if len(known) < calibration.SMALLEST or _is_strange(found):
         return []
     # Rounded: the last bits of equal texts' cosines differ between batch sizes.
     gap = stats.ks_2samp(np.round(store, calibration.DIGITS), np.round(known, calibration.DIGITS))

@@ -81,7 +81,7 @@ def _names(text: str) -> list[tuple[int, int]]:
     for match in _WORD.finditer(text):
         word = re.sub("['\u2019]s$", "", match.group())
         start, end = match.start(), match.start() + len(word)
-        if not word[0].isupper() or word.lower() in _NO_NAMES or _begins(text[:start]):
+        if not word[0].isupper() or word.lower() in _NO_NAMES or begins_sentence(text[:start]):
             continue
         if runs and text[runs[-1][1] : start] == " ":
             runs[-1] = (runs[-1][0], end)
@@ -90,7 +90,7 @@ def _names(text: str) -> list[tuple[int, int]]:
     return runs
 
 
-def _begins(before: str) -> bool:
+def begins_sentence(before: str) -> bool:
     """Whether a sentence begins after this text."""
     stripped = before.rstrip(" \"\u201c'(*-")
     return not stripped or (stripped[-1] in ".!?:;\n" and not stripped.endswith(_TITLES))

@@ -129,6 +129,7 @@ class AuditFile(_Part):
     insider: AttackerIn | None = None
     estimated: dict[str, ShareIn]
     rows: list[RowIn]
+    examples: list[RowIn] = []
     cosines: list[_Cosine]
     known: list[_Cosine]
     curve: list[tuple[float, float]]
@@ -138,6 +139,7 @@ class AuditFile(_Part):
     tried: list[TriedIn]
     tried_on: NonNegativeInt
     warnings: list[str]
+    unjudged: str = ""
     thresholds: list[ThresholdIn]
     changes: list[ChangeIn]
 

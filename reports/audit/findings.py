@@ -102,12 +102,13 @@ class Exposed:
         id: Its id in the store.
         position: Its position in the store.
         reading: The text recovered from it.
-        probability: Probability that the text is readable, 0 to 1; None without a calibration.
-        kinds: Distinct kinds of entities in the recovered text.
+        probability: Probability that the text is readable, 0 to 1, which it is or not where its truth is known; None
+            without a calibration.
+        kinds: Distinct kinds of entities in the recovered text; where its truth is known, of those that stand in it.
         text: The recovered text, masked unless the user asked for the text.
         truth: The unmasked true text, if it is known and the user asked for it.
         same: Rows from which the same text was recovered, this one included.
-        entities: Number of entities in the recovered text.
+        entities: Number of these entities.
     """
 
     id: str
@@ -124,6 +125,11 @@ class Exposed:
     def rank(self) -> float:
         """Entities times probability (the cosine without one); a text without entities counts as a tenth of one."""
         return max(self.entities, 0.1) * (self.reading.cosine if self.probability is None else self.probability)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether it is, where its truth is known; else whether that is more likely than not."""
+        return (self.probability or 0.0) > 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +236,7 @@ class Audit:
         estimated: Estimates made without true texts, to compare with measured shares; empty if none was measured.
         threshold: Word F1 in percent at which a text counts as readable.
         rows: The most exposed rows, first by entities times probability; of rows with one text, the first.
+        examples: A few rows to open with: readable ones, if there are any.
         ranked: All rows, for exposed.csv: id, rank, probability, cosine, number of entities and of rows with its text.
         cosines: Cosines of all inverted rows.
         known: Cosines of the attacker's test texts, those in calibration.jsonl included.
@@ -241,6 +248,7 @@ class Audit:
         tried: Results by defense, ``none`` first.
         tried_on: Number of rows that defenses were tried on.
         warnings: Warnings shown before any metric.
+        unjudged: Why the shares say little of the store, a sentence; empty if they do.
         masked: Whether texts are masked.
     """
 
@@ -259,6 +267,7 @@ class Audit:
     insider: Attacker | None = None
     estimated: dict[str, AuditedShare] = field(default_factory=dict)
     rows: list[Exposed] = field(default_factory=list)
+    examples: list[Exposed] = field(default_factory=list)
     ranked: list[tuple[str, float, float | None, float, int, int]] = field(default_factory=list)
     cosines: list[float] = field(default_factory=list)
     known: list[float] = field(default_factory=list)
@@ -269,6 +278,7 @@ class Audit:
     tried: list[Tried] = field(default_factory=list)
     tried_on: int = 0
     warnings: list[str] = field(default_factory=list)
+    unjudged: str = ""
 
     @property
     def measured(self) -> bool:

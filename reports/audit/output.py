@@ -50,7 +50,7 @@ def values(audit: Audit, outcomes: Sequence[Outcome] = (), found: Sequence[Chang
     content["thresholds"] = [asdict(one.condition) | {"passed": one.passed, "said": one.said} for one in outcomes]
     content["changes"] = [asdict(one) | {"apart": one.apart} for one in found]
     content["tried"] = [_as_written(one) for one in audit.tried]
-    for row in content["rows"]:
+    for row in (*content["rows"], *content["examples"]):
         reading = row.pop("reading")
         row |= {name: reading[name] for name in ("cosine", "f1", "exact")}
     return content
@@ -81,7 +81,7 @@ def print_audit(
 ) -> None:
     """Print the answer, warnings, thresholds and what changed, then the tables of the page and what to do next."""
     console = console or terminal.console()
-    console.print(plain(answer(audit), style="bold"))
+    console.print(plain(answer(audit), style="bold red" if audit.unjudged else "bold"))
     for warning in audit.warnings:
         console.print(plain(warning, style="bold red"))
     for one in outcomes:

@@ -16,7 +16,7 @@ from reports.audit.findings import Audit, Exposed, Tried
 from reports.audit.inputs import file_name
 from reports.audit.tables import class_name, held, kinds_table, share_cell, tried_table
 from reports.audit.thresholds import Outcome
-from reports.audit.words import answer, best_defense, insider, limits, more
+from reports.audit.words import answer, best_defense, chosen, insider, limits, more
 from reports.charts import Chart, Series, histogram, line_chart
 from reports.html import charts_of, macro, write_page
 from reports.numbers import counted, shown
@@ -24,8 +24,7 @@ from reports.tables import Cell, Line, Table
 
 TEMPLATE = "audit.html.jinja"
 SHOWN = 10  # kinds of entities in the chart, where there are no classes
-EXAMPLES = 3  # rows that the page opens with
-_MASKED = re.compile(r"(\[[^\]\s]+\])|([^\W_]+)|(\[|[\W_]+?(?=\[|[^\W_]|$))")
+_MASKED = re.compile(r"(\[[^\]\s]+\])|(?<![^\W_])([Xx0]+)(?![^\W_])")
 
 
 def write_audit_page(
@@ -58,8 +57,8 @@ def write_audit_page(
 
 
 def _examples(audit: Audit) -> list[tuple[str, str, Markup]]:
-    """The most exposed rows, as an owner would show them."""
-    if not audit.rows:
+    """Rows that an owner would show."""
+    if not audit.examples:
         return []
     cards = [
         {
@@ -67,23 +66,25 @@ def _examples(audit: Audit) -> list[tuple[str, str, Markup]]:
             "truth": row.truth,
             "facts": [
                 f"row {row.id}",
-                "" if row.probability is None else f"readable with probability {shown('share', row.probability)}",
-                _outcome(row),
+                _outcome(row) or f"readable with probability {shown('share', row.probability)}",
                 ", ".join(row.kinds),
             ],
         }
-        for row in audit.rows[:EXAMPLES]
+        for row in audit.examples
     ]
     title = "One example" if len(cards) == 1 else f"{('Two', 'Three')[len(cards) - 2]} examples"
-    return [("examples", title, macro("examples", TEMPLATE, cards=cards, masked=audit.masked))]
+    html = macro("examples", TEMPLATE, cards=cards, chosen=chosen(audit), masked=audit.masked)
+    return [("examples", title, html)]
 
 
 def _parts(text: str) -> list[tuple[str, str]]:
-    """A masked text cut into labels of entities, words and what is between them."""
-    found = []
-    for label, word, between in _MASKED.findall(text):
-        found.append(("label", label[1:-1]) if label else ("word", word) if word else ("between", between))
-    return found
+    """A masked text cut into labels of entities, masked words and what is between them."""
+    found, end = [], 0
+    for match in _MASKED.finditer(text):
+        found += [("between", text[end : match.start()])] if match.start() > end else []
+        found.append(("label", match[1][1:-1]) if match[1] else ("word", match[2]))
+        end = match.end()
+    return [*found, ("between", text[end:])] if end < len(text) else found
 
 
 def _attackers(audit: Audit) -> list[tuple[str, str, Markup]]:
@@ -181,13 +182,15 @@ def _kinds(audit: Audit) -> Markup:
 
 def _exposed(audit: Audit) -> Markup:
     hidden = (
-        "Letters are shown as x, digits as 0, entities by their kind; --show-text shows what was read. "
+        "Common English words are shown; letters of all others as x, digits as 0, entities by their kind. "
+        "--show-text shows what was read. "
         if audit.masked
         else ""
     )
     note = (
         f"{hidden}The cosine is that of the recovered text, embedded again, with the stored vector: near 1, the "
-        "text is probably right. The probability is what that cosine meant for the attacker's test texts."
+        "text is probably right. The probability is what that cosine meant for the attacker's test texts; where the "
+        "true text is known, the word F1 with it stands instead."
     )
     truth = any(row.truth is not None for row in audit.rows)
     columns = ("Row", "Cosine", "Readable with probability", "Kinds", "What was read", *(("True text",) * truth))
@@ -203,10 +206,9 @@ def _outcome(row: Exposed) -> str:
 
 
 def _exposed_line(row: Exposed, truth: bool) -> Line:
-    outcome = [_outcome(row)] if row.reading.f1 is not None else []
     cells = [
         Cell(f"{row.reading.cosine:.3f}"),
-        Cell(shown("share", row.probability), tuple(outcome)),
+        Cell(_outcome(row) or shown("share", row.probability)),
         Cell(", ".join(row.kinds)),
         Cell(row.text, quoted=True),
     ]

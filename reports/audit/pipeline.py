@@ -43,7 +43,6 @@ _RULES = {
     "UNEMBED003": ("ExposedRow", "A row of the store whose text is probably readable."),
     "UNEMBED004": ("ThresholdExceeded", "A share is above the threshold that was set with fail_on."),
 }
-_PROBABLE = 0.5  # rows that are more likely readable than not are results of their own
 
 
 def write_pipeline(directory: Path, audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> None:
@@ -66,7 +65,7 @@ def sarif(audit: Audit, outcomes: Sequence[Outcome]) -> dict[str, Any]:
             said = _said(f"of {kind.total:,} {kind.label} come back", kind.share)
             results.append(_result("UNEMBED002", "warning", said, store, kind.label))
     for row in audit.rows:
-        if (row.probability or 0) > _PROBABLE or row.reading.exact:
+        if row.is_readable or row.reading.exact:
             probability = "" if row.probability is None else f", readable with probability {row.probability:.2f}"
             kinds = f"; kinds: {', '.join(row.kinds)}" if row.kinds else ""
             said = f"Row {row.id}: cosine {row.reading.cosine:.3f}{probability}{kinds}."

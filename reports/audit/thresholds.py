@@ -93,11 +93,18 @@ def check_kinds(conditions: Sequence[Condition], kinds: Collection[str], *, any_
 
 
 def judge(conditions: Sequence[Condition], audit: Audit) -> list[Outcome]:
-    """Compare each condition with the audit."""
-    return [_judged(one, audit) for one in conditions]
+    """Compare each condition with the audit; none passes if the audit says little of the store."""
+    outcomes = [_compared(one, audit) for one in conditions]
+    if not audit.unjudged:
+        return outcomes
+    said = f"cannot be judged. {audit.unjudged.removesuffix('.')}"
+    return [
+        Outcome(one.condition, None, False, f"{KEY}={one.condition.text}: {said}") if one.passed else one
+        for one in outcomes
+    ]
 
 
-def _judged(one: Condition, audit: Audit) -> Outcome:
+def _compared(one: Condition, audit: Audit) -> Outcome:
     parts = {f"{KIND}{kind.label}": kind.share for kind in audit.kinds}
     parts |= {f"{CLASS}{each.name}": each.share for each in audit.classes if each.total}
     if audit.kinds:

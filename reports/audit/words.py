@@ -12,7 +12,11 @@ _CALLED = {"e-mail": "e-mail addresses", "phone": "phone numbers", "other": "oth
 
 
 def answer(audit: Audit) -> str:
-    """The result in one sentence, for readers who do not know the method."""
+    """The result in one sentence, or why there is none, for readers who do not know the method."""
+    return audit.unjudged or _result(audit)
+
+
+def _result(audit: Audit) -> str:
     share = audit.readable
     if share is None:
         return (
@@ -38,7 +42,24 @@ def more(audit: Audit) -> str:
         if not audit.measured:
             bound += " The estimate holds as far as the store resembles the attacker's test texts."
         parts = [f"Read means that nearly all words came back{exact}.", bound, *parts, _alone(audit)]
+        if audit.unjudged:
+            parts.insert(0, _result(audit))
     return " ".join(filter(None, [*parts, _parts(audit)]))
+
+
+def chosen(audit: Audit) -> str:
+    """How the examples were chosen."""
+    measured = any(one.reading.f1 is not None for one in audit.examples)
+    if measured and any(one.is_readable for one in audit.examples):
+        return (
+            f"Their true texts are known: with a word F1 of {audit.threshold:g}{_SPACE}% or more they are readable. Of "
+            "all readable ones, these have most names, numbers and other entities right."
+        )
+    if measured:
+        return "None of the texts whose truth is known is readable: these came nearest."
+    if any(one.is_readable for one in audit.examples):
+        return "Of those that are more likely readable than not, these have most names, numbers and other entities."
+    return "None is more likely readable than not: these are the likeliest, and may be wrong."
 
 
 def _strongest(audit: Audit) -> tuple[str, str, str]:

@@ -115,6 +115,18 @@ def test_with_true_texts_shares_are_measured(place: AuditedPlace) -> None:
     assert found["rows"][0]["id"] == str(found["rows"][0]["position"])
 
 
+def test_examples_are_chosen_by_the_truth_where_it_is_known(place: AuditedPlace) -> None:
+    """The attack writes a training text for each vector: right for 21 rows, for the others with as many entities."""
+    found = place.measured
+    assert [(row["exact"], row["probability"], row["kinds"]) for row in found["examples"]] == [(True, 1, ["EMAIL"])] * 3
+    path = place.base / "others.npy"
+    np.save(path, place.vectors[20:40])
+    truth = place.truths([{"text": text} for text in STORE[20:40]], "others.jsonl")
+    wrong = place.audit("wrong_examples", f"vectors={path}", f"texts={truth}", "trust_vectors=true")["examples"]
+    assert [(row["exact"], row["probability"], row["kinds"]) for row in wrong] == [(False, 0, [])] * 3
+    assert "None of the texts whose truth is known is readable" in place.page("wrong_examples")
+
+
 def test_without_true_texts_shares_are_estimated_from_what_cosines_meant(place: AuditedPlace) -> None:
     found = place.audit("estimated")
     known = rows_of(place.run)
@@ -151,10 +163,10 @@ def test_texts_are_masked_unless_they_are_asked_for(place: AuditedPlace, monkeyp
     shown = json.loads((place.base / "shown" / "audit.json").read_text())
     for name in ("audit.json", "audit.html"):
         content = (place.base / "measured" / name).read_text()
-        for word in ("Ada", "Paris", "lives", "ada@example.org", "alert"):
+        for word in ("Ada", "Paris", "ada@example.org", "alert"):
             assert word not in content
         assert "[EMAIL]" in content
-        assert "Xxx xxxxx xx Xxxx" in content
+        assert "Xxx lives in Xxxx" in content
     assert {row["text"] for row in shown["rows"]} >= {*TRAIN[:20], HOSTILE}
     assert all(row["truth"] == [*STORE, HOSTILE][row["position"]] for row in shown["rows"])
 
@@ -256,7 +268,10 @@ def test_vectors_of_another_space(place: AuditedPlace) -> None:
     assert "median length is 7, but the run's embedder gives vectors of length 1" in message
     axes, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(384, 384)))
     np.save(path, place.vectors @ axes)
-    assert "these are not all-MiniLM-L6-v2 vectors (another model: likeness" in place.refuse(f"vectors={path}")
+    assert (
+        "these are not all-MiniLM-L6-v2 vectors (another model, or no vectors of text at all: likeness"
+        in place.refuse(f"vectors={path}")
+    )
     found = place.audit("trusted", f"vectors={path}", "trust_vectors=true")
     assert any("these are not all-MiniLM-L6-v2 vectors" in warning for warning in found["warnings"])
 
@@ -296,6 +311,33 @@ def test_what_needs_no_attacker_is_told_before_torch_is_imported(lines: list[str
     assert said in ended.stderr
     assert "torch was imported" not in ended.stderr
     assert ended.returncode == 2
+
+
+def test_vectors_of_no_text_are_told_as_such(place: AuditedPlace) -> None:
+    path = place.base / "random.npy"
+    vectors = np.random.default_rng(0).normal(size=(5, 384)).astype(np.float32)
+    np.save(path, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    with pytest.raises(InputError, match=r"readable>100: cannot be judged\. This audit says nothing of the texts"):
+        place.audit("strange", f"vectors={path}", "fail_on=readable>100")
+    found = load(place.base / "strange" / "audit.json")
+    assert found["unjudged"].startswith("This audit says nothing of the texts")
+    assert not any("looks unlike" in warning for warning in found["warnings"])
+    assert [one["passed"] for one in found["thresholds"]] == [False]
+    assert "readable&gt;41" not in place.page("strange")
+
+
+def test_few_vectors_are_not_judged(place: AuditedPlace) -> None:
+    """Every one is a training text, and read; a threshold that is exceeded all the same is not one that holds."""
+    path = place.base / "five.npy"
+    np.save(path, place.vectors[:5])
+    lines = [f"vectors={path}", f"texts={place.truths([{'text': text} for text in STORE[:5]], 'five.jsonl')}"]
+    found = place.audit("five", *lines)
+    assert found["unjudged"].startswith("5 texts are too few to judge the store by: the 95 % interval")
+    page = place.page("five")
+    assert page.index("too few to judge") < page.index("reads 100")
+    assert "fail_on=" not in page
+    with pytest.raises(InputError, match=r"classes\.dates>0: cannot be judged\. 5 texts are too few"):
+        place.audit("five_judged", *lines, "fail_on=classes.dates>0")
 
 
 def test_texts_that_do_not_belong_to_the_vectors(place: AuditedPlace) -> None:
@@ -349,7 +391,7 @@ def test_texts_by_id_with_spans_of_some_rows(place: AuditedPlace) -> None:
     assert found["readable"]["value"] == 0.5
     assert [(kind["label"], kind["total"], kind["share"]["value"]) for kind in found["kinds"]] == [("NAME", 1, 1.0)]
     row = next(row for row in found["rows"] if row["id"] == "4")
-    assert row["text"].startswith("[NAME] xxxxx")
+    assert row["text"].startswith("[NAME] lives in X")
     assert found["tried_on"] == 2
 
 

@@ -28,7 +28,7 @@ AUDIT = Audit(
     store="db/my store.npy", size=1000, sampled=200, dimension=384, run={"directory": "runs/a", "attack": "geia"},
     threshold=80.0, masked=True, tagged="their form", readable=LOOKUP, exact=AuditedShare.counted(1, 200),
     attackers=[Attacker("attack", ATTACK, NONE, 0.7), Attacker("lookup", LOOKUP, NONE, 0.6, "a lookup")],
-    rows=ROWS, cosines=[0.5, 0.9], kinds=[Kind("EMAIL", 10, AuditedShare.counted(5, 10))],
+    rows=ROWS, examples=ROWS[:3], cosines=[0.5, 0.9], kinds=[Kind("EMAIL", 10, AuditedShare.counted(5, 10))],
     classes=[Class("names", 40, AuditedShare.counted(10, 40), "labels"), Class("phone", 0, None, "form")],
     tried=[Tried("none", ATTACK, None, None, 0.7, 1.0, 384, LOOKUP),
            Tried("noise", NONE, None, None, 0.2, 0.6, 384, NONE)],
@@ -117,7 +117,8 @@ def test_tables_and_charts_have_names_for_screen_readers(tmp_path: Path) -> None
 
 
 def test_without_classes_the_kinds_are_shown_and_little_is_no_comfort(tmp_path: Path) -> None:
-    low = replace(AUDIT, classes=[], readable=NONE, attackers=[Attacker("attack", NONE, NONE, 0.2)], rows=[], tried=[])
+    low = replace(AUDIT, classes=[], readable=NONE, rows=[], examples=[], tried=[])
+    low = replace(low, attackers=[Attacker("attack", NONE, NONE, 0.2)])
     page = page_of(low, tmp_path)
     assert "The attack reads 0" in page.text
     assert "read more than this one" in page.text
@@ -159,11 +160,28 @@ def test_the_summary_counts_what_the_table_counts() -> None:
 
 @pytest.mark.parametrize(("count", "title"), [(1, "One example"), (2, "Two examples"), (3, "Three examples")])
 def test_as_many_examples_as_there_are(count: int, title: str, tmp_path: Path) -> None:
-    page = page_of(replace(AUDIT, rows=ROWS[:count]), tmp_path)
+    page = page_of(replace(AUDIT, rows=ROWS[:count], examples=ROWS[:count]), tmp_path)
     assert title in page.text
     assert [found for found in page.all("span") if found.get("class") == "label"] == [{"class": "label"}] * count
     assert "PERSON xx Xxxxx" in page.text
     assert "[PERSON] xx Xxxxx" in page.text  # in the list of all rows
+
+
+def test_examples_say_how_they_were_chosen_and_show_common_words(tmp_path: Path) -> None:
+    shown = "my name is xxx and I read [DATE] xxx'x next box."
+    for f1, probability, said in (
+        (90.0, 1.0, "Their true texts are known: with a word F1 of 80"),
+        (60.0, 0.0, "None of the texts whose truth is known is readable: these came nearest."),
+        (None, 0.9, "Of those that are more likely readable than not, these have most names"),
+        (None, 0.2, "None is more likely readable than not: these are the likeliest, and may be wrong."),
+    ):
+        row = Exposed("id 0", 0, Reading("secret", 0.9, f1, None if f1 is None else False), probability, (), shown)
+        page = page_of(replace(AUDIT, examples=[row]), tmp_path)
+        assert said in page.text
+        assert ("readable with probability" in page.text) == (f1 is None)
+        assert "my name is xxx and I read DATE xxx'x next box." in page.text
+        bars = [found for found in page.all("span") if found.get("class") == "word"]
+        assert len(bars) == 3
 
 
 def test_the_terminal_shows_intervals_as_the_summary_does(tmp_path: Path) -> None:

@@ -105,6 +105,13 @@ def test_entities_are_judged_by_the_estimate_where_no_truth_is_known() -> None:
     assert failed.said.endswith("its upper end, 4 %, is above 3.9 %")
 
 
+def test_nothing_passes_an_audit_that_judges_nothing() -> None:
+    unjudged = replace(found(), unjudged="5 vectors are too few.")
+    outcomes = judge(parse("readable>10,readable>4,classes.dates>0"), unjudged)
+    assert [(one.passed, one.share is None) for one in outcomes] == [(False, True), (False, False), (False, True)]
+    assert outcomes[0].said == "fail_on=readable>10: cannot be judged. 5 vectors are too few"
+
+
 def test_the_attacker_whose_interval_reaches_highest_counts() -> None:
     other = Attacker("lookup", AuditedShare(0.03, 0.0, 0.2, 9, measured=False), None, 0.5)
     (outcome,) = judge(parse("readable>10"), replace(found(), attackers=[other]))
@@ -203,8 +210,9 @@ def test_an_exceeded_threshold_ends_an_audit_with_code_3_and_its_files(tmp_path:
     common = [*tiny_settings.NEIGHBOR, "datamodule.valid_fraction=0", "datamodule.drop_repeated=false"]
     place = Place(tmp_path, data, common)
     run = place.train("run")
-    np.save(tmp_path / "store.npy", CachedEmbedder(MiniLM(), place.cache).embed(texts, "scoring").numpy())
-    truth = write_lines(tmp_path / "truth.jsonl", [{"text": text} for text in texts])
+    stored = texts * 4  # fewer than 50 are not judged
+    np.save(tmp_path / "store.npy", CachedEmbedder(MiniLM(), place.cache).embed(stored, "scoring").numpy())
+    truth = write_lines(tmp_path / "truth.jsonl", [{"text": text} for text in stored])
     given = [f"run={run}", f"vectors={tmp_path / 'store.npy'}", f"texts={truth}", "defenses=[]"]
 
     def audited(name: str, *lines: str) -> int:

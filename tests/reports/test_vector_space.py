@@ -67,6 +67,7 @@ def check(vectors: Tensor, *, trusted: bool = False) -> list[str]:
         (GIVEN @ AXES, "rotated, or another model", "undo the rotation"),
         (GIVEN[:, ORDER], "the same dimensions in another order", "put the dimensions"),
         (NOISE / 10, "random numbers", "find out which embedder"),
+        (NOISE[:5] / 10, "another model, or no vectors of text at all", "find out which embedder"),
         (made(200, 3).roll(1, dims=1), "", ""),
         (GIVEN[:1].expand(20, -1), "all 20 rows are the same vector", "embed the texts again"),
     ],
