@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from commands import command, quoted
 from reports.audit.findings import Audit
 from reports.audit.words import best_defense
 from reports.numbers import counted
@@ -30,7 +31,8 @@ def steps(audit: Audit, values: Path | None = None) -> list[Step]:
         audit: The results.
         values: The path of audit.json, for comparing the next audit with this one.
     """
-    given = f"python audit.py {_words(audit)}"
+    run = [f"run={quoted(audit.run['directory'])}"] if audit.run.get("directory") else []
+    given = (*run, *audit.named)
     return [
         Step(
             "Treat the vectors as the text itself",
@@ -43,11 +45,6 @@ def steps(audit: Audit, values: Path | None = None) -> list[Step]:
         *_truth(audit, given),
         *_pipeline(audit, given, values),
     ]
-
-
-def _words(audit: Audit) -> str:
-    parts = [f"run={audit.run['directory']}"] if audit.run.get("directory") else []
-    return " ".join(shlex.quote(part) for part in [*parts, f"vectors={audit.store}"])
 
 
 def _rows(audit: Audit) -> list[Step]:
@@ -77,35 +74,35 @@ def _own_text(audit: Audit) -> list[Step]:
     """Train the attacker further on text like the store's."""
     if not audit.run.get("directory"):
         return []
-    origin = shlex.quote(f"init_from={audit.run['directory']}")
-    embedder = audit.run.get("embedder", "minilm")
-    chosen = "" if embedder == "minilm" else f" embedder={embedder}"
+    origin = quoted(audit.run["directory"])
     return [
         Step(
             "Test with an attacker who knows text like yours",
             "Train this attacker further on a sample of your own text that is not in the store, and audit again: most "
             "attackers can guess what kind of text a store holds, and find more of it.",
             (
-                f"python train.py {origin}{chosen} datamodule=files datamodule.path=sample.jsonl run_dir=runs/own",
-                f"python audit.py run=runs/own {shlex.quote(f'vectors={audit.store}')}",
+                command(
+                    "train", f"init_from={origin}", "datamodule=files", "datamodule.path=<file>", "run_dir=runs/own"
+                ),
+                command("audit", "run=runs/own", *audit.named),
             ),
         )
     ]
 
 
-def _truth(audit: Audit, given: str) -> list[Step]:
+def _truth(audit: Audit, given: Sequence[str]) -> list[Step]:
     if audit.measured:
         return []
     return [
         Step(
             "Measure instead of estimating",
             "Give the true texts of some rows, and the shares are counted instead of estimated.",
-            (f"{given} texts=truth.jsonl",),
+            (command("audit", *given, "texts=<file>"),),
         )
     ]
 
 
-def _pipeline(audit: Audit, given: str, values: Path | None) -> list[Step]:
+def _pipeline(audit: Audit, given: Sequence[str], values: Path | None) -> list[Step]:
     """A threshold that this store keeps today."""
     shares = [audit.readable, *(one.readable for one in audit.attackers)]
     if audit.readable is None:
@@ -114,11 +111,11 @@ def _pipeline(audit: Audit, given: str, values: Path | None) -> list[Step]:
     keeps = f"This store keeps {percent} % today; lower it as you improve."
     if percent > MOST:  # a threshold that nearly nothing exceeds is none
         percent, keeps = ACCEPTED, "This store exceeds it today: lower the share, or set what you accept."
-    earlier = "" if values is None else f" {shlex.quote(f'baseline={values}')}"
+    earlier = {} if values is None else {"baseline": values}
     return [
         Step(
             "Let the build fail when it gets worse",
             f"The exit code is 3 where the upper end of an interval is above the threshold. {keeps}",
-            (f"{given} fail_on='readable>{percent}'{earlier}",),
+            (command("audit", *given, f"fail_on=readable>{percent}", **earlier),),
         )
     ]
