@@ -2,14 +2,15 @@
 
 Runs that differ only in their seeds are shown as mean and standard deviation, and in a second table one by one.
 
-    python compare.py runs/a runs/b runs/b/evaluations/beam1       # writes measuring.md and measuring.html
+    python compare.py runs/a runs/b runs/b/evaluations/beam1       # writes comparison.md and comparison.html
     python compare.py runs/* metrics=token_f1,entity_recovery output=tables/words reference=runs/a
     python compare.py runs/* x=parameters                          # charts over the number of parameters alone
     python compare.py runs/*/evaluations/* columns=data            # a table a metric: runs down, data sets across
     python compare.py columns=access runs/access/* rows=mine.json  # attacks down, what the attacker has across
     python compare.py layout=geia_table3 runs/geia_table3/*        # a table of a paper, its values below ours
 
-Each directory is a run or one of its evaluations, with metrics.json and predictions.jsonl.
+Each directory is a run or one of its evaluations, with metrics.json and predictions.jsonl; others are passed over, and
+named.
 
     output      comparison                          name of the files, without extension
     metrics     bleu,token_f1,exact_match,cosine    keys of metrics.json
@@ -43,7 +44,7 @@ from errors import printable
 
 def compare(settings: Settings) -> None:
     """Read -> check -> resample -> print -> write."""
-    from reports.comparison.entries import read_entries
+    from reports.comparison.entries import read_entries, with_results
 
     check_writable(settings.output.parent)
     if settings.layout is not None:
@@ -54,6 +55,7 @@ def compare(settings: Settings) -> None:
         return
     directories = settings.directories
     if settings.reference is not None:
+        with_results([settings.reference])
         reference = settings.reference.resolve()
         directories = [settings.reference, *(path for path in directories if path.resolve() != reference)]
     entries = read_entries(directories)

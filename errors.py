@@ -12,6 +12,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable
+from pathlib import Path
 from urllib.parse import quote, unquote
 
 _TURNS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # bidirectional text controls
@@ -19,6 +20,7 @@ LISTED = 300  # characters of names listed in one message
 SHOWN = 10  # names shown where there are too many to list
 LONGEST = 120  # characters shown of one name
 COMPARED = 5_000  # candidates that an unknown name is compared with
+SIMILAR = 0.6  # difflib's ratio from which a name is suggested
 
 BLOTTED = "***"
 # Environment variables that hold secrets; their values are never shown.
@@ -78,11 +80,31 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
         compared = choices[max(0, place - COMPARED // 2) : place + COMPARED // 2]
     # Comparing a long name takes minutes, and no valid name is that long.
     near = difflib.get_close_matches(shortened(name), compared, n=SHOWN, cutoff=0.0)
-    if near and difflib.SequenceMatcher(None, near[0], shortened(name)).ratio() >= 0.6:
+    if near and difflib.SequenceMatcher(None, near[0], shortened(name)).ratio() >= SIMILAR:
         return f"did you mean {shortened(near[0])}?"
     if not choices:
         return "nothing is valid here"
     return f"valid: {listed(choices if len(', '.join(choices)) <= LISTED else near, len(choices))}"
+
+
+def missing(path: Path, what: str = "file") -> str:
+    """Why a path cannot be opened: its first part that does not exist, with the most similar name beside it.
+
+    A file is compared with those of its extension or its stem, so that no script is suggested for vectors.
+    """
+    path = path.expanduser()
+    first = next((part for part in reversed(path.parents) if not part.is_dir()), path)
+    what = what if first == path else "directory"
+    beside = sorted(
+        one.name
+        for one in first.parent.iterdir()
+        if (one.is_dir() if what == "directory" else one.suffix == first.suffix or one.stem == first.stem)
+    )
+    near = difflib.get_close_matches(shortened(first.name), beside[:COMPARED], n=1, cutoff=SIMILAR)
+    if near:
+        said = f"no directory {first}" if what == "directory" else "no such file"
+        return f"{said}, did you mean {shortened(near[0])}?"
+    return f"no directory {first.absolute()}" if what == "directory" else f"no such file in {first.parent.absolute()}"
 
 
 def listed(names: Iterable[str], total: int | None = None) -> str:

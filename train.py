@@ -57,8 +57,6 @@ def train(cfg: DictConfig) -> None:
     # The other ranks of a DDP run start this script again once the directory exists.
     if is_first():
         layout.start(run_dir, resuming=cfg.ckpt_path is not None)
-        if cfg.ckpt_path == "last" and not (run_dir / layout.CONFIG).exists():
-            log.warning("run_dir=%s: there is no run to resume, so a new one starts", run_dir)
         configuration.keep(run_dir, cfg)
     seed_everything(cfg.seed, workers=True, verbose=False)
 
@@ -97,7 +95,7 @@ def train(cfg: DictConfig) -> None:
             (run_dir / layout.PREVIOUS).unlink(missing_ok=True)
             keep_space(run_dir, session, datamodule.training_sample(TEXTS))
         if is_sharded(trainer.strategy):
-            again = command("evaluate", f"run={run_dir}")
+            again = command("evaluate", run=run_dir)
             log.info("trained in shards, which one process cannot decode; now run: %s", again)
             return
     trainer.test(attack, datamodule, verbose=False, weights_only=True)

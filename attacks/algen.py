@@ -105,7 +105,7 @@ class ALGEN(Paired):
             assert self.artifacts is not None
             folder = self.artifacts / COPY
             config = read_config(folder)
-            check_trusted(config, folder, built="embedder")
+            check_trusted(config, folder, built=["embedder"])
             config.cache_dir = str(self.cache_dir)
             encoder = Session(config, folder).embedder
             if encoder.fingerprint != read_json(self.artifacts / ABOUT)["encoder"]:

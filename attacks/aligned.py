@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attacks.held_decoder import KEY, HeldDecoder
 from datamodules.sources.base import folded
-from errors import InputError
+from errors import InputError, missing
 from models.alignment.aligners import Known
 from models.alignment.maps import Map, read_maps
 from models.refining import Refiner
@@ -64,7 +64,7 @@ class Aligned(HeldDecoder):
         """
         run = self.source_run
         if not (run / layout.CONFIG).is_file():
-            reason = f"{layout.CONFIG} is missing" if run.is_dir() else layout.missing_directory(run)
+            reason = f"{layout.CONFIG} is missing" if run.is_dir() else missing(run, "directory")
             raise InputError(f"{KEY}={run}: not a run directory ({reason})")
         config = read_config(run)
         check_trusted(config, run)

@@ -1,4 +1,5 @@
 """SIGTERM while Lightning runs: training saves a checkpoint first, other stages end at once; all ranks end together.
+A training also saves one soon after it has begun, so that a run that is killed early can be resumed.
 
     Trainer(callbacks=[..., Termination(run_dir / runs.CHECKPOINT)])
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,6 +23,7 @@ from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
 import stopping
 
+FIRST_SECONDS = 10.0  # of training, until the first checkpoint; callbacks.checkpoint saves the later ones
 _CHILDREN_SECONDS = 5.0  # time for the ranks that this process started; a scheduler sends SIGKILL after 30
 
 
@@ -28,24 +31,25 @@ class Termination(Callback):
     """Ends the process with :class:`stopping.Terminated`; must be the last callback of the list.
 
     Args:
-        checkpoint: Where the checkpoint is saved; None if nothing is trained.
+        checkpoint: Where checkpoints are saved; None if nothing is trained.
     """
 
     def __init__(self, checkpoint: Path | None = None) -> None:
         self.checkpoint = checkpoint
-        self._step = 0
+        self._step, self._began, self._has_saved = 0, 0.0, False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """From here on, a signal takes effect at the end of a step."""
-        self._step = trainer.global_step
+        self._step, self._began = trainer.global_step, time.monotonic()
         _listen(trainer, at_once=False)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """After a signal, save and end once a step is complete, so that no accumulated gradients are lost."""
+        """Save early, and after a signal save and end, once a step is complete: no accumulated gradients are lost."""
         if trainer.global_step != self._step:
             self._step = trainer.global_step
+            self._save_first(trainer)
             self._end_if_asked(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -81,6 +85,13 @@ class Termination(Callback):
                     child.wait(_CHILDREN_SECONDS)
                 except subprocess.TimeoutExpired:  # it waits in a collective operation, without handling signals
                     child.kill()
+
+    def _save_first(self, trainer: Trainer) -> None:
+        due = time.monotonic() - self._began >= FIRST_SECONDS
+        if self.checkpoint is None or self._has_saved or not trainer.strategy.reduce_boolean_decision(due, all=False):
+            return
+        self._has_saved = True
+        trainer.save_checkpoint(self.checkpoint)
 
     def _end_if_asked(self, trainer: Trainer) -> None:
         if trainer.strategy.reduce_boolean_decision(stopping.received(), all=False):

@@ -71,7 +71,7 @@ def read_settings(words: Sequence[str]) -> Settings:
         first = error.errors()[0]
         key = str(first["loc"][0])
         if key == "directories":
-            raise InputError(f"give the directories to compare: {command('compare', 'RUN', 'RUN')}") from error
+            raise InputError(f"give the directories to compare: {command('compare', '<dir>', '<dir>')}") from error
         raise InputError(f"{key}={first['input']}: {first['msg']}") from error
 
 

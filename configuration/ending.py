@@ -16,7 +16,6 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig
 
 from commands import command as proposed
-from configuration.overrides import quoted
 from errors import BLOTTED, InputError, holds_secret, printable, redacted
 from ranks import local_rank
 from run_directory import layout
@@ -239,8 +238,7 @@ def _command(config: DictConfig, training: bool, words: Sequence[str]) -> str:
         trust = config.get("trust", [])
         names = list(dict.fromkeys([*([trust] if isinstance(trust, str) else trust), *foreign(config)]))
         trusted = [f"trust=[{','.join(names)}]"] if names else []
-        resume = [*trusted, f"run_dir={quoted(config.run_dir)}", "ckpt_path=last"]
-        return proposed(None, *resume)
+        return proposed(None, *trusted, run_dir=config.run_dir, ckpt_path="last")
     again = [_shown(word) for word in words if not (training and word.startswith("ckpt_path="))]
     return proposed(None, *again, *(["ckpt_path=last"] if training else []))
 

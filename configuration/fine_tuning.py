@@ -2,6 +2,7 @@
 
     python train.py init_from=minilm datamodule=files datamodule.path=mine.jsonl
 
+    embedder=...                     the origin's; with another one, the weights would read nothing
     attack=...                       the origin's, with the origin's values; attack.<key>=<value> changes one of them
     attack.optimizer.*lr             half the origin's learning rates, unless attack.optimizer... is given;
                                      smaller batches lower them further, by the square root of the ratio
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from commands import quoted
 from configuration.amending import survey_amended
 from configuration.composing import raise_all, tree
 from configuration.named_runs import find_run
@@ -40,11 +42,16 @@ _OF_TEXTS = ("max_tokens", "tokenizer")
 
 
 def with_origin(overrides: Sequence[str]) -> list[str]:
-    """The overrides, with the choice of the attack that the run of ``init_from`` was trained with."""
+    """The overrides, with the choices of attack and embedder that the run of ``init_from`` was trained with."""
     origin = _origin(overrides)
-    name = None if origin is None else OmegaConf.select(origin, "choices.attack")
+    if origin is None:
+        return [*overrides]
     given = Given(overrides)
-    return [*overrides] if name not in options("attack", given.search) else [f"attack={name}", *overrides]
+    chosen = {group: origin.choices.get(group) for group in _taken(given)}
+    chosen = {group: name for group, name in chosen.items() if name in options(group, given.search)}
+    if "embedder" in chosen and "model" in origin.embedder:  # which some options leave open
+        chosen["embedder.model"] = quoted(origin.embedder.model)
+    return [*(f"{key}={value}" for key, value in chosen.items()), *overrides]
 
 
 def fine_tuned(config: DictConfig, overrides: Sequence[str], of_job: Sequence[str] | None = None) -> DictConfig:
@@ -61,12 +68,14 @@ def fine_tuned(config: DictConfig, overrides: Sequence[str], of_job: Sequence[st
     origin = _origin(overrides)
     if origin is None:
         return config
-    with trusting(config.trust):
-        check_trusted(origin, Path(str(origin.run_dir)), built="attack")
     typed = overrides if of_job is None else of_job
     keys = {key_of(line) for line in typed}
+    taken = _taken(Given(overrides))
+    with trusting(config.trust):
+        check_trusted(origin, Path(str(origin.run_dir)), built=taken)
     tuned = OmegaConf.create(tree(config))
-    tuned.attack, tuned.choices.attack = origin.attack, origin.choices.attack
+    for part in taken:
+        tuned[part], tuned.choices[part] = origin[part], origin.choices[part]
     if origin.get("init_from") is None and not any(key.startswith("attack.optimizer") for key in keys):
         sizes = [one.datamodule.get("batch_size") for one in (tuned, origin)]
         known = all(isinstance(size, int) and size > 0 for size in sizes)  # a wrong one is reported when it is checked
@@ -80,10 +89,15 @@ def fine_tuned(config: DictConfig, overrides: Sequence[str], of_job: Sequence[st
         for name in _OF_TEXTS:
             if f"datamodule.{name}" not in keys and name in origin.datamodule and name in tuned.datamodule:
                 tuned.datamodule[name] = origin.datamodule[name]
-    lines = [line for line in typed if key_of(line).startswith("attack.")]
+    lines = [line for line in typed if key_of(line).startswith(("attack.", "embedder."))]
     tuned, errors = survey_amended(tuned, [*Given(overrides).search, *lines])
     raise_all(errors)
     return tuned
+
+
+def _taken(given: Given) -> list[str]:
+    """The groups that are the origin's; its attack is, or ``_origin`` has found none."""
+    return ["attack"] if any(o.key_or_group == "embedder" for o in given.groups) else ["attack", "embedder"]
 
 
 def _origin(overrides: Sequence[str]) -> DictConfig | None:
@@ -103,7 +117,7 @@ def _origin(overrides: Sequence[str]) -> DictConfig | None:
         config = read_config(directory)
     except InputError:
         return None
-    if not all(isinstance(config.get(name), DictConfig) for name in ("attack", "choices", "datamodule")):
+    if not all(isinstance(config.get(name), DictConfig) for name in ("attack", "choices", "datamodule", "embedder")):
         return None
     config.run_dir = str(directory)
     return config

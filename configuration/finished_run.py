@@ -42,15 +42,16 @@ def on_run(
         InputError: The run does not exist; or one line for each mistake in either.
     """
     known = own_names(config_name)
-    overrides, spaced = joined([as_text(word) for word in overrides])
+    words, errors = joined(overrides)
+    overrides = [as_text(word) for word in _with_vectors(words)] if "vectors" in known else words
     given = next((line.partition("=")[2].strip("'\"") for line in overrides if root_of(line) == "config_dir"), None)
     search = search_path_of(None if given in ("", "null") else given)
     own = [line for line in overrides if root_of(line) in known]
     others = without(overrides, *known)
     from configuration.checking import check_written
 
-    composed, errors = survey(config_name, [*own, *search])
-    errors = [*spaced, *errors, *(message for found in composed for message in check_written(found))]
+    composed, wrong = survey(config_name, [*own, *search])
+    errors += [*wrong, *(message for found in composed for message in check_written(found))]
     if not composed or not _names_run(composed[0]):
         raise_all(errors)
     settings = composed[0]
@@ -101,6 +102,15 @@ def stored_config(
     config.run_dir, config.cache_dir = str(directory), cache_dir or cache_of(cache, directory)
     move(config, {was: str(directory), cache: str(config.cache_dir)})
     return config
+
+
+def _with_vectors(words: list[str]) -> list[str]:
+    """The words, with ``vectors=`` before a path that stands alone, which may have spaces: ``audit.py mine.npy``."""
+    alone = [word for word in words if "=" not in word and not word.startswith(("~", "+"))]
+    others = [word for word in words if word not in alone]
+    if not alone or any(root_of(word) == "vectors" for word in others):
+        return words
+    return [*others, f"vectors={' '.join(alone)}"]
 
 
 def _names_run(settings: DictConfig) -> bool:

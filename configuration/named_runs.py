@@ -14,7 +14,7 @@ from atomic_files import read_json
 from commands import command
 from configuration.locations import default_cache
 from configuration.sources import CONFIGS
-from errors import InputError, did_you_mean, listed
+from errors import InputError, did_you_mean, listed, missing
 from run_directory import layout
 from run_directory.hub import HUB, download
 
@@ -48,7 +48,7 @@ def find_run(named: str, key: str) -> Path:
     nearest = did_you_mean(named, known) if known else ""
     meant = f" ({nearest})" if nearest.startswith("did you mean") else ""
     others = f"; shipped attackers: {listed(known)}{meant}" if known else ""
-    raise InputError(f"{key}={named}: {layout.missing_directory(directory)}{others}")
+    raise InputError(f"{key}={named}: {missing(directory, 'directory')}{others}")
 
 
 def fitting_attacker(vectors: str) -> str:
@@ -96,4 +96,4 @@ def _dimension(run: Path) -> int:
 
 
 def _training() -> str:
-    return command("train", "embedder=<that of the vectors>", "datamodule=files", "datamodule.path=<texts>")
+    return command("train", "embedder=<that of the vectors>", "datamodule=files", "datamodule.path=<file>")

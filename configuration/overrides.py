@@ -18,16 +18,16 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 import limits
+from commands import quoted
 from configuration.chains import parsed, unrolled
 from configuration.signatures import imported, written
 from configuration.sources import SEARCH_PATH, options
 from configuration.spacing import joined
 from datamodules.vector_stores.address import address_error
-from errors import InputError, did_you_mean, holds_secret, secret_refused
-from run_directory import layout
+from errors import InputError, did_you_mean, holds_secret, missing, secret_refused
 from run_directory.renamed import current_key
 
-_TEXTS = frozenset(["fail_on"])  # keys with commas and comparison signs in their values
+_TEXTS = frozenset(["fail_on", "vectors"])  # keys whose values are no words of Hydra's grammar: readable>5,exact>1
 
 
 def refuse_secrets(words: Sequence[str]) -> None:
@@ -43,7 +43,7 @@ def refuse_secrets(words: Sequence[str]) -> None:
             key, value = "an argument", word
         if holds_secret(value):
             messages.append(secret_refused(key))
-        elif key == "vectors" and (reason := address_error(value)) is not None:
+        elif key in ("vectors", "an argument") and (reason := address_error(value)) is not None:
             messages.append(reason)
     if messages:
         raise InputError("\n".join(messages))
@@ -55,7 +55,7 @@ def key_of(line: str) -> str:
 
 
 def as_text(word: str) -> str:
-    """An override whose value Hydra's grammar does not know, such as ``fail_on=readable>5,exact>1``, as quoted text."""
+    """An override whose value Hydra's grammar may not know, such as ``vectors=my store (2).npy``, as quoted text."""
     key, equals, value = word.partition("=")
     is_text = equals and key.lstrip("+") in _TEXTS and value not in ("", "null") and value[0] not in "'\""
     return f"{key}={quoted(value)}" if is_text else word
@@ -177,15 +177,6 @@ def key_error(tree: dict[str, Any], override: Override, groups: Sequence[str]) -
     return None
 
 
-def quoted(value: object) -> str:
-    """A value quoted for Hydra's override grammar."""
-    text = str(value)
-    if re.fullmatch(r"[\w./:-]+", text):
-        return text
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
 def one_line(error: Exception) -> str:
     """The first line of a Hydra error, and that of the OmegaConf error that caused it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -232,7 +223,7 @@ def search_path_of(directory: str | None) -> list[str]:
         return []
     path = Path(directory).expanduser().absolute()
     if not path.is_dir():
-        raise InputError(f"--config-dir={directory}: {layout.missing_directory(path)}")
+        raise InputError(f"--config-dir={directory}: {missing(path, 'directory')}")
     for file in Path(directory).expanduser().rglob("*.yaml"):  # keep the path as given
         limits.check_size(file, limits.LARGEST_CONFIG)
     return [f"{SEARCH_PATH}=[{quoted(f'file://{path}')}]"]

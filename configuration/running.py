@@ -23,6 +23,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
 import claims
+from commands import quoted
 from configuration import console, flags
 from configuration.composing import check, plain, raise_all, raise_written, survey
 from configuration.ending import check_output, check_writable, ending
@@ -32,7 +33,7 @@ from configuration.grids import grid_of, spread_out
 from configuration.inherited import handed_on, inherited, is_parallel
 from configuration.locations import make_absolute
 from configuration.named_runs import find_run
-from configuration.overrides import Given, one_line, quoted, refuse_secrets, root_of, search_path_of, without
+from configuration.overrides import Given, one_line, refuse_secrets, root_of, search_path_of, without
 from configuration.resuming import WHOLE, is_finished, keep, resumed
 from configuration.sources import CONFIGS, SEARCH_PATH, application
 from configuration.trainer import device_errors
@@ -112,6 +113,7 @@ def _train(
             directory = _own(str(configs[0].run_dir), "run_dir", overrides, configs[0], made)
         if local_rank() == 0:  # the following imports take seconds
             print(printable(f"run directory: {directory}"), flush=True)
+            _say_if_anew(configs[0])
         if again is not None:  # Hydra only opens the log; the overrides are already applied
             lines = [line for line in lines if root_of(line) == "hydra"] + [f"ckpt_path={quoted(again.ckpt_path)}"]
         lines.append(f"run_dir={quoted(directory)}")  # Hydra composes again and would read the clock again
@@ -131,6 +133,15 @@ def _train(
     job = _Job(task, tuple(overrides), tuple(arguments.overrides), tuple(same), several, again, held, made)
     with application() as composer, _whole_keys() if several else contextlib.nullcontext():
         (composer.multirun if several else composer.run)(config_name, job, lines)
+
+
+def _say_if_anew(config: DictConfig) -> None:
+    """Say that ``ckpt_path=last`` finds no checkpoint, which is no mistake: a cluster starts every job with it."""
+    run = Path(str(config.run_dir))
+    if config.ckpt_path == "last" and not any((run / name).is_file() for name in (layout.CHECKPOINT, layout.PREVIOUS)):
+        what, missing = ("checkpoint", layout.CHECKPOINT) if (run / layout.CONFIG).is_file() else ("run", layout.CONFIG)
+        said = f"run_dir={run}: there is no {what} to resume ({missing} is missing), so it starts from the beginning"
+        print(printable(said), flush=True)
 
 
 @contextlib.contextmanager
@@ -199,6 +210,8 @@ class _Job:
                 config = again or fine_tuned(config, self.overrides, given)
             if self.made is not None:
                 self.made.adopt(Path(config.run_dir))
+            if is_first():
+                _say_if_anew(config)
         else:
             config = self.again or fine_tuned(config, self.overrides)
         make_absolute(config)

@@ -87,7 +87,7 @@ def find(directory: Path, key: str) -> Path:
         return within[-1].parent
     raise InputError(
         f"{key}={directory}: no {TRIALS} in it or in its evaluations; make one with "
-        + command("evaluate", f"run={directory}", "attack/decoding=sampling", "trials=10")
+        + command("evaluate", "attack/decoding=sampling", "trials=10", run=directory)
     )
 
 

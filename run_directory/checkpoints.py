@@ -75,7 +75,7 @@ def finished_checkpoint(directory: Path, ckpt_path: str | None = None, key: str 
 
 def resuming(directory: Path) -> str:
     """The command that resumes a run, for messages."""
-    return command("train", f"run_dir={directory}", "ckpt_path=last")
+    return command("train", run_dir=directory, ckpt_path="last")
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from atomic_files import read_json
-from errors import InputError
+from errors import InputError, missing
 from run_directory import layout
 from run_directory.checkpoints import finished_checkpoint, resuming
 from run_directory.config_file import read_config
@@ -20,7 +20,7 @@ def check_embedder(run: Path, key: str, fingerprint: str, dimension: int) -> Non
         InputError: The run has not finished, or used another embedder; ``key`` is the config key that names the run.
     """
     if not (run / layout.CONFIG).is_file():
-        reason = f"{layout.CONFIG} is missing" if run.is_dir() else layout.missing_directory(run)
+        reason = f"{layout.CONFIG} is missing" if run.is_dir() else missing(run, "directory")
         raise InputError(f"{key}={run}: not a run directory ({reason})")
     config = read_config(run)
     layout.check_links(run)

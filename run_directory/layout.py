@@ -26,7 +26,7 @@ import os
 from pathlib import Path
 
 from atomic_files import remove_temporary
-from errors import InputError, did_you_mean
+from errors import InputError
 
 CONFIG, RESUMED = "config.yaml", "resumed.json"
 RECORD, DATA, HISTORY = "record.json", "data.json", "history.jsonl"
@@ -70,10 +70,3 @@ def check_links(directory: Path) -> None:
             raise InputError(f"{path}: a link that leads out of the run, to {path.readlink()}; copy what it leads to")
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise InputError(f"{path}: neither a file nor a directory, such as a pipe or a device; a run holds none")
-
-
-def missing_directory(directory: Path) -> str:
-    """For a message: the first part of a path that does not exist, and the nearest name beside it."""
-    missing = next(path for path in (*reversed(directory.parents), directory) if not path.is_dir())
-    beside = [path.name for path in missing.parent.iterdir() if path.is_dir()]
-    return f"no directory {missing}, {did_you_mean(missing.name, beside) if beside else 'there are no directories'}"

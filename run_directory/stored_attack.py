@@ -44,7 +44,7 @@ def attack_of(folder: Path, dimension: int) -> Attack:
     from hydra.utils import instantiate
 
     config = read_config(folder)
-    check_trusted(config, folder, built="attack")
+    check_trusted(config, folder, built=["attack"])
     attack: Attack = instantiate(config.attack, _convert_="all")
     attack.connect(folder / layout.ARTIFACTS, None, from_checkpoint=True)
     attack.restore(finished_checkpoint(folder), dimension)
@@ -60,7 +60,7 @@ def class_of(folder: Path) -> type:
     from hydra.utils import get_class
 
     config = read_config(folder)
-    check_trusted(config, folder, built="attack")
+    check_trusted(config, folder, built=["attack"])
     return get_class(str(config.attack._target_))
 
 

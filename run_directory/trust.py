@@ -60,14 +60,14 @@ def trusting(names: str | Sequence[str]) -> Iterator[None]:
         _trusted.reset(token)
 
 
-def check_trusted(config: DictConfig, run: Path, given: Collection[str] = (), built: str = "") -> None:
+def check_trusted(config: DictConfig, run: Path, given: Collection[str] = (), built: Collection[str] = ()) -> None:
     """Check that everything a run's configuration would build is ours or trusted.
 
     Args:
         config: The configuration of the run.
         run: Its directory, for messages.
         given: Keys and groups set on the command line; their addresses are the user's own.
-        built: The only part of the configuration that is built; by default all of it.
+        built: The only parts of the configuration that are built; by default all of it.
 
     Raises:
         InputError: One line per untrusted item: the key, the value, and the ``trust=`` to add.
@@ -147,9 +147,9 @@ def _errors(node: dict[Any, Any], key: str) -> Iterator[str]:
             )
 
 
-def _places(value: Any, built: str, given: frozenset[str], key: str = "") -> Iterator[str]:
+def _places(value: Any, built: Collection[str], given: frozenset[str], key: str = "") -> Iterator[str]:
     """Messages about untrusted addresses, and variables that hold keys, at or under ``value``."""
-    if _is_given(key, given) or (built and key and _root(key) != built):
+    if _is_given(key, given) or (built and key and _root(key) not in built):
         return
     if isinstance(value, dict):
         yield from _server(value, key, given)

@@ -34,10 +34,11 @@ from datamodules.sources.synthetic import SyntheticCorpus
 from errors import InputError
 from evaluate import evaluate
 from run_directory.config_file import write_config
-from support.pages import PAGES, ROOT, blocks, commands, fenced, read, words
+from support.pages import PAGES, ROOT, blocks, commands, fenced, read, sources, words
 from train import train
 
 MAIN_COMMAND = "pip install -e . && python train.py"
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 TEST_COMMAND = 'pip install -e ".[dev]" && pytest'
 
 
@@ -114,13 +115,14 @@ def test_benchmarks_know_their_documented_options(
 
 def elsewhere(*scripts: str) -> list[str]:
     """The documented commands, without those that test_reproducing.py and test_grids.py compose."""
-    grids = [f"python train.py -m experiment={name}" for name in ("access", "access_defended")]
-    return [line for line in commands(*scripts) if fenced()[line] != "reproducing.md" and line not in grids]
+    grids = [f"python train.py -m experiment={name}" for name in ("access", "access_defended", "geia/table3")]
+    lines = commands(*scripts, everywhere=True)
+    return [line for line in lines if fenced().get(line) != "reproducing.md" and line not in grids]
 
 
 @pytest.mark.parametrize("line", elsewhere("train"))
 def test_commands_compose(line: str) -> None:
-    _, arguments = words(line)
+    _, arguments = words(line.replace("<that of the vectors>", "mpnet"))
     swept = "-m" in arguments
     given = [word for word in arguments if word != "-m"]
     configs, errors = survey("train", spread_out("train", given) if swept else given, multirun=swept)
@@ -152,7 +154,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return made
 
 
-@pytest.mark.parametrize("line", elsewhere("evaluate", "invert", "audit", "membership"))
+@pytest.mark.parametrize("line", elsewhere("evaluate", "invert", "audit", "membership", "export"))
 def test_commands_on_a_run_compose(line: str, finished: Callable[[str], Path]) -> None:
     script, given = words(line)
     kind = "corrector" if re.search(r"attack\.search|corrector", line) else "geia"
@@ -164,14 +166,25 @@ def test_commands_on_a_run_compose(line: str, finished: Callable[[str], Path]) -
         kind = "copy"
     arguments = [f"run={finished(kind)}" if word.startswith("run=") else word for word in given]
     if arguments == given:  # the attacker that is shipped
-        assert script in ("audit", "invert")
+        assert script in ("audit", "invert", "membership")
         arguments.append(f"run={finished(kind)}")
     configuration.on_run(script, ["show_text=true" if word == "--show-text" else word for word in arguments])
 
 
-@pytest.mark.parametrize("line", commands("compare"))
+@pytest.mark.parametrize("line", commands("compare", everywhere=True))
 def test_comparisons_are_understood(line: str) -> None:
     assert read_settings(words(line)[1]).directories
+
+
+def test_messages_take_their_commands_from_one_place() -> None:
+    """``command`` quotes them, and ``printed`` finds them for the tests above."""
+    found = []
+    for path in sources():
+        every = [*ast.walk(ast.parse(read(path)))]
+        texts = {one.value for one in every if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+        documented = {ast.get_docstring(one, clean=False) for one in every if isinstance(one, DOCUMENTED)}
+        found += [f"{path.name}: {text}" for text in texts - documented if re.search(r"python \w+\.py", text)]
+    assert found == []
 
 
 def test_the_overrides_of_the_built_in_corpus_compose() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from datamodules.collections.base import Collection, Entry, RelevanceLabel, assembled, grade_of, name_of, text_of
 from datamodules.sources.file_rows import rows
 from datamodules.sources.hub import HubSet
-from errors import InputError, did_you_mean
+from errors import InputError, did_you_mean, missing
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet", "/*.parquet", "/*.jsonl", "/*.jsonl.gz")
 LABELS = (".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", "*.parquet")
@@ -108,8 +108,8 @@ class BeirCollection:
         folder = _folder(str(self.path), self.revision, [f"{stem}{end}" for end in ENDINGS])
         files = _present(folder, stem, ENDINGS)
         if not files:
-            beside = sorted(entry.name for entry in folder.iterdir())
-            raise InputError(f"{folder}: no {stem}.jsonl; {did_you_mean(f'{stem}.jsonl', beside)}")
+            wanted = folder / f"{stem}.jsonl"
+            raise InputError(f"{wanted}: {missing(wanted)}")
         return files
 
     def _rows(self, stem: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -125,10 +125,7 @@ class BeirCollection:
 def _folder(path: str, revision: str, patterns: Sequence[str]) -> Path:
     """The directory, or the files of that data set of the hub."""
     if not Path(path).expanduser().is_dir() and not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", path):
-        parent = Path(path).expanduser().parent
-        beside = [entry.name for entry in parent.iterdir() if entry.is_dir()] if parent.is_dir() else []
-        hint = did_you_mean(Path(path).name, beside) if beside else f"there is no directory {parent}"
-        raise InputError(f"collection {path}: no such directory, and no owner/name of the hub; {hint}")
+        raise InputError(f"collection {path}: no owner/name of the hub, and {missing(Path(path), 'directory')}")
     return HubSet(path, {"test": patterns}, texts=(), sizes={}, licence="", revision=revision).folder
 
 

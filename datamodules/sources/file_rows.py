@@ -19,7 +19,7 @@ import numpy as np
 
 import limits
 from datamodules.vector_stores.child import Answer, Child, limits_for
-from errors import InputError, did_you_mean
+from errors import InputError, did_you_mean, missing
 
 EXTENSIONS = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
 UNFOLDED_TOGETHER = 64_000_000  # bytes of parquet that become Python objects at a time
@@ -38,10 +38,7 @@ def existing(name: str, key: str) -> Path:
         return file
     if file.is_dir():
         raise InputError(f"{key}={name} is a directory, not a file")
-    if not file.parent.is_dir():
-        raise InputError(f"{key}={name}: there is no directory {file.parent}")
-    beside = [entry.name for entry in file.parent.iterdir() if entry.is_file()]
-    raise InputError(f"{key}={name}: there is no such file; {did_you_mean(file.name, beside)}")
+    raise InputError(f"{key}={name}: {missing(file)}")
 
 
 def rows(file: Path, text_field: str) -> Iterator[tuple[int, Mapping[str, Any]]]:

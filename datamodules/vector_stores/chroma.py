@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from datamodules.vector_stores.address import client_library
 from datamodules.vector_stores.child import Answer, Child, Limits, TextChildStore, Texts
 from datamodules.vector_stores.choice import chosen_collection
-from datamodules.vector_stores.folders import checked_size
+from datamodules.vector_stores.folders import checked_size, store_folder
 from datamodules.vector_stores.payloads import flat_texts
 from errors import InputError
 
@@ -78,9 +78,7 @@ def open_chroma(place: str, collection: str | None) -> ChromaStore | TextChildSt
     client_library("chromadb", "chroma", f"chroma:{place}")
     if "://" in place:
         return _opened(place, collection)
-    folder = Path(place).expanduser()
-    if not (folder / "chroma.sqlite3").is_file():  # the library would make an empty store here
-        raise InputError(f"vectors=chroma:{place}: no Chroma folder (chroma.sqlite3 is missing)")
+    folder = store_folder("chroma", place)  # the library would make an empty store where there is none
     size = checked_size(folder, f"chroma:{place}")  # the library writes to what it opens
     limits = Limits(seconds=10 + size / 1e6, memory=(2 << 30) + 4 * size, writes=True)  # it marks the folder as opened
     child = Child(f"vectors=chroma:{place}", read_folder, [place, collection], ["chromadb"], limits)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from datamodules.vector_stores.address import client_library
 from datamodules.vector_stores.child import Answer, Child, ChildStore, limits_for
-from errors import InputError
+from errors import InputError, missing
 
 _HEADER = struct.Struct("<4siq")  # kind, dimension, vectors
 _LARGEST_DIMENSION = 1 << 20
@@ -36,7 +36,7 @@ def open_faiss(place: str, collection: str | None) -> ChildStore:
         raise InputError(f"collection={collection}: an index has no collections; leave it out")
     path = Path(place).expanduser()
     if not path.is_file():
-        raise InputError(f"vectors={place}: no such file")
+        raise InputError(f"vectors={place}: {missing(path)}")
     size = _check_header(path, place)
     child = Child(f"vectors={place}", read_index, [str(path), place], ["faiss"], limits_for(size))
     return ChildStore(place, child.opened["ids"] or range(child.opened["rows"]), child)

@@ -7,7 +7,36 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from errors import InputError
+from errors import InputError, missing
+
+# What a folder of each kind of store holds.
+MARKS = {"chroma": "chroma.sqlite3", "qdrant": "meta.json", "lancedb": "*.lance", "milvus": "collections"}
+
+
+def address_of(path: Path) -> str | None:
+    """``chroma:folder`` for the folder of a store, or for what marks it as one; None for other paths."""
+    for kind, mark in MARKS.items():
+        if path.is_dir() and any(path.glob(mark)):
+            return f"{kind}:{path}"
+        if path.exists() and path.match(mark):
+            return f"{kind}:{path.parent}"
+    return None
+
+
+def store_folder(kind: str, place: str) -> Path:
+    """The folder of a store.
+
+    Raises:
+        InputError: There is none, or it holds no store of this kind; says what to give instead.
+    """
+    folder = Path(place).expanduser()
+    if folder.is_dir() and any(folder.glob(MARKS[kind])):
+        return folder
+    if not folder.exists():
+        raise InputError(f"vectors={kind}:{place}: {missing(folder, 'directory')}")
+    address = address_of(folder)
+    instead = f"the folder of such a store has {MARKS[kind]}" if address is None else f"give vectors={address}"
+    raise InputError(f"vectors={kind}:{place}: no {kind} store; {instead}")
 
 
 def checked_size(folder: Path, name: str) -> int:

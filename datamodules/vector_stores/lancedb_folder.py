@@ -21,7 +21,7 @@ import limits
 from datamodules.vector_stores.address import client_library
 from datamodules.vector_stores.child import Answer, Child, Limits, TextChildStore, Texts
 from datamodules.vector_stores.choice import chosen_vector
-from datamodules.vector_stores.folders import checked_size
+from datamodules.vector_stores.folders import checked_size, store_folder
 from datamodules.vector_stores.payloads import flat_texts
 from errors import InputError
 
@@ -37,10 +37,9 @@ def open_lancedb(place: str, collection: str | None) -> TextChildStore:
         InputError: lancedb is not installed; no such folder, table or column of vectors, or a choice of several; a
             table whose files lie elsewhere.
     """
-    name, folder = f"lancedb:{place}", Path(place).expanduser()
+    name = f"lancedb:{place}"
     client_library("lancedb", "lancedb", name)  # for the child
-    if not any(folder.glob("*.lance")):  # the library would make an empty one
-        raise InputError(f"vectors={name}: no LanceDB folder (it holds no <table>.lance)")
+    folder = store_folder("lancedb", place)  # the library would make an empty store where there is none
     size = checked_size(folder, name)
     for manifest in folder.glob("*.lance/**/_versions/*.manifest"):
         _check_manifest(manifest, name)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from datamodules.vector_stores.address import client_library
 from datamodules.vector_stores.child import Child, TextChildStore, limits_for
 from datamodules.vector_stores.choice import chosen_vector
-from datamodules.vector_stores.folders import checked_size
+from datamodules.vector_stores.folders import checked_size, store_folder
 from datamodules.vector_stores.milvus_folder import collections_of, read_collection, vectors_of
 from datamodules.vector_stores.payloads import flat_texts
 from datamodules.vector_stores.rows import in_order
@@ -87,6 +87,8 @@ def open_milvus(place: str, collection: str | None) -> MilvusStore | TextChildSt
 
 def _open_folder(place: str, collection: str | None) -> TextChildStore:
     name, folder = f"milvus:{place}", Path(place).expanduser()
+    if not folder.is_file():  # which milvus-lite 2 wrote
+        store_folder("milvus", place)
     schemas = collections_of(folder, name)
     chosen, vector = chosen_vector(name, collection, list(schemas), lambda one: vectors_of(schemas[one]))
     size = checked_size(folder, name)

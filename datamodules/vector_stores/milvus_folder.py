@@ -36,15 +36,13 @@ def collections_of(folder: Path, name: str) -> dict[str, Mapping[str, Any]]:
     """The schema of each collection.
 
     Raises:
-        InputError: No such folder, or a schema is not what Milvus Lite writes.
+        InputError: A file, or a schema is not what Milvus Lite writes.
     """
     if folder.is_file():
         raise InputError(
             f"vectors={name}: a file, as milvus-lite 2 wrote it, which version 3 does not read either: start "
             "milvus-lite 2 as a server and give its address, or copy the collection into a new folder"
         )
-    if not (folder / "collections").is_dir():
-        raise InputError(f"vectors={name}: no folder of Milvus Lite (collections/ is missing)")
     found: dict[str, Mapping[str, Any]] = {}
     for path in sorted(folder.glob("collections/*/schema.json")):
         schema = _json(path, name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from datamodules.vector_stores.address import client_library
 from datamodules.vector_stores.child import Child, TextChildStore, limits_for
 from datamodules.vector_stores.choice import chosen_vector
+from datamodules.vector_stores.folders import store_folder
 from datamodules.vector_stores.payloads import flat_texts
 from datamodules.vector_stores.qdrant_folder import collections_of, read_points, storage_of
 from errors import InputError
@@ -78,7 +78,7 @@ def open_qdrant(place: str, collection: str | None) -> QdrantStore | TextChildSt
 
 
 def _open_folder(place: str, collection: str | None) -> TextChildStore:
-    folder = Path(place).expanduser()
+    folder = store_folder("qdrant", place)
     kinds = collections_of(folder, place)
     chosen, vector = chosen_vector(f"qdrant:{place}", collection, sorted(kinds), kinds.__getitem__)
     storage = storage_of(folder, place, chosen)

@@ -41,11 +41,9 @@ def collections_of(folder: Path, place: str) -> dict[str, list[str] | None]:
     """Of each collection the names of its vectors, or None where the only one has none.
 
     Raises:
-        InputError: No such folder, or meta.json is not what Qdrant writes.
+        InputError: meta.json is not what Qdrant writes.
     """
     path = folder / META
-    if not path.is_file():
-        raise InputError(f"vectors=qdrant:{place}: no local Qdrant folder (meta.json is missing)")
     if path.stat().st_size > _LARGEST_META:
         raise InputError(f"vectors=qdrant:{place}: meta.json is larger than {_LARGEST_META >> 20} MB")
     try:

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from datamodules.vector_stores.address import check_address, split_address
 from datamodules.vector_stores.chroma import open_chroma
 from datamodules.vector_stores.faiss_index import open_faiss
+from datamodules.vector_stores.folders import address_of
 from datamodules.vector_stores.lancedb_folder import open_lancedb
 from datamodules.vector_stores.milvus import open_milvus
 from datamodules.vector_stores.pgvector import open_pgvector
@@ -118,6 +119,8 @@ def open_store(vectors: str, dimension: int, collection: str | None = None) -> V
         return open_faiss(vectors, collection)
     if kind and not Path(vectors).suffix:
         raise InputError(f"vectors={vectors}: unknown kind of store {kind!r}, {did_you_mean(kind, kinds)}")
+    if (address := address_of(Path(vectors).expanduser())) is not None:
+        raise InputError(f"vectors={vectors}: belongs to a store; give vectors={address}")
     if collection is not None:
         raise InputError(f"collection={collection}: a file has no collections; leave it out")
     return FileStore(vectors, dimension)

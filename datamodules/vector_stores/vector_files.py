@@ -21,8 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import limits
+from commands import command
 from datamodules.sources.file_rows import batches
-from errors import InputError, did_you_mean, listed
+from datamodules.vector_stores.folders import address_of
+from errors import InputError, did_you_mean, listed, missing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,15 +100,24 @@ def check_file(path: Path) -> None:
 
 def _read(path: Path, dimension: int | None, limit: int | None) -> Array:
     readers = _readers()
-    if path.suffix not in readers:
-        raise InputError(f"vectors={path}: unknown extension {path.suffix!r}, {did_you_mean(path.suffix, readers)}")
-    if not path.is_file():
-        siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise InputError(f"vectors={path}: no such file, {did_you_mean(path.name, siblings)}")
+    if path.suffix not in readers or not path.is_file():
+        raise InputError(f"vectors={path}: {_unreadable(path)}")
     array = readers[path.suffix](path, dimension or 0, limit)
     if dimension is None:
         dimension = array.shape[-1] if array.ndim else 0
     return _checked(array, str(path), dimension, limit)
+
+
+def _unreadable(path: Path) -> str:
+    """Why no vectors can be read from a path, and what to give instead."""
+    store = str(path) if ":" in str(path) and not (path.exists() or path.suffix in _readers()) else address_of(path)
+    if store is not None:
+        return f"a store, which another script reads: {command('audit', f'vectors={store}')}"
+    if path.is_dir():
+        return "a folder; give a file in it, or a store with its kind, such as chroma:<folder> (docs/audit.md)"
+    if path.suffix not in _readers() and (path.suffix or path.exists()):
+        return f"unknown extension {path.suffix!r}, {did_you_mean(path.suffix, _readers())}"
+    return missing(path)
 
 
 def checked(array: Array, name: str, dimension: int, limit: int | None = None) -> Tensor:
@@ -121,7 +132,9 @@ def checked(array: Array, name: str, dimension: int, limit: int | None = None) -
 
 
 def _checked(array: Array, name: str, dimension: int, limit: int | None) -> Array:
-    if array.ndim != 2 or not len(array):
+    if not len(array.ravel()):
+        raise InputError(f"vectors={name}: holds no vectors (its shape is {array.shape}); embed at least one text")
+    if array.ndim != 2:
         raise InputError(f"vectors={name}: expected an array (n, {dimension}), found shape {array.shape}")
     if array.shape[1] != dimension:
         raise DimensionError(

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 import limits
 from embedders.base import Embedder
-from errors import InputError, did_you_mean, printable
+from errors import InputError, missing, printable
 from models.lexicon.units import Units
 
 KEY = "attack.refine.lexicon.path"
@@ -28,9 +28,7 @@ def read_words(path: Path, key: str = KEY) -> list[str]:
         InputError: The file cannot be read, is no UTF-8, or has no entry.
     """
     if not path.exists():
-        beside = [one.name for one in path.parent.iterdir() if one.is_file()] if path.parent.is_dir() else []
-        where = did_you_mean(path.name, beside) if beside else f"and there is no file in {path.parent}"
-        raise InputError(f"{key}={path}: no such file, {where}")
+        raise InputError(f"{key}={path}: {missing(path)}")
     try:
         text = limits.text(path, limits.LARGEST_LEXICON)
     except InputError as error:

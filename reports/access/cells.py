@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from atomic_files import read_json
-from errors import InputError
+from errors import InputError, missing
 from reports.access.declared import Declared, declaration_errors
 from reports.comparison.entries import Entry, read_entries
 from reports.comparison.measuring import Compared, MetricValue, compare
@@ -133,7 +133,7 @@ def texts_key(rows: Mapping[int, Row]) -> str:
 
 def _declared(directory: Path) -> Declared | None:
     if not directory.is_dir():
-        raise InputError(f"{directory}: {layout.missing_directory(directory)}")
+        raise InputError(f"{directory}: {missing(directory, 'directory')}")
     path = directory / layout.CONFIG
     node = read_config(path)[1].get("access") if path.is_file() else None
     if node is None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from commands import command, quoted
 from reports.audit.findings import Audit
 from reports.audit.words import best_defense, least_read
 from reports.numbers import counted
@@ -30,7 +31,8 @@ def steps(audit: Audit, values: Path | None = None) -> list[Step]:
         audit: The results.
         values: The path of audit.json, for comparing the next audit with this one.
     """
-    given = f"python audit.py {_words(audit)}"
+    run = [f"run={quoted(audit.run['directory'])}"] if audit.run.get("directory") else []
+    given = (*run, *audit.named)
     return [
         Step(
             "Treat the vectors as the text itself",
@@ -43,11 +45,6 @@ def steps(audit: Audit, values: Path | None = None) -> list[Step]:
         *_truth(audit, given),
         *_pipeline(audit, given, values),
     ]
-
-
-def _words(audit: Audit) -> str:
-    parts = [f"run={audit.run['directory']}"] if audit.run.get("directory") else []
-    return " ".join(shlex.quote(part) for part in [*parts, f"vectors={audit.store}"])
 
 
 def _rows(audit: Audit) -> list[Step]:
@@ -74,26 +71,26 @@ def _defenses(audit: Audit) -> tuple[str, tuple[str, ...]]:
     if not audit.run.get("directory"):
         return said, ()
     how = "trains an attacker on vectors that it defends, of a sample of your own text; its report says what it reads."
-    begin = _training(audit) if tried.dimension == audit.dimension else _training(audit, anew=True)
+    words = (*_overrides(tried.name), "defense.adaptive=true", "run_dir=runs/defended")
     return f"{said} This command, here with {tried.name}, {how}", (
-        f"{begin} {_overrides(tried.name)} defense.adaptive=true run_dir=runs/defended",
+        _training(audit, *words, anew=tried.dimension != audit.dimension),
     )
 
 
-def _overrides(name: str) -> str:
+def _overrides(name: str) -> list[str]:
     """The overrides of a defense by its name in tables (configuration/points.py): ``noise level=0.01``."""
     parts = [part for part in name.split(" ") if part != "+"]
     options = [part for part in parts if "=" not in part]
     choice = options[0] if len(options) == 1 else f"[{','.join(options)}]"
-    return shlex.join([f"defense={choice}", *(f"defense.{part}" for part in parts if "=" in part)])
+    return [f"defense={choice}", *(f"defense.{part}" for part in parts if "=" in part)]
 
 
-def _training(audit: Audit, *, anew: bool = False) -> str:
+def _training(audit: Audit, *words: str, anew: bool = False) -> str:
     """A command that trains on a sample of the owner's text: from the weights of the audit's attacker, or ``anew``."""
-    origin = "" if anew else f" {shlex.quote('init_from=' + audit.run['directory'])}"
+    origin = [] if anew else [f"init_from={quoted(audit.run['directory'])}"]
     embedder = audit.run.get("embedder", "minilm")
-    chosen = "" if embedder == "minilm" else f" embedder={embedder}"
-    return f"python train.py{origin}{chosen} datamodule=files datamodule.path=sample.jsonl"
+    chosen = [] if embedder == "minilm" else [f"embedder={embedder}"]
+    return command("train", *origin, *chosen, "datamodule=files", "datamodule.path=<file>", *words)
 
 
 def _own_text(audit: Audit) -> list[Step]:
@@ -106,26 +103,26 @@ def _own_text(audit: Audit) -> list[Step]:
             "Train this attacker further on a sample of your own text that is not in the store, and audit again: most "
             "attackers can guess what kind of text a store holds, and find more of it.",
             (
-                f"{_training(audit)} run_dir=runs/own",
-                f"python audit.py run=runs/own {shlex.quote(f'vectors={audit.store}')}",
+                _training(audit, "run_dir=runs/own"),
+                command("audit", "run=runs/own", *audit.named),
             ),
         )
     ]
 
 
-def _truth(audit: Audit, given: str) -> list[Step]:
+def _truth(audit: Audit, given: Sequence[str]) -> list[Step]:
     if audit.measured:
         return []
     return [
         Step(
             "Measure instead of estimating",
             "Give the true texts of some rows, and the shares are counted instead of estimated.",
-            (f"{given} texts=truth.jsonl",),
+            (command("audit", *given, "texts=<file>"),),
         )
     ]
 
 
-def _pipeline(audit: Audit, given: str, values: Path | None) -> list[Step]:
+def _pipeline(audit: Audit, given: Sequence[str], values: Path | None) -> list[Step]:
     """A threshold that this store keeps today."""
     shares = [audit.readable, *(one.readable for one in audit.attackers)]
     if audit.readable is None or audit.unjudged:
@@ -134,11 +131,11 @@ def _pipeline(audit: Audit, given: str, values: Path | None) -> list[Step]:
     keeps = f"This store keeps {percent} % today; lower it as you improve."
     if percent > MOST:  # a threshold that nearly nothing exceeds is none
         percent, keeps = ACCEPTED, "This store exceeds it today: lower the share, or set what you accept."
-    earlier = "" if values is None else f" {shlex.quote(f'baseline={values}')}"
+    earlier = {} if values is None else {"baseline": values}
     return [
         Step(
             "Let the build fail when it gets worse",
             f"The exit code is 3 where the upper end of an interval is above the threshold. {keeps}",
-            (f"{given} fail_on='readable>{percent}'{earlier}",),
+            (command("audit", *given, f"fail_on=readable>{percent}", **earlier),),
         )
     ]

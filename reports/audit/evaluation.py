@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from scipy import stats
 from torch import Tensor
 
+from commands import quoted
 from datamodules.vector_stores.sampling import Sample
 from metrics import calibration
 from metrics.entities import recovered_entities, span_text
@@ -71,6 +72,7 @@ def evaluate(
     how = "labels" if any(one and one.spans for one in truths) else "tagger" if tagger else "form"
     found = Audit(
         store=sample.name,
+        named=_named(settings, sample.name),
         size=sample.size,
         sampled=len(sample.positions),
         dimension=sample.vectors.shape[1],
@@ -295,6 +297,12 @@ def _run(settings: DictConfig, config: DictConfig) -> dict[str, str]:
     named = {name: str(choices[name]) for name in ("attack", "embedder", "datamodule", "defense") if name in choices}
     named["data"] = named.pop("datamodule", "")
     return {"directory": str(settings.run_as), **{name: value for name, value in named.items() if value}}
+
+
+def _named(settings: DictConfig, store: str) -> tuple[str, ...]:
+    """The overrides that name the store; a collection that was not chosen is the only one: ``chroma:db (notes)``."""
+    collection = settings.collection or store.partition(f"{settings.vectors} (")[2].removesuffix(")")
+    return (f"vectors={settings.vectors}", *([f"collection={quoted(collection)}"] if collection else []))
 
 
 def _tagged(tagger: Tagger | None) -> str:

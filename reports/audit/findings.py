@@ -222,6 +222,7 @@ class Audit:
 
     Attributes:
         store: Name of the store, without passwords.
+        named: The overrides that name it on a command line: its address and, where it has some, its collection.
         size: Rows of the store.
         sampled: Number of inverted rows.
         dimension: Dimension of the vectors.
@@ -253,6 +254,7 @@ class Audit:
     """
 
     store: str
+    named: tuple[str, ...]
     size: int
     sampled: int
     dimension: int

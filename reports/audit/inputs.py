@@ -151,9 +151,8 @@ def _made_otherwise(
     nearest = max(found, key=lambda one: found[one], default=None)
     if nearest is None or found[nearest] <= SAME or 1 - found[nearest] > (1 - median) / 2:
         return None
-    remedy = command(
-        "train", "embedder=transformer", "embedder.model=<that of the run>", f'embedder.{nearest.key}="{nearest.value}"'
-    )
+    variant = {f"embedder.{nearest.key}": nearest.value}
+    remedy = command("train", "embedder=transformer", "embedder.model=<that of the run>", **variant)
     return (
         f"The vectors are those of the texts with the {nearest.key} {nearest.value!r} (median cosine "
         f"{found[nearest]:.3f}; {median:.3f} as the run's embedder makes them): an attacker who trains on such vectors "

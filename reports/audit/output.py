@@ -46,7 +46,7 @@ def write_audit(directory: Path, audit: Audit, outcomes: Sequence[Outcome], foun
 def values(audit: Audit, outcomes: Sequence[Outcome] = (), found: Sequence[Change] = ()) -> dict[str, Any]:
     """The content of audit.json; file.py has its schema."""
     content = {"version": VERSION} | _as_written(audit)
-    del content["ranked"]  # exposed.csv has them
+    del content["ranked"], content["named"]  # exposed.csv has the rows; store says the name
     content["thresholds"] = [asdict(one.condition) | {"passed": one.passed, "said": one.said} for one in outcomes]
     content["changes"] = [asdict(one) | {"apart": one.apart} for one in found]
     content["tried"] = [_as_written(one) for one in audit.tried]

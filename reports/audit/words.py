@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from commands import command
 from reports.audit.exposure import FREE
 from reports.audit.findings import Attacker, Audit, Tried
 from reports.numbers import counted, shown
@@ -185,6 +186,7 @@ def limits(audit: Audit) -> list[str]:
         "The run's attack was trained without the defenses; the lookup compares with training vectors that are "
         "defended alike, or with undefended ones where these are nearer. An attack that is trained on defended vectors "
         "(defense.adaptive=true) may read more than either.",
-        "Kept neighbours stand in for search quality. evaluate.py experiment=tradeoff measures it with queries.",
+        "Kept neighbours stand in for search quality; with queries, it is measured by "
+        f"{command('evaluate', 'run=<dir>', 'experiment=tradeoff', 'collection=<dir>')}.",
     ]
     return items

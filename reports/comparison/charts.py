@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from commands import command
 from errors import InputError
 from reports.charts import COLOURS, Chart, NamedValue, Series, line_chart, row_chart, scatter
 from reports.comparison.entries import Entry
@@ -50,7 +51,7 @@ def check_axis(name: str, entries: Sequence[Entry]) -> None:
         rule = "" if name == "corpus_similarity" else " on the same test texts"
         raise InputError(
             f"x={name}: at least two runs{rule} must differ in it ({values}); "
-            "python evaluate.py run=<dir> records what is unknown"
+            f"{command('evaluate', 'run=<dir>')} records what is unknown"
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from atomic_files import read_json
-from errors import InputError
+from errors import InputError, missing, printable
 from reports.files import read_config
 from reports.numbers import number
 from reports.results import Results, chosen, read_results
@@ -97,10 +97,9 @@ def read_entries(directories: Sequence[Path]) -> list[Entry]:
     """Read runs and evaluations.
 
     Raises:
-        InputError: One is missing (the nearest name is given), given twice, not finished, or has a damaged file.
+        InputError: One is missing (the nearest name is given), given twice, or has a damaged file; or none has results.
     """
-    for directory in directories:
-        _check(directory)
+    directories = with_results(directories)
     twice = [path for path, times in Counter(path.resolve() for path in directories).items() if times > 1]
     if twice:
         raise InputError(f"{twice[0]}: given twice")
@@ -123,14 +122,31 @@ def read_entries(directories: Sequence[Path]) -> list[Entry]:
     ]
 
 
-def _check(directory: Path) -> None:
-    if not directory.is_dir():
-        raise InputError(f"{directory}: {layout.missing_directory(directory)}")
+def with_results(directories: Sequence[Path]) -> list[Path]:
+    """Those with the results of a test; the others, which ``runs/*`` names too, are named on the terminal.
+
+    Raises:
+        InputError: One does not exist, or none has results.
+    """
+    lacking = {directory: _lacking(directory) for directory in directories}
+    reasons = [f"{directory} {reason}" for directory, reason in lacking.items() if reason is not None]
+    if len(reasons) == len(lacking):
+        raise InputError(f"nothing to compare: {'; '.join(reasons)}")
+    for reason in reasons:
+        print(printable(f"passed over: {reason}"))
+    return [directory for directory in directories if lacking[directory] is None]
+
+
+def _lacking(directory: Path) -> str | None:
+    """Which file of a test a directory lacks; None if it lacks none."""
+    if not directory.exists():
+        raise InputError(f"{directory}: {missing(directory, 'directory')}")
     for name in (layout.METRICS, layout.PREDICTIONS):
         if not (directory / name).is_file():
             inner = sorted(str(found.parent) for found in directory.glob(f"**/{name}"))
-            hint = f"did you mean {inner[-1]}?" if inner else "a run writes it when its test ends"
-            raise InputError(f"{directory}: holds no {name}; {hint}")
+            hint = f", did you mean {inner[-1]}?" if inner else ", which a run writes when its test ends"
+            return f"holds no {name}{hint}"
+    return None
 
 
 def _labels(directories: Sequence[Path]) -> list[str]:

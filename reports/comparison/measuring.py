@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from commands import command
 from errors import InputError, did_you_mean
 from metrics.base import Measured
 from metrics.scored import Scored
@@ -156,7 +157,7 @@ def _sums(entry: Entry, metrics: Sequence[str]) -> dict[str, Measured[Scored]]:
         elif metric.needs == "texts":
             raise InputError(
                 f"{entry.results.directory}: predictions.jsonl gives {key}={measured.value:.6g}, metrics.json says "
-                f"{value:.6g}: they are not of one test; python evaluate.py run=<dir> makes both anew"
+                f"{value:.6g}: they are not of one test; {command('evaluate', 'run=<dir>')} makes both anew"
             )
     return found
 

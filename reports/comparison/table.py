@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from commands import command
 from reports.comparison.entries import Entry
 from reports.comparison.measuring import Compared, Difference, MetricValue, baseline_values, better
 from reports.comparison.seeds import Setting, Spread, settings, spread
@@ -56,7 +57,7 @@ def _of_settings(
     if baselines:
         notes.append(
             "Nearest neighbour: the training text with the closest vector. A run keeps its metrics and not its texts, "
-            "so it has no bootstrap; python train.py attack=nearest_neighbor makes a run with intervals of it."
+            f"so it has no bootstrap; {command('train', 'attack=nearest_neighbor')} makes a run with intervals of it."
         )
     warnings = tuple(_warnings(compared))
     return Table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 from omegaconf import OmegaConf
 
 import configuration
+from commands import command
 from compare import read_settings
 from configuration.composing import survey
+from configuration.overrides import Given
 from configuration.trainer import device_errors
 from errors import InputError, did_you_mean, listed
 from support.processes import ROOT, Warm
@@ -63,6 +66,32 @@ def test_spaces_around_the_equals_sign_are_one_message(words: list[str], message
     with pytest.raises(InputError) as raised:
         read_settings(words[:3])
     assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "value", ["runs/a", "my run (2)", "a,b=c", "Bücher.npy", "it's", 'so "called"', "back\\slash", "end\\", "a\\'b", ""]
+)
+def test_a_printed_value_is_read_back_as_it_was(value: str) -> None:
+    (word,) = shlex.split(command("train", run_dir=value))[2:]
+    (override,) = Given([word]).overrides
+    assert (override.key_or_group, override.value()) == ("run_dir", value)
+
+
+@pytest.mark.parametrize(
+    ("words", "vectors"),
+    [
+        (["mine.npy"], "mine.npy"),
+        (["limit=5", "my", "store (2).npy", "show_text=true"], "my store (2).npy"),
+        (["chroma:../db"], "chroma:../db"),
+        (["vectors=Bücher (2), neu.npy"], "Bücher (2), neu.npy"),
+    ],
+)
+def test_a_path_is_taken_as_it_is_and_alone_for_vectors(words: list[str], vectors: str) -> None:
+    run = ROOT / "attackers" / "minilm"
+    settings, _ = configuration.on_run("audit", [f"run={run}", *words])
+    assert settings.vectors == vectors
+    with pytest.raises(InputError, match=r"^mine\.npy: write key=value"):
+        configuration.on_run("audit", [f"run={run}", "vectors=other.npy", "mine.npy"])
 
 
 def test_other_mistakes_are_still_found_beside_spaces() -> None:

@@ -102,9 +102,9 @@ def test_an_unknown_name_is_answered_with_the_nearest_attacker_and_all_of_them(h
         with pytest.raises(InputError) as raised:
             configuration.on_run("evaluate", [f"run={given}"])
         assert str(raised.value) == (
-            f"run={given}: no directory {given}, there are no directories; shipped attackers: large, minilm{meant}"
+            f"run={given}: no directory {here / given}; shipped attackers: large, minilm{meant}"
         )
-    with pytest.raises(InputError, match=r"^run=runs/minilm: no directory runs, there are no directories$"):
+    with pytest.raises(InputError, match=r"^run=runs/minilm: no directory .*/runs$"):
         configuration.on_run("evaluate", ["run=runs/minilm"])
 
 

@@ -168,7 +168,7 @@ def test_a_missing_directory_or_file_is_named_with_the_nearest(tmp_path: Path) -
     with pytest.raises(InputError, match="did you mean scifact"):
         BeirCollection(str(tmp_path / "scifct")).read()
     (folder / "queries.jsonl").rename(folder / "query.jsonl")
-    with pytest.raises(InputError, match=r"no queries.jsonl; did you mean query.jsonl"):
+    with pytest.raises(InputError, match=r"queries.jsonl: no such file, did you mean query.jsonl"):
         BeirCollection(str(folder)).read()
 
 

@@ -225,11 +225,9 @@ def test_what_cannot_be_read_says_where(tmp_path: Path, name: str, content: byte
 
 def test_missing_files_name_the_nearest(tmp_path: Path):
     write(tmp_path / "chats.jsonl", ROWS)
-    with pytest.raises(
-        InputError, match=r"datamodule\.path=.*chat\.jsonl: there is no such file; did you mean chats\.jsonl"
-    ):
+    with pytest.raises(InputError, match=r"datamodule\.path=.*chat\.jsonl: no such file, did you mean chats\.jsonl"):
         TextFiles(str(tmp_path / "chat.jsonl")).load()
-    with pytest.raises(InputError, match="there is no directory"):
+    with pytest.raises(InputError, match=r"no directory .*nowhere$"):
         TextFiles(train=str(tmp_path / "nowhere" / "chat.jsonl")).load()
     with pytest.raises(InputError, match="is a directory"):
         TextFiles(str(tmp_path)).load()

@@ -49,7 +49,7 @@ def test_choices(folder: Path) -> None:
 
 
 def test_what_is_no_folder_and_a_damaged_one(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "no LanceDB folder" in refusal(f"lancedb:{tmp_path}")
+    assert "no lancedb store" in refusal(f"lancedb:{tmp_path}")
     assert not any(tmp_path.iterdir())
     copy = shutil.copytree(folder, tmp_path / "copy")
     shutil.rmtree(copy / "rows.lance" / "data")

@@ -94,7 +94,7 @@ def test_a_folder_needs_no_library(stores: dict[str, str], monkeypatch: pytest.M
 
 
 def test_what_is_no_folder_and_a_damaged_one(stores: dict[str, str], tmp_path: Path) -> None:
-    assert "no folder of Milvus Lite" in refusal(f"milvus:{tmp_path}")
+    assert "no milvus store" in refusal(f"milvus:{tmp_path}")
     (tmp_path / "old.db").write_bytes(b"SQLite format 3")
     assert "a file, as milvus-lite 2 wrote it" in refusal(f"milvus:{tmp_path / 'old.db'}")
     folder = shutil.copytree(stores["closed"].removeprefix("milvus:"), tmp_path / "mine.db")

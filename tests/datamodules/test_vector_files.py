@@ -90,18 +90,36 @@ def test_a_row_of_zeros(written: Callable[[NDArray[Any]], Path]) -> None:
 
 
 def test_no_rows(written: Callable[[NDArray[Any]], Path]) -> None:
-    message(written(VECTORS[:0]))
+    assert "holds no vectors" in message(written(VECTORS[:0]))
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
     npy(tmp_path / "mine.npy", VECTORS)
     assert "no such file, did you mean mine.npy?" in message(tmp_path / "mina.npy")
-    assert "no such file" in message(tmp_path / "no" / "mine.npy")
+    assert f"no directory {tmp_path / 'no'}" in message(tmp_path / "no" / "mine.npy")
+
+
+def test_no_script_is_suggested_for_a_missing_file(tmp_path: Path) -> None:
+    for name in ("invert.py", "limits.py", "README.md"):
+        (tmp_path / name).touch()
+    assert message(tmp_path / "mine.npy") == f"vectors={tmp_path / 'mine.npy'}: no such file in {tmp_path}"
+    assert message(tmp_path / "mine") == f"vectors={tmp_path / 'mine'}: no such file in {tmp_path}"
+    (tmp_path / "mine.jsonl").touch()
+    assert "did you mean mine.jsonl?" in message(tmp_path / "mine.npy")
 
 
 def test_an_unknown_extension(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("1,2,3,4")
     assert "unknown extension '.csv'" in message(tmp_path / "mine.csv")
+
+
+def test_a_folder_and_a_store(tmp_path: Path) -> None:
+    said = message(tmp_path)
+    assert said.startswith(f"vectors={tmp_path}: a folder; give a file in it, or a store with its kind")
+    (tmp_path / "chroma.sqlite3").touch()
+    for path in (tmp_path, tmp_path / "chroma.sqlite3", Path(f"chroma:{tmp_path}")):
+        said = f"a store, which another script reads: python audit.py vectors=chroma:{tmp_path}"
+        assert message(path) == f"vectors={path}: {said}"
 
 
 @pytest.mark.parametrize("extension", FORMATS)

@@ -130,8 +130,9 @@ def refusal(vectors: str, collection: str | None = None, dimension: int = DIMENS
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
-    assert "no Chroma folder" in refusal(f"chroma:{tmp_path}")
-    assert "no local Qdrant folder" in refusal(f"qdrant:{tmp_path}")
+    assert "no chroma store; the folder of such a store has chroma.sqlite3" in refusal(f"chroma:{tmp_path}")
+    assert "no qdrant store" in refusal(f"qdrant:{tmp_path}")
+    assert f"no directory {tmp_path / 'no'}" in refusal(f"chroma:{tmp_path / 'no'}")
     assert not any(tmp_path.iterdir())  # neither library made an empty store
     assert "no such file" in refusal(f"faiss:{tmp_path / 'no.index'}")
     (tmp_path / "bad.faiss").write_bytes(b"garbage")
@@ -141,6 +142,16 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     assert "collection=docs: a file has no collections" in refusal(npy(tmp_path), "docs")
     assert "cannot be" in refusal("qdrant:http://127.0.0.1:9")
     assert "cannot be" in refusal("chroma:http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(("kind", "mark"), [("chroma", "chroma.sqlite3"), ("qdrant", "meta.json")])
+def test_a_store_named_by_its_files_is_answered_with_its_address(kind: str, mark: str, tmp_path: Path) -> None:
+    address = STORES[kind][0](tmp_path)
+    folder = address.partition(":")[2]
+    assert refusal(folder) == f"vectors={folder}: belongs to a store; give vectors={address}"
+    assert refusal(f"{folder}/{mark}") == f"vectors={folder}/{mark}: belongs to a store; give vectors={address}"
+    assert refusal(f"{address}/{mark}") == f"vectors={address}/{mark}: no {kind} store; give vectors={address}"
+    assert refusal(f"lancedb:{folder}") == f"vectors=lancedb:{folder}: no lancedb store; give vectors={address}"
 
 
 @pytest.mark.parametrize("kind", ["chroma", "qdrant"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
+import re
 import runpy
+import shlex
 import subprocess
 import sys
 from functools import cached_property
@@ -360,7 +363,7 @@ def test_texts_that_do_not_belong_to_the_vectors(place: AuditedPlace) -> None:
         with pytest.raises(InputError) as raised:
             read_truths(str(place.truths(rows, "truth_bad.jsonl")), store)
         assert expected in str(raised.value)
-    assert "there is no such file; did you mean truth.jsonl?" in place.refuse(f"texts={place.base / 'trut.jsonl'}")
+    assert "no such file, did you mean truth.jsonl?" in place.refuse(f"texts={place.base / 'trut.jsonl'}")
 
 
 def test_texts_that_the_store_holds_are_the_truth(place: AuditedPlace, tmp_path: Path) -> None:
@@ -377,6 +380,9 @@ def test_texts_that_the_store_holds_are_the_truth(place: AuditedPlace, tmp_path:
     found = place.audit("beside", vectors, "texts=store")
     assert (found["readable"]["rows"], found["readable"]["measured"]) == (len(texts) - 1, True)
     assert any(f"those in 'body' of the store, which {len(texts) - 1} of" in one for one in found["warnings"])
+    printed = [html.unescape(line) for line in re.findall(r"python audit\.py ([^<\n]*)", place.page("beside"))]
+    assert len(printed) == 2
+    assert [shlex.split(line)[1:3] for line in printed] == [[vectors, "collection=docs"]] * 2
     with pytest.raises(InputError, match="median cosine"):
         place.audit("wrong", vectors, "texts=store:title")
     with pytest.raises(InputError, match="holds vectors alone; give a file"):

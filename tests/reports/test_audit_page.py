@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shlex
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import configuration
+from commands import quoted
 from reports.audit.advice import steps
 from reports.audit.findings import Attacker, Audit, AuditedShare, Class, Exposed, Kind, Reading, Tried
 from reports.audit.output import print_audit, write_audit
@@ -18,6 +21,7 @@ from reports.audit.pipeline import SUMMARY, write_pipeline
 from reports.audit.tables import tried_table
 from reports.audit.thresholds import judge, parse
 from reports.audit.words import more
+from run_directory.config_file import write_config
 
 ATTACK, LOOKUP, NONE = (AuditedShare.counted(number, 200) for number in (60, 90, 0))
 ROWS = [
@@ -25,7 +29,8 @@ ROWS = [
     for n in range(5)
 ]
 AUDIT = Audit(
-    store="db/my store.npy", size=1000, sampled=200, dimension=384, run={"directory": "runs/a", "attack": "geia"},
+    store="db/my store.npy", named=("vectors=db/my store.npy",),
+    size=1000, sampled=200, dimension=384, run={"directory": "runs/a", "attack": "geia"},
     threshold=80.0, masked=True, tagged="their form", readable=LOOKUP, exact=AuditedShare.counted(1, 200),
     attackers=[Attacker("attack", ATTACK, NONE, 0.7), Attacker("lookup", LOOKUP, NONE, 0.6, "a lookup")],
     rows=ROWS, examples=ROWS[:3], cosines=[0.5, 0.9], kinds=[Kind("EMAIL", 10, AuditedShare.counted(5, 10))],
@@ -81,12 +86,43 @@ def test_the_page_answers_first_and_says_what_to_do(tmp_path: Path) -> None:
              "Search kept: of the", "Treat the vectors as the text itself", "The 5 most exposed rows"]  # fmt: skip
     places = [page.text.index(part) for part in order]
     assert places == sorted(places)
-    assert "init_from=runs/a datamodule=files datamodule.path=sample.jsonl run_dir=runs/own" in page.text
-    assert "python audit.py run=runs/a 'vectors=db/my store.npy' fail_on='readable>52' baseline=" in page.text
+    assert "init_from=runs/a datamodule=files 'datamodule.path=<file>' run_dir=runs/own" in page.text
+    assert "python audit.py run=runs/a 'vectors=db/my store.npy' 'fail_on=readable>52' baseline=" in page.text
     assert "None found: phone." in page.text
     all_read = page_of(replace(AUDIT, readable=AuditedShare.counted(200, 200)), tmp_path)
-    assert "fail_on='readable>5'" in all_read.text
+    assert "'fail_on=readable>5'" in all_read.text
     assert "id 4" in page.text[page.text.index("The 5 most exposed rows") :]
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        ("vectors=../data/my store (2), new.npy",),
+        ("vectors=chroma:../data/db", "collection=notes"),
+        ("vectors=postgresql://ada@host/mail?sslmode=require", "collection=\"my 'old' mails.vector\""),
+    ],
+)
+def test_every_command_of_the_page_composes(named: tuple[str, ...], tmp_path: Path) -> None:
+    run = tmp_path / "my run (2)"
+    model = ["embedder=sentence_transformer", f"embedder.model={tmp_path}"]  # which no default of that option names
+    run_dir = f"run_dir={quoted(run)}"
+    config = configuration.compose("train", ["attack=geia", "defense=noise", "defense.adaptive=true", *model, run_dir])
+    write_config(run, configuration.plain(config))
+    estimated = AuditedShare(0.1, 0.05, 0.2, 200, False)
+    audit = replace(AUDIT, run={"directory": str(run)}, named=named, readable=estimated)
+    lines = [line for step in steps(audit, tmp_path / "it's (1)" / "audit.json") for line in step.commands]
+    assert len(lines) == 4
+    for line in lines:
+        _, script, *words = shlex.split(line.replace("<file>", "texts.jsonl"))
+        given = [f"run={quoted(run)}" if word == "run=runs/own" else word for word in words]
+        if script == "train.py":
+            further = configuration.compose("train", [*given, "trainer.precision=32-true"])
+            assert configuration.check(further) == []
+            assert (further.embedder, further.choices.embedder) == (config.embedder, "sentence_transformer")
+        else:
+            settings, _ = configuration.on_run("audit", given)
+            assert settings.vectors == named[0].removeprefix("vectors=")
+            assert settings.collection == (None if len(named) == 1 else named[1].removeprefix("collection=").strip('"'))
 
 
 def test_the_page_needs_no_network_and_no_script_and_prints(tmp_path: Path) -> None:

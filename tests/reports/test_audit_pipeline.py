@@ -37,7 +37,8 @@ def found(readable: float = 0.04, *, rows: int = 200) -> Audit:
     """An audit of 200 rows, of which a share is readable; half of 10 e-mail addresses leak, and no card."""
     cards = Kind("CARD", 5, AuditedShare.counted(0, 5))
     return Audit(
-        store="db/mine.npy", size=1000, sampled=rows, dimension=384, run={"directory": "runs/a"}, threshold=80.0,
+        store="db/mine.npy", named=("vectors=db/mine.npy",),
+        size=1000, sampled=rows, dimension=384, run={"directory": "runs/a"}, threshold=80.0,
         masked=True, tagged="their form", readable=AuditedShare.counted(round(readable * rows), rows),
         exact=AuditedShare.counted(1, rows), entities=AuditedShare.counted(5, 15), cosines=[0.5, 0.9],
         kinds=[Kind("EMAIL", 10, AuditedShare.counted(5, 10)), cards, Kind("NAME", 3, None)],
@@ -239,10 +240,10 @@ def test_an_exceeded_threshold_ends_an_audit_with_code_3_and_its_files(tmp_path:
 @pytest.mark.parametrize(
     ("word", "text"),
     [
-        ("fail_on=readable>5,exact>1", "fail_on='readable>5,exact>1'"),
+        ("fail_on=readable>5,exact>1", 'fail_on="readable>5,exact>1"'),
         ("fail_on='readable>5'", "fail_on='readable>5'"),
         ("fail_on=null", "fail_on=null"),
-        ("++fail_on=exact>1", "++fail_on='exact>1'"),
+        ("++fail_on=exact>1", '++fail_on="exact>1"'),
         ("limit=5", "limit=5"),
     ],
 )

@@ -296,7 +296,9 @@ def test_the_script_prints_and_writes_the_tables(tmp_path: Path, warm: Warm) -> 
     [
         ([], "give the directories to compare"),
         (["a", "bb"], "no directory .*bb, did you mean b?"),
-        (["a", "."], r"\.: holds no metrics\.json; did you mean b?"),
+        (["."], r"^nothing to compare: \. holds no metrics\.json, did you mean wrong\?$"),
+        (["multirun", "notes.txt"], r"^nothing to compare: multirun holds no .*ends; notes.txt holds no .* ends$"),
+        (["a", "reference=multirun"], "^nothing to compare: multirun holds no metrics.json"),
         (["a", "b", "metrics=blue"], "metrics: no run has 'blue'; did you mean bleu?"),
         (["a", "b", "metric=bleu"], "metric=bleu: unknown key metric, did you mean metrics?"),
         (["a", "b", "resamples=10"], "resamples=10: .*greater than or equal to 1000"),
@@ -315,11 +317,33 @@ def test_bad_input_is_one_message_before_any_resampling(
 
     for name, metrics in (("a", {}), ("b", {}), ("short", {"examples": 29}), ("wrong", {"bleu": 99.0})):
         write_run(tmp_path / name, metrics=metrics)
+    (tmp_path / "multirun" / "2026").mkdir(parents=True)
+    (tmp_path / "notes.txt").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("reports.comparison.measuring.resampled_sums", never)
     with pytest.raises(InputError, match=message):
         run_compare(read_settings(arguments))
     assert not list(tmp_path.glob("comparison.*"))
+
+
+def test_what_is_no_run_is_passed_over_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As ``runs/*`` names the folder of a sweep, runs in a folder of their attack, and a run that was killed."""
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b" / "2026")
+    (tmp_path / "multirun" / "2026").mkdir(parents=True)
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed" / "config.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    run_compare(read_settings(["a", "b", "killed", "multirun", "resamples=1000"]))
+    said = capsys.readouterr().out
+    assert said.splitlines()[:3] == [
+        "passed over: b holds no metrics.json, did you mean b/2026?",
+        "passed over: killed holds no metrics.json, which a run writes when its test ends",
+        "passed over: multirun holds no metrics.json, which a run writes when its test ends",
+    ]
+    assert "Written: comparison.md comparison.html" in said
 
 
 @pytest.mark.slow

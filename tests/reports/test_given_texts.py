@@ -35,4 +35,4 @@ def test_vectors_with_a_prefix_or_another_pooling(
     assert len(warnings) == (said is not None)
     if said is not None:
         assert f"those of the texts with the {said} (median cosine 1.000; 0." in warnings[0]
-        assert f'embedder.{said.split()[0]}="' in warnings[0]
+        assert f"embedder.{said.split()[0]}=" in warnings[0]

@@ -275,10 +275,10 @@ def test_other_addresses_and_variables(run: Path, key: str, value: Any, said: st
 def test_a_run_whose_attack_alone_is_built_asks_no_server(run: Path) -> None:
     server = {"_target_": "embedders.openai_api.OpenAIEmbedder", "base_url": LOCAL, "api_key_env": None}
     change(run, "embedder", server)
-    check_trusted(read_config(run), run, built="attack")
+    check_trusted(read_config(run), run, built=["attack"])
     change(run, "attack.backbone.name", "https://evil.example/model")
     with pytest.raises(InputError, match=r"attack\.backbone\.name=https://evil"):
-        check_trusted(read_config(run), run, built="attack")
+        check_trusted(read_config(run), run, built=["attack"])
 
 
 @pytest.mark.parametrize("choice", ["../../../tmp/evil", "/tmp/evil", "geia,x", ["geia"], "a/../b"])

@@ -389,6 +389,6 @@ def test_an_unknown_origin_is_answered_before_anything_is_made(
     with pytest.raises(SystemExit, match="2"):
         configuration.main(train.train, "train")
     assert capsys.readouterr().err == (
-        "init_from=tny: no directory tny, there are no directories; shipped attackers: tiny (did you mean tiny?)\n"
+        f"init_from=tny: no directory {tmp_path / 'tny'}; shipped attackers: tiny (did you mean tiny?)\n"
     )
     assert list(tmp_path.iterdir()) == []

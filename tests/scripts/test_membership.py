@@ -131,7 +131,7 @@ def test_mistakes_are_named(place: Place) -> None:
         InputError, match=r"^false_positives=0\.1: needs 999 texts .* has 220; .*ask for 0\.45 or more$"
     ):
         looked_up(place, "false_positives=0.1")
-    with pytest.raises(InputError, match=r"^candidates=.*candidate\.txt: there is no such file; .*candidates\.txt"):
+    with pytest.raises(InputError, match=r"^candidates=.*candidate\.txt: no such file, .*candidates\.txt"):
         looked_up(place, f"candidates={place.base / 'candidate.txt'}")
     (place.base / "blank.txt").write_text("\n\n")
     with pytest.raises(InputError, match=r"^references=.*blank\.txt: holds no text$"):

@@ -32,6 +32,7 @@ callbacks.predictions.Predictions.on_test_batch_end = slow(callbacks.predictions
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+AT_ONCE = "import callbacks.termination; callbacks.termination.FIRST_SECONDS = 0\n"
 # A library in the midst of whose import a signal comes, and which makes something else of an exception.
 INTERRUPTED = """
 import os
@@ -99,7 +100,6 @@ def test_a_training_is_saved_and_resumed(scripts: Scripts) -> None:
     settings = [*TINY, STEPS, "callbacks.history.every_n_steps=1", f"run_dir={name}"]
     training = scripts.start("train", *settings, code=SLOW)
     wait_for(training, lambda: steps(run) >= 3)
-    assert not (run / layout.CHECKPOINT).exists()
     for _ in range(2):  # a scheduler and its launcher
         training.send_signal(signal.SIGTERM)
     code, errors = scripts.end(training)
@@ -117,6 +117,21 @@ def test_a_training_is_saved_and_resumed(scripts: Scripts) -> None:
 
 
 @pytest.mark.slow
+def test_a_training_that_is_killed_early_has_a_checkpoint(scripts: Scripts) -> None:
+    """The first one does not wait for the interval of callbacks.checkpoint, a minute."""
+    run = scripts.folder / "killed"
+    training = scripts.start("train", *TINY, STEPS, "run_dir=killed", code=f"{AT_ONCE}{SLOW}")
+    wait_for(training, (run / layout.CHECKPOINT).is_file)
+    training.kill()
+    assert 0 < int(load_checkpoint(run / layout.CHECKPOINT)["global_step"]) < 12
+    again = scripts.start("train", "run_dir=killed", "ckpt_path=last")
+    said, _ = again.communicate()
+    assert again.returncode == 0
+    assert "there is no" not in said
+    assert load_checkpoint(run / layout.CHECKPOINT)["global_step"] == 12
+
+
+@pytest.mark.slow
 def test_a_signal_before_the_first_step(scripts: Scripts) -> None:
     run = scripts.folder / "early"
     training = scripts.start("train", *TINY, "run_dir=early", "datamodule.limit_train=250")
@@ -128,6 +143,13 @@ def test_a_signal_before_the_first_step(scripts: Scripts) -> None:
     assert errors.splitlines()[-1].startswith(f"{said}python {ROOT / 'train.py'} ")
     assert not (run / layout.CHECKPOINT).exists()
     assert (run / layout.CONFIG).exists()
+    again = scripts.start("train", "run_dir=early", "ckpt_path=last")
+    said, _ = again.communicate()
+    assert again.returncode == 0
+    assert said.splitlines()[1] == (
+        "run_dir=early: there is no checkpoint to resume (checkpoints/last.ckpt is missing), so it starts from the "
+        "beginning"
+    )
 
 
 @pytest.mark.slow

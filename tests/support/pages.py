@@ -1,11 +1,14 @@
-"""The commands and files that the README and the pages under docs/ print."""
+"""The commands and files that the README, the pages under docs/, ``--help`` and messages print."""
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from pathlib import Path
 from string import Template
+
+from commands import SCRIPTS, command
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
@@ -32,6 +35,46 @@ def fenced() -> dict[str, str]:
     return found
 
 
+def printed() -> dict[str, str]:
+    """The commands of the scripts that are printed elsewhere: in running text, by ``--help``, and in messages.
+
+    Returns:
+        Their lines with where each is from.
+    """
+    found: dict[str, str] = {}
+    for page in [*PAGES, *sorted((ROOT / "attackers").rglob("*.md"))]:
+        for line in re.findall(r"`(python \w+\.py [^`]+)`", read(page)):
+            found.setdefault(" ".join(line.split()), page.name)
+    for page in [*(ROOT / f"{script}.py" for script in SCRIPTS), *sorted((ROOT / "attackers").rglob("*.md"))]:
+        for line in re.findall(r"^ *(python \w+\.py(?: .*)?)$", read(page), flags=re.MULTILINE):
+            found.setdefault(line, page.name)
+    for path in sources():
+        for call in ast.walk(ast.parse(read(path))):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "command":
+                found.setdefault(_said(call), path.relative_to(ROOT).as_posix())
+    return {line: place for line, place in found.items() if line and not re.search("--(help|config-dir)", line)}
+
+
+def sources() -> list[Path]:
+    """The modules of the project."""
+    folders = (path.parent for path in ROOT.glob("*/__init__.py"))
+    return sorted([*ROOT.glob("*.py"), *(path for folder in folders for path in folder.rglob("*.py"))])
+
+
+def _said(call: ast.Call) -> str:
+    """What ``command(...)`` says, with placeholders for what only the running program knows; empty if that is most."""
+    if any(isinstance(one, ast.Starred) for one in call.args) or any(one.arg is None for one in call.keywords):
+        return ""
+    script, *given = map(_text, call.args)
+    return command(script, *given, **{str(one.arg): _text(one.value) for one in call.keywords})
+
+
+def _text(node: ast.expr) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_text, node.values))
+    return str(node.value) if isinstance(node, ast.Constant) else "placeholder"
+
+
 def words(line: str) -> tuple[str, list[str]]:
     """The script of a command and its arguments; a placeholder stands for what the reader has to put in."""
     line = re.sub(r"<[^<>]+>", "placeholder", line.replace("<the overrides of that run>", ""))
@@ -47,8 +90,12 @@ def blocks() -> dict[str, str]:
     return dict(re.findall(r"^`([\w/.]+)`:\n\n```\w+\n(.*?)^```", pages, re.M | re.S))
 
 
-def commands(*scripts: str) -> list[str]:
+def commands(*scripts: str, everywhere: bool = False) -> list[str]:
     """The documented commands of some scripts; those with the classes that a page writes left out."""
     written = {Path(name).stem for name in blocks()}
-    lines = [line for line in fenced() if not written.intersection(re.findall(r"\w+", line))]
+    lines = [
+        line
+        for line in (fenced() | printed() if everywhere else fenced())
+        if not written.intersection(re.findall(r"\w+", line))
+    ]
     return sorted(line for line in lines if words(line)[0] in scripts)
