@@ -111,7 +111,7 @@ def test_every_command_of_the_page_composes(named: tuple[str, ...], tmp_path: Pa
     estimated = AuditedShare(0.1, 0.05, 0.2, 200, False)
     audit = replace(AUDIT, run={"directory": str(run)}, named=named, readable=estimated)
     lines = [line for step in steps(audit, tmp_path / "it's (1)" / "audit.json") for line in step.commands]
-    assert len(lines) == 4
+    assert len(lines) == 5
     for line in lines:
         _, script, *words = shlex.split(line.replace("<file>", "texts.jsonl"))
         given = [f"run={quoted(run)}" if word == "run=runs/own" else word for word in words]
@@ -168,7 +168,7 @@ def test_without_classes_the_kinds_are_shown_and_little_is_no_comfort(tmp_path: 
 
 def test_the_command_that_measures_a_defense_stands_below_it() -> None:
     """Of what left the attack least, whose dimension the attacker's weights can take or not."""
-    train = "python train.py init_from=runs/a datamodule=files datamodule.path=sample.jsonl"
+    train = "python train.py init_from=runs/a datamodule=files 'datamodule.path=<file>'"
     for name, dimension, begin, words in (
         ("noise level=0.05", 384, train, "defense=noise defense.level=0.05"),
         ("truncation dimensions=128", 128, train.replace("init_from=runs/a ", ""),
