@@ -323,7 +323,10 @@ def test_vectors_of_no_text_are_told_as_such(place: AuditedPlace) -> None:
     assert found["unjudged"].startswith("This audit says nothing of the texts")
     assert not any("looks unlike" in warning for warning in found["warnings"])
     assert [one["passed"] for one in found["thresholds"]] == [False]
-    assert "readable&gt;41" not in place.page("strange")
+    assert found["readable"] is found["exact"] is None
+    page = place.page("strange")
+    assert "Find out what made these vectors" in page
+    assert "Treat the vectors as the text" not in page
 
 
 def test_few_vectors_are_not_judged(place: AuditedPlace) -> None:
@@ -338,6 +341,7 @@ def test_few_vectors_are_not_judged(place: AuditedPlace) -> None:
     assert "fail_on=" not in page
     with pytest.raises(InputError, match=r"classes\.dates>0: cannot be judged\. 5 texts are too few"):
         place.audit("five_judged", *lines, "fail_on=classes.dates>0")
+    assert "NOT JUDGED" in place.page("five_judged")
 
 
 def test_texts_that_do_not_belong_to_the_vectors(place: AuditedPlace) -> None:
