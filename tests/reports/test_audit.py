@@ -284,6 +284,7 @@ def test_vectors_of_another_space(place: AuditedPlace) -> None:
         (["vectors={base}/nan.npy"], "row 3 holds NaN"),
         (["vectors=qdrant:nowhere"], "nowhere"),
         (["vectors=nosuch:place"], "unknown kind of store 'nosuch'"),
+        (["collection=notes"], "collection=notes: a file has no collections"),
         (["fail_on=readable>500"], "fail_on=readable>500: 500 percent is more than all"),
         (["baseline=nowhere.json"], "baseline=nowhere.json: no such file"),
         (["texts=nowhere.jsonl"], "texts=nowhere.jsonl: there is no such file"),
