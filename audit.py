@@ -58,10 +58,12 @@ def check_given(settings: DictConfig) -> None:
     if settings.texts is not None and not held_by_store(settings.texts):
         existing(settings.texts, "texts")
     kind, place = split_address(settings.vectors)
-    if (not kind or vectors.is_file()) and vectors.suffix != ".faiss":
+    is_file = (not kind or vectors.is_file()) and vectors.suffix != ".faiss"
+    is_remote = kind == "pinecone" or "//" in place
+    if is_file and settings.collection is None:
         check_file(vectors)
-    elif kind != "pinecone" and "//" not in place and not Path(place).expanduser().exists():
-        open_store(settings.vectors, 0, settings.collection)  # says what is missing
+    elif is_file or not (is_remote or Path(place).expanduser().exists()):
+        open_store(settings.vectors, 0, settings.collection)  # says what is wrong
 
 
 def audit(settings: DictConfig, config: DictConfig) -> None:

@@ -122,7 +122,8 @@ def clustered(counts: Sequence[tuple[int, int]]) -> Interval:
     z = 1.959963984540054  # of the normal distribution, 95 %
     middle = (share + z**2 / (2 * effective)) / (1 + z**2 / effective)
     half = z * np.sqrt(share * (1 - share) / effective + z**2 / (4 * effective**2)) / (1 + z**2 / effective)
-    return Interval(max(0.0, float(middle - half)), min(1.0, float(middle + half)))
+    low = float(middle - half) if share > 0 else 0.0  # rounding would leave a little more
+    return Interval(max(0.0, low), min(1.0, float(middle + half)))
 
 
 class Share(NamedTuple):

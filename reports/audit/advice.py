@@ -33,6 +33,15 @@ def steps(audit: Audit, values: Path | None = None) -> list[Step]:
     """
     run = [f"run={quoted(audit.run['directory'])}"] if audit.run.get("directory") else []
     given = (*run, *audit.named)
+    if audit.unjudged and audit.readable is None:
+        return [
+            Step(
+                "Find out what made these vectors",
+                "Compare the model, its pooling and what the store does to vectors with the attacker's embedder "
+                f"({audit.run.get('embedder', 'minilm')}). Vectors of another embedder, or of a defense, take an "
+                "attacker that is trained on such; true texts of some rows (texts=<file>) show whether they belong.",
+            )
+        ]
     return [
         Step(
             "Treat the vectors as the text itself",
@@ -62,7 +71,8 @@ def _rows(audit: Audit) -> list[Step]:
 
 def _defenses(audit: Audit) -> tuple[str, tuple[str, ...]]:
     """What was tried, what an informed attacker still reads behind it, and the command that trains such an attacker."""
-    best, tried = best_defense(audit), least_read(audit)
+    same = [one for one in audit.tried[1:] if one.dimension == audit.dimension]  # the attacker's weights fit
+    best, tried = best_defense(audit), least_read(same) or least_read(audit.tried[1:])
     if not best or tried is None:
         return "None was tried with a result; the key defenses= names those to try.", ()
     known = [one for one in audit.tried[1:] if one.lookup is not None and one.worst is not None]

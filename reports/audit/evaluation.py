@@ -111,6 +111,8 @@ def evaluate(
     found.rows, found.examples = distinct[: settings.exposed], _examples(distinct)
     found.ranked = [(one.id, one.rank, one.probability, one.reading.cosine, one.entities, one.same) for one in ranked]
     found.unjudged = _unjudged(found)
+    if _is_strange(found):
+        found.readable = found.exact = None  # what a cosine means was learned from vectors of text
     found.warnings = _shift(found) + ([] if found.measured else _uncounted(own))
     if learned is None and not found.measured:
         found.warnings.append(
@@ -222,11 +224,12 @@ def _distinct(rows: Sequence[Exposed]) -> list[Exposed]:
 
 
 def _examples(rows: Sequence[Exposed]) -> list[Exposed]:
-    """The most exposed readable rows, of those whose truth is known if any is; without readable ones the nearest."""
+    """Readable rows that tell most, of those whose truth is known if any is; without readable ones the nearest."""
     known = [one for one in rows if one.reading.f1 is not None] or rows
-    readable = [one for one in known if one.is_readable]
+    telling = sorted(known, key=lambda one: (-one.entities, -length(one.reading) * (one.probability or 0)))
+    readable = [one for one in telling if one.is_readable]
     nearest = sorted(known, key=lambda one: -(one.reading.f1 or one.probability or one.reading.cosine))
-    return list(readable or nearest)[:EXAMPLES]
+    return (readable or nearest)[:EXAMPLES]
 
 
 def _with_entities(truths: Sequence[Truth | None], tagger: Tagger) -> list[Truth | None]:
@@ -262,7 +265,7 @@ def _unjudged(found: Audit) -> str:
     what = "text" if share.measured else "vector"
     return (
         f"{counted(share.rows, what)} {'is' if share.rows == 1 else 'are'} too few to judge the store by: the 95 % "
-        f"interval of what is read reaches from {share.reach}. It takes {FEWEST}."
+        f"interval of what is read reaches from {share.reach}. At least {FEWEST} are needed."
     )
 
 
@@ -275,9 +278,9 @@ def _is_strange(found: Audit) -> bool:
 
 
 def _shift(found: Audit) -> list[str]:
-    """A warning if the store's cosines differ from those of the attacker's test texts (Kolmogorov-Smirnov test)."""
+    """A warning if shares are estimated and the cosines are not those of the test texts (Kolmogorov-Smirnov test)."""
     store, known = found.cosines, found.known
-    if len(known) < calibration.SMALLEST or _is_strange(found):
+    if found.measured or len(known) < calibration.SMALLEST or _is_strange(found):
         return []
     # Rounded: the last bits of equal texts' cosines differ between batch sizes.
     gap = stats.ks_2samp(np.round(store, calibration.DIGITS), np.round(known, calibration.DIGITS))

@@ -97,7 +97,7 @@ def masked(text: str, spans: Sequence[Span] = ()) -> str:
     """``text`` with masked characters; ``spans`` become their labels; one that overlaps an earlier one is shortened."""
     shown = [_character(one) for one in text]
     for match in _WORD.finditer(text):
-        if _is_common(match["word"], text[: match.start()]):
+        if _is_common(match["word"], text[: match.start()], text[match.end("word") :]):
             shown[slice(*match.span("word"))] = match["word"]
     parts: list[str] = []
     position = 0
@@ -108,10 +108,10 @@ def masked(text: str, spans: Sequence[Span] = ()) -> str:
     return " ".join("".join([*parts, *shown[position:]]).split())
 
 
-def _is_common(word: str, before: str) -> bool:
-    """Whether a word is on the list, and written as no name is; ``before`` is the text before it."""
+def _is_common(word: str, before: str, after: str) -> bool:
+    """Whether a word between two texts is on the list, and written as no name is, nor as an initial of one."""
     plain = word.lower().replace("\u2019", "'")
-    if plain not in COMMON:
+    if plain not in COMMON or (len(word) == 1 and (plain not in "ai" or after.startswith("."))):
         return False
     return word[0].islower() or word == "I" or word.startswith(("I'", "I\u2019")) or begins_sentence(before)
 

@@ -85,7 +85,8 @@ def print_audit(
     for warning in audit.warnings:
         console.print(plain(warning, style="bold red"))
     for one in outcomes:
-        console.print(plain(one.said, style="" if one.passed else "bold red"))
+        if not (audit.unjudged and one.share is None):  # ends the audit as an error, which is printed last
+            console.print(plain(one.said, style="" if one.passed else "bold red"))
     if found:
         console.print(plain(changes.summary(found)))
     console.print(plain(more(audit)))

@@ -101,7 +101,9 @@ def _attackers(audit: Audit) -> list[tuple[str, str, Markup]]:
         for one in audit.attackers
     ]
     table = BarTable("Shares read by each attacker", ("Attacker", "Read", "Word for word"), rows)
-    notes = ["The strongest one is the headline. Each is a lower bound: a better one reads more."]
+    notes = ["A lower bound: a better attacker reads more."]
+    if len(rows) > 1:
+        notes = ["The strongest one is the headline. Each is a lower bound: a better one reads more."]
     if audit.insider is not None:
         notes.append(insider(audit.insider))
     return [("attackers", "Who reads how much", macro("bars", TEMPLATE, table=table, notes=notes))]
@@ -112,7 +114,7 @@ def _compared(outcomes: Sequence[Outcome], found: Sequence[Change]) -> list[tupl
     sections = []
     if outcomes:
         lines = tuple(
-            Line(one.condition.text, "", (Cell(held(one.passed), gain=one.passed), share_cell(one.share)))
+            Line(one.condition.text, "", (Cell(held(one.passed, one.share), gain=one.passed), share_cell(one.share)))
             for one in outcomes
         )
         note = "Compared with the upper end of the 95 % interval."

@@ -128,7 +128,7 @@ def tables(audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -
     if audit.classes:
         made.append(replace(classes_table(audit), title="What kinds of data leak"))
     if outcomes:
-        rows = tuple(Line(one.condition.text, "", (Cell(held(one.passed)),)) for one in outcomes)
+        rows = tuple(Line(one.condition.text, "", (Cell(held(one.passed, one.share)),)) for one in outcomes)
         made.append(Table("Thresholds", ("condition", "outcome"), rows))
     if audit.attackers:
         made.append(replace(attackers_table(audit), title="Who reads how much"))

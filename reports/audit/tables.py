@@ -78,6 +78,6 @@ def share_cell(share: AuditedShare | None) -> Cell:
     return Cell(DASH) if share is None else Cell(share.shown, (share.reach,))
 
 
-def held(passed: bool) -> str:
-    """The outcome of a threshold."""
-    return "holds" if passed else "EXCEEDED"
+def held(passed: bool, share: AuditedShare | None) -> str:
+    """The outcome of a threshold; one that does not hold for want of a share was not judged."""
+    return "holds" if passed else "NOT JUDGED" if share is None else "EXCEEDED"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from commands import command
 from reports.audit.exposure import FREE
 from reports.audit.findings import Attacker, Audit, Tried
@@ -54,12 +56,12 @@ def chosen(audit: Audit) -> str:
     if measured and any(one.is_readable for one in audit.examples):
         return (
             f"Their true texts are known: with a word F1 of {audit.threshold:g}{_SPACE}% or more they are readable. Of "
-            "all readable ones, these have most names, numbers and other entities right."
+            "all readable ones, these have most names, numbers and other entities right, and then most words."
         )
     if measured:
         return "None of the texts whose truth is known is readable: these came nearest."
     if any(one.is_readable for one in audit.examples):
-        return "Of those that are more likely readable than not, these have most names, numbers and other entities."
+        return "Of those that are more likely readable than not, these have most entities, and then most words."
     return "None is more likely readable than not: these are the likeliest, and may be wrong."
 
 
@@ -109,7 +111,9 @@ def insider(one: Attacker) -> str:
 
 def best_defense(audit: Audit) -> str:
     """The defense that leaves its best attacker least, if the difference is significant and one attacker knows it."""
-    best, plain = least_read(audit), audit.tried[0].worst if audit.tried else None
+    if audit.unjudged and audit.readable is None:
+        return ""
+    best, plain = least_read(audit.tried[1:]), audit.tried[0].worst if audit.tried else None
     if best is None or best.worst is None or plain is None:
         return ""
     if any(one.lookup is None for one in audit.tried[1:] if one.worst is not None):
@@ -126,9 +130,9 @@ def best_defense(audit: Audit) -> str:
     )
 
 
-def least_read(audit: Audit) -> Tried | None:
+def least_read(tried: Sequence[Tried]) -> Tried | None:
     """The defense that leaves its best attacker least; of several, the one that keeps most neighbours."""
-    known = [one for one in audit.tried[1:] if one.worst is not None]
+    known = [one for one in tried if one.worst is not None]
     return min(known, key=lambda one: (_value(one), -one.neighbours), default=None)
 
 

@@ -287,6 +287,7 @@ def test_vectors_of_another_space(place: AuditedPlace) -> None:
         (["vectors={base}/nan.npy"], "row 3 holds NaN"),
         (["vectors=qdrant:nowhere"], "nowhere"),
         (["vectors=nosuch:place"], "unknown kind of store 'nosuch'"),
+        (["collection=notes"], "collection=notes: a file has no collections"),
         (["fail_on=readable>500"], "fail_on=readable>500: 500 percent is more than all"),
         (["baseline=nowhere.json"], "baseline=nowhere.json: no such file"),
         (["texts=nowhere.jsonl"], "texts=nowhere.jsonl: there is no such file"),
@@ -326,7 +327,10 @@ def test_vectors_of_no_text_are_told_as_such(place: AuditedPlace) -> None:
     assert found["unjudged"].startswith("This audit says nothing of the texts")
     assert not any("looks unlike" in warning for warning in found["warnings"])
     assert [one["passed"] for one in found["thresholds"]] == [False]
-    assert "readable&gt;41" not in place.page("strange")
+    assert found["readable"] is found["exact"] is None
+    page = place.page("strange")
+    assert "Find out what made these vectors" in page
+    assert "Treat the vectors as the text" not in page
 
 
 def test_few_vectors_are_not_judged(place: AuditedPlace) -> None:
@@ -341,6 +345,7 @@ def test_few_vectors_are_not_judged(place: AuditedPlace) -> None:
     assert "fail_on=" not in page
     with pytest.raises(InputError, match=r"classes\.dates>0: cannot be judged\. 5 texts are too few"):
         place.audit("five_judged", *lines, "fail_on=classes.dates>0")
+    assert "NOT JUDGED" in place.page("five_judged")
 
 
 def test_texts_that_do_not_belong_to_the_vectors(place: AuditedPlace) -> None:

@@ -204,5 +204,6 @@ def test_things_of_one_text_count_less_than_things_of_many() -> None:
     # By hand: r = 3/6, residuals .5, -.5 and 0: v = 3/2 * .5 / 36 = 1/48, so that .25 * 48 = 12, at most 6, count.
     assert clustered([(1, 1), (1, 3), (1, 2)]) == pytest.approx(wilson(3, 6), abs=1e-9)
     assert clustered([(0, 5)] * 20) == pytest.approx(wilson(0, 20), abs=1e-9)
+    assert clustered([(0, 1)] * 3).low == 0
     with pytest.raises(ValueError, match="no groups"):
         clustered([])

@@ -73,6 +73,7 @@ def test_recognisers_of_some_kinds() -> None:
             (),
             "I think he\u2019s late. Will you go to Xxxx, in the Xxxx Xxxxx?",
         ),
+        ("A. Bell, D. M. and a T. saw it. A house.", (), "X. Xxxx, X. X. and a X. saw it. A house."),
         ("my name is ada and I'm a 76-year-old pilot", (), "my name is xxx and I'm a 00-year-old xxxxx"),
         (
             "see the.house@home.now or /is/not or what_is or good.city",

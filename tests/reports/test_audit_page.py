@@ -208,7 +208,7 @@ def test_examples_say_how_they_were_chosen_and_show_common_words(tmp_path: Path)
     for f1, probability, said in (
         (90.0, 1.0, "Their true texts are known: with a word F1 of 80"),
         (60.0, 0.0, "None of the texts whose truth is known is readable: these came nearest."),
-        (None, 0.9, "Of those that are more likely readable than not, these have most names"),
+        (None, 0.9, "Of those that are more likely readable than not, these have most entities"),
         (None, 0.2, "None is more likely readable than not: these are the likeliest, and may be wrong."),
     ):
         row = Exposed("id 0", 0, Reading("secret", 0.9, f1, None if f1 is None else False), probability, (), shown)
