@@ -69,6 +69,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     if settings.trials > 1:
         attack.begin_trial(0)  # raises before any test if the attack is deterministic
     checkpoint = session.checkpoint(settings.ckpt_path)
+    datamodule.examples("test")  # the user's own texts first: a mistake in them is told before the run's are read again
     known = session.known_data(files)
     oracle = (known or datamodule).oracle
     attack.connect(run / layout.ARTIFACTS, oracle, from_checkpoint=True, training_texts=session.training_texts)

@@ -5,8 +5,8 @@
     python train.py run_dir=<dir> ckpt_path=last # resume a killed run with its own settings
     python train.py init_from=minilm datamodule=files datamodule.path=my.jsonl  # train an attacker further
 
-All results are in the run directory (run_directory/layout.py lists them); `python train.py --help` lists groups and
-keys.
+All results are in the run directory (run_directory/layout.py lists them); `python train.py --help` lists keys and
+groups.
 """
 
 from __future__ import annotations

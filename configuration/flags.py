@@ -1,6 +1,6 @@
 """The command line flags of the scripts, and the text of ``--help``.
 
-python train.py --help                     # groups with their options, keys with their defaults
+python train.py --help                     # keys with their defaults, groups with their options
 python train.py --cfg job attack=multiset  # what Hydra composes
 """
 
@@ -59,19 +59,21 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def usage(task: Callable[..., None], config_name: str) -> str:
-    """The text of ``--help``: the script's docstring, the groups with their options, and the script's own keys."""
+    """The text of ``--help``: the script's docstring, its own keys, and the groups with their options."""
     notes = _comments(CONFIGS / "train.yaml")
-    lines = [inspect.getdoc(inspect.getmodule(task)) or "", "", "Groups (group=option; the first is the default):"]
+    lines = [inspect.getdoc(inspect.getmodule(task)) or "", "", f"Keys of {config_name}.py (key=value):"]
+    for name, (default, note) in _comments(CONFIGS / f"{config_name}.yaml").items():
+        if not name.startswith("- "):
+            lines += [f"  {name:<11} {note}", f"  {'':<14}{'must be given' if default == '???' else default}"]
+    of = "" if config_name == "train" else ", which change the settings of the run"
+    lines += ["", f"Groups (group=option; the first is the default){of}:"]
     for group, choices in groups().items():
         default, note = notes[f"- {group}"]
         ordered = sorted(choices, key=lambda choice: (choice != default, choice))
         lines += [f"  {group:<12}{note}", f"  {'':<14}{', '.join(ordered) or '(none)'}"]
     lines += ["", "Parts of groups (group/part=option):"]
     lines += [f"  {name:<26}{', '.join(choices)}" for name, choices in parts().items()]
-    lines += ["", "Keys (key=value; a dot leads into a group, attack.decoding.beams=1):"]
-    for name, (default, note) in _comments(CONFIGS / f"{config_name}.yaml").items():
-        if not name.startswith("- "):
-            lines += [f"  {name:<11} {note}", f"  {'':<14}{default}"]
+    lines += ["", "A dot leads into a group: attack.decoding.beams=1"]
     if config_name == "train":
         lines += ["", "-m runs all combinations of comma-separated values; -c job shows the configuration"]
     return "\n".join(lines)

@@ -155,10 +155,11 @@ class Session:
         Raises:
             InputError: The texts can no longer be read, and the defense must be fitted to them.
         """
-        from lightning.pytorch.utilities import rank_zero_warn
+        from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
         try:
             training = self.training_data(files)
+            rank_zero_info("for the nearest-neighbour baseline and the analyses, what the run was trained on:")
             training.examples("train")
         except InputError as error:
             rank_zero_warn(

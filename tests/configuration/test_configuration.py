@@ -638,6 +638,9 @@ def test_help_lists_groups_and_keys_without_torch(tmp_path: Path, name: str) -> 
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert f"python {name}.py attack=geia" in done.stdout
+    headings = [f"Keys of {name}.py (key=value):", "Groups (group=option; ", "Parts of groups (group/part=option):"]
+    places = [next(place for place, line in enumerate(lines) if line.startswith(one)) for one in headings]
+    assert places == sorted(places)
     assert "  attack      how texts are read back from vectors" in lines
     assert any(line.strip().startswith("geia_lexicon, ") and "nearest_neighbor" in line for line in lines)
     assert "  attack/adapter            lora, none, qlora" in lines

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -253,6 +254,9 @@ def test_evaluation_on_other_text(trained: Path, scripts: Scripts, tmp_path: Pat
     scripts.succeed(
         "evaluate", f"run={trained}", "output_dir=out", "datamodule=files", "datamodule.test=mine.txt", cwd=tmp_path
     )
+    own, trained_on = re.findall(r"texts: .* test", (tmp_path / "out" / "log").read_text())
+    assert own == "texts: 0 train, 0 valid, 3 test"
+    assert trained_on.startswith("texts: 400 train")
     assert [row["reference"] for row in rows_of(tmp_path / "out")] == texts
     assert load(tmp_path / "out" / layout.METRICS)["entity_recovery"] is None
     assert load(tmp_path / "out" / layout.BASELINE)["examples"] == 3
