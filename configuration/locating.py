@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from errors import InputError, did_you_mean
-from run_directory.renamed import current
 
 
 def locate(target: str) -> Callable[..., Any]:
@@ -20,9 +19,6 @@ def locate(target: str) -> Callable[..., Any]:
         InputError: The module or name does not exist; names the nearest one.
     """
     found: Any = None
-    if (today := current(target)) != target:
-        former, now = (name.rpartition(".")[0] for name in (target, today))
-        raise InputError(f"no module {former}: it is {now} now")
     parts = target.split(".")
     for end, part in enumerate(parts, start=1):
         name = ".".join(parts[:end])

@@ -25,7 +25,6 @@ from configuration.sources import SEARCH_PATH, options
 from configuration.spacing import joined
 from datamodules.vector_stores.address import address_error
 from errors import InputError, did_you_mean, holds_secret, missing, secret_refused
-from run_directory.renamed import current_key
 
 _TEXTS = frozenset(["fail_on", "vectors"])  # keys whose values are no words of Hydra's grammar: readable>5,exact>1
 
@@ -193,7 +192,6 @@ def _unknown(siblings: dict[str, Any], name: str, override: Override, groups: Se
     if len(deeper) == 1:
         return f"unknown key, did you mean {deeper[0]}?"
     names = {key for key in siblings if not key.startswith("_") and key != "hydra"}
-    name = current_key(str(siblings.get("_target_")), name)  # suggest the current name of a renamed key
     return f"unknown key, {did_you_mean(name, names | set(groups))}"
 
 

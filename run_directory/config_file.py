@@ -16,7 +16,6 @@ import limits
 from atomic_files import write_file
 from errors import InputError
 from run_directory.layout import CONFIG
-from run_directory.renamed import with_current_names
 from run_directory.resumption import with_changes
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def read_config(directory: Path) -> DictConfig:
         raise InputError(f"{path}: cannot be read: {error}") from error
     if not isinstance(values, dict):
         raise InputError(f"{path}: holds no mapping")
-    values = with_changes(with_current_names(values), directory)
+    values = with_changes(values, directory)
     _check_plain(values, "", path)
     config = OmegaConf.create(values)
     assert isinstance(config, DictConfig)

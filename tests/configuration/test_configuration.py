@@ -548,6 +548,7 @@ def test_an_output_that_cannot_be_written_is_one_message_before_the_work(
     warm: Warm, tmp_path: Path, name: str, words: list[str], said: str
 ) -> None:
     (tmp_path / "file").touch()
+    np.save(tmp_path / "mine.npy", np.ones((2, 384), np.float32))
     write_config(tmp_path / "run", plain(compose("train", ["trainer=cpu", f"run_dir={tmp_path}/run"])))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     done = warm.run([str(ROOT / f"{name}.py"), *words], cwd=tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import json
 import os
 import resource
@@ -18,12 +17,11 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from atomic_files import remove_temporary, replacing, write_file, write_json, write_json_lines
 from configuration.ending import ending
-from configuration.locating import locate
 from embedders.cache.shards import text_keys
 from embedders.cache.store import ShardStore
 from errors import InputError
 from reports.results import read_results, read_rows
-from run_directory import layout, renamed
+from run_directory import layout
 from run_directory.checkpoint_io import WholeCheckpoints
 from run_directory.checkpoints import finished_checkpoint, load_checkpoint, resume_from
 from run_directory.config_file import read_config, write_config
@@ -316,36 +314,6 @@ def test_a_line_of_a_run_has_a_longest_length(tmp_path: Path) -> None:
     write_json_lines(path, [row, {**row, "prediction": "b" * 10_000_000}])
     with pytest.raises(InputError, match=r"predictions.jsonl:2: longer than 10,000,000 bytes"):
         read_rows(path)
-
-
-# -- runs of the version before ---------------------------------------------------------------------------------------
-
-
-def test_former_names_of_classes_are_those_of_today(tmp_path: Path) -> None:
-    """A run directory keeps the names of its time."""
-    old = {"_target_": "attacks.optimizers.AdamW", "parts": [{"_target_": "datamodules.hub.HubSet", "n": 1}]}
-    write_config(tmp_path, {"attack": {"_target_": "attacks.geia.GEIA", "optimizer": old}})
-    attack = read_config(tmp_path).attack
-    assert attack._target_ == "attacks.geia.GEIA"
-    assert attack.optimizer._target_ == "models.optimizers.AdamW"
-    assert attack.optimizer.parts[0] == {"_target_": "datamodules.sources.hub.HubSet", "n": 1}
-
-
-def test_former_names_of_settings_and_classes(tmp_path: Path) -> None:
-    old = {"_target_": "defenses.product_quantization.ProductQuantization", "pieces": 8, "seed": 0}
-    scoring = {"_target_": "metrics.language_model.LanguageModel", "pieces": 1}
-    write_config(tmp_path, {"defense": {"_target_": "defenses.chain.Chain", "a": old}, "scoring": scoring})
-    config = read_config(tmp_path)
-    assert config.defense.a == {**{key: old[key] for key in ("_target_", "seed")}, "subvectors": 8}
-    assert config.scoring == {"_target_": "scoring.language_model.PerplexityModel", "pieces": 1}
-
-
-@pytest.mark.parametrize(("old", "new"), sorted(renamed._MODULES.items()))
-def test_a_former_module_is_one_of_today(old: str, new: str) -> None:
-    assert importlib.util.find_spec(new) is not None
-    assert not (Path(layout.__file__).parent.parent / f"{old.replace('.', '/')}.py").exists()
-    with pytest.raises(InputError, match=f"no module {old}: it is {new} now"):
-        locate(f"{old}.Anything")
 
 
 def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
