@@ -40,6 +40,7 @@ class BagOfWords(WordSetAttack):
         dropout: Dropout on the vector, and on the hidden layer if there is one.
         positive_weight: Loss weight of words that occur. 1 keeps the probabilities calibrated; the threshold controls
             how many words are predicted.
+        normalize: Scale each vector to norm sqrt(d), so that the learning rate suits any embedder.
     """
 
     threshold: Tensor
@@ -51,9 +52,11 @@ class BagOfWords(WordSetAttack):
         hidden: PositiveInt | None = None,
         dropout: Dropout = 0.0,
         positive_weight: PositiveFloat = 1.0,
+        normalize: bool = True,
     ) -> None:
         super().__init__(vocabulary, optimizer)
         self.hidden, self.dropout, self.positive_weight = hidden, dropout, positive_weight
+        self.normalize = normalize
 
     # -- the model ------------------------------------------------------------------------------------------------
 
@@ -70,7 +73,7 @@ class BagOfWords(WordSetAttack):
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Logits of the entries, (n, d) -> (n, vocabulary)."""
-        logits: Tensor = self.layers(scaled(vectors))
+        logits: Tensor = self.layers(scaled(vectors) if self.normalize else vectors)
         return logits
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

@@ -128,6 +128,35 @@ def test_loss_is_binary_cross_entropy_over_the_whole_vocabulary(
         torch.testing.assert_close(found[name], parameter.grad, rtol=1e-5, atol=1e-6)
 
 
+def test_the_length_of_a_vector_counts_only_where_vectors_are_not_scaled(tmp_path: Path) -> None:
+    for normalize in (True, False):
+        attack = built(bag(normalize=normalize), tmp_path / str(normalize))
+        torch.nn.init.normal_(attack.layers[-1].weight)
+        vectors = torch.randn(3, 12)
+        read = 12**0.5 * vectors / vectors.norm(dim=1, keepdim=True) if normalize else vectors
+        expected = read @ attack.layers[-1].weight.T + attack.layers[-1].bias
+        torch.testing.assert_close(attack(vectors), expected)
+
+
+def test_steps_are_those_of_the_mean_loss_when_eps_grows_with_the_vocabulary(tmp_path: Path) -> None:
+    attack = built(bag(normalize=False), tmp_path)
+    size, vectors, rows = attack.vocabulary.size, torch.randn(8, 12), [[n, n + 1] for n in range(8)]
+    wanted = torch.tensor([[float(entry in row) for entry in range(size)] for row in rows])
+    theirs = torch.nn.Linear(12, size)
+    theirs.load_state_dict(attack.layers[-1].state_dict())
+    for eps in (1e-6, 1.0):  # negligible, and far above the gradients
+        ours = AdamW(lr=0.01, eps=eps * size, weight_decay=0).build(attack)
+        other = torch.optim.AdamW(theirs.parameters(), lr=0.01, eps=eps, weight_decay=0)
+        for _ in range(5):
+            for optimizer in (ours, other):
+                optimizer.zero_grad()
+            attack.loss(vectors, padded(rows)).backward()
+            torch.nn.BCEWithLogitsLoss()(theirs(vectors), wanted).backward()
+            for optimizer in (ours, other):
+                optimizer.step()
+        torch.testing.assert_close(attack.layers[-1].weight, theirs.weight, rtol=1e-4, atol=1e-7)
+
+
 def test_untrained_probabilities_are_the_frequencies_of_the_words(tmp_path: Path) -> None:
     attack = built(bag(), tmp_path)
     probabilities = attack(torch.randn(1, 12)).sigmoid()[0]
