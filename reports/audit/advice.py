@@ -80,7 +80,7 @@ def _defenses(audit: Audit) -> tuple[str, tuple[str, ...]]:
     said = f"{best} Still read, by the better of the attackers tried: {still}." if still else best
     if not audit.run.get("directory"):
         return said, ()
-    how = "trains an attacker on vectors that it defends, of a sample of your own text; its report says what it reads."
+    how = "trains an attacker on defended vectors of a sample of your own text; its report says what it reads."
     words = (*_overrides(tried.name), "defense.adaptive=true", "run_dir=runs/defended")
     return f"{said} This command, here with {tried.name}, {how}", (
         _training(audit, *words, anew=tried.dimension != audit.dimension),

@@ -223,14 +223,18 @@ def _defenses(audit: Audit) -> Markup:
         for number, one in enumerate(audit.tried)
     ]
     columns = ("Defense", "Still read", "Search kept")
-    notes = [best_defense(audit)] if len(rows) > 1 else ["No defense was tried (defenses=)."]
+    notes = [] if len(rows) > 1 else ["No defense was tried (defenses=)."]
+    if said := best_defense(audit):
+        notes = [f"{said} “What to do next” has the command that measures an attacker who knows a defense."]
+    by = "the run's attack, which was trained without the defense"
+    if any(one.lookup is not None for one in audit.tried):
+        by = f"the better of {by}, and a lookup that applies it to its own vectors"
     notes.append(
-        f"Tried on {counted(audit.tried_on, 'row')}. Still read: by the better of the run's attack, which was "
-        "trained without the defense, and a lookup that applies it to its own vectors. Search kept: of the ten rows "
-        "nearest to a row, the share that stays so."
+        f"Tried on {counted(audit.tried_on, 'row')}. Still read: by {by}. Search kept: of the ten rows nearest to a "
+        "row, the share that stays so."
     )
     table = BarTable("Shares still read and neighbours kept by defense", columns, rows)
-    return macro("bars", TEMPLATE, table=table, notes=[note for note in notes if note])
+    return macro("bars", TEMPLATE, table=table, notes=notes)
 
 
 def _defense_name(one: Tried) -> str:

@@ -117,10 +117,7 @@ def best_defense(audit: Audit) -> str:
     if best is None or best.worst is None or plain is None:
         return ""
     if any(one.lookup is None for one in audit.tried[1:] if one.worst is not None):
-        return (
-            "No defense is recommended: no attacker here knew of them, and one who does reads more. The command under "
-            "“What to do next” measures what it reads."
-        )
+        return "No defense is recommended: no attacker here knew of them, and one who does reads more."
     if best.worst.high >= plain.low:
         return "None of the defenses tried leaves the attackers less to read beyond chance."
     return (

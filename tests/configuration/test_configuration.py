@@ -226,7 +226,7 @@ def test_all_that_is_misspelt_is_reported_at_once() -> None:
         "attack.decodng: unknown key, did you mean decoding?",
         "beams: unknown key, did you mean attack.decoding.beams?",
         "trainer.max_stps: unknown key, did you mean max_steps?",
-        "defense.pieces: unknown key, did you mean subvectors?",
+        "defense.pieces: unknown key, valid: adaptive, centroids, hypotheses, iterations, seed, subvectors",
         "trainer.val_check_interval: not set by the chosen option; to set it, write +trainer.val_check_interval=7",
         "+seed=3: already exists, leave out the +",
         "colour: unknown key, valid: access, attack, cache_dir, callbacks, choices, ckpt_path, datamodule, defense, "
