@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hydra.utils import instantiate
 from scipy import stats
 from torch import Tensor, nn
 from transformers import (
@@ -642,3 +643,13 @@ def test_what_cannot_begin_from_a_run(lora_run: Path, place: Hub, tmp_path: Path
     (copy / layout.RECORD).unlink()
     with pytest.raises(InputError, match="its training has not ended"):
         place.train("no4", *ADAPTERS, f"init_from={copy}")
+
+
+@pytest.mark.parametrize("experiment", ["table2", "figure3"])
+def test_the_papers_experiments_project_the_vector_as_it_is(experiment: str) -> None:
+    """A vector twice as long gives another prefix; of the preset's default, the same."""
+    for given, same in ((f"experiment=llm/{experiment}", False), ("attack=llm", True)):
+        prefix = instantiate(configuration.compose("train", [given]).attack.prefix)
+        prefix.build(8, 4)
+        vector = torch.randn(1, 8)
+        assert torch.allclose(prefix(vector), prefix(2 * vector), atol=1e-5) == same
