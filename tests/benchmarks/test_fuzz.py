@@ -110,8 +110,10 @@ def test_what_an_input_does_to_a_process_is_found_out(
     fuzzing: ModuleType, tmp_path: Path, content: bytes, kind: str, place: str
 ) -> None:
     child = importlib.import_module("fuzzing.child")
-    seconds = 5 if content == b"memory" else 0.3
-    with child.Child(misbehave, b"", tmp_path, child.Limits(seconds=seconds, waiting=1, megabytes=500)) as watched:
+    seconds, waiting = (5, 10) if content == b"memory" else (0.3, 1)
+    with child.Child(
+        misbehave, b"", tmp_path, child.Limits(seconds=seconds, waiting=waiting, megabytes=500)
+    ) as watched:
         found = watched.attempt(content)
         assert found.kind == kind
         assert place in found.place

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from attacks.lm_inversion.discrete_steps import DiscreteSteps
 from attacks.lm_inversion.encoder import Encoder
@@ -22,7 +21,6 @@ from embedders.white_box import RelaxedEncoder
 from errors import InputError
 from models.lexicon.language import Language
 from models.predictions import Prediction, Targets
-from run_directory.config_file import read_config, write_config
 from support.tiny_models import tiny_sentence_encoder
 
 TRAINING = ["Ada has a dog .", "ada has dogs .", "we feed a cat .", "Zorbal has a cat .", "a dog bites !"]
@@ -202,16 +200,6 @@ def test_words_in_no_order_become_a_text(embedder: TransformerEmbedder, tmp_path
     (found,) = one.refine(targets, [before], CachedEmbedder(embedder, tmp_path / "cache"))
     assert found.candidates[0].lower() == "ada has dogs ."
     assert (found.kind, found.tokens) == ("sequence", None)
-
-
-def test_settings_of_runs_before_version_0_3(tmp_path: Path) -> None:
-    """The search had a loss and a seed."""
-    target = "attacks.lm_inversion.discrete_steps.DiscreteSteps"
-    loss = {"_target_": "attacks.lm_inversion.losses.CosineLoss", "scale": 1000.0}
-    own = {"_target_": target, "loss": loss, "steps": 24, "candidates": 48, "active_targets": 32, "seed": 0}
-    write_config(tmp_path, {"attack": {"refine": {"discrete_steps": own}}})
-    read = OmegaConf.to_container(read_config(tmp_path).attack.refine.discrete_steps)
-    assert read == {"_target_": target, "steps": 24, "candidates": 48, "active_targets": 32}
 
 
 def test_only_known_weights_can_be_run(tmp_path: Path) -> None:

@@ -333,7 +333,7 @@ def test_bad_settings_are_reported_before_anything_is_read(run: Path, overrides:
     [
         (["experiment=tradeoff"], "collection: missing, give it as collection=<a directory"),
         (["collection=x"], "collection=x: it is searched by experiment=tradeoff"),
-        (["experiment=tradeoff", "collection=gone"], "collection gone: no such directory"),
+        (["experiment=tradeoff", "collection=gone"], "collection gone: no owner/name of the hub, and no directory"),
         (
             ["experiment=tradeoff", "collection=x", "tradeoff.points=['defense=nois']"],
             "defense=nois: did you mean noise",
