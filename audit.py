@@ -15,7 +15,7 @@ audit that was killed resumes it. docs/audit.md says how the metrics are made.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import stopping
+    from unembed.core import stopping
 
     stopping.begin()
 
@@ -23,14 +23,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import configuration
-from configuration import named_runs
-from errors import InputError
+from unembed import launch
+from unembed.core.errors import InputError
+from unembed.launch import named_runs
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from run_directory.session import Session
+    from unembed.session import Session
 
 SEARCH = ["attack/refine=[lexicon]"]  # what search=true adds to an attack
 EXCEEDED = 3  # exit code where a threshold is exceeded; 1 is an error, 2 bad input
@@ -38,14 +38,14 @@ EXCEEDED = 3  # exit code where a threshold is exceeded; 1 is an error, 2 bad in
 
 def check_given(settings: DictConfig) -> None:
     """Check what needs no attacker, before torch is imported: thresholds, and whatever lies on this machine."""
-    from datamodules.sources.file_rows import existing
-    from datamodules.vector_stores.address import split_address
-    from datamodules.vector_stores.sampling import open_store
-    from datamodules.vector_stores.stored_texts import held_by_store
-    from datamodules.vector_stores.vector_files import check_file
-    from reports.audit.file import VALUES, read_audit
-    from reports.audit.thresholds import parse
-    from run_directory import layout
+    from unembed.audit.file import VALUES, read_audit
+    from unembed.audit.thresholds import parse
+    from unembed.datamodules.sources.file_rows import existing
+    from unembed.datamodules.vector_stores.address import split_address
+    from unembed.datamodules.vector_stores.sampling import open_store
+    from unembed.datamodules.vector_stores.stored_texts import held_by_store
+    from unembed.datamodules.vector_stores.vector_files import check_file
+    from unembed.runs import layout
 
     output, vectors = Path(settings.output_dir), Path(settings.vectors).expanduser()
     if (output / VALUES).exists() and not (output / layout.TEST_BATCHES).exists():
@@ -54,7 +54,7 @@ def check_given(settings: DictConfig) -> None:
     if settings.baseline is not None:
         read_audit(Path(settings.baseline).expanduser())
     for named in [settings.also] if isinstance(settings.also, str) else settings.also or []:
-        configuration.find_run(named, "also")
+        launch.find_run(named, "also")
     if settings.texts is not None and not held_by_store(settings.texts):
         existing(settings.texts, "texts")
     kind, place = split_address(settings.vectors)
@@ -68,33 +68,33 @@ def check_given(settings: DictConfig) -> None:
 
 def audit(settings: DictConfig, config: DictConfig) -> None:
     """Open the run and the store -> check -> defend -> read back -> evaluate -> write."""
-    from datamodules.vector_stores.sampling import open_store, sample_store
-    from datamodules.vector_stores.stored_texts import held_by_store
-    from defenses.threat import threat_of
-    from metrics.statistics import evenly
-    from reports.audit.changes import changes, warned
-    from reports.audit.contenders import Contender, by_lookup, closest_of
-    from reports.audit.defenses import prepare
-    from reports.audit.estimates import Estimator, read_scored, scored
-    from reports.audit.evaluation import evaluate
-    from reports.audit.file import read_audit
-    from reports.audit.inputs import check_truths, read_truths, stored_truths
-    from reports.audit.lookup import training_lookup
-    from reports.audit.other_attackers import SEARCHED, TESTED, check_same, read_by
-    from reports.audit.output import print_audit, write_audit
-    from reports.audit.pipeline import write_pipeline
-    from reports.audit.reading import StoreReader, held_out, same_attack, services
-    from reports.audit.thresholds import check_kinds, judge, parse
-    from reports.reading import known_rows
-    from reports.vector_space import check_reading, check_space, dimension_explained, reference_space
-    from run_directory import layout
-    from run_directory.session import Session
-    from scoring.recognisers import Recognisers
+    from unembed.audit.changes import changes, warned
+    from unembed.audit.contenders import Contender, by_lookup, closest_of
+    from unembed.audit.defenses import prepare
+    from unembed.audit.estimates import Estimator, read_scored, scored
+    from unembed.audit.evaluation import evaluate
+    from unembed.audit.file import read_audit
+    from unembed.audit.inputs import check_truths, read_truths, stored_truths
+    from unembed.audit.lookup import training_lookup
+    from unembed.audit.other_attackers import SEARCHED, TESTED, check_same, read_by
+    from unembed.audit.output import print_audit, write_audit
+    from unembed.audit.pipeline import write_pipeline
+    from unembed.audit.reading import StoreReader, held_out, same_attack, services
+    from unembed.audit.thresholds import check_kinds, judge, parse
+    from unembed.datamodules.vector_stores.sampling import open_store, sample_store
+    from unembed.datamodules.vector_stores.stored_texts import held_by_store
+    from unembed.defenses.threat import threat_of
+    from unembed.metrics.statistics import evenly
+    from unembed.reports.reading import known_rows
+    from unembed.reports.vector_space import check_reading, check_space, dimension_explained, reference_space
+    from unembed.runs import layout
+    from unembed.scoring.recognisers import Recognisers
+    from unembed.session import Session
 
     run, output = Path(settings.run), Path(settings.output_dir)
     conditions = parse(settings.fail_on)
     before = None if settings.baseline is None else read_audit(Path(settings.baseline).expanduser())
-    points = configuration.defense_points(config, settings.defenses, "defenses", settings.config_dir)
+    points = launch.defense_points(config, settings.defenses, "defenses", settings.config_dir)
     tried = {point.name: threat_of(point.config.defense).defense for point in points}
     session = Session.open(run, config)
     others = _others(settings, config)
@@ -183,12 +183,12 @@ def _others(settings: DictConfig, config: DictConfig) -> list[tuple[str, str, Se
     """Name, label and session of the attackers of ``also``, and of all with lexicon search if that is wanted."""
     from omegaconf import OmegaConf
 
-    from run_directory.session import Session
+    from unembed.session import Session
 
     runs = [(_label(Path(settings.run), config), Path(settings.run), config)]
     for named in [settings.also] if isinstance(settings.also, str) else settings.also or []:
         trust = [f"trust={list(settings.trust)}"] if settings.trust else []
-        found, other = configuration.on_run("audit", [f"run={named}", f"vectors={settings.vectors}", *trust])
+        found, other = launch.on_run("audit", [f"run={named}", f"vectors={settings.vectors}", *trust])
         if Path(found.run).resolve() in [run.resolve() for _, run, _ in runs]:
             raise InputError(f"also={named}: takes part already")
         runs.append((_label(Path(found.run), other, str(named)), Path(found.run), other))
@@ -196,7 +196,7 @@ def _others(settings: DictConfig, config: DictConfig) -> list[tuple[str, str, Se
     for label, run, other in runs if settings.search else []:
         if "lexicon" in (other.attack.get("refine") or {}):  # it searches already
             continue
-        amended = configuration.amend(other, SEARCH)
+        amended = launch.amend(other, SEARCH)
         OmegaConf.resolve(amended)
         others.append(("search", f"{label}, with lexicon search", Session.open(run, amended)))
     return others
@@ -212,4 +212,4 @@ def _label(run: Path, config: DictConfig, named: str = "") -> str:
 
 
 if __name__ == "__main__":
-    configuration.main_on_run(audit, "audit", {"--show-text": "show_text=true"}, check_given)
+    launch.main_on_run(audit, "audit", {"--show-text": "show_text=true"}, check_given)

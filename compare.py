@@ -29,22 +29,22 @@ named.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import stopping
+    from unembed.core import stopping
 
     stopping.begin()
 
 import sys
 from pathlib import Path
 
-from configuration import console
-from configuration.comparison import Settings, read_settings
-from configuration.ending import check_writable, ending
-from errors import printable
+from unembed.core.errors import printable
+from unembed.launch import console
+from unembed.launch.comparison import Settings, read_settings
+from unembed.launch.ending import check_writable, ending
 
 
 def compare(settings: Settings) -> None:
     """Read -> check -> resample -> print -> write."""
-    from reports.comparison.entries import read_entries, with_results
+    from unembed.reports.comparison.entries import read_entries, with_results
 
     check_writable(settings.output.parent)
     if settings.layout is not None:
@@ -60,14 +60,14 @@ def compare(settings: Settings) -> None:
         directories = [settings.reference, *(path for path in directories if path.resolve() != reference)]
     entries = read_entries(directories)
     # Importing the metrics imports torch; report a missing directory first.
-    from reports.comparison import measuring
-    from reports.comparison.charts import charts, check_axis, side_by_side
-    from reports.comparison.grid import check_grid, grids
-    from reports.comparison.output import write_page
-    from reports.comparison.table import tables
-    from reports.tables import print_tables, write_markdown
-    from reports.wording import knowing
-    from run_directory.trust import trusting
+    from unembed.reports.comparison import measuring
+    from unembed.reports.comparison.charts import charts, check_axis, side_by_side
+    from unembed.reports.comparison.grid import check_grid, grids
+    from unembed.reports.comparison.output import write_page
+    from unembed.reports.comparison.table import tables
+    from unembed.reports.tables import print_tables, write_markdown
+    from unembed.reports.wording import knowing
+    from unembed.runs.trust import trusting
 
     if settings.x is not None:
         check_axis(settings.x, entries)
@@ -92,9 +92,9 @@ def compare(settings: Settings) -> None:
 
 def show_access(settings: Settings) -> None:
     """Read -> score the submitted rows -> print and write the access table."""
-    from reports.access.cells import read_cells
-    from reports.access.output import write_table
-    from reports.access.submitted import with_rows
+    from unembed.reports.access.cells import read_cells
+    from unembed.reports.access.output import write_table
+    from unembed.reports.access.submitted import with_rows
 
     found = read_cells(settings.directories, settings.resamples, settings.seed)
     cells = with_rows(found, settings.rows, settings.resamples, settings.seed)
@@ -104,11 +104,11 @@ def show_access(settings: Settings) -> None:
 
 def lay_out(settings: Settings, file: Path) -> None:
     """Read -> resample -> print and write one table, as a paper has it."""
-    from reports.comparison.laid_out import paper_table, read_directories
-    from reports.comparison.output import write_page
-    from reports.comparison.paper_layout import read_layout
-    from reports.tables import print_tables, write_markdown
-    from run_directory.trust import trusting
+    from unembed.reports.comparison.laid_out import paper_table, read_directories
+    from unembed.reports.comparison.output import write_page
+    from unembed.reports.comparison.paper_layout import read_layout
+    from unembed.reports.tables import print_tables, write_markdown
+    from unembed.runs.trust import trusting
 
     layout = read_layout(file)
     with trusting(settings.trust):

@@ -15,15 +15,15 @@ same command with the directory of an evaluation that was killed resumes it.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import stopping
+    from unembed.core import stopping
 
     stopping.begin()
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import configuration
-from errors import InputError
+from unembed import launch
+from unembed.core.errors import InputError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -35,19 +35,19 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     """Open the run -> test, once or in several trials -> report."""
     from lightning import seed_everything
 
-    from attack_tests import run_trials
-    from callbacks.testing import of_the_test
-    from reports import trials
-    from reports.page import print_summary, write_report
-    from reports.tradeoff.run import UNDEFENDED, trade_off
-    from run_directory import layout
-    from run_directory.record import data_of
-    from run_directory.session import Session
+    from unembed.callbacks.testing import of_the_test
+    from unembed.evaluation_callbacks import run_trials
+    from unembed.reports import trials
+    from unembed.reports.page import print_summary, write_report
+    from unembed.reports.tradeoff.run import UNDEFENDED, trade_off
+    from unembed.runs import layout
+    from unembed.runs.record import data_of
+    from unembed.session import Session
 
     run, output = Path(settings.run), Path(settings.output_dir)
     if settings.tradeoff is not None:
         lines = [UNDEFENDED, *(line for line in settings.tradeoff.points if line != UNDEFENDED)]
-        points = configuration.defense_points(config, lines, "tradeoff.points", settings.config_dir)
+        points = launch.defense_points(config, lines, "tradeoff.points", settings.config_dir)
         trade_off(Session.open(run, config), settings, points)
         return
     if settings.collection is not None:
@@ -56,7 +56,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     if other is not None and settings.trials == 1:  # both directories have been tested
         trials.compare(trials.find(run, "run"), other)
         return
-    configuration.check_devices(config)
+    launch.check_devices(config)
     session = Session.open(run, config)
     session.check()
     seed_everything(config.seed, workers=True, verbose=False)
@@ -83,4 +83,4 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    configuration.main_on_run(evaluate, "evaluate")
+    launch.main_on_run(evaluate, "evaluate")

@@ -1,19 +1,19 @@
 """Export a finished run as an attacker that others open by its name: without optimizer, text and paths of this machine.
 
-    python export.py run=<dir> name=minilm                       # attackers/minilm
+    python export.py run=<dir> name=minilm                       # unembed/attackers/minilm
     python export.py run=<dir> name=minilm calibration=<dir of an evaluation> predictions=<dir of another>
     python export.py run=<dir> name=minilm attack.decoding.beams=1    # with another decoding
 
 Large matrices are stored in eight bits, other weights in half precision. `calibration` gives the scores of held-out
 texts to calibration.jsonl, numbers only; `predictions` the predictions of a test on the built-in corpus, whose text may
 be passed on. An attacker that was exported before keeps its own, unless its settings are changed. README.md is a model
-card to be completed. attackers/README.md says how such a directory is used and shipped.
+card to be completed. unembed/attackers/README.md says how such a directory is used and shipped.
 """
 
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import stopping
+    from unembed.core import stopping
 
     stopping.begin()
 
@@ -21,26 +21,26 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import configuration
-from configuration.ending import check_writable
-from errors import InputError, printable
+from unembed import launch
+from unembed.core.errors import InputError, printable
+from unembed.launch.ending import check_writable
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-BUILT_IN = "datamodules.sources.synthetic.SyntheticCorpus"
+BUILT_IN = "unembed.datamodules.sources.synthetic.SyntheticCorpus"
 
 
 def export(settings: DictConfig, config: DictConfig) -> None:
     """Check -> weights -> artifacts -> scores -> model card; the directory appears when it is complete."""
-    from atomic_files import read_json, remove_left_over, replacing, write_json_lines
-    from reports.audit.estimates import read_scored
-    from reports.calibration_file import calibration
-    from reports.model_card import write_card
-    from run_directory import layout
-    from run_directory.checkpoints import finished_checkpoint
-    from run_directory.config_file import write_config
-    from run_directory.exporting import (
+    from unembed.audit.estimates import read_scored
+    from unembed.core.atomic_files import read_json, remove_left_over, replacing, write_json_lines
+    from unembed.reports.calibration_file import calibration
+    from unembed.reports.model_card import write_card
+    from unembed.runs import layout
+    from unembed.runs.checkpoints import finished_checkpoint
+    from unembed.runs.config_file import write_config
+    from unembed.runs.exporting import (
         check_evaluation,
         check_exportable,
         copy_parts,
@@ -56,7 +56,7 @@ def export(settings: DictConfig, config: DictConfig) -> None:
         raise InputError(f"folder={output}: exists already; remove it, or choose another")
     check_writable(output.parent)
     check_exportable(run)
-    values = configuration.portable(config)
+    values = launch.portable(config)
     checkpoint = finished_checkpoint(run, settings.ckpt_path)
     if not (run / layout.RECORD).is_file():
         raise InputError(f"run={run}: its training has not ended ({layout.RECORD} is missing)")
@@ -105,4 +105,4 @@ def export(settings: DictConfig, config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    configuration.main_on_run(export, "export")
+    launch.main_on_run(export, "export")

@@ -10,7 +10,7 @@ fluent but meaningless text.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import stopping
+    from unembed.core import stopping
 
     stopping.begin()
 
@@ -18,8 +18,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import configuration
-from errors import printable
+from unembed import launch
+from unembed.core.errors import printable
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -29,13 +29,13 @@ log = logging.getLogger("invert")
 
 def invert(settings: DictConfig, config: DictConfig) -> None:
     """Open the run -> invert the vectors -> embed the texts again -> write."""
-    from atomic_files import write_json_lines
-    from datamodules.vector_stores.vector_files import read_vectors
-    from embedders.base import QueryLimitError
-    from embedders.language_model import LanguageModelEmbedder
-    from reports.reading import Reader, known_rows
-    from reports.vector_space import check_reading, check_space, dimension_explained, reference_space
-    from run_directory.session import Session
+    from unembed.core.atomic_files import write_json_lines
+    from unembed.datamodules.vector_stores.vector_files import read_vectors
+    from unembed.embedders.base import QueryLimitError
+    from unembed.embedders.language_model import LanguageModelEmbedder
+    from unembed.reports.reading import Reader, known_rows
+    from unembed.reports.vector_space import check_reading, check_space, dimension_explained, reference_space
+    from unembed.session import Session
 
     run, output = Path(settings.run), Path(settings.output)
     session = Session.open(run, config)
@@ -78,4 +78,4 @@ def invert(settings: DictConfig, config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    configuration.main_on_run(invert, "invert")
+    launch.main_on_run(invert, "invert")

@@ -12,7 +12,7 @@ test texts are used. docs/membership.md says what is found where vectors are def
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import stopping
+    from unembed.core import stopping
 
     stopping.begin()
 
@@ -20,8 +20,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import configuration
-from errors import InputError, printable
+from unembed import launch
+from unembed.core.errors import InputError, printable
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -31,15 +31,15 @@ log = logging.getLogger("membership")
 
 def membership(settings: DictConfig, config: DictConfig) -> None:
     """Open the store -> embed the texts -> compare -> write."""
-    from atomic_files import write_json_lines
-    from datamodules.vector_stores.sampling import open_store, sample_store
-    from metrics.membership import fewest
-    from metrics.spaces import FEWEST, Space
-    from reports.membership import comparisons, fit_to_store, look_up, read_texts
-    from reports.numbers import counted, interval
-    from reports.reading import known_rows
-    from reports.vector_space import check_space, dimension_explained
-    from run_directory.session import Session
+    from unembed.core.atomic_files import write_json_lines
+    from unembed.datamodules.vector_stores.sampling import open_store, sample_store
+    from unembed.metrics.membership import fewest
+    from unembed.metrics.spaces import FEWEST, Space
+    from unembed.reports.membership import comparisons, fit_to_store, look_up, read_texts
+    from unembed.reports.numbers import counted, interval
+    from unembed.reports.reading import known_rows
+    from unembed.reports.vector_space import check_space, dimension_explained
+    from unembed.session import Session
 
     run, output, rate = Path(settings.run), Path(settings.output), settings.false_positives / 100
     lines = read_texts(settings.candidates, "candidates")
@@ -98,4 +98,4 @@ def membership(settings: DictConfig, config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    configuration.main_on_run(membership, "membership")
+    launch.main_on_run(membership, "membership")

@@ -5,14 +5,14 @@
     python train.py run_dir=<dir> ckpt_path=last # resume a killed run with its own settings
     python train.py init_from=minilm datamodule=files datamodule.path=my.jsonl  # train an attacker further
 
-All results are in the run directory (run_directory/layout.py lists them); `python train.py --help` lists keys and
+All results are in the run directory (unembed/runs/layout.py lists them); `python train.py --help` lists keys and
 groups.
 """
 
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import stopping
+    from unembed.core import stopping
 
     stopping.begin()
 
@@ -20,9 +20,9 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import configuration
-from commands import command
-from ranks import is_first
+from unembed import launch
+from unembed.core.commands import command
+from unembed.core.ranks import is_first
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -35,20 +35,20 @@ def train(cfg: DictConfig) -> None:
     from hydra.utils import instantiate
     from lightning import seed_everything
 
-    from attack_tests import writing
-    from callbacks.blending import Blending
-    from callbacks.run_record import RunRecord
-    from callbacks.termination import Termination
-    from callbacks.testing import Testing
-    from models.sharding import check_sharding, is_sharded
-    from reports.page import print_summary, write_report
-    from run_directory import layout
-    from run_directory.checkpoints import resume_from
-    from run_directory.init_from import check_origin
-    from run_directory.record import data_of
-    from run_directory.session import Session
-    from run_directory.space_file import TEXTS, keep_space
-    from run_directory.training_state import taking_up
+    from unembed.attacks.parts.sharding import check_sharding, is_sharded
+    from unembed.callbacks.blending import Blending
+    from unembed.callbacks.run_record import RunRecord
+    from unembed.callbacks.termination import Termination
+    from unembed.callbacks.testing import Testing
+    from unembed.evaluation_callbacks import writing
+    from unembed.reports.page import print_summary, write_report
+    from unembed.runs import layout
+    from unembed.runs.checkpoints import resume_from
+    from unembed.runs.init_from import check_origin
+    from unembed.runs.record import data_of
+    from unembed.runs.space_file import TEXTS, keep_space
+    from unembed.runs.training_state import taking_up
+    from unembed.session import Session
 
     run_dir = Path(cfg.run_dir)
     checkpoint = resume_from(run_dir, cfg.ckpt_path)
@@ -57,7 +57,7 @@ def train(cfg: DictConfig) -> None:
     # The other ranks of a DDP run start this script again once the directory exists.
     if is_first():
         layout.start(run_dir, resuming=cfg.ckpt_path is not None)
-        configuration.keep(run_dir, cfg)
+        launch.keep(run_dir, cfg)
     seed_everything(cfg.seed, workers=True, verbose=False)
 
     embedder, attack = session.embedder, session.attack
@@ -67,7 +67,7 @@ def train(cfg: DictConfig) -> None:
         datamodule.expect(data_of(run_dir), "put back what it was, or train a new run")
     attack.connect(run_dir / layout.ARTIFACTS, datamodule.oracle, from_checkpoint=checkpoint is not None)
     attack.batch_cache = session.batch_cache(run_dir)
-    origin = None if cfg.init_from is None else configuration.find_run(cfg.init_from, "init_from")
+    origin = None if cfg.init_from is None else launch.find_run(cfg.init_from, "init_from")
     if origin is not None and checkpoint is None:
         check_origin(origin, session.values["attack"], embedder.fingerprint, embedder.dimension)
         attack.begin_from(origin)
@@ -86,7 +86,7 @@ def train(cfg: DictConfig) -> None:
     for logger in trainer.loggers:
         logger.log_hyperparams(session.values)
     if is_first():
-        configuration.note_changes(run_dir, cfg)
+        launch.note_changes(run_dir, cfg)
     if attack.trainable:
         with taking_up(trainer, checkpoint):
             trainer.fit(attack, datamodule, ckpt_path=checkpoint, weights_only=True)
@@ -106,4 +106,4 @@ def train(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    configuration.main(train, "train")
+    launch.main(train, "train")

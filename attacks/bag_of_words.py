@@ -16,14 +16,14 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from atomic_files import write_json
-from attacks.word_sets import WordSetAttack, scaled
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from models.backbones import Dropout
-from models.optimizers import OptimizerSettings
-from models.predictions import Prediction, Targets
-from models.vocabulary import Vocabulary
+from unembed.attacks.parts.backbones import Dropout
+from unembed.attacks.parts.optimizers import OptimizerSettings
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.parts.vocabulary import Vocabulary
+from unembed.attacks.word_sets import WordSetAttack, scaled
+from unembed.core.atomic_files import write_json
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
 
 THRESHOLDS = tuple(step / 20 for step in range(1, 20))
 BLOCK = 512  # validation texts processed at once

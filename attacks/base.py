@@ -21,17 +21,17 @@ from lightning.pytorch.utilities import rank_zero_info
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from attacks.checkpointed import Checkpointed
-from datamodules.inversion import InversionDataModule
-from datamodules.token_ids import IGNORED
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from models.memory import footprint
-from models.predictions import Hint, Prediction, Targets
-from models.refining import Refiner, Refiners
-from run_directory.batch_cache import BatchCache, BatchResult
-from run_directory.checkpoints import finished_checkpoint
-from run_directory.init_from import copy_artifacts
+from unembed.attacks.checkpointed import Checkpointed
+from unembed.attacks.parts.memory import footprint
+from unembed.attacks.parts.predictions import Hint, Prediction, Targets
+from unembed.attacks.refine.refining import Refiner, Refiners
+from unembed.core.errors import InputError
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.datamodules.token_ids import IGNORED
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.runs.batch_cache import BatchCache, BatchResult
+from unembed.runs.checkpoints import finished_checkpoint
+from unembed.runs.init_from import copy_artifacts
 
 _PREDICTIONS = TypeAdapter(list[Prediction])
 

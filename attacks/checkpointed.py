@@ -13,10 +13,10 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
-from errors import InputError
-from ranks import of_every_rank
-from run_directory.checkpoints import load_checkpoint
-from run_directory.training_state import check_moments, check_state
+from unembed.core.errors import InputError
+from unembed.core.ranks import of_every_rank
+from unembed.runs.checkpoints import load_checkpoint
+from unembed.runs.training_state import check_moments, check_state
 
 
 class Checkpointed(LightningModule):

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import torch
 
-from atomic_files import read_json, write_json
-from attacks.held_decoder import COPY, KEY, HeldDecoder
-from defenses.base import Fitted
-from defenses.threat import threat_of
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from models.predictions import Prediction, Targets
-from models.refining import Refiner
-from run_directory.config_file import read_config
-from run_directory.embedder_check import check_embedder
-from run_directory.stored_attack import keep
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.refining import Refiner
+from unembed.attacks.transfer.held_decoder import COPY, KEY, HeldDecoder
+from unembed.core.atomic_files import read_json, write_json
+from unembed.core.errors import InputError
+from unembed.defenses.base import Fitted
+from unembed.defenses.threat import threat_of
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.runs.config_file import read_config
+from unembed.runs.embedder_check import check_embedder
+from unembed.runs.stored_attack import keep
 
 ABOUT = "finished.json"  # among the artifacts
 

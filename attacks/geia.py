@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from attacks.generative import GenerativeAttack
-from models.decoders import CausalDecoder, EncoderDecoder
+from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.parts.decoders import CausalDecoder, EncoderDecoder
 
 
 class GEIA(GenerativeAttack):

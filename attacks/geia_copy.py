@@ -2,7 +2,7 @@
 
     embedding -> prefix -> "my aunt" -> a token of the vocabulary, or one of the 64 words that fit the embedding best
 
-Words that the training text has often are spelled as in GEIA, all others are copied (models/copying/decoder.py).
+Words that the training text has often are spelled as in GEIA, all others are copied (attacks/parts/copying/decoder.py).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from attacks.geia import GEIA
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from models.copying.decoder import CopyingDecoder
-from models.copying.tokens import WordTokens, spelled_parts
-from models.copying.words import WordList
-from models.lexicon.words import digest_of
-from models.predictions import Targets
-from models.refining import comparable, named
+from unembed.attacks.geia import GEIA
+from unembed.attacks.parts.copying.decoder import CopyingDecoder
+from unembed.attacks.parts.copying.tokens import WordTokens, spelled_parts
+from unembed.attacks.parts.copying.words import WordList
+from unembed.attacks.parts.predictions import Targets
+from unembed.attacks.refine.lexicon.words import digest_of
+from unembed.attacks.refine.refining import comparable, named
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
 
 _NAME = "attack=geia_copy"
 _MEASURED = 20_000  # training vectors from which the word space is measured

@@ -15,18 +15,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacks.base import Attack
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from models.backbones import Backbone, check_positions
-from models.decoders import CausalDecoder, EncoderDecoder
-from models.decoding import Decoding, NucleusSampling
-from models.optimizers import OptimizerSettings, scheduled
-from models.predictions import Prediction, Targets
-from models.prefix import Prefix
-from models.refining import Refiner, comparable, named
-from models.reranking import Rerank
-from models.tokenizing import label_ids, load_tokenizer, token_ids
+from unembed.attacks.base import Attack
+from unembed.attacks.parts.backbones import Backbone, check_positions
+from unembed.attacks.parts.decoders import CausalDecoder, EncoderDecoder
+from unembed.attacks.parts.decoding import Decoding, NucleusSampling
+from unembed.attacks.parts.optimizers import OptimizerSettings, scheduled
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.parts.prefix import Prefix
+from unembed.attacks.parts.tokenizing import label_ids, load_tokenizer, token_ids
+from unembed.attacks.refine.refining import Refiner, comparable, named
+from unembed.attacks.refine.reranking import Rerank
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
 
 
 class GenerativeAttack(Attack):

@@ -21,17 +21,17 @@ import torch
 from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
-from atomic_files import replacing
-from attacks.generative import GenerativeAttack
-from datamodules.token_ids import IGNORED
-from embedders.cache.cached import CachedEmbedder
-from embedders.loading import loading
-from errors import InputError
-from examples import Split
-from models.decoders import CausalDecoder
-from models.predictions import Hint, Prediction, Targets
-from models.prefix import Prefix
-from models.sharding import is_sharded
+from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.parts.decoders import CausalDecoder
+from unembed.attacks.parts.predictions import Hint, Prediction, Targets
+from unembed.attacks.parts.prefix import Prefix
+from unembed.attacks.parts.sharding import is_sharded
+from unembed.core.atomic_files import replacing
+from unembed.core.errors import InputError
+from unembed.core.examples import Split
+from unembed.datamodules.token_ids import IGNORED
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.loading import loading
 
 FOLDER = "language_model"  # among the artifacts
 FIRST = 16  # tokens of a first word that are used: enough for all but addresses of web pages

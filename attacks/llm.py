@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.generative import GenerativeAttack
-from errors import InputError
-from models.adapters import Adapter
-from models.decoders import ClosedPrefixDecoder
+from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.parts.adapters import Adapter
+from unembed.attacks.parts.decoders import ClosedPrefixDecoder
+from unembed.core.errors import InputError
 
 SAMPLED_ROWS = 64  # of the embedding matrix, to tell one model from another
 

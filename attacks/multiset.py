@@ -16,14 +16,14 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from attacks.word_sets import WordSetAttack
-from datamodules.token_ids import IGNORED
-from embedders.cache.cached import CachedEmbedder
-from models.backbones import Dropout
-from models.optimizers import OptimizerSettings
-from models.predictions import Prediction, Targets
-from models.prefix import Prefix
-from models.vocabulary import Vocabulary
+from unembed.attacks.parts.backbones import Dropout
+from unembed.attacks.parts.optimizers import OptimizerSettings
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.parts.prefix import Prefix
+from unembed.attacks.parts.vocabulary import Vocabulary
+from unembed.attacks.word_sets import WordSetAttack
+from unembed.datamodules.token_ids import IGNORED
+from unembed.embedders.cache.cached import CachedEmbedder
 
 
 class Multiset(WordSetAttack):

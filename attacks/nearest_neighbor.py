@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import limits
-from atomic_files import write_file, write_json_lines
-from attacks.base import Attack
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from examples import written_ids
-from models.predictions import Prediction, Targets
-from models.refining import Refiner
+from unembed.attacks.base import Attack
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.refining import Refiner
+from unembed.core import limits
+from unembed.core.atomic_files import write_file, write_json_lines
+from unembed.core.errors import InputError
+from unembed.core.examples import written_ids
+from unembed.embedders.cache.cached import CachedEmbedder
 
 BLOCK = 16_384  # training vectors compared at once: bounds memory
 

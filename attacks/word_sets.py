@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.base import Attack
-from models.optimizers import OptimizerSettings, scheduled
-from models.predictions import Prediction
-from models.vocabulary import Vocabulary
+from unembed.attacks.base import Attack
+from unembed.attacks.parts.optimizers import OptimizerSettings, scheduled
+from unembed.attacks.parts.predictions import Prediction
+from unembed.attacks.parts.vocabulary import Vocabulary
 
 
 class WordSetAttack(Attack):

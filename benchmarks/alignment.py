@@ -25,19 +25,19 @@ import torch
 from measuring import command_line
 from torch import Tensor
 
-import configuration
 import train
-from attacks.generative import GenerativeAttack
-from metrics.rouge import RougeL
-from metrics.scored import Scored
-from metrics.statistics import interval, resampled_sums
-from models.alignment.aligners import Known, LeaveOneOut, PseudoInverse
-from models.alignment.feedback import Feedback, Proposals
-from models.predictions import Targets
-from run_directory import layout
-from run_directory.config_file import read_config
-from run_directory.session import Session
-from run_directory.stored_attack import attack_of
+from unembed import launch
+from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.parts.predictions import Targets
+from unembed.attacks.transfer.alignment.aligners import Known, LeaveOneOut, PseudoInverse
+from unembed.attacks.transfer.alignment.feedback import Feedback, Proposals
+from unembed.metrics.rouge import RougeL
+from unembed.metrics.scored import Scored
+from unembed.metrics.statistics import interval, resampled_sums
+from unembed.runs import layout
+from unembed.runs.config_file import read_config
+from unembed.runs.stored_attack import attack_of
+from unembed.session import Session
 
 PAIRS = (1, 10, 50, 100, 300, 384, 500, 1000, 8000)
 RESAMPLES = 2000
@@ -138,7 +138,7 @@ def _vectors(
     source: Session, path: str, pairs: int, options: argparse.Namespace
 ) -> tuple[Tensor, Tensor, list[str], list[str]]:
     """Victim vectors of the known and of the test texts, and these texts."""
-    config = configuration.compose("train", ["attack=nearest_neighbor", *_setting(source, path, pairs, options)])
+    config = launch.compose("train", ["attack=nearest_neighbor", *_setting(source, path, pairs, options)])
     data = Session(config, options.output.parent).datamodule
     data.embed("train", "test")
     given, test = data.examples("train"), data.examples("test")
@@ -157,7 +157,7 @@ def _setting(source: Session, path: str, pairs: int, options: argparse.Namespace
 
 def transferred(run: Path, path: str, pairs: int, source: Session, options: argparse.Namespace) -> Proposals:
     """What a run of attack=teia reads; an interrupted one is resumed."""
-    train.train(configuration.compose("train", [
+    train.train(launch.compose("train", [
         "attack=teia", f"attack.source_run='{options.source}'", *_setting(source, path, pairs, options),
         f"run_dir='{run}'", f"trainer.max_steps={options.steps}", "~callbacks.attributes", "ckpt_path=last",
     ]))  # fmt: skip

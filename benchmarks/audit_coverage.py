@@ -1,6 +1,6 @@
 """How often an audit's estimated interval holds the true share, for stores of domains that the calibration lacks.
 
-    python benchmarks/audit_coverage.py attackers/minilm
+    python benchmarks/audit_coverage.py unembed/attackers/minilm
     python benchmarks/audit_coverage.py runs/mine --readable 40 60 80 --stores 200
 
 The run directory has a calibration.jsonl: source, words, cosine, f1 and exact of recovered texts. Stores
@@ -21,12 +21,12 @@ import numpy as np
 from measuring import command_line
 from scipy.optimize import isotonic_regression
 
-from metrics import calibration
-from reports.audit.estimates import Scored, read_scored, was_read
-from reports.audit.exposure import shown_classes
-from reports.audit.findings import Reading
-from reports.audit.part_counts import Parts
-from reports.audit.part_estimates import PartEstimator
+from unembed.audit.estimates import Scored, read_scored, was_read
+from unembed.audit.exposure import shown_classes
+from unembed.audit.findings import Reading
+from unembed.audit.part_counts import Parts
+from unembed.audit.part_estimates import PartEstimator
+from unembed.metrics import calibration
 
 SMALLEST = 20  # texts of a source that a store is sampled from
 

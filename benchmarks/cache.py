@@ -21,10 +21,10 @@ import torch
 from measuring import command_line
 from torch import Tensor
 
-from datamodules.sources.synthetic import SyntheticCorpus
-from embedders.cache.cached import CachedEmbedder
-from embedders.cache.rows import CachedVectors
-from embedders.minilm import MiniLM
+from unembed.datamodules.sources.synthetic import SyntheticCorpus
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.cache.rows import CachedVectors
+from unembed.embedders.minilm import MiniLM
 
 
 class Generated:

@@ -25,7 +25,7 @@ import torch
 from measuring import command_line
 from torch import Tensor
 
-from embedders.cache.cached import CachedEmbedder
+from unembed.embedders.cache.cached import CachedEmbedder
 
 BLOCK = 100_000
 TEXTS = "texts.jsonl"
@@ -103,8 +103,8 @@ def write(folder: Path, texts: int, dimension: int, seconds: float) -> dict[str,
 
 
 def data(folder: Path, texts: int, dimension: int, seconds: float) -> dict[str, float]:
-    from datamodules.sources.files import FilesDataModule
-    from defenses.identity import Identity
+    from unembed.datamodules.sources.files import FilesDataModule
+    from unembed.defenses.identity import Identity
 
     found = {"libraries_gb": resident()}
     module = FilesDataModule(

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from measuring import command_line
 
-import configuration
-from run_directory import layout
-from run_directory.session import Session
+from unembed import launch
+from unembed.runs import layout
+from unembed.session import Session
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
@@ -30,7 +30,7 @@ def job(options: argparse.Namespace, overrides: Sequence[str], run: Path, cache:
     """What ``python train.py attack=geia run_dir=<run> <overrides>`` would train, connected."""
     from lightning import seed_everything
 
-    config = configuration.compose("train", [
+    config = launch.compose("train", [
         "attack=geia", "embedder=minilm", f"embedder.device={options.device}", "logger=none",
         f"trainer.accelerator={'gpu' if options.device == 'cuda' else 'cpu'}",
         *([] if options.precision is None else [f"trainer.precision={options.precision}"]),
@@ -40,7 +40,7 @@ def job(options: argparse.Namespace, overrides: Sequence[str], run: Path, cache:
         *overrides,
         *options.overrides,
     ])  # fmt: skip
-    if mistakes := configuration.check(config):
+    if mistakes := launch.check(config):
         raise SystemExit("\n".join(mistakes))
     if cache is not None:
         config.cache_dir = str(cache)

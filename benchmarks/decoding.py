@@ -24,9 +24,9 @@ from common import arguments, job, quiet, texts_of
 from measuring import Clock, ratios, spread
 from torch import Tensor
 
-from attacks.generative import GenerativeAttack
-from models.decoding import BeamSearch
-from run_directory.session import Session
+from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.parts.decoding import BeamSearch
+from unembed.session import Session
 
 THEIRS, OURS, ALONE = "generate, in batches", "ours, in batches", "generate, one sentence at a time"
 Texts = list[list[int]]

@@ -23,16 +23,16 @@ from measuring import command_line, read_rows
 from numpy.typing import NDArray
 from torch import Tensor
 
-import configuration
-from defenses.base import Fitted
-from defenses.noise import Noise
-from defenses.product_quantization import ProductQuantization
-from defenses.scalar_quantization import ScalarQuantization
-from denoisers.gaussian import GaussianDenoiser
-from examples import Example
-from metrics.tokens import token_overlap
-from reports.reading import Reader
-from run_directory.session import Session
+from unembed import launch
+from unembed.core.examples import Example
+from unembed.defenses.base import Fitted
+from unembed.defenses.denoisers.gaussian import GaussianDenoiser
+from unembed.defenses.noise import Noise
+from unembed.defenses.product_quantization import ProductQuantization
+from unembed.defenses.scalar_quantization import ScalarQuantization
+from unembed.metrics.tokens import token_overlap
+from unembed.reports.reading import Reader
+from unembed.session import Session
 
 RESAMPLES = 2000
 NOISE = [f"noise={level}" for level in ("0.001", "0.003", "0.01", "0.03", "0.1")]
@@ -56,7 +56,7 @@ def changed(condition: str, vectors: Tensor, texts: Sequence[str], seed: int = 0
 
 def opened(run: str, *overrides: str) -> tuple[Callable[[Tensor], list[str]], Session]:
     """The attack of a run, from vectors to texts, and its session."""
-    settings, config = configuration.on_run("invert", [f"run={run}", "vectors=none.npy", *overrides])
+    settings, config = launch.on_run("invert", [f"run={run}", "vectors=none.npy", *overrides])
     session = Session.open(Path(settings.run), config)
     attack = session.restored_attack(session.oracle, session.dimension)
     reader = Reader(attack, session.oracle, 128)

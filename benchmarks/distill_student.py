@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from small_models import Budget, add_budget, fit, save
 from torch import Tensor, nn
 
-from embedders.minilm import MiniLM
-from embedders.transformer import TransformerEmbedder
+from unembed.embedders.minilm import MiniLM
+from unembed.embedders.transformer import TransformerEmbedder
 
 TEACHERS = "en"  # the language that the teacher reads
 ROUNDS = 5  # of expectation maximisation: the alignments hardly change afterwards

@@ -20,8 +20,8 @@ from typing import Any
 from markupsafe import Markup
 from measuring import command_line
 
-from atomic_files import write_file
-from reports.svg import Frame, Point, dot, text
+from unembed.core.atomic_files import write_file
+from unembed.reports.svg import Frame, Point, dot, text
 
 WIDTH, HEIGHT, LEFT, KEY = 430.0, 320.0, 20, 44
 PANELS = {"exact_folded": "texts that come back exactly, %", "unseen_entities": "names that training never showed, %"}

@@ -18,10 +18,10 @@ from pathlib import Path
 import yaml
 from measuring import command_line
 
-from atomic_files import write_file
-from metrics.text import sentence_bleu
-from metrics.tokens import recovered_words
-from run_directory import layout
+from unembed.core.atomic_files import write_file
+from unembed.metrics.text import sentence_bleu
+from unembed.metrics.tokens import recovered_words
+from unembed.runs import layout
 
 PAIRS, COLUMNS = 4, 78
 CHARACTER, LINE, LEFT, LABEL = 8.4, 22, 28, 92  # pixels; text is monospaced, and every part is set to its exact width

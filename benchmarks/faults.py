@@ -34,10 +34,10 @@ import transformers  # noqa: F401  imported before the first fork
 from lightning.pytorch.utilities import rank_zero_only
 from measuring import ROOT, command_line
 
-from atomic_files import read_json
-from embedders.cache.cached import CachedEmbedder
-from embedders.cache.store import ShardStore
-from run_directory import layout
+from unembed.core.atomic_files import read_json
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.cache.store import ShardStore
+from unembed.runs import layout
 
 DATA = ["datamodule.limit_train=160", "datamodule.limit_valid=8", "datamodule.limit_test=24",
         "datamodule.batch_size=16", "datamodule.eval_batch_size=4"]  # fmt: skip

@@ -26,12 +26,12 @@ from common import quiet
 from measuring import Clock, command_line, ratios, spread
 from torch import Tensor
 
-import configuration
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from models.predictions import Prediction, Targets
-from models.refining import Refiner
-from run_directory.session import Session
+from unembed import launch
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.refining import Refiner
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.session import Session
 
 
 class Timed:
@@ -147,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         chosen = any(line.startswith("attack/refine=") for line in options.overrides)
         limit = f"datamodule.limit_test={options.targets + options.block}"
         overrides = [f"run={options.run}", limit, *([] if chosen else ["attack/refine=[lexicon]"]), *options.overrides]
-        _, config = configuration.on_run("evaluate", overrides)
+        _, config = launch.on_run("evaluate", overrides)
         session = Session.open(options.run, config)
         with torch.inference_mode():
             measure(session, options)

@@ -27,22 +27,22 @@ import torch
 from common import quiet
 from measuring import command_line
 
-import configuration
-from atomic_files import write_json
-from attacks.base import Attack
-from attacks.nearest_neighbor import BLOCK, nearest
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from metrics.entities import entity_keys, span_text, unseen_entities
-from metrics.entity_recovery import UnseenEntityRecovery
-from metrics.lexicon import LexiconEntityRecovery
-from metrics.matches import ExactMatch, ExactMatchNoPunctuation
-from metrics.scored import Scored
-from metrics.word_overlap import TokenOverlap
-from models.predictions import Prediction, Targets
-from models.refining import Refiner
-from models.reranking import Rerank
-from run_directory.session import Session
+from unembed import launch
+from unembed.attacks.base import Attack
+from unembed.attacks.nearest_neighbor import BLOCK, nearest
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.refining import Refiner
+from unembed.attacks.refine.reranking import Rerank
+from unembed.core.atomic_files import write_json
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.metrics.entities import entity_keys, span_text, unseen_entities
+from unembed.metrics.entity_recovery import UnseenEntityRecovery
+from unembed.metrics.lexicon import LexiconEntityRecovery
+from unembed.metrics.matches import ExactMatch, ExactMatchNoPunctuation
+from unembed.metrics.scored import Scored
+from unembed.metrics.word_overlap import TokenOverlap
+from unembed.session import Session
 
 BUDGETS = (1, 3, 10, 30, 100, 300, 500)
 MOST_BEAMS = 30
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         limit = f"datamodule.limit_test={options.targets}"
         chosen = any(line.startswith("attack/refine=") for line in options.overrides)
         overrides = [f"run={options.run}", limit, *([] if chosen else [REFINE]), *options.overrides]
-        _, config = configuration.on_run("evaluate", overrides)
+        _, config = launch.on_run("evaluate", overrides)
         with torch.no_grad():
             measure(Session.open(options.run, config), options)
     except InputError as error:

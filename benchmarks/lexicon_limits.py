@@ -28,13 +28,13 @@ import torch
 from lexicon_curve import Points
 from measuring import command_line
 
-from datamodules.sources.base import folded
-from embedders.cache.cached import CachedEmbedder
-from embedders.transformer import TransformerEmbedder
-from metrics.statistics import wilson
-from models.lexicon.search import LexiconSearch
-from models.lexicon.units import Units
-from models.predictions import Prediction, Targets
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.lexicon.search import LexiconSearch
+from unembed.attacks.refine.lexicon.units import Units
+from unembed.datamodules.sources.base import folded
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.transformer import TransformerEmbedder
+from unembed.metrics.statistics import wilson
 
 LENGTHS, WRONG = (8, 16, 32, 64), ("1", "1/8", "1/4")
 TRAINING = 20_000  # sentences for word order

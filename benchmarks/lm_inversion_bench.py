@@ -12,12 +12,12 @@ import torch
 from measuring import read_rows, write_rows
 from torch import Tensor
 
-import configuration
-from datamodules.sources.sentences import END
-from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModelEmbedder
-from examples import Example
-from models.predictions import Targets
+from unembed import launch
+from unembed.attacks.parts.predictions import Targets
+from unembed.core.examples import Example
+from unembed.datamodules.sources.sentences import END
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.language_model import LanguageModelEmbedder
 
 Ids = tuple[int, ...]
 Found = dict[str, Any]
@@ -42,10 +42,10 @@ class Bench:
 
     @lru_cache  # noqa: B019  (one bench a process)
     def _composed(self, overrides: tuple[str, ...]) -> Any:
-        config = configuration.compose(
+        config = launch.compose(
             "train", ["embedder=language_model", f"embedder.model={self.options.model}", *overrides]
         )
-        if mistakes := configuration.check(config):
+        if mistakes := launch.check(config):
             raise SystemExit("\n".join(mistakes))
         return config
 

@@ -12,7 +12,7 @@ from measuring import read_rows
 from small_models import Budget, fit_muon
 from torch import Tensor
 
-from models.predictions import Targets
+from unembed.attacks.parts.predictions import Targets
 
 # The logits of a model of width 128 have 128 degrees of freedom: each of 4 chunks of 256 says all, where none of 64
 # chunks of 16 says much, and a small encoder has less to put together. With one decoder layer there are more steps.

@@ -10,10 +10,17 @@ from typing import Any
 
 import measuring  # noqa: F401  the packages are found
 
-from metrics.base import Ratio
-from metrics.statistics import Share
-from metrics.token_inversion import FalseDiscovery, Inverted, TokenExact, TokenPartial, by_position, exact_by_cost
-from reports import charts, svg
+from unembed.metrics.base import Ratio
+from unembed.metrics.statistics import Share
+from unembed.metrics.token_inversion import (
+    FalseDiscovery,
+    Inverted,
+    TokenExact,
+    TokenPartial,
+    by_position,
+    exact_by_cost,
+)
+from unembed.reports import charts, svg
 
 Record = dict[str, Any]
 POINTS = 60  # of a curve

@@ -26,19 +26,19 @@ import torch
 from measuring import command_line, read_rows
 from torch import Tensor
 
-from datamodules.sources.synthetic import SyntheticCorpus
-from defenses.base import Defense, Fitted
-from defenses.identity import Identity
-from defenses.noise import Noise
-from defenses.product_quantization import ProductQuantization
-from defenses.rotation import Rotation
-from defenses.scalar_quantization import ScalarQuantization
-from defenses.truncation import Truncation
-from embedders.cache.cached import CachedEmbedder
-from embedders.minilm import MiniLM
-from examples import Example
-from metrics.membership import Threshold, roc_auc, roc_intervals, true_positive_rate
-from reports.membership import Nearest, nearest
+from unembed.core.examples import Example
+from unembed.datamodules.sources.synthetic import SyntheticCorpus
+from unembed.defenses.base import Defense, Fitted
+from unembed.defenses.identity import Identity
+from unembed.defenses.noise import Noise
+from unembed.defenses.product_quantization import ProductQuantization
+from unembed.defenses.rotation import Rotation
+from unembed.defenses.scalar_quantization import ScalarQuantization
+from unembed.defenses.truncation import Truncation
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.minilm import MiniLM
+from unembed.metrics.membership import Threshold, roc_auc, roc_intervals, true_positive_rate
+from unembed.reports.membership import Nearest, nearest
 
 RATE = 0.001
 EQUAL = 5e-7  # difference of two cosines that float32 explains

@@ -29,9 +29,9 @@ from slow_processor import WARM_UP, emulated
 from torch import nn
 from torch.optim import Optimizer
 
-from models import muon
-from models.optimizers import JointOptimizer, MuonAdamW
-from models.precision import processor_name
+from unembed.attacks.parts import muon
+from unembed.attacks.parts.optimizers import JointOptimizer, MuonAdamW
+from unembed.attacks.parts.precision import processor_name
 
 
 class Timed:

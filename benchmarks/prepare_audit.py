@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from measuring import command_line, read_rows, write_rows
 
-from datamodules.sources.base import Fields, folded
-from datamodules.truncation import Truncation
-from embedders.minilm import MiniLM
+from unembed.datamodules.sources.base import Fields, folded
+from unembed.datamodules.truncation import Truncation
+from unembed.embedders.minilm import MiniLM
 
 STORE, NOTES, HELD_OUT, FILLED, TOKENS = 2_000, 700, 150, 12_000, 32
 SLOT = re.compile(r"\{\{(\w+)\}\}")

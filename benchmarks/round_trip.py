@@ -22,9 +22,9 @@ from pathlib import Path
 
 from measuring import command_line
 
-from datamodules.sources.file_rows import existing, rows
-from errors import InputError
-from scoring.translation import Translator
+from unembed.core.errors import InputError
+from unembed.datamodules.sources.file_rows import existing, rows
+from unembed.scoring.translation import Translator
 
 BLOCK = 64  # texts that are translated and written together
 PIVOT, HERE = "there", "back"  # names of the languages, which are those of the options in messages

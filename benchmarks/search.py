@@ -31,15 +31,15 @@ from common import quiet
 from measuring import command_line
 from torch import Tensor
 
-from attacks.vec2text.corrector import Corrector
-from attacks.vec2text.published_export import export
-from defenses.threat import threat_of
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from models.decoding import BeamSearch
-from models.predictions import Targets
-from run_directory.config_file import read_config
-from run_directory.stored_attack import attack_of
+from unembed.attacks.parts.decoding import BeamSearch
+from unembed.attacks.parts.predictions import Targets
+from unembed.attacks.vec2text.corrector import Corrector
+from unembed.attacks.vec2text.published_export import export
+from unembed.core.errors import InputError
+from unembed.defenses.threat import threat_of
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.runs.config_file import read_config
+from unembed.runs.stored_attack import attack_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def prepared(options: argparse.Namespace) -> tuple[Corrector, Any, Tensor]:
     from hydra.utils import instantiate
 
     config = read_config(options.run)
-    if config.embedder._target_ != "embedders.minilm.MiniLM":
+    if config.embedder._target_ != "unembed.embedders.minilm.MiniLM":
         raise InputError(f"--run {options.run}: the other side knows embedder=minilm only")
     embedder = instantiate(config.embedder, _convert_="all")
     source = instantiate(config.datamodule, limit_train=1, limit_valid=1, limit_test=options.targets, _convert_="all")

@@ -27,12 +27,12 @@ import torch
 from measuring import command_line
 from torch import Tensor
 
-from attacks.lm_inversion.losses import TextLoss
-from attacks.lm_inversion.soda import SODA
-from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModelEmbedder
-from metrics.statistics import Share
-from models.predictions import Targets
+from unembed.attacks.lm_inversion.losses import TextLoss
+from unembed.attacks.lm_inversion.soda import SODA
+from unembed.attacks.parts.predictions import Targets
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.language_model import LanguageModelEmbedder
+from unembed.metrics.statistics import Share
 
 INPUTS_AT_ONCE = 2**22  # logits of one forward pass
 

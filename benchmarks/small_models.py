@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from models.optimizers import MuonAdamW, schedule
-from models.precision import training_precision
+from unembed.attacks.parts.optimizers import MuonAdamW, schedule
+from unembed.attacks.parts.precision import training_precision
 
 
 class Budget:

@@ -21,11 +21,11 @@ import torch
 from measuring import Clock, command_line, ratios, spread
 from torch import Tensor
 
-from attacks.lm_inversion.losses import LogitLoss
-from attacks.lm_inversion.search import Search
-from attacks.lm_inversion.soda import SODA
-from embedders.language_model import LanguageModelEmbedder
-from run_directory.search_state import SearchState
+from unembed.attacks.lm_inversion.losses import LogitLoss
+from unembed.attacks.lm_inversion.search import Search
+from unembed.attacks.lm_inversion.soda import SODA
+from unembed.embedders.language_model import LanguageModelEmbedder
+from unembed.runs.search_state import SearchState
 
 
 class DecayingAdam(torch.optim.Optimizer):

@@ -26,14 +26,14 @@ from measuring import command_line, read_rows
 from small_models import Budget, add_budget, fit_muon, save
 from torch import Tensor
 
-from datamodules.batching import LengthBucketBatchSampler
-from datamodules.token_ids import IGNORED
-from metrics.bleu import bleu
-from metrics.scored import Scored
-from models.cross_entropy import cross_entropy
-from models.optimizers import MuonAdamW
-from models.tokenizing import train_tokenizer
-from scoring.translation import Translator
+from unembed.attacks.parts.cross_entropy import cross_entropy
+from unembed.attacks.parts.optimizers import MuonAdamW
+from unembed.attacks.parts.tokenizing import train_tokenizer
+from unembed.datamodules.batching import LengthBucketBatchSampler
+from unembed.datamodules.token_ids import IGNORED
+from unembed.metrics.bleu import bleu
+from unembed.metrics.scored import Scored
+from unembed.scoring.translation import Translator
 
 SMOOTHING = 0.1
 

@@ -30,10 +30,10 @@ from lightning import Callback
 from measuring import Clock, ratios, spread
 from torch import Tensor, nn
 
-from datamodules.batching import LengthBucketBatchSampler
-from embedders.cache.cached import CachedEmbedder
-from models.tokenizing import load_tokenizer
-from run_directory.session import Session
+from unembed.attacks.parts.tokenizing import load_tokenizer
+from unembed.datamodules.batching import LengthBucketBatchSampler
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.session import Session
 
 BATCH, PADDED_TO = 64, 40
 

@@ -16,13 +16,13 @@ from statistics import fmean
 
 from lightning import Callback, LightningModule, Trainer
 
-from atomic_files import write_json
-from attacks.base import Attack
-from datamodules.inversion import InversionDataModule
-from metrics.statistics import corpus_similarity, evenly
-from metrics.tokens import words
-from reports.results import Row, read_rows
-from run_directory import layout
+from unembed.attacks.base import Attack
+from unembed.core.atomic_files import write_json
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.metrics.statistics import corpus_similarity, evenly
+from unembed.metrics.tokens import words
+from unembed.reports.results import Row, read_rows
+from unembed.runs import layout
 
 SIMILARITY_TEXTS = 20_000  # sampled evenly from each corpus: a million 4-grams settle the 5,000 most common ones
 

@@ -20,19 +20,19 @@ from lightning.pytorch.utilities import rank_zero_info
 from pydantic import Field
 from torch import Tensor
 
-from atomic_files import write_json, write_json_lines
-from attacks.base import Attack
-from callbacks.predictions import Predictions
-from callbacks.testing import Testing
-from datamodules.inversion import InversionDataModule
-from datamodules.sources.base import SPLITS
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError, did_you_mean
-from examples import Example
-from metrics.attributes import Guessed, MacroAccuracy, Majority, StandardError, TopK, ranks, similarities
-from metrics.base import ExampleMetric, Values
-from reports.attribute_table import PREFIX, SOURCES
-from run_directory import layout
+from unembed.attacks.base import Attack
+from unembed.callbacks.predictions import Predictions
+from unembed.callbacks.testing import Testing
+from unembed.core.atomic_files import write_json, write_json_lines
+from unembed.core.errors import InputError, did_you_mean
+from unembed.core.examples import Example
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.datamodules.sources.base import SPLITS
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.metrics.attributes import Guessed, MacroAccuracy, Majority, StandardError, TopK, ranks, similarities
+from unembed.metrics.base import ExampleMetric, Values
+from unembed.reports.attribute_table import PREFIX, SOURCES
+from unembed.runs import layout
 
 PLACE = "{value}"
 GUESSES = "attributes.jsonl"

@@ -8,17 +8,17 @@ from pathlib import Path
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from atomic_files import write_json
-from attacks.base import Attack
-from attacks.nearest_neighbor import BLOCK, nearest
-from datamodules.defended import defended
-from datamodules.inversion import InversionDataModule
-from embedders.cache.cached import CachedEmbedder
-from embedders.cache.rows import CachedVectors
-from models.predictions import Prediction
-from reports.scoring import score_predictions
-from run_directory import layout
-from scoring.models import ScoringModels
+from unembed.attacks.base import Attack
+from unembed.attacks.nearest_neighbor import BLOCK, nearest
+from unembed.attacks.parts.predictions import Prediction
+from unembed.core.atomic_files import write_json
+from unembed.datamodules.defended import defended
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.cache.rows import CachedVectors
+from unembed.reports.scoring import score_predictions
+from unembed.runs import layout
+from unembed.scoring.models import ScoringModels
 
 
 class NearestNeighborBaseline(Callback):

@@ -16,12 +16,12 @@ from lightning.pytorch.utilities import rank_zero_info
 from pydantic import PositiveInt
 from torch import Tensor
 
-from attacks.generative import GenerativeAttack
-from metrics.statistics import evenly
-from metrics.tokens import token_overlap
-from models.predictions import Targets
-from models.sharding import is_sharded
-from run_directory.checkpoints import finished_checkpoint, load_checkpoint
+from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.parts.predictions import Targets
+from unembed.attacks.parts.sharding import is_sharded
+from unembed.metrics.statistics import evenly
+from unembed.metrics.tokens import token_overlap
+from unembed.runs.checkpoints import finished_checkpoint, load_checkpoint
 
 SMALLEST = 20  # validation texts from which a share is chosen
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)  # of the trained weights

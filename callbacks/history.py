@@ -14,9 +14,9 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from pydantic import PositiveInt
 
-import limits
-from atomic_files import write_json_lines
-from run_directory import layout
+from unembed.core import limits
+from unembed.core.atomic_files import write_json_lines
+from unembed.runs import layout
 
 _NUMBERS = ("epoch", "seconds", "train_loss", "val_loss", "learning_rate")
 _LARGEST = 1e300

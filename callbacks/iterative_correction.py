@@ -29,23 +29,23 @@ from lightning.pytorch.loggers import WandbLogger
 from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from torch import Tensor
 
-from atomic_files import write_json, write_json_lines
-from attacks.base import Attack
-from attacks.vec2text.search import Round
-from callbacks.predictions import Predictions
-from callbacks.testing import Testing
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from metrics.base import ExampleMetric
-from metrics.bleu import SentenceBleu, bleu
-from metrics.matches import ExactMatch
-from metrics.rouge import RougeL, RougeN
-from metrics.scored import Scored
-from metrics.word_overlap import TokenCount, TokenOverlap, TokenSetF1
-from models.predictions import Targets
-from ranks import of_every_rank
-from reports.scoring import subwords_of
-from run_directory import layout
+from unembed.attacks.base import Attack
+from unembed.attacks.parts.predictions import Targets
+from unembed.attacks.vec2text.search import Round
+from unembed.callbacks.predictions import Predictions
+from unembed.callbacks.testing import Testing
+from unembed.core.atomic_files import write_json, write_json_lines
+from unembed.core.errors import InputError
+from unembed.core.ranks import of_every_rank
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.metrics.base import ExampleMetric
+from unembed.metrics.bleu import SentenceBleu, bleu
+from unembed.metrics.matches import ExactMatch
+from unembed.metrics.rouge import RougeL, RougeN
+from unembed.metrics.scored import Scored
+from unembed.metrics.word_overlap import TokenCount, TokenOverlap, TokenSetF1
+from unembed.reports.scoring import subwords_of
+from unembed.runs import layout
 
 SCORED: tuple[ExampleMetric[Scored], ...] = (
     *(bleu(), SentenceBleu(), RougeN(1), RougeL(), TokenOverlap("f1"), TokenSetF1(), ExactMatch()),

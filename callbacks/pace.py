@@ -17,8 +17,8 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from pydantic import NonNegativeInt, PositiveFloat
 
-from embedders.cache.progress import duration
-from models.budget import own_progress, planned_steps, timer
+from unembed.attacks.parts.budget import own_progress, planned_steps, timer
+from unembed.embedders.cache.progress import duration
 
 log = logging.getLogger("train")
 

@@ -14,15 +14,15 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 from numpy.typing import NDArray
 
-from atomic_files import write_json, write_json_lines
-from attacks.base import Attack
-from datamodules.inversion import InversionDataModule
-from embedders.cache.cached import CachedEmbedder
-from models.predictions import Prediction
-from ranks import of_every_rank
-from reports.scoring import row_of, score_predictions
-from run_directory import layout
-from scoring.models import ScoringModels
+from unembed.attacks.base import Attack
+from unembed.attacks.parts.predictions import Prediction
+from unembed.core.atomic_files import write_json, write_json_lines
+from unembed.core.ranks import of_every_rank
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.reports.scoring import row_of, score_predictions
+from unembed.runs import layout
+from unembed.scoring.models import ScoringModels
 
 SAMPLES = 50  # rows of the table logged to W&B
 

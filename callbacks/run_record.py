@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from atomic_files import write_json
-from embedders.cache.cached import CachedEmbedder
-from models import precision
-from models.budget import cut_short, planned_steps
-from ranks import of_every_rank
-from reports.caveats import undertrained
-from run_directory import layout
-from run_directory.keys import file_key
+from unembed.attacks.parts import precision
+from unembed.attacks.parts.budget import cut_short, planned_steps
+from unembed.core.atomic_files import write_json
+from unembed.core.ranks import of_every_rank
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.reports.caveats import undertrained
+from unembed.runs import layout
+from unembed.runs.keys import file_key
 
 log = logging.getLogger("train")
 

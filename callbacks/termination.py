@@ -21,7 +21,7 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
-import stopping
+from unembed.core import stopping
 
 FIRST_SECONDS = 10.0  # of training, until the first checkpoint; callbacks.checkpoint saves the later ones
 _CHILDREN_SECONDS = 5.0  # time for the ranks that this process started; a scheduler sends SIGKILL after 30

@@ -9,7 +9,7 @@ from __future__ import annotations
 from lightning import Callback
 from omegaconf import DictConfig
 
-from attacks.base import Attack
+from unembed.attacks.base import Attack
 
 
 class Testing(Callback):

@@ -13,7 +13,7 @@ from typing import Any
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from errors import InputError, redacted
+from unembed.core.errors import InputError, redacted
 
 log = logging.getLogger("train")
 

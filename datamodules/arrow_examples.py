@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from errors import InputError
-from examples import Example, Span, written_ids
-from temporary_map import MappedArray, TemporaryMap
+from unembed.core.errors import InputError
+from unembed.core.examples import Example, Span, written_ids
+from unembed.core.temporary_map import MappedArray, TemporaryMap
 
 ROWS = 4096  # of a record batch; all but the last have as many
 READ_BEFORE_RELEASE = 1024  # single rows, each of which makes up to 64 KB of the file resident

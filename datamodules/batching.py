@@ -18,8 +18,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 from torch import Tensor
 
-from errors import InputError
-from temporary_map import MappedArray
+from unembed.core.errors import InputError
+from unembed.core.temporary_map import MappedArray
 
 Indices = NDArray[np.int64]
 Lengths = NDArray[np.int32]

@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from defenses.base import Defense, Fitted, Role
-from embedders.base import Embedder, QueryLimitError
-from embedders.cache.cached import CachedEmbedder
-from embedders.cache.index import Positions
-from embedders.cache.queries import Purpose, Queries
-from embedders.cache.rows import CachedVectors
-from embedders.cache.shards import write_privately
-from errors import InputError
-from examples import Example
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.defenses.base import Defense, Fitted, Role
+from unembed.embedders.base import Embedder, QueryLimitError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.cache.index import Positions
+from unembed.embedders.cache.queries import Purpose, Queries
+from unembed.embedders.cache.rows import CachedVectors
+from unembed.embedders.cache.shards import write_privately
 
 FILE = "defense.safetensors"
 _FORMER = {"subvectors": "pieces"}  # settings by the names under which runs before version 0.3 stored their state

@@ -22,20 +22,20 @@ from lightning import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from datamodules.arrow_examples import ArrowExamples
-from datamodules.batching import Indices
-from datamodules.defended import DefendedEmbedder, FittedDefense, defended
-from defenses.base import Defense, Fitted
-from defenses.threat import Hypotheses
-from denoisers.base import ADAPTIVE, Denoiser
-from errors import InputError
-from examples import Split
-from metrics.statistics import evenly
-from temporary_map import give_back
+from unembed.core.errors import InputError
+from unembed.core.examples import Split
+from unembed.core.temporary_map import give_back
+from unembed.datamodules.arrow_examples import ArrowExamples
+from unembed.datamodules.batching import Indices
+from unembed.datamodules.defended import DefendedEmbedder, FittedDefense, defended
+from unembed.defenses.base import Defense, Fitted
+from unembed.defenses.denoisers.base import ADAPTIVE, Denoiser
+from unembed.defenses.threat import Hypotheses
+from unembed.metrics.statistics import evenly
 
 if TYPE_CHECKING:
-    from embedders.cache.cached import CachedEmbedder
-    from embedders.cache.rows import CachedVectors
+    from unembed.embedders.cache.cached import CachedEmbedder
+    from unembed.embedders.cache.rows import CachedVectors
 
 DEFENSE_SAMPLE = 100_000  # training vectors that a defense is fitted to: enough for means and codebooks, bounded memory
 EMBEDDING_LIMIT = timedelta(days=30)  # how long a rank waits for the others to embed their part

@@ -17,14 +17,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-import limits
-from datamodules.token_ids import Encode, TokenIds
-from embedders.cache.cached import CachedEmbedder
-from embedders.cache.progress import Progress
-from embedders.cache.rows import CachedVectors
-from embedders.cache.shards import remove_abandoned, write_privately
-from embedders.cache.store import full_disk_explained, make_private_folder
-from errors import InputError
+from unembed.core import limits
+from unembed.core.errors import InputError
+from unembed.datamodules.token_ids import Encode, TokenIds
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.cache.progress import Progress
+from unembed.embedders.cache.rows import CachedVectors
+from unembed.embedders.cache.shards import remove_abandoned, write_privately
+from unembed.embedders.cache.store import full_disk_explained, make_private_folder
 
 
 class HypothesisStore:

@@ -16,8 +16,11 @@ import numpy as np
 import torch
 from pydantic import NonNegativeInt, PositiveInt
 
-from datamodules.arrow_examples import ArrowExamples
-from datamodules.batching import (
+from unembed.core.errors import InputError
+from unembed.core.examples import Split
+from unembed.core.temporary_map import give_back
+from unembed.datamodules.arrow_examples import ArrowExamples
+from unembed.datamodules.batching import (
     Batch,
     BatchLoader,
     EvaluationBatchSampler,
@@ -26,16 +29,13 @@ from datamodules.batching import (
     Lengths,
     ResumableLoader,
 )
-from datamodules.embedded import EmbeddedExamples
-from datamodules.languages import InLanguages, Languages
-from datamodules.reading import check_attributes, read_splits
-from datamodules.sources.base import SPLITS, Downloaded, Source
-from datamodules.sources.data_files import DataFile, check_unchanged, described, files_of
-from datamodules.token_ids import Encode, TokenIds
-from datamodules.truncation import Truncation
-from errors import InputError
-from examples import Split
-from temporary_map import give_back
+from unembed.datamodules.embedded import EmbeddedExamples
+from unembed.datamodules.languages import InLanguages, Languages
+from unembed.datamodules.reading import check_attributes, read_splits
+from unembed.datamodules.sources.base import SPLITS, Downloaded, Source
+from unembed.datamodules.sources.data_files import DataFile, check_unchanged, described, files_of
+from unembed.datamodules.token_ids import Encode, TokenIds
+from unembed.datamodules.truncation import Truncation
 
 STAGES: Mapping[str | None, tuple[Split, ...]] = {
     "fit": ("train", "valid"),

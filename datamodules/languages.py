@@ -11,10 +11,10 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from datamodules.arrow_examples import ArrowExamples, to_arrow
-from datamodules.sources.base import Source
-from errors import InputError, did_you_mean, listed
-from examples import Example, Split
+from unembed.core.errors import InputError, did_you_mean, listed
+from unembed.core.examples import Example, Split
+from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
+from unembed.datamodules.sources.base import Source
 
 
 @runtime_checkable

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from datamodules.arrow_examples import ArrowExamples, to_arrow
-from datamodules.languages import shared_out
-from datamodules.sources.base import SPLITS, folded
-from datamodules.truncation import CHUNK, Truncation
-from embedders.cache.index import ABSENT, KeyIndex, Positions, distinct
-from embedders.cache.shards import text_keys
-from errors import InputError, did_you_mean
-from examples import Example, Split
+from unembed.core.errors import InputError, did_you_mean
+from unembed.core.examples import Example, Split
+from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
+from unembed.datamodules.languages import shared_out
+from unembed.datamodules.sources.base import SPLITS, folded
+from unembed.datamodules.truncation import CHUNK, Truncation
+from unembed.embedders.cache.index import ABSENT, KeyIndex, Positions, distinct
+from unembed.embedders.cache.shards import text_keys
 
 PARTS = 16  # deduplication processes the keys in so many parts, to bound memory
 

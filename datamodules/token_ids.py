@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datamodules.batching import Indices
-from temporary_map import MappedArray, TemporaryMap
+from unembed.core.temporary_map import MappedArray, TemporaryMap
+from unembed.datamodules.batching import Indices
 
 IGNORED = -100  # a label that no loss counts
 ENCODED_TOGETHER = 16_384  # texts: bounds the lists of ids that exist at one time

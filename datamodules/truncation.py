@@ -17,9 +17,9 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-import limits
-from errors import InputError
-from examples import Example
+from unembed.core import limits
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
 
 GLANCE = 200  # characters a token that are tokenised at first: English has 4 to 5, a WordPiece at most 100
 CHUNK = 4096  # texts tokenised at once: bounds the memory that their tokens take

@@ -7,8 +7,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from errors import InputError
-from examples import Example
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
 
 # Role of a text: a split of the data, a part of a searched collection, or "hypothesis": a text that an attacker embeds
 # to compare it with a vector.

@@ -12,8 +12,8 @@ from functools import reduce
 
 from torch import Tensor
 
-from defenses.base import Defense, Fitted, Role, perturbs
-from examples import Example
+from unembed.core.examples import Example
+from unembed.defenses.base import Defense, Fitted, Role, perturbs
 
 
 class Chain:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from defenses.base import BaseDefense, Role
-from examples import Example
+from unembed.core.examples import Example
+from unembed.defenses.base import BaseDefense, Role
 
 
 class Identity(BaseDefense):

@@ -17,9 +17,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from defenses.base import BaseDefense, Role
-from errors import InputError, did_you_mean
-from examples import Example
+from unembed.core.errors import InputError, did_you_mean
+from unembed.core.examples import Example
+from unembed.defenses.base import BaseDefense, Role
 
 
 class LanguageAgnostic(BaseDefense):

@@ -17,9 +17,9 @@ import torch
 from pydantic import NonNegativeInt, PositiveFloat
 from torch import Tensor
 
-from defenses.base import BaseDefense, Role
-from defenses.random_numbers import generator_of
-from examples import Example
+from unembed.core.examples import Example
+from unembed.defenses.base import BaseDefense, Role
+from unembed.defenses.random_numbers import generator_of
 
 
 class Laplace(BaseDefense):

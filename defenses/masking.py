@@ -17,9 +17,9 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from defenses.base import BaseDefense, Role, check_dimensions
-from errors import InputError, did_you_mean
-from examples import Example
+from unembed.core.errors import InputError, did_you_mean
+from unembed.core.examples import Example
+from unembed.defenses.base import BaseDefense, Role, check_dimensions
 
 
 class Masking(BaseDefense):

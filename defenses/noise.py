@@ -17,9 +17,9 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt
 from torch import Tensor
 
-from defenses.base import BaseDefense, Role
-from defenses.random_numbers import generator_of
-from examples import Example
+from unembed.core.examples import Example
+from unembed.defenses.base import BaseDefense, Role
+from unembed.defenses.random_numbers import generator_of
 
 
 class Noise(BaseDefense):

@@ -15,9 +15,9 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from defenses.base import BaseDefense, Role
-from errors import InputError
-from examples import Example
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.defenses.base import BaseDefense, Role
 
 VECTORS_A_CENTROID = 256  # more training vectors hardly change a centroid
 ROWS = 16_384  # vectors compared with a codebook at once

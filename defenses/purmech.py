@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveFloat
 from torch import Tensor
 
-from defenses.base import BaseDefense, Role
-from defenses.random_numbers import generator_of
-from errors import InputError
-from examples import Example
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.defenses.base import BaseDefense, Role
+from unembed.defenses.random_numbers import generator_of
 
 GRID = 2**16
 

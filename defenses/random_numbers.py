@@ -12,8 +12,8 @@ from hashlib import blake2b
 
 import numpy as np
 
-from defenses.base import Role
-from examples import Example
+from unembed.core.examples import Example
+from unembed.defenses.base import Role
 
 
 def generator_of(purpose: str, seed: int, example: Example, role: Role, epoch: int | None) -> np.random.Generator:

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import limits
-from defenses.base import BaseDefense, Role
-from errors import InputError
-from examples import Example
+from unembed.core import limits
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.defenses.base import BaseDefense, Role
 
 SHORTEST = 16  # bytes: minimum length of a key
 _LARGEST = 65_536  # bytes: maximum size of a key file

@@ -17,9 +17,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from defenses.base import BaseDefense, Role
-from errors import InputError
-from examples import Example
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.defenses.base import BaseDefense, Role
 
 
 class ScalarQuantization(BaseDefense):

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from defenses.base import Defense
+from unembed.defenses.base import Defense
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

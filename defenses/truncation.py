@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pydantic import PositiveInt
 from torch import Tensor
 
-from defenses.base import BaseDefense, Role, check_dimensions
-from examples import Example
+from unembed.core.examples import Example
+from unembed.defenses.base import BaseDefense, Role, check_dimensions
 
 
 class Truncation(BaseDefense):

@@ -13,8 +13,8 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from errors import InputError
-from ranks import local_rank
+from unembed.core.errors import InputError
+from unembed.core.ranks import local_rank
 
 # Callback: receives the positions of m texts of the call and their vectors (m, d)
 Keep = Callable[[Sequence[int], Tensor], None]

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from embedders.base import resolve_device
-from embedders.loading import loading
-from embedders.model_files import ModelFiles
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.embedders.base import resolve_device
+from unembed.embedders.loading import loading
+from unembed.embedders.model_files import ModelFiles
 
 _PROBES = 4  # ids that show whether a model reads to the right
 

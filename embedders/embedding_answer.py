@@ -17,7 +17,7 @@ from email.utils import parsedate_to_datetime
 
 import numpy as np
 
-from embedders.cache.shards import Vectors
+from unembed.embedders.cache.shards import Vectors
 
 _QUOTED_BYTES = 2**13
 _OTHER_VALUES, _SPARE_VALUES = 64, 4096  # allowed besides the vectors: per text, and per answer

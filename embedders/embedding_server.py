@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
-from embedders.cache.shards import Vectors
-from embedders.embedding_answer import NoJSONError, retry_after, vectors_of, words_of
-from embedders.exchange import Answer, AnswerError, DeadlineError, client_for, post
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.embedders.cache.shards import Vectors
+from unembed.embedders.embedding_answer import NoJSONError, retry_after, vectors_of, words_of
+from unembed.embedders.exchange import Answer, AnswerError, DeadlineError, client_for, post
 
 if TYPE_CHECKING:
     import httpx

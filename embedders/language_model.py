@@ -17,12 +17,12 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from embedders.base import fingerprint_of
-from embedders.causal_model import CausalModel, load
-from embedders.model_files import ModelFiles, locate
-from embedders.observation import Observation
-from errors import InputError
-from examples import read_ids
+from unembed.core.errors import InputError
+from unembed.core.examples import read_ids
+from unembed.embedders.base import fingerprint_of
+from unembed.embedders.causal_model import CausalModel, load
+from unembed.embedders.model_files import ModelFiles, locate
+from unembed.embedders.observation import Observation
 
 _LOGITS_AT_ONCE = 2**24  # of one forward pass: 64 MB
 

@@ -13,7 +13,7 @@ from pickle import UnpicklingError
 
 import torch
 
-from errors import InputError
+from unembed.core.errors import InputError
 
 # Errors that transformers and sentence-transformers raise for unusable files, which may need a missing library (a
 # quantizer, a kernel) or contain pickled objects.

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from embedders.model_files import file_hash
-from embedders.transformer import TransformerEmbedder
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.embedders.model_files import file_hash
+from unembed.embedders.transformer import TransformerEmbedder
 
 WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 

@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import limits
-from errors import InputError
+from unembed.core import limits
+from unembed.core.errors import InputError
 
 _TIMEOUT_SECONDS = 10.0
 _DESCRIBING = ("*.json", "*.txt", "*.model", "*.py", "*.jinja", "*.vocab")

@@ -14,11 +14,11 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from embedders.base import Keep, QueryLimitError, UnfinishedError, fingerprint_of
-from embedders.cache.soundness import flaw, sound
-from embedders.embedding_server import Address, EmbeddingServer
-from embedders.exchange import run_beside
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.embedders.base import Keep, QueryLimitError, UnfinishedError, fingerprint_of
+from unembed.embedders.cache.soundness import flaw, sound
+from unembed.embedders.embedding_server import Address, EmbeddingServer
+from unembed.embedders.exchange import run_beside
 
 log = logging.getLogger(__name__)
 

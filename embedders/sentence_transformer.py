@@ -14,10 +14,10 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from embedders.base import DType, fingerprint_of, resolve_device
-from embedders.loading import loading
-from embedders.model_files import ModelFiles, locate, read_json
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.embedders.base import DType, fingerprint_of, resolve_device
+from unembed.embedders.loading import loading
+from unembed.embedders.model_files import ModelFiles, locate, read_json
 
 _ARGUMENTS = {"model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"}
 _HARMLESS = {"torch_dtype", "dtype", "add_pooling_layer", "padding_side", "truncation_side", "model_max_length",

@@ -16,10 +16,10 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from embedders.base import DType, fingerprint_of, resolve_device
-from embedders.loading import batches_of, loading
-from embedders.model_files import ModelFiles, locate
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.embedders.base import DType, fingerprint_of, resolve_device
+from unembed.embedders.loading import batches_of, loading
+from unembed.embedders.model_files import ModelFiles, locate
 
 Pooling = Literal["mean", "cls", "pooler", "last"]
 

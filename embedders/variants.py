@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from embedders.base import Embedder
-from embedders.transformer import TransformerEmbedder
+from unembed.embedders.base import Embedder
+from unembed.embedders.transformer import TransformerEmbedder
 
 POOLINGS = ("mean", "cls", "last")
 PREFIXES = ("query: ", "passage: ", "search_query: ", "search_document: ")  # of E5, BGE and Nomic

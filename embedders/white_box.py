@@ -16,8 +16,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from embedders.observation import Observation
-from embedders.transformer import TransformerEmbedder
+from unembed.embedders.observation import Observation
+from unembed.embedders.transformer import TransformerEmbedder
 
 
 class WhiteBox(Protocol):

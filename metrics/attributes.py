@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metrics.base import Description, ExampleMetric, Ratio, quotient
-from metrics.statistics import Floats
+from unembed.metrics.base import Description, ExampleMetric, Ratio, quotient
+from unembed.metrics.statistics import Floats
 
 
 class Guessed(NamedTuple):

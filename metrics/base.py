@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from metrics.description import Description as Description  # of every metric: imported from here
-from metrics.statistics import Floats, Interval, Share, interval
+from unembed.metrics.description import Description as Description  # of every metric: imported from here
+from unembed.metrics.statistics import Floats, Interval, Share, interval
 
 Needs = Literal["texts", "labels", "models"]
 

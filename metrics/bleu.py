@@ -18,10 +18,10 @@ from typing import Literal
 
 import numpy as np
 
-from metrics.base import Description, ExampleMetric, Mean
-from metrics.scored import Scored
-from metrics.statistics import Floats
-from metrics.text import Tokens, sacrebleu, sentence_bleu
+from unembed.metrics.base import Description, ExampleMetric, Mean
+from unembed.metrics.scored import Scored
+from unembed.metrics.statistics import Floats
+from unembed.metrics.text import Tokens, sacrebleu, sentence_bleu
 
 ORDERS = 4
 

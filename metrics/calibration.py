@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metrics.statistics import Floats, Interval
+from unembed.metrics.statistics import Floats, Interval
 
 SMALLEST = 10  # texts that a calibration takes
 DIGITS = 4  # of a cosine

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from metrics.base import Description, Mean
-from metrics.scored import Scored
+from unembed.metrics.base import Description, Mean
+from unembed.metrics.scored import Scored
 
 
 class Cosine(Mean[Scored]):

@@ -8,9 +8,9 @@ are counted as ``micro_token_*`` does.
 
 from __future__ import annotations
 
-from metrics.base import Description
-from metrics.scored import Scored
-from metrics.word_overlap import MicroOverlap, Part
+from unembed.metrics.base import Description
+from unembed.metrics.scored import Scored
+from unembed.metrics.word_overlap import MicroOverlap, Part
 
 
 class MicroTokensAndEnd(MicroOverlap):

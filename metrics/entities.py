@@ -15,9 +15,9 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from examples import Span
-from metrics.tokens import needs_boundary, words
-from metrics.treebank import treebank_tokens
+from unembed.core.examples import Span
+from unembed.metrics.tokens import needs_boundary, words
+from unembed.metrics.treebank import treebank_tokens
 
 _DIGIT_BEFORE = re.compile(r"\d[.,:]\Z")
 _DIGIT_AFTER = re.compile(r"[.,:]\d")

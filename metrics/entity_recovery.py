@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from metrics.base import Description, Ratio
-from metrics.entities import recovered_entities, span_text
-from metrics.names import names
-from metrics.scored import Scored
+from unembed.metrics.base import Description, Ratio
+from unembed.metrics.entities import recovered_entities, span_text
+from unembed.metrics.names import names
+from unembed.metrics.scored import Scored
 
 
 class EntityRecovery(Ratio[Scored]):

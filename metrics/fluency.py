@@ -9,16 +9,18 @@ from typing import Literal
 
 import numpy as np
 
-from metrics.base import Description, ExampleMetric, Ratio, quotient
-from metrics.scored import Scored
-from metrics.statistics import Floats
-from metrics.stop_words import LANGUAGE, StopWords, content_words, geia_stop_words, stop_words
-from metrics.tokens import words
+from unembed.metrics.base import Description, ExampleMetric, Ratio, quotient
+from unembed.metrics.scored import Scored
+from unembed.metrics.statistics import Floats
+from unembed.metrics.stop_words import LANGUAGE, StopWords, content_words, geia_stop_words, stop_words
+from unembed.metrics.tokens import words
 
 # numpy's exp differs in the last bit between processors.
 _EXP = np.vectorize(math.exp, otypes=[np.float64])
 
-Way = Literal["words", "geia"]  # how stop words are counted: as metrics.stop_words.stop_words or geia_stop_words does
+Way = Literal[
+    "words", "geia"
+]  # how stop words are counted: as unembed.metrics.stop_words.stop_words or geia_stop_words does
 
 
 class Perplexity(ExampleMetric[Scored]):

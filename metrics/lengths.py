@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from metrics.scored import Scored
+from unembed.metrics.scored import Scored
 
 BOUNDS = (8, 16, 32, 64, 128, 256)  # most tokens of each group
 LONGER = "longer"  # than the last of them

@@ -8,9 +8,9 @@ What a lexicon lacks, a search in it cannot write, so one value over both mixes 
 
 from __future__ import annotations
 
-from metrics.base import Description, Ratio
-from metrics.entity_recovery import recovered_spans
-from metrics.scored import Scored
+from unembed.metrics.base import Description, Ratio
+from unembed.metrics.entity_recovery import recovered_spans
+from unembed.metrics.scored import Scored
 
 
 class LexiconCoverage(Ratio[Scored]):

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from metrics.base import Description, ExampleMetric, Mean, Successes
-from metrics.scored import Scored
-from metrics.statistics import Floats
-from metrics.text import edit_distance, exact_match, without_outer_punctuation, without_punctuation
+from unembed.metrics.base import Description, ExampleMetric, Mean, Successes
+from unembed.metrics.scored import Scored
+from unembed.metrics.statistics import Floats
+from unembed.metrics.text import edit_distance, exact_match, without_outer_punctuation, without_punctuation
 
 
 class ExactMatch(Successes[Scored]):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metrics.statistics import Floats, Interval, interval
+from unembed.metrics.statistics import Floats, Interval, interval
 
 
 def roc_auc(members: Floats, others: Floats) -> float:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from examples import Span
+from unembed.core.examples import Span
 
 FIRST = frozenset({"first_name", "given_name", "forename"})
 LAST = frozenset({"last_name", "family_name", "surname"})

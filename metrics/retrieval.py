@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metrics.base import Description, Mean
-from metrics.statistics import Floats
+from unembed.metrics.base import Description, Mean
+from unembed.metrics.statistics import Floats
 
 
 class Ranked(NamedTuple):

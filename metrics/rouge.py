@@ -21,13 +21,13 @@ from typing import Literal
 
 from rapidfuzz.distance import LCSseq
 
-from metrics.base import Description, Mean
-from metrics.scored import Scored
-from metrics.tokens import overlap, rouge_words
+from unembed.metrics.base import Description, Mean
+from unembed.metrics.scored import Scored
+from unembed.metrics.tokens import overlap, rouge_words
 
 
 class RougeN(Mean[Scored]):
-    """Overlap of n-grams of words (``metrics.tokens.rouge_words``, no stemmer) as F measure."""
+    """Overlap of n-grams of words (``unembed.metrics.tokens.rouge_words``, no stemmer) as F measure."""
 
     def __init__(self, order: Literal[1, 2]) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from examples import Span
+from unembed.core.examples import Span
 
 
 class Sets(NamedTuple):

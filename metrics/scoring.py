@@ -13,24 +13,24 @@ from dataclasses import replace
 
 from torchmetrics import MetricCollection
 
-from metrics.base import ExampleMetric, Values
-from metrics.bleu import SentenceBleu, bleu, geia_bleu
-from metrics.cosine import Cosine, CosineSecond, CosineUndefended
-from metrics.entities import span_text
-from metrics.entity_recovery import EntityRecovery, NameRecovery, UnseenEntityRecovery
-from metrics.fluency import ContentWordRecovery, Perplexity, StopWordDifference, StopWordRate
-from metrics.lengths import BY_LENGTH, OF_LENGTH, by_length
-from metrics.lexicon import lexicon_metrics
-from metrics.matches import (
+from unembed.metrics.base import ExampleMetric, Values
+from unembed.metrics.bleu import SentenceBleu, bleu, geia_bleu
+from unembed.metrics.cosine import Cosine, CosineSecond, CosineUndefended
+from unembed.metrics.entities import span_text
+from unembed.metrics.entity_recovery import EntityRecovery, NameRecovery, UnseenEntityRecovery
+from unembed.metrics.fluency import ContentWordRecovery, Perplexity, StopWordDifference, StopWordRate
+from unembed.metrics.lengths import BY_LENGTH, OF_LENGTH, by_length
+from unembed.metrics.lexicon import lexicon_metrics
+from unembed.metrics.matches import (
     EditDistanceMean,
     EditDistanceMedian,
     ExactMatch,
     ExactMatchNoPunctuation,
     ExactMatchNoPunctuationCased,
 )
-from metrics.rouge import ClippedBleu1, ClippedRouge1, RougeL, RougeN
-from metrics.scored import Scored
-from metrics.word_overlap import PARTS, MicroOverlap, TokenCount, TokenOverlap, TokenSetF1
+from unembed.metrics.rouge import ClippedBleu1, ClippedRouge1, RougeL, RougeN
+from unembed.metrics.scored import Scored
+from unembed.metrics.word_overlap import PARTS, MicroOverlap, TokenCount, TokenOverlap, TokenSetF1
 
 TextMetric = ExampleMetric[Scored]
 # Of each language, and of translated predictions.
@@ -102,7 +102,7 @@ def score(rows: Sequence[Scored], *, own: Sequence[TextMetric] = ()) -> Values:
     Keys, in the order of the result: those of ``text_metrics``, with those of a lexicon if rows have
     ``Scored.in_lexicon``; one ``entity_recovery/<label>`` for each label of the spans; those of ``own``; ``examples``;
     ``<name>/<language>`` of the main metrics and of ``own`` for each language, if there are several;
-    ``length/<name>/<most tokens>`` of ``metrics.lengths.OF_LENGTH`` for each length, if there are several; and
+    ``length/<name>/<most tokens>`` of ``unembed.metrics.lengths.OF_LENGTH`` for each length, if there are several; and
     ``translated/<name>`` of the main metrics if predictions were translated. There the translation replaces the
     prediction (ad hoc translation, Chen et al. 2024, section 4), because an attack trained on German predicts German
     texts even for a target in another language.

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metrics.base import Description, ExampleMetric, Mean, Ratio, Successes, Values
-from metrics.statistics import Floats, Share
+from unembed.metrics.base import Description, ExampleMetric, Mean, Ratio, Successes, Values
+from unembed.metrics.statistics import Floats, Share
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Precision, recall and F1 of a prediction's words, or of sets of words or token ids.
 
-``token_*``   over words with repetitions; means over texts (``metrics.tokens``)
-``token_set_f1``  over sets of Treebank tokens; a mean over texts (``metrics.treebank``)
+``token_*``   over words with repetitions; means over texts (``unembed.metrics.tokens``)
+``token_set_f1``  over sets of Treebank tokens; a mean over texts (``unembed.metrics.treebank``)
 ``micro_*``   over sets, summed over all texts before dividing: GEIA's classification view (section 4.2)
 """
 
@@ -12,11 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from metrics.base import Description, ExampleMetric, Mean, quotient
-from metrics.scored import Scored
-from metrics.statistics import Floats
-from metrics.tokens import overlap, words
-from metrics.treebank import treebank_tokens
+from unembed.metrics.base import Description, ExampleMetric, Mean, quotient
+from unembed.metrics.scored import Scored
+from unembed.metrics.statistics import Floats
+from unembed.metrics.tokens import overlap, words
+from unembed.metrics.treebank import treebank_tokens
 
 Part = Literal["precision", "recall", "f1"]
 PARTS: tuple[Part, ...] = ("f1", "precision", "recall")  # in the order of tables

@@ -14,7 +14,7 @@ import pytest
 from support.processes import Warm
 
 if TYPE_CHECKING:
-    from embedders.language_model import LanguageModelEmbedder
+    from unembed.embedders.language_model import LanguageModelEmbedder
 
 # Before torch is imported: the tests may run side by side, and sums over more threads differ in their last bits.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -65,6 +65,6 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_lm(language_model: Path) -> LanguageModelEmbedder:
     """That model as an embedder: next-token logits."""
-    from embedders.language_model import LanguageModelEmbedder
+    from unembed.embedders.language_model import LanguageModelEmbedder
 
     return LanguageModelEmbedder(str(language_model), device="cpu")

@@ -20,22 +20,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-import attacks
-import configuration
-import datamodules
-import defenses
-import embedders
-import metrics
-import models
 from compare import compare, read_settings
-from configuration.composing import survey
-from configuration.grids import spread_out
-from datamodules.sources.synthetic import SyntheticCorpus
-from errors import InputError
 from evaluate import evaluate
-from run_directory.config_file import write_config
 from support.pages import PAGES, ROOT, blocks, commands, fenced, read, sources, words
 from train import train
+from unembed import attacks, datamodules, defenses, embedders, launch, metrics
+from unembed.attacks import refine
+from unembed.core.errors import InputError
+from unembed.datamodules.sources.synthetic import SyntheticCorpus
+from unembed.launch.composing import survey
+from unembed.launch.grids import spread_out
+from unembed.runs.config_file import write_config
 
 MAIN_COMMAND = "pip install -e . && python train.py"
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -88,7 +83,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Callable[[list
     def stop(parser: argparse.ArgumentParser, argv: list[str]) -> None:
         options = parse(parser, argv)
         if overrides := getattr(options, "overrides", None):
-            assert configuration.check(configuration.compose("train", overrides)) == []
+            assert launch.check(launch.compose("train", overrides)) == []
         raise ParsedError
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
@@ -128,7 +123,7 @@ def test_commands_compose(line: str) -> None:
     configs, errors = survey("train", spread_out("train", given) if swept else given, multirun=swept)
     assert errors == []
     assert len(configs) > 1 if swept else len(configs) == 1
-    assert [message for config in configs for message in configuration.check(config)] == []
+    assert [message for config in configs for message in launch.check(config)] == []
 
 
 RUNS = {  # kinds of runs that the pages evaluate
@@ -147,8 +142,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     @cache
     def made(kind: str) -> Path:
         directory = tmp_path_factory.mktemp(kind)
-        config = configuration.compose("train", [*RUNS[kind], f"run_dir={directory}"])
-        write_config(directory, configuration.plain(config))
+        config = launch.compose("train", [*RUNS[kind], f"run_dir={directory}"])
+        write_config(directory, launch.plain(config))
         return directory
 
     return made
@@ -168,7 +163,7 @@ def test_commands_on_a_run_compose(line: str, finished: Callable[[str], Path]) -
     if arguments == given:  # the attacker that is shipped
         assert script in ("audit", "invert", "membership")
         arguments.append(f"run={finished(kind)}")
-    configuration.on_run(script, ["show_text=true" if word == "--show-text" else word for word in arguments])
+    launch.on_run(script, ["show_text=true" if word == "--show-text" else word for word in arguments])
 
 
 @pytest.mark.parametrize("line", commands("compare", everywhere=True))
@@ -192,7 +187,7 @@ def test_the_overrides_of_the_built_in_corpus_compose() -> None:
     found = re.findall(r"`(\+?datamodule\.source\.\w+=)(\d*)`", part)
     assert len(found) == 4
     overrides = [f"{key}{value or 70}" for key, value in found]
-    assert configuration.check(configuration.compose("train", overrides)) == []
+    assert launch.check(launch.compose("train", overrides)) == []
 
 
 def test_the_answer_to_misspelt_names_is_the_one_that_the_readme_prints() -> None:
@@ -209,8 +204,10 @@ def test_the_examples_of_extending_run_as_printed(tmp_path: Path, monkeypatch: p
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
-    for package in (attacks, embedders, defenses, datamodules, models, metrics):
-        monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path / package.__name__)])
+    for package in (attacks, refine, embedders, defenses, datamodules, metrics):
+        monkeypatch.setattr(
+            package, "__path__", [*package.__path__, str(tmp_path.joinpath(*package.__name__.split(".")[1:]))]
+        )
     box = mailbox.mbox(tmp_path / "inbox.mbox")
     for example in islice(SyntheticCorpus(sentences=400, valid=50, test=50).load()["train"], 250):
         mail = EmailMessage()
@@ -224,8 +221,8 @@ def test_the_examples_of_extending_run_as_printed(tmp_path: Path, monkeypatch: p
         *(f"datamodule.source.path={tmp_path / 'inbox.mbox'}", f"cache_dir={tmp_path / 'cache'}"),
         *("trainer.max_steps=60", "trainer=cpu", "~callbacks.progress"),
     ]
-    config = configuration.compose("train", [*given, "attack=word_guesser", f"run_dir={tmp_path / 'run'}"])
-    assert configuration.check(config) == []
+    config = launch.compose("train", [*given, "attack=word_guesser", f"run_dir={tmp_path / 'run'}"])
+    assert launch.check(config) == []
     train(config)
 
     predictions = [json.loads(line) for line in read(tmp_path / "run" / "predictions.jsonl").splitlines()]
@@ -239,11 +236,11 @@ def test_the_examples_of_extending_run_as_printed(tmp_path: Path, monkeypatch: p
     assert yaml.safe_load(read(tmp_path / "run" / "config.yaml"))["choices"]["attack"] == "word_guesser"
 
     run, output = tmp_path / "nearest", tmp_path / "shorter"
-    train(configuration.compose("train", [*given, "attack=nearest_neighbor", f"run_dir={run}"]))
-    trusted = "trust=[embedders.hashed_trigrams,defenses.clipping,datamodules.mail_subjects]"
+    train(launch.compose("train", [*given, "attack=nearest_neighbor", f"run_dir={run}"]))
+    trusted = "trust=[unembed.embedders.hashed_trigrams,unembed.defenses.clipping,unembed.datamodules.mail_subjects]"
     place = [f"run={run}", f"output_dir={output}", f"config_dir={tmp_path / 'configs'}", trusted]
     chosen = ["attack/refine=[rerank,shorten]", "scoring/metrics=[word_jaccard]"]
-    evaluate(*configuration.on_run("evaluate", [*place, *chosen]))
+    evaluate(*launch.on_run("evaluate", [*place, *chosen]))
     nearest, shorter = (json.loads(read(folder / "metrics.json")) for folder in (run, output))
     assert shorter["cosine"] > nearest["cosine"]
     assert shorter["queries"] > nearest["queries"] == 0
@@ -252,8 +249,8 @@ def test_the_examples_of_extending_run_as_printed(tmp_path: Path, monkeypatch: p
     assert "word_jaccard" not in nearest
     assert "Word Jaccard" in read(output / "report.html")
     table = [str(run), str(output), "metrics=word_jaccard,bleu", f"output={tmp_path / 'compared'}"]
-    with pytest.raises(InputError, match=r"trust=metrics\.word_jaccard"):
+    with pytest.raises(InputError, match=r"trust=unembed.metrics\.word_jaccard"):
         compare(read_settings(table))
-    compare(read_settings([*table, "trust=metrics.word_jaccard"]))
+    compare(read_settings([*table, "trust=unembed.metrics.word_jaccard"]))
     row = next(line for line in read(tmp_path / "compared.md").splitlines() if line.startswith("| shorter"))
     assert re.search(rf"\| {shorter['word_jaccard']:.1f}\s% \(\d+\.\d to \d+\.\d\) \|", row)

@@ -21,19 +21,19 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-import configuration
-from attacks.lm_inversion.encoder import Encoder
 from audit import audit
 from compare import compare, read_settings
-from configuration import composing
-from configuration.composing import survey
-from configuration.grids import spread_out
-from embedders.minilm import MiniLM
 from evaluate import evaluate
 from invert import invert
 from support.pages import commands, fenced, words
 from support.stand_ins import leaves
 from train import train
+from unembed import launch
+from unembed.attacks.lm_inversion.encoder import Encoder
+from unembed.embedders.minilm import MiniLM
+from unembed.launch import composing
+from unembed.launch.composing import survey
+from unembed.launch.grids import spread_out
 
 pytestmark = pytest.mark.slow
 
@@ -203,7 +203,7 @@ class Desk:
                 pytest.skip(f"needs a download: {download}")
             shrink(config)
             shrink(config, SECOND_JOB if job else {})
-            assert configuration.check(config) == []
+            assert launch.check(config) == []
             if not last:
                 shutil.rmtree(config.run_dir, ignore_errors=True)
             train(config)
@@ -225,7 +225,7 @@ class Desk:
             run = next(line for line in lines if line.startswith("run=")).partition("=")[2]
             count = len([*Path(run).glob("evaluations/*")])
             lines.append(f"output_dir={run}/evaluations/{script}_{count}")
-        settings, config = configuration.on_run(script, lines)
+        settings, config = launch.on_run(script, lines)
         if download := self.download(config):
             pytest.skip(f"needs a download: {download}")
         shrink(settings)

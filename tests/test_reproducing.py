@@ -13,13 +13,13 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 from test_documented_commands import Desk
 
-import configuration
 from compare import compare, read_settings
-from configuration import composing
-from configuration.composing import survey
-from reports.comparison.paper_layout import read_layout
 from support.pages import ROOT, fenced, words
 from support.stand_ins import SENTENCES, put_in
+from unembed import launch
+from unembed.launch import composing
+from unembed.launch.composing import survey
+from unembed.reports.comparison.paper_layout import read_layout
 
 PAPERS = ("geia", "llm", "vec2text", "multilingual", "soda")
 SCRIPTS = ("train", "evaluate", "compare")
@@ -106,7 +106,7 @@ def test_the_points_of_a_sweep_are_the_lines_of_its_tables(preset: str, tables: 
     given = ["run=x", "collection=y", f"experiment=multilingual/{preset}", *(of_pair if preset == "table16" else [])]
     configs, errors = survey("evaluate", given)
     assert errors == []
-    points = configuration.defense_points(configuration.compose("train", []), configs[0].tradeoff.points, "points")
+    points = launch.defense_points(launch.compose("train", []), configs[0].tradeoff.points, "points")
     for table in tables:
         layout = read_layout(ROOT / "configs" / "layout" / f"multilingual_table{table}.yaml")
         assert {place.select["name"] for place in layout.places()} == {point.name for point in points}

@@ -18,10 +18,10 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from attacks.lm_inversion.interrupted import book_fits, state_fits
-from attacks.lm_inversion.method import Method, Rows, State
-from embedders.observation import Seen
-from embedders.white_box import WhiteBox
+from unembed.attacks.lm_inversion.interrupted import book_fits, state_fits
+from unembed.attacks.lm_inversion.method import Method, Rows, State
+from unembed.embedders.observation import Seen
+from unembed.embedders.white_box import WhiteBox
 
 _WORST = 3e38  # replaces a NaN loss, so that any candidate is better than none
 

@@ -16,19 +16,19 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from attacks.base import Attack
-from attacks.lm_inversion.active_targets import Found, SearchSettings
-from attacks.lm_inversion.losses import Loss
-from attacks.lm_inversion.method import Rows, State
-from attacks.lm_inversion.search import Search
-from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModelEmbedder
-from embedders.observation import Seen
-from embedders.white_box import WhiteBox
-from errors import InputError
-from examples import written_ids
-from models.predictions import Prediction, SearchRecord, Targets
-from models.refining import Refiner
+from unembed.attacks.base import Attack
+from unembed.attacks.lm_inversion.active_targets import Found, SearchSettings
+from unembed.attacks.lm_inversion.losses import Loss
+from unembed.attacks.lm_inversion.method import Rows, State
+from unembed.attacks.lm_inversion.search import Search
+from unembed.attacks.parts.predictions import Prediction, SearchRecord, Targets
+from unembed.attacks.refine.refining import Refiner
+from unembed.core.errors import InputError
+from unembed.core.examples import written_ids
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.language_model import LanguageModelEmbedder
+from unembed.embedders.observation import Seen
+from unembed.embedders.white_box import WhiteBox
 
 Length = Literal["known", "search"] | PositiveInt
 

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from models.prefix import Prefix
+from unembed.attacks.parts.prefix import Prefix
 
 
 class ChunkedLogits(Prefix):

@@ -15,9 +15,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attacks.lm_inversion.losses import Loss
-from attacks.lm_inversion.method import Rows, State
-from attacks.lm_inversion.swaps import best_of, distinct, losses_of, promising_tokens
+from unembed.attacks.lm_inversion.losses import Loss
+from unembed.attacks.lm_inversion.method import Rows, State
+from unembed.attacks.lm_inversion.swaps import best_of, distinct, losses_of, promising_tokens
 
 _INPUTS_AT_ONCE = 128  # of one pass: gradients keep all that lies between
 

@@ -15,18 +15,18 @@ from pathlib import Path
 import torch
 from pydantic import PositiveInt
 
-from attacks.lm_inversion.encoder import Encoder, Ids
-from attacks.lm_inversion.entries import Entries
-from attacks.lm_inversion.text_search import Budget, TextSearch, search
-from attacks.lm_inversion.token_language import TokenLanguage
-from embedders.cache.cached import CachedEmbedder
-from embedders.transformer import TransformerEmbedder
-from embedders.white_box import RelaxedEncoder
-from errors import InputError
-from models.lexicon.language import Language
-from models.lexicon.units import Units
-from models.predictions import Prediction, SearchRecord, Targets
-from models.refining import Refiner
+from unembed.attacks.lm_inversion.encoder import Encoder, Ids
+from unembed.attacks.lm_inversion.entries import Entries
+from unembed.attacks.lm_inversion.text_search import Budget, TextSearch, search
+from unembed.attacks.lm_inversion.token_language import TokenLanguage
+from unembed.attacks.parts.predictions import Prediction, SearchRecord, Targets
+from unembed.attacks.refine.lexicon.language import Language
+from unembed.attacks.refine.lexicon.units import Units
+from unembed.attacks.refine.refining import Refiner
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.transformer import TransformerEmbedder
+from unembed.embedders.white_box import RelaxedEncoder
 
 _LANGUAGE = "language.json"
 

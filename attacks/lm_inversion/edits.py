@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.lm_inversion.encoder import Ids
+from unembed.attacks.lm_inversion.encoder import Ids
 
 _PAIRS = 100  # of a text
 _LEAST = 1e-6

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attacks.lm_inversion.encoder import Encoder, Ids
-from embedders.cache.cached import CachedEmbedder
+from unembed.attacks.lm_inversion.encoder import Encoder, Ids
+from unembed.embedders.cache.cached import CachedEmbedder
 
 _LONGEST = 6  # tokens of a word
 

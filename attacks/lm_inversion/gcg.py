@@ -14,10 +14,10 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from attacks.lm_inversion.base import LanguageModelAttack
-from attacks.lm_inversion.losses import Loss
-from attacks.lm_inversion.method import Rows, State
-from attacks.lm_inversion.swaps import best_of, distinct, drawn_swaps, losses_of, promising_tokens
+from unembed.attacks.lm_inversion.base import LanguageModelAttack
+from unembed.attacks.lm_inversion.losses import Loss
+from unembed.attacks.lm_inversion.method import Rows, State
+from unembed.attacks.lm_inversion.swaps import best_of, distinct, drawn_swaps, losses_of, promising_tokens
 
 _LOGITS_AT_ONCE = 2**22  # of one forward pass
 _START = 0  # purpose of the random numbers of the first input; a step's are those of its number

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
-from attacks.lm_inversion.method import State
-from tensor_files import is_dense
+from unembed.attacks.lm_inversion.method import State
+from unembed.core.tensor_files import is_dense
 
 
 class _Found(BaseModel):

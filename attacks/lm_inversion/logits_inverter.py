@@ -17,17 +17,17 @@ from typing import Any
 import torch
 from pydantic import PositiveInt
 
-from attacks.generative import GenerativeAttack
-from attacks.lm_inversion.base import language_model_of
-from attacks.lm_inversion.chunked_logits import ChunkedLogits
-from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModelEmbedder
-from errors import InputError
-from examples import read_ids, written_ids
-from models.backbones import Dropout, RandomT5
-from models.decoders import EncoderDecoder
-from models.predictions import Prediction, Targets
-from models.tokenizing import token_ids
+from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.lm_inversion.base import language_model_of
+from unembed.attacks.lm_inversion.chunked_logits import ChunkedLogits
+from unembed.attacks.parts.backbones import Dropout, RandomT5
+from unembed.attacks.parts.decoders import EncoderDecoder
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.parts.tokenizing import token_ids
+from unembed.core.errors import InputError
+from unembed.core.examples import read_ids, written_ids
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.language_model import LanguageModelEmbedder
 
 PAD, END = "<|padding|>", "<|end of input|>"  # behind the model's own ids, every one of which an input may hold
 

@@ -13,8 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from embedders.observation import Seen
-from embedders.white_box import WhiteBox
+from unembed.embedders.observation import Seen
+from unembed.embedders.white_box import WhiteBox
 
 State = dict[str, Tensor]
 

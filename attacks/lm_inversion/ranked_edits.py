@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.lm_inversion.edits import Edit
-from attacks.lm_inversion.encoder import Ids
-from attacks.lm_inversion.entries import Entries
-from attacks.lm_inversion.token_language import EDGE, TokenLanguage
-from models.lexicon.moves import distance, step_fit
-from models.lexicon.orders import exchanges
+from unembed.attacks.lm_inversion.edits import Edit
+from unembed.attacks.lm_inversion.encoder import Ids
+from unembed.attacks.lm_inversion.entries import Entries
+from unembed.attacks.lm_inversion.token_language import EDGE, TokenLanguage
+from unembed.attacks.refine.lexicon.moves import distance, step_fit
+from unembed.attacks.refine.lexicon.orders import exchanges
 
 _SHARE = 2.5  # how far an added token moves the vector of n tokens, by 1 / (n + 2)
 _FLUENCY = 1.5  # weight of the neighbours

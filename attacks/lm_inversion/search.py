@@ -18,11 +18,11 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from attacks.lm_inversion.active_targets import ActiveTargets, Found, SearchSettings, Task
-from attacks.lm_inversion.interrupted import fits
-from attacks.lm_inversion.method import Method, State
-from embedders.white_box import WhiteBox
-from run_directory.search_state import SearchState
+from unembed.attacks.lm_inversion.active_targets import ActiveTargets, Found, SearchSettings, Task
+from unembed.attacks.lm_inversion.interrupted import fits
+from unembed.attacks.lm_inversion.method import Method, State
+from unembed.embedders.white_box import WhiteBox
+from unembed.runs.search_state import SearchState
 
 SNAPSHOT_SECONDS = 60.0  # a snapshot is written after this time even within snapshot_every iterations
 

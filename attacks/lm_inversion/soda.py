@@ -15,9 +15,9 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from attacks.lm_inversion.base import LanguageModelAttack
-from attacks.lm_inversion.losses import Loss
-from attacks.lm_inversion.method import Rows, State
+from unembed.attacks.lm_inversion.base import LanguageModelAttack
+from unembed.attacks.lm_inversion.losses import Loss
+from unembed.attacks.lm_inversion.method import Rows, State
 
 EPSILON = 1e-8
 # The paper's standard deviations of sampled token weights (algorithm 1) and input vectors (algorithm 2).

@@ -17,17 +17,17 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from attacks.base import Attack
-from attacks.lm_inversion.coordinates import Coordinates
-from attacks.lm_inversion.discrete_steps import relaxed_encoder
-from attacks.lm_inversion.losses import Loss
-from attacks.lm_inversion.method import Rows, State
-from attacks.lm_inversion.soda import SODA
-from embedders.cache.cached import CachedEmbedder
-from embedders.white_box import WhiteBox
-from models.predictions import Prediction, Targets
-from run_directory.embedder_check import check_embedder
-from run_directory.stored_attack import attack_of, keep
+from unembed.attacks.base import Attack
+from unembed.attacks.lm_inversion.coordinates import Coordinates
+from unembed.attacks.lm_inversion.discrete_steps import relaxed_encoder
+from unembed.attacks.lm_inversion.losses import Loss
+from unembed.attacks.lm_inversion.method import Rows, State
+from unembed.attacks.lm_inversion.soda import SODA
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.white_box import WhiteBox
+from unembed.runs.embedder_check import check_embedder
+from unembed.runs.stored_attack import attack_of, keep
 
 START = "start"  # among the artifacts
 

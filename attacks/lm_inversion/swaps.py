@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attacks.lm_inversion.losses import Loss
-from attacks.lm_inversion.method import Rows
+from unembed.attacks.lm_inversion.losses import Loss
+from unembed.attacks.lm_inversion.method import Rows
 
 
 def promising_tokens(gradient: Tensor, k: int) -> Tensor:

@@ -14,11 +14,11 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from attacks.lm_inversion.edits import Edit, pairs
-from attacks.lm_inversion.encoder import Encoder, Ids
-from attacks.lm_inversion.entries import Entries
-from attacks.lm_inversion.ranked_edits import RankedEdits
-from attacks.lm_inversion.token_language import TokenLanguage
+from unembed.attacks.lm_inversion.edits import Edit, pairs
+from unembed.attacks.lm_inversion.encoder import Encoder, Ids
+from unembed.attacks.lm_inversion.entries import Entries
+from unembed.attacks.lm_inversion.ranked_edits import RankedEdits
+from unembed.attacks.lm_inversion.token_language import TokenLanguage
 
 FOUND = 1 - 2e-5  # cosine of a text with its own vector, less the last bits of float32 and of another batch
 _EQUAL = 6  # decimals of a cosine that count

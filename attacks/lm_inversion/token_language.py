@@ -14,8 +14,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from attacks.lm_inversion.encoder import Encoder
-from models.lexicon.language import END, START, Language
+from unembed.attacks.lm_inversion.encoder import Encoder
+from unembed.attacks.refine.lexicon.language import END, START, Language
 
 EDGE = -1  # stands before the first token and behind the last
 _PRIOR = 5.0  # of the unigram distribution, in bigrams

@@ -14,19 +14,19 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from attacks.base import Attack
-from attacks.vec2text.correction import check_corrector
-from attacks.vec2text.corrector import Corrector
-from attacks.vec2text.iterative import IterativeAttack
-from attacks.vec2text.network import NetworkRewriter
-from attacks.vec2text.published import Published, load_published
-from attacks.vec2text.published_space import check_space
-from attacks.vec2text.search import Proposal
-from embedders.cache.cached import CachedEmbedder
-from models.predictions import Targets
-from models.tokenizing import token_ids
-from run_directory.embedder_check import check_embedder
-from run_directory.stored_attack import attack_of, keep
+from unembed.attacks.base import Attack
+from unembed.attacks.parts.predictions import Targets
+from unembed.attacks.parts.tokenizing import token_ids
+from unembed.attacks.vec2text.correction import check_corrector
+from unembed.attacks.vec2text.corrector import Corrector
+from unembed.attacks.vec2text.iterative import IterativeAttack
+from unembed.attacks.vec2text.network import NetworkRewriter
+from unembed.attacks.vec2text.published import Published, load_published
+from unembed.attacks.vec2text.published_space import check_space
+from unembed.attacks.vec2text.search import Proposal
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.runs.embedder_check import check_embedder
+from unembed.runs.stored_attack import attack_of, keep
 
 CORRECTOR, INVERTER = "corrector", "inverter"
 

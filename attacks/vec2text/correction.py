@@ -13,15 +13,15 @@ from pathlib import Path
 
 from torch import Tensor
 
-from atomic_files import read_json, write_json
-from attacks.vec2text.corrector import Corrector
-from attacks.vec2text.search import CorrectionSearch
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from models.predictions import Prediction, Targets
-from models.refining import Refiner
-from run_directory.embedder_check import check_embedder
-from run_directory.stored_attack import attack_of, class_of, keep
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.refining import Refiner
+from unembed.attacks.vec2text.corrector import Corrector
+from unembed.attacks.vec2text.search import CorrectionSearch
+from unembed.core.atomic_files import read_json, write_json
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.runs.embedder_check import check_embedder
+from unembed.runs.stored_attack import attack_of, class_of, keep
 
 KEY = "attack.refine.correction.corrector_run"
 COPY, SOURCE = "corrector", "source.json"  # among the artifacts

@@ -20,34 +20,34 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from atomic_files import read_json, write_json
-from attacks.generative import GenerativeAttack
-from attacks.vec2text.hypothesis_plan import (
+from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.parts.backbones import Pretrained
+from unembed.attacks.parts.budget import training_progress
+from unembed.attacks.parts.decoders import EncoderDecoder
+from unembed.attacks.parts.optimizers import MuonAdamW, OptimizerSettings, scheduled
+from unembed.attacks.parts.predictions import Targets
+from unembed.attacks.parts.tokenizing import label_ids, load_tokenizer, token_ids
+from unembed.attacks.refine.refining import comparable
+from unembed.attacks.vec2text.hypothesis_plan import (
     HypothesisPlan,
     Recipe,
     is_folder_name,
     matched_noise,
     write_hypotheses,
 )
-from attacks.vec2text.iterative import IterativeAttack
-from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, without_ignored
-from attacks.vec2text.search import Proposal
-from datamodules.hypotheses import Hypotheses, HypothesisMixture, HypothesisStore, texts_key
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from examples import Split
-from metrics.vectors import cosine_rows
-from models.backbones import Pretrained
-from models.budget import training_progress
-from models.decoders import EncoderDecoder
-from models.optimizers import MuonAdamW, OptimizerSettings, scheduled
-from models.predictions import Targets
-from models.refining import comparable
-from models.tokenizing import label_ids, load_tokenizer, token_ids
-from run_directory import layout
-from run_directory.embedder_check import check_embedder
-from run_directory.keys import weights_key
-from run_directory.stored_attack import attack_of, identity, keep
+from unembed.attacks.vec2text.iterative import IterativeAttack
+from unembed.attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, without_ignored
+from unembed.attacks.vec2text.search import Proposal
+from unembed.core.atomic_files import read_json, write_json
+from unembed.core.errors import InputError
+from unembed.core.examples import Split
+from unembed.datamodules.hypotheses import Hypotheses, HypothesisMixture, HypothesisStore, texts_key
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.metrics.vectors import cosine_rows
+from unembed.runs import layout
+from unembed.runs.embedder_check import check_embedder
+from unembed.runs.keys import weights_key
+from unembed.runs.stored_attack import attack_of, identity, keep
 
 INVERTER = "inverter"  # the copy, among the artifacts
 STATISTICS = "hypotheses.json"

@@ -19,9 +19,9 @@ import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
-from attacks.generative import GenerativeAttack
-from models.decoding import BeamSearch, Decoding, NucleusSampling
-from models.predictions import Targets
+from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.parts.decoding import BeamSearch, Decoding, NucleusSampling
+from unembed.attacks.parts.predictions import Targets
 
 ROWS = 256  # vectors that are decoded together
 NOISE_STEP = 0.02

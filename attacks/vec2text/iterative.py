@@ -12,12 +12,12 @@ from typing import Literal
 
 import torch
 
-from attacks.base import Attack
-from attacks.vec2text.network import NetworkRewriter
-from attacks.vec2text.search import CorrectionSearch, Proposal, Round
-from embedders.cache.cached import CachedEmbedder
-from models.predictions import Prediction, Targets
-from models.refining import Refiner, comparable
+from unembed.attacks.base import Attack
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.refining import Refiner, comparable
+from unembed.attacks.vec2text.network import NetworkRewriter
+from unembed.attacks.vec2text.search import CorrectionSearch, Proposal, Round
+from unembed.embedders.cache.cached import CachedEmbedder
 
 Initial = Literal["inverter", "random", "constant"]
 RANDOM_TOKENS = 32  # of a random initial hypothesis, as in table 5

@@ -19,13 +19,13 @@ from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from attacks.vec2text.search import Proposal
-from datamodules.token_ids import IGNORED
-from models.cross_entropy import cross_entropy
-from models.decoders import start_decoder, step_decoder
-from models.decoding import BeamSearch
-from models.prefix import Prefix
-from models.tokenizing import token_ids
+from unembed.attacks.parts.cross_entropy import cross_entropy
+from unembed.attacks.parts.decoders import start_decoder, step_decoder
+from unembed.attacks.parts.decoding import BeamSearch
+from unembed.attacks.parts.prefix import Prefix
+from unembed.attacks.parts.tokenizing import token_ids
+from unembed.attacks.vec2text.search import Proposal
+from unembed.datamodules.token_ids import IGNORED
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,15 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, as_read
-from attacks.vec2text.published_files import EMBEDDER, ReleasedFiles, fill, find, find_pair
-from attacks.vec2text.search import Proposal
-from embedders.model_files import read_json
-from errors import InputError
-from models.backbones import untied
-from models.decoders import EncoderDecoder
-from models.decoding import BeamSearch
-from models.prefix import Prefix
+from unembed.attacks.parts.backbones import untied
+from unembed.attacks.parts.decoders import EncoderDecoder
+from unembed.attacks.parts.decoding import BeamSearch
+from unembed.attacks.parts.prefix import Prefix
+from unembed.attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, as_read
+from unembed.attacks.vec2text.published_files import EMBEDDER, ReleasedFiles, fill, find, find_pair
+from unembed.attacks.vec2text.search import Proposal
+from unembed.core.errors import InputError
+from unembed.embedders.model_files import read_json
 
 _T5 = ("t5", "mt5")
 _INVERTER = {

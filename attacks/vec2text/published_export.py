@@ -18,10 +18,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from atomic_files import write_file, write_json
-from attacks.vec2text.network import CorrectorNetwork
-from errors import InputError
-from models.prefix import Prefix
+from unembed.attacks.parts.prefix import Prefix
+from unembed.attacks.vec2text.network import CorrectorNetwork
+from unembed.core.atomic_files import write_file, write_json
+from unembed.core.errors import InputError
 
 _ARCHITECTURE = (
     "vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads", "dropout_rate",

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import tensor_files
-from embedders.model_files import locate, parts_of, read_json
-from errors import InputError
+from unembed.core import tensor_files
+from unembed.core.errors import InputError
+from unembed.embedders.model_files import locate, parts_of, read_json
 
 # How the names of an inverter and of its corrector end; the last pair is that of jxm/gtr__nq__32.
 ENDINGS = (("inverter", "corrector"), ("hypothesizer", "corrector"), ("inversion", "corrector"), ("", "__correct"))

@@ -21,9 +21,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from attacks.vec2text.published import Published
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
+from unembed.attacks.vec2text.published import Published
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
 
 # Everyday English on five subjects; the released models were trained on questions and passages of the web.
 SENTENCES = (

@@ -19,7 +19,7 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from embedders.base import QueryLimitError
+from unembed.embedders.base import QueryLimitError
 
 
 @dataclass(frozen=True, slots=True)

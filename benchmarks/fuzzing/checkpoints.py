@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from torch import Tensor
 
-import configuration
-from embedders.base import fingerprint_of
-from run_directory import layout
-from run_directory.batch_cache import BatchCache
-from run_directory.checkpoints import load_checkpoint, resume_from
-from run_directory.trust import trusting
+from unembed import launch
+from unembed.embedders.base import fingerprint_of
+from unembed.runs import layout
+from unembed.runs.batch_cache import BatchCache
+from unembed.runs.checkpoints import load_checkpoint, resume_from
+from unembed.runs.trust import trusting
 
 from .broken import PATHS, VALUES, Inputs, changed, inputs, replaced, weighted, written
 from .pickles import hostile
@@ -35,10 +35,10 @@ SMALL = [
     "trainer.precision=32-true", "trainer.max_time=00:00:00:01", "~callbacks.progress", "~callbacks.attributes",
     "~callbacks.pace", "+callbacks.checkpoint.every_n_train_steps=1", "callbacks.checkpoint.train_time_interval=null",
 ]  # fmt: skip
-LIBRARIES = ("train", "lightning", "callbacks.analyses", "callbacks.baseline", "reports.page",
-             "callbacks.run_record", "scoring.models", "attacks.bag_of_words", "models.sharding",
-             "datamodules.inversion", "sentence_transformers", "transformers", "hydra.utils",
-             "defenses.threat")  # fmt: skip
+LIBRARIES = ("train", "lightning", "callbacks.analyses", "callbacks.baseline", "unembed.reports.page",
+             "callbacks.run_record", "scoring.models", "unembed.attacks.bag_of_words", "unembed.attacks.parts.sharding",
+             "unembed.datamodules.inversion", "sentence_transformers", "transformers", "hydra.utils",
+             "unembed.defenses.threat")  # fmt: skip
 ABSURD = [6_000_000_000, 2**31, 10**12]
 
 
@@ -74,7 +74,7 @@ def _train(folder: Path, steps: int, resume: bool) -> None:
     data = folder / "texts.jsonl"
     if not data.exists():
         data.write_text("".join(json.dumps({"text": f"ada met bob {number}"}) + "\n" for number in range(16)))
-    config = configuration.compose(
+    config = launch.compose(
         "train", [*SMALL, f"datamodule.path={data}", f"run_dir={folder / 'run'}", f"cache_dir={folder / 'cache'}"]
     )
     config.embedder = OmegaConf.create({"_target_": "fuzzing.checkpoints.Letters"})
@@ -173,7 +173,7 @@ def _paths(tree: Any) -> st.SearchStrategy[Any]:
          "dirpath": paths | nothing, "best_k_models": scores, "monitor": nothing, "best_model_score": nothing,
          "current_score": nothing, "kth_value": one}
     )  # fmt: skip
-    key = instantiate(configuration.compose("train", SMALL).callbacks.checkpoint).state_key
+    key = instantiate(launch.compose("train", SMALL).callbacks.checkpoint).state_key
     return state.map(lambda values: {**tree, "callbacks": {**tree.get("callbacks", {}), key: values}})
 
 

@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from errors import InputError
+from unembed.core.errors import InputError
 
 from .usage import peak_megabytes, reset_peak, usage_of
 

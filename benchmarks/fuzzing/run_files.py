@@ -16,25 +16,25 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import compare
-from attacks.base import Attack
-from callbacks.history import History
-from embedders.cache.queries import Queries
-from reports import trials
-from reports.audit.inputs import read_truths
-from reports.comparison.entries import read_entries
-from reports.correction_chart import HYPOTHESES
-from reports.page import print_summary, write_report
-from run_directory import layout
-from run_directory.batch_cache import BatchCache
-from run_directory.config_file import read_config
-from run_directory.embedder_check import check_embedder
-from run_directory.trust import check_trusted
+from unembed.attacks.base import Attack
+from unembed.audit.inputs import read_truths
+from unembed.callbacks.history import History
+from unembed.embedders.cache.queries import Queries
+from unembed.reports import trials
+from unembed.reports.comparison.entries import read_entries
+from unembed.reports.correction_chart import HYPOTHESES
+from unembed.reports.page import print_summary, write_report
+from unembed.runs import layout
+from unembed.runs.batch_cache import BatchCache
+from unembed.runs.config_file import read_config
+from unembed.runs.embedder_check import check_embedder
+from unembed.runs.trust import check_trusted
 
 from .broken import Inputs, inputs, json_of, json_values, lines_of, trees, weighted, written
 from .reader import Reader
 
 DIMENSION = 4
-CONFIG = b"choices: {attack: geia}\nattack: {_target_: attacks.geia.GEIA, beams: 2}\nseed: 0\n"
+CONFIG = b"choices: {attack: geia}\nattack: {_target_: unembed.attacks.geia.GEIA, beams: 2}\nseed: 0\n"
 PREDICTIONS = [
     {"index": 0, "reference": "a b", "prediction": "a", "kind": "sequence", "cosine": 0.5, "candidates": ["a"]},
     {"index": 1, "reference": "Ada met Bob", "prediction": "Ada", "kind": "sequence", "cosine": 0.5,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from embedders.openai_api import OpenAIEmbedder
+from unembed.embedders.openai_api import OpenAIEmbedder
 
 from .broken import Inputs, changed, json_of, json_values, replaced, weighted
 from .reader import Reader

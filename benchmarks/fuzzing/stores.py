@@ -20,8 +20,8 @@ import pyarrow.ipc
 import pyarrow.parquet as parquet
 from hypothesis import strategies as st
 
-from datamodules.vector_stores.qdrant_folder import point_of
-from datamodules.vector_stores.sampling import open_store, sample_store
+from unembed.datamodules.vector_stores.qdrant_folder import point_of
+from unembed.datamodules.vector_stores.sampling import open_store, sample_store
 
 from .broken import Inputs, changed, inputs, json_of, json_values, replaced, weighted, written
 from .pickles import hostile

@@ -14,8 +14,8 @@ import pyarrow
 import pyarrow.parquet
 from hypothesis import strategies as st
 
-from datamodules.collections.beir import BeirCollection
-from datamodules.sources.files import TextFiles
+from unembed.datamodules.collections.beir import BeirCollection
+from unembed.datamodules.sources.files import TextFiles
 
 from .broken import Inputs, changed, inputs, lines_of, trees, written
 from .reader import Reader

@@ -14,7 +14,7 @@ import torch
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from datamodules.vector_stores.vector_files import read_vectors
+from unembed.datamodules.vector_stores.vector_files import read_vectors
 
 from .broken import Inputs, changed, inputs, lines_of, trees, written
 from .reader import Reader

@@ -3,7 +3,7 @@
     collection = BeirCollection("scifact").read()       # a directory or a data set of the hub
     collection.documents[4].text, collection.queries[0].text, collection.relevance[0]      # {"31715818": 1}
 
-``datamodules.collections.beir`` and ``datamodules.collections.clirmatrix`` read files; what does not fit together is
+``beir`` and ``clirmatrix`` beside this file read files; what does not fit together is
 found here.
 """
 
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from lightning.pytorch.utilities import rank_zero_warn
 
-from errors import InputError, did_you_mean
-from examples import Example
+from unembed.core.errors import InputError, did_you_mean
+from unembed.core.examples import Example
 
 
 class Entry(NamedTuple):

@@ -15,10 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datamodules.collections.base import Collection, Entry, RelevanceLabel, assembled, grade_of, name_of, text_of
-from datamodules.sources.file_rows import rows
-from datamodules.sources.hub import HubSet
-from errors import InputError, did_you_mean, missing
+from unembed.core.errors import InputError, did_you_mean, missing
+from unembed.datamodules.collections.base import (
+    Collection,
+    Entry,
+    RelevanceLabel,
+    assembled,
+    grade_of,
+    name_of,
+    text_of,
+)
+from unembed.datamodules.sources.file_rows import rows
+from unembed.datamodules.sources.hub import HubSet
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet", "/*.parquet", "/*.jsonl", "/*.jsonl.gz")
 LABELS = (".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", "*.parquet")

@@ -12,9 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datamodules.collections.base import Collection, Entry, RelevanceLabel, assembled, grade_of, name_of, text_of
-from datamodules.sources.file_rows import existing, plain_rows
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.datamodules.collections.base import (
+    Collection,
+    Entry,
+    RelevanceLabel,
+    assembled,
+    grade_of,
+    name_of,
+    text_of,
+)
+from unembed.datamodules.sources.file_rows import existing, plain_rows
 
 
 @dataclass(frozen=True)

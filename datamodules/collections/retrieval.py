@@ -16,17 +16,17 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from datamodules.arrow_examples import to_arrow
-from datamodules.collections.base import Collection
-from datamodules.collections.exact_search import Similarity, search
-from datamodules.truncation import Truncation
-from defenses.base import Defense
-from defenses.identity import Identity
-from embedders.cache.cached import CachedEmbedder
-from embedders.cache.rows import CachedVectors
-from examples import Example
-from metrics.retrieval import score_rankings
-from metrics.statistics import Floats
+from unembed.core.examples import Example
+from unembed.datamodules.arrow_examples import to_arrow
+from unembed.datamodules.collections.base import Collection
+from unembed.datamodules.collections.exact_search import Similarity, search
+from unembed.datamodules.truncation import Truncation
+from unembed.defenses.base import Defense
+from unembed.defenses.identity import Identity
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.cache.rows import CachedVectors
+from unembed.metrics.retrieval import score_rankings
+from unembed.metrics.statistics import Floats
 
 BLOCK = 16_384  # documents whose vectors are in memory at once
 RECALL = (10, 100)
@@ -117,7 +117,7 @@ class Searchable:
     def retrieve(
         self, defense: Defense | None = None, defended: Defended = "both", similarity: Similarity = "cosine"
     ) -> dict[str, Floats] | None:
-        """Metrics of each query (see metrics.retrieval.score_rankings); arguments and None as in ``rankings``."""
+        """Metrics of each query (see metrics/retrieval.py); arguments and None as in ``rankings``."""
         rankings = self.rankings(defense, defended, similarity, max(RECALL))
         return None if rankings is None else score_rankings(rankings, self.collection.relevance, RECALL)
 

@@ -18,14 +18,14 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from datamodules.arrow_examples import ArrowExamples, to_arrow
-from datamodules.collections.base import Collection
-from datamodules.collections.beir import BeirCollection
-from datamodules.sources.base import completed
-from datamodules.sources.files import Fraction
-from datamodules.sources.sentences import END
-from errors import InputError
-from examples import Example, Split
+from unembed.core.errors import InputError
+from unembed.core.examples import Example, Split
+from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
+from unembed.datamodules.collections.base import Collection
+from unembed.datamodules.collections.beir import BeirCollection
+from unembed.datamodules.sources.base import completed
+from unembed.datamodules.sources.files import Fraction
+from unembed.datamodules.sources.sentences import END
 
 WORD = re.compile(r"\S+")
 LEAST = 4  # words of a text that does not start at the beginning of a document

@@ -20,9 +20,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.arrow_examples import ArrowExamples, to_arrow
-from errors import InputError, did_you_mean
-from examples import Example, Span, Split
+from unembed.core.errors import InputError, did_you_mean
+from unembed.core.examples import Example, Span, Split
+from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
 
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from errors import InputError
+from unembed.core.errors import InputError
 
 _SHOWN = 12  # digits of a hash in messages
 

@@ -17,9 +17,9 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-import limits
-from datamodules.vector_stores.child import Answer, Child, limits_for
-from errors import InputError, did_you_mean, missing
+from unembed.core import limits
+from unembed.core.errors import InputError, did_you_mean, missing
+from unembed.datamodules.vector_stores.child import Answer, Child, limits_for
 
 EXTENSIONS = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
 UNFOLDED_TOGETHER = 64_000_000  # bytes of parquet that become Python objects at a time

@@ -20,14 +20,14 @@ from typing import Annotated, Any
 from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import Field, NonNegativeInt
 
-from datamodules.arrow_examples import ArrowExamples, ExampleWriter, to_arrow
-from datamodules.inversion import InversionDataModule
-from datamodules.sources.base import SPLITS, Fields, completed, cut_apart
-from datamodules.sources.file_rows import existing, rows
-from datamodules.sources.groups import check_disjoint, cut_by_group
-from datamodules.sources.named_splits import NamedSplits
-from errors import InputError, did_you_mean
-from examples import Example, Split
+from unembed.core.errors import InputError, did_you_mean
+from unembed.core.examples import Example, Split
+from unembed.datamodules.arrow_examples import ArrowExamples, ExampleWriter, to_arrow
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.datamodules.sources.base import SPLITS, Fields, completed, cut_apart
+from unembed.datamodules.sources.file_rows import existing, rows
+from unembed.datamodules.sources.groups import check_disjoint, cut_by_group
+from unembed.datamodules.sources.named_splits import NamedSplits
 
 Paths = str | Sequence[str]
 Fraction = Annotated[float, Field(ge=0, lt=1)]

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_info
 
-from datamodules.arrow_examples import ArrowExamples, to_arrow
-from datamodules.sources.base import parted
-from errors import InputError
-from examples import Example, Split
+from unembed.core.errors import InputError
+from unembed.core.examples import Example, Split
+from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
+from unembed.datamodules.sources.base import parted
 
 VALUES = 10  # distinct values of each attribute in the test split, if available: fewer are too easy to guess
 

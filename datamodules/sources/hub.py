@@ -27,13 +27,13 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import NonNegativeInt, PositiveInt
 
-import limits
-from datamodules.arrow_examples import ArrowExamples, to_arrow
-from datamodules.sources.base import SPLITS, completed, entity_spans
-from datamodules.sources.file_rows import checked, plain_rows, rows
-from datamodules.sources.sentences import split_sentences
-from errors import InputError, did_you_mean
-from examples import Example, Span, Split
+from unembed.core import limits
+from unembed.core.errors import InputError, did_you_mean
+from unembed.core.examples import Example, Span, Split
+from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
+from unembed.datamodules.sources.base import SPLITS, completed, entity_spans
+from unembed.datamodules.sources.file_rows import checked, plain_rows, rows
+from unembed.datamodules.sources.sentences import split_sentences
 
 TABLES = ("*.parquet", "*.jsonl", "*.jsonl.gz", "*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz")
 ONE_OBJECT = (".json", ".json.gz")

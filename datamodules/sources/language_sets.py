@@ -13,11 +13,11 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from datamodules.arrow_examples import to_arrow
-from datamodules.sources.base import SPLITS
-from datamodules.sources.hub import HubSet
-from errors import InputError, did_you_mean
-from examples import Example, Split
+from unembed.core.errors import InputError, did_you_mean
+from unembed.core.examples import Example, Split
+from unembed.datamodules.arrow_examples import to_arrow
+from unembed.datamodules.sources.base import SPLITS
+from unembed.datamodules.sources.hub import HubSet
 
 PLACE = "{language}"
 
@@ -67,7 +67,7 @@ class LanguageSets:
         )
 
     def only(self, languages: Sequence[str]) -> LanguageSets:
-        """See datamodules.languages.InLanguages."""
+        """See unembed.datamodules.languages.InLanguages."""
         for language in languages:
             if language not in self.languages:
                 raise InputError(

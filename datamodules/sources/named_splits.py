@@ -12,9 +12,9 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from datamodules.sources.base import SPLITS
-from errors import InputError, did_you_mean, printable
-from examples import Split
+from unembed.core.errors import InputError, did_you_mean, printable
+from unembed.core.examples import Split
+from unembed.datamodules.sources.base import SPLITS
 
 _LONGEST = 40  # characters of a value that are shown
 USUAL_NAMES: Mapping[Split, tuple[str, ...]] = {

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from datamodules.sources.base import Source
-from examples import Example, Split
+from unembed.core.examples import Example, Split
+from unembed.datamodules.sources.base import Source
 
 
 class SeparateSources:

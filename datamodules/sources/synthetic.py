@@ -28,8 +28,8 @@ from typing import Any
 import yaml
 from pydantic import NonNegativeInt, PositiveInt
 
-from errors import InputError
-from examples import Example, Span, Split
+from unembed.core.errors import InputError
+from unembed.core.examples import Example, Span, Split
 
 # The grammar could form billions of sentences, but beyond this they differ in little but a name or a number.
 MOST_SENTENCES = 100_000

@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from datamodules.sources.synthetic import (
+from unembed.core.errors import InputError
+from unembed.core.examples import Example, Span, Split
+from unembed.datamodules.sources.synthetic import (
     Grammar,
     Row,
     entity_values,
@@ -26,8 +28,6 @@ from datamodules.sources.synthetic import (
     rarest_values,
     training_size,
 )
-from errors import InputError
-from examples import Example, Span, Split
 
 MOST_PASSAGES = 10_000  # beyond this their sentences would differ in little but a name or a number
 LONGEST = 28  # words of a sentence, at most

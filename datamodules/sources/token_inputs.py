@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
-from datamodules.languages import InLanguages
-from datamodules.sources.base import SPLITS, Downloaded, Source
-from datamodules.sources.data_files import files_of
-from datamodules.sources.sentences import END
-from datamodules.truncation import CHUNK, load_tokenizer
-from errors import InputError
-from examples import Example, Span, Split
+from unembed.core.errors import InputError
+from unembed.core.examples import Example, Span, Split
+from unembed.datamodules.languages import InLanguages
+from unembed.datamodules.sources.base import SPLITS, Downloaded, Source
+from unembed.datamodules.sources.data_files import files_of
+from unembed.datamodules.sources.sentences import END
+from unembed.datamodules.truncation import CHUNK, load_tokenizer
 
 TOKENIZER_KEY = "datamodule.source.tokenizer"
 

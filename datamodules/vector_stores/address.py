@@ -20,7 +20,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from errors import InputError, holds_secret, secret_refused
+from unembed.core.errors import InputError, holds_secret, secret_refused
 
 _WEB = re.compile(
     r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9._/-]*)?", re.IGNORECASE

@@ -31,12 +31,15 @@ from typing import IO, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from errors import InputError
+import unembed
+from unembed.core.errors import InputError
 
 Answer = Callable[[list[int]], NDArray[np.float32]]
 Texts = Callable[[list[int], str | None], Sequence[Mapping[str, str]]]
-_ROOT = Path(__file__).resolve().parents[2]
-_CODE = "import sys; sys.path.insert(0, sys.argv[1]); from datamodules.vector_stores.child import serve; serve()"
+_ROOT = Path(unembed.__file__).resolve().parents[1]
+_CODE = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from unembed.datamodules.vector_stores.child import serve; serve()"
+)
 _FRAME = struct.Struct(">QQ")  # bytes of JSON, bytes of numbers
 # All of the environment that an interpreter and its libraries need, so that no key or password is in it.
 _KEPT = (
@@ -172,7 +175,7 @@ class Child:
 
 
 class ChildStore:
-    """A vector store that a child process reads; see ``datamodules.vector_stores.sampling.VectorStore``."""
+    """A vector store that a child process reads; see ``unembed.datamodules.vector_stores.sampling.VectorStore``."""
 
     def __init__(self, name: str, ids: Iterable[object], child: Child) -> None:
         self.name, self._child = name, child
@@ -187,7 +190,7 @@ class TextChildStore(ChildStore):
     """One that holds texts, too."""
 
     def texts(self, positions: Sequence[int], field: str | None = None) -> Sequence[Mapping[str, str]]:
-        """See ``datamodules.vector_stores.stored_texts.TextStore``."""
+        """See ``unembed.datamodules.vector_stores.stored_texts.TextStore``."""
         return self._child.ask_texts(positions, field)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from errors import InputError, did_you_mean, listed
+from unembed.core.errors import InputError, did_you_mean, listed
 
 
 def chosen_collection(name: str, collection: str | None, names: Iterable[str]) -> str:

@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.vector_stores.address import client_library
-from datamodules.vector_stores.child import Answer, Child, Limits, TextChildStore, Texts
-from datamodules.vector_stores.choice import chosen_collection
-from datamodules.vector_stores.folders import checked_size, store_folder
-from datamodules.vector_stores.payloads import flat_texts
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.datamodules.vector_stores.address import client_library
+from unembed.datamodules.vector_stores.child import Answer, Child, Limits, TextChildStore, Texts
+from unembed.datamodules.vector_stores.choice import chosen_collection
+from unembed.datamodules.vector_stores.folders import checked_size, store_folder
+from unembed.datamodules.vector_stores.payloads import flat_texts
 
 _TOKEN_PROVIDER = "chromadb.auth.token_authn.TokenAuthClientProvider"
 _CREDENTIALS, _PROVIDER = "CHROMA_CLIENT_AUTH_CREDENTIALS", "CHROMA_CLIENT_AUTH_PROVIDER"

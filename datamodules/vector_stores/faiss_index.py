@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.vector_stores.address import client_library
-from datamodules.vector_stores.child import Answer, Child, ChildStore, limits_for
-from errors import InputError, missing
+from unembed.core.errors import InputError, missing
+from unembed.datamodules.vector_stores.address import client_library
+from unembed.datamodules.vector_stores.child import Answer, Child, ChildStore, limits_for
 
 _HEADER = struct.Struct("<4siq")  # kind, dimension, vectors
 _LARGEST_DIMENSION = 1 << 20

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from errors import InputError, missing
+from unembed.core.errors import InputError, missing
 
 # What a folder of each kind of store holds.
 MARKS = {"chroma": "chroma.sqlite3", "qdrant": "meta.json", "lancedb": "*.lance", "milvus": "collections"}

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import limits
-from datamodules.vector_stores.address import client_library
-from datamodules.vector_stores.child import Answer, Child, Limits, TextChildStore, Texts
-from datamodules.vector_stores.choice import chosen_vector
-from datamodules.vector_stores.folders import checked_size, store_folder
-from datamodules.vector_stores.payloads import flat_texts
-from errors import InputError
+from unembed.core import limits
+from unembed.core.errors import InputError
+from unembed.datamodules.vector_stores.address import client_library
+from unembed.datamodules.vector_stores.child import Answer, Child, Limits, TextChildStore, Texts
+from unembed.datamodules.vector_stores.choice import chosen_vector
+from unembed.datamodules.vector_stores.folders import checked_size, store_folder
+from unembed.datamodules.vector_stores.payloads import flat_texts
 
 _FOOTER = struct.Struct("<qHH4s")  # place of the manifest, version of the format, "LANC"
 _BASE_PATHS = 18  # the field of a manifest that names other places

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.vector_stores.address import client_library
-from datamodules.vector_stores.child import Child, TextChildStore, limits_for
-from datamodules.vector_stores.choice import chosen_vector
-from datamodules.vector_stores.folders import checked_size, store_folder
-from datamodules.vector_stores.milvus_folder import collections_of, read_collection, vectors_of
-from datamodules.vector_stores.payloads import flat_texts
-from datamodules.vector_stores.rows import in_order
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.datamodules.vector_stores.address import client_library
+from unembed.datamodules.vector_stores.child import Child, TextChildStore, limits_for
+from unembed.datamodules.vector_stores.choice import chosen_vector
+from unembed.datamodules.vector_stores.folders import checked_size, store_folder
+from unembed.datamodules.vector_stores.milvus_folder import collections_of, read_collection, vectors_of
+from unembed.datamodules.vector_stores.payloads import flat_texts
+from unembed.datamodules.vector_stores.rows import in_order
 
 LISTED_TOGETHER = 10_000  # ids asked for at once; a server answers with 16,384 rows at most
 _TIMEOUT = 20.0  # seconds

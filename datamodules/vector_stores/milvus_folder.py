@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import limits
-from datamodules.vector_stores.child import Answer, Texts
-from datamodules.vector_stores.folders import locked
-from datamodules.vector_stores.payloads import flat_texts
-from errors import InputError
+from unembed.core import limits
+from unembed.core.errors import InputError
+from unembed.datamodules.vector_stores.child import Answer, Texts
+from unembed.datamodules.vector_stores.folders import locked
+from unembed.datamodules.vector_stores.payloads import flat_texts
 
 _TEXTS = ("varchar", "json")
 _DYNAMIC = "$meta"  # a column of JSON with the fields that the schema does not name

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.vector_stores.address import client_library
-from datamodules.vector_stores.payloads import flat_texts
-from datamodules.vector_stores.rows import in_order
-from errors import InputError, listed
+from unembed.core.errors import InputError, listed
+from unembed.datamodules.vector_stores.address import client_library
+from unembed.datamodules.vector_stores.payloads import flat_texts
+from unembed.datamodules.vector_stores.rows import in_order
 
 _COLUMNS = """
 select table_schema, table_name, column_name from information_schema.columns

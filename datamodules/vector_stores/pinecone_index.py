@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.vector_stores.address import client_library
-from datamodules.vector_stores.choice import chosen_collection
-from datamodules.vector_stores.payloads import flat_texts
-from datamodules.vector_stores.rows import in_order
-from errors import InputError, did_you_mean
+from unembed.core.errors import InputError, did_you_mean
+from unembed.datamodules.vector_stores.address import client_library
+from unembed.datamodules.vector_stores.choice import chosen_collection
+from unembed.datamodules.vector_stores.payloads import flat_texts
+from unembed.datamodules.vector_stores.rows import in_order
 
 FETCHED_TOGETHER = 100  # ids are part of an address, which may not be long
 _DEFAULT = "__default__"

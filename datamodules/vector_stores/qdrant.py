@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.vector_stores.address import client_library
-from datamodules.vector_stores.child import Child, TextChildStore, limits_for
-from datamodules.vector_stores.choice import chosen_vector
-from datamodules.vector_stores.folders import store_folder
-from datamodules.vector_stores.payloads import flat_texts
-from datamodules.vector_stores.qdrant_folder import collections_of, read_points, storage_of
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.datamodules.vector_stores.address import client_library
+from unembed.datamodules.vector_stores.child import Child, TextChildStore, limits_for
+from unembed.datamodules.vector_stores.choice import chosen_vector
+from unembed.datamodules.vector_stores.folders import store_folder
+from unembed.datamodules.vector_stores.payloads import flat_texts
+from unembed.datamodules.vector_stores.qdrant_folder import collections_of, read_points, storage_of
 
 LISTED_TOGETHER = 10_000  # ids asked for at once
 

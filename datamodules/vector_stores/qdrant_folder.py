@@ -19,11 +19,11 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.vector_stores.child import Answer, Texts
-from datamodules.vector_stores.folders import locked
-from datamodules.vector_stores.payloads import flat_texts
-from datamodules.vector_stores.pickled_data import PickledDataError, Stored, pickled_data
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.datamodules.vector_stores.child import Answer, Texts
+from unembed.datamodules.vector_stores.folders import locked
+from unembed.datamodules.vector_stores.payloads import flat_texts
+from unembed.datamodules.vector_stores.pickled_data import PickledDataError, Stored, pickled_data
 
 META, STORAGE = "meta.json", "storage.sqlite"
 _LARGEST_META = 64 << 20  # bytes

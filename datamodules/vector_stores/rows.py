@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from errors import InputError
+from unembed.core.errors import InputError
 
 Key = TypeVar("Key")
 Row = TypeVar("Row")

@@ -29,19 +29,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.vector_stores.address import check_address, split_address
-from datamodules.vector_stores.chroma import open_chroma
-from datamodules.vector_stores.faiss_index import open_faiss
-from datamodules.vector_stores.folders import address_of
-from datamodules.vector_stores.lancedb_folder import open_lancedb
-from datamodules.vector_stores.milvus import open_milvus
-from datamodules.vector_stores.pgvector import open_pgvector
-from datamodules.vector_stores.pinecone_index import open_pinecone
-from datamodules.vector_stores.qdrant import open_qdrant
-from datamodules.vector_stores.search_engine import open_elasticsearch, open_opensearch
-from datamodules.vector_stores.vector_files import checked, read_vectors
-from datamodules.vector_stores.weaviate_server import open_weaviate
-from errors import InputError, did_you_mean
+from unembed.core.errors import InputError, did_you_mean
+from unembed.datamodules.vector_stores.address import check_address, split_address
+from unembed.datamodules.vector_stores.chroma import open_chroma
+from unembed.datamodules.vector_stores.faiss_index import open_faiss
+from unembed.datamodules.vector_stores.folders import address_of
+from unembed.datamodules.vector_stores.lancedb_folder import open_lancedb
+from unembed.datamodules.vector_stores.milvus import open_milvus
+from unembed.datamodules.vector_stores.pgvector import open_pgvector
+from unembed.datamodules.vector_stores.pinecone_index import open_pinecone
+from unembed.datamodules.vector_stores.qdrant import open_qdrant
+from unembed.datamodules.vector_stores.search_engine import open_elasticsearch, open_opensearch
+from unembed.datamodules.vector_stores.vector_files import checked, read_vectors
+from unembed.datamodules.vector_stores.weaviate_server import open_weaviate
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from datamodules.vector_stores.sampling import FETCHED_TOGETHER, VectorStore
-from errors import InputError, did_you_mean, listed
+from unembed.core.errors import InputError, did_you_mean, listed
+from unembed.datamodules.vector_stores.sampling import FETCHED_TOGETHER, VectorStore
 
 STORE = "store"  # texts=store, texts=store:<field>
 # What client libraries and frameworks call the text of a row.

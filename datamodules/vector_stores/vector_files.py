@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-import limits
-from commands import command
-from datamodules.sources.file_rows import batches
-from datamodules.vector_stores.folders import address_of
-from errors import InputError, did_you_mean, listed, missing
+from unembed.core import limits
+from unembed.core.commands import command
+from unembed.core.errors import InputError, did_you_mean, listed, missing
+from unembed.datamodules.sources.file_rows import batches
+from unembed.datamodules.vector_stores.folders import address_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.vector_stores.address import client_library
-from datamodules.vector_stores.choice import chosen_vector
-from datamodules.vector_stores.payloads import flat_texts
-from datamodules.vector_stores.rows import in_order
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.datamodules.vector_stores.address import client_library
+from unembed.datamodules.vector_stores.choice import chosen_vector
+from unembed.datamodules.vector_stores.payloads import flat_texts
+from unembed.datamodules.vector_stores.rows import in_order
 
 LISTED_TOGETHER = 1000  # ids asked for at once
 _CLOUD = (".weaviate.cloud", ".weaviate.network")

@@ -24,14 +24,14 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from embedders.base import Embedder, Observed, QueryLimitError, Remote
-from embedders.cache.description import describe, dimension_known
-from embedders.cache.index import ABSENT
-from embedders.cache.queries import Purpose, Queries
-from embedders.cache.rows import CachedVectors, Rows
-from embedders.cache.sending import Sender
-from embedders.cache.shards import DamagedShardError, text_keys
-from embedders.cache.store import ShardStore
+from unembed.embedders.base import Embedder, Observed, QueryLimitError, Remote
+from unembed.embedders.cache.description import describe, dimension_known
+from unembed.embedders.cache.index import ABSENT
+from unembed.embedders.cache.queries import Purpose, Queries
+from unembed.embedders.cache.rows import CachedVectors, Rows
+from unembed.embedders.cache.sending import Sender
+from unembed.embedders.cache.shards import DamagedShardError, text_keys
+from unembed.embedders.cache.store import ShardStore
 
 _NUMBERS_OF_A_SHARD = 2**26  # 256 MB of rows
 _APPEARANCE_SECONDS = (0.1, 0.4, 1.5, 6.0, 20.0)  # waits for other ranks' shards to appear on a network disk
@@ -99,7 +99,7 @@ class CachedEmbedder:
             QueryLimitError: A limit of the embedder is reached; the error holds the texts that have a vector, and only
                 these count as asked for.
             InputError: The disk is full; or the embedder returned a wrong number of vectors, another dimension, or an
-                unsound vector (``embedders.cache.soundness``): the other vectors are stored.
+                unsound vector (``unembed.embedders.cache.soundness``): the other vectors are stored.
         """
         keys = text_keys(texts)
         while True:

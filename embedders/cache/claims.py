@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from embedders.cache.shards import Keys, lock
+from unembed.embedders.cache.shards import Keys, lock
 
 _SUFFIX = ".claim"
 _MUTEX = "claims.lock"

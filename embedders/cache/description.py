@@ -10,10 +10,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from embedders.base import Embedder
-from embedders.cache.shards import write_privately
-from embedders.cache.store import full_disk_explained, make_private_folder
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.embedders.base import Embedder
+from unembed.embedders.cache.shards import write_privately
+from unembed.embedders.cache.store import full_disk_explained, make_private_folder
 
 _FILE = "embedder.json"
 _MOST_BYTES = 2**16

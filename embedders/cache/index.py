@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embedders.cache.shards import Keys
-from temporary_map import MappedArray
+from unembed.core.temporary_map import MappedArray
+from unembed.embedders.cache.shards import Keys
 
 Values = NDArray[np.int64]
 Positions = NDArray[np.int64]

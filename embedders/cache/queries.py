@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from embedders.cache.shards import Keys
+from unembed.embedders.cache.shards import Keys
 
 Purpose = Literal["training", "attack", "scoring", "lexicon"]
 

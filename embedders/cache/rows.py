@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embedders.cache.index import ABSENT, Positions, Values, distinct
-from embedders.cache.shards import DamagedShardError, Keys, Vectors, text_keys
-from embedders.cache.store import ShardStore
-from errors import InputError
-from temporary_map import MappedArray
+from unembed.core.errors import InputError
+from unembed.core.temporary_map import MappedArray
+from unembed.embedders.cache.index import ABSENT, Positions, Values, distinct
+from unembed.embedders.cache.shards import DamagedShardError, Keys, Vectors, text_keys
+from unembed.embedders.cache.store import ShardStore
 
 _KEYS_AT_ONCE = 2**17
 

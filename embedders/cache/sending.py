@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embedders.base import Embedder, Remote, UnfinishedError
-from embedders.cache.claims import claiming
-from embedders.cache.index import ABSENT, Positions
-from embedders.cache.progress import Progress
-from embedders.cache.rows import Rows
-from embedders.cache.shards import Keys
-from embedders.cache.soundness import flaw, sound
-from embedders.cache.store import full_disk_explained
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.embedders.base import Embedder, Remote, UnfinishedError
+from unembed.embedders.cache.claims import claiming
+from unembed.embedders.cache.index import ABSENT, Positions
+from unembed.embedders.cache.progress import Progress
+from unembed.embedders.cache.rows import Rows
+from unembed.embedders.cache.shards import Keys
+from unembed.embedders.cache.soundness import flaw, sound
+from unembed.embedders.cache.store import full_disk_explained
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from embedders.cache.shards import Vectors
+from unembed.embedders.cache.shards import Vectors
 
 # Bounds of a vector's largest absolute value; with a million dimensions its length stays below 1e18.
 LEAST, MOST = 1e-15, 1e15

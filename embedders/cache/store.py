@@ -19,8 +19,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from embedders.cache.index import ABSENT, KeyIndex, Positions, Values
-from embedders.cache.shards import (
+from unembed.core.errors import InputError
+from unembed.embedders.cache.index import ABSENT, KeyIndex, Positions, Values
+from unembed.embedders.cache.shards import (
     SUFFIX,
     DamagedShardError,
     Keys,
@@ -31,8 +32,7 @@ from embedders.cache.shards import (
     shard_size_in_bytes,
     write_shard,
 )
-from embedders.cache.soundness import flaw, sound
-from errors import InputError
+from unembed.embedders.cache.soundness import flaw, sound
 
 log = logging.getLogger(__name__)
 

@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 import torch
 
-import configuration
 import invert
-from attacks.algen import ALGEN
-from errors import InputError
-from models.alignment.aligners import LeaveOneOut
-from run_directory import layout
-from run_directory.trust import trusting
 from support.files import load, metrics_of, write_lines
 from support.letters import Letters, Rotated
 from support.own_space import DECODER, OWN, SHORT, TEXTS, VICTIM
 from support.places import Place
 from support.processes import ROOT, Warm
+from unembed import launch
+from unembed.attacks.transfer.algen import ALGEN
+from unembed.attacks.transfer.alignment.aligners import LeaveOneOut
+from unembed.core.errors import InputError
+from unembed.runs import layout
+from unembed.runs.trust import trusting
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_evaluates_and_inverts_without_the_source(base: Path, tmp_path: Path) ->
         np.save(tmp_path / "v.npy", Rotated().embed(TEXTS[:5]).numpy())
         with trusting("support.letters"):
             given = [f"run={run}", f"vectors={tmp_path / 'v.npy'}", "trust=support.letters"]
-            invert.invert(*configuration.on_run("invert", given))
+            invert.invert(*launch.on_run("invert", given))
         expected = {row["index"]: row["prediction"] for row in _rows(run / layout.PREDICTIONS)}
         found = _rows(tmp_path / "v.npy.texts.jsonl")
         assert found[0]["text"] == expected[0]  # the first text is the first test text

@@ -13,23 +13,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.nearest_neighbor import NearestNeighbor
-from callbacks.attributes import AttributeAttack
-from callbacks.predictions import Predictions
-from datamodules.sources.files import FilesDataModule, TextFiles
-from datamodules.sources.groups import VALUES, cut_by_group
-from defenses.identity import Identity
-from embedders.base import fingerprint_of
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from examples import Example
-from metrics.attributes import Guessed, MacroAccuracy, Majority, StandardError, TopK, ranks, similarities
-from reports.attribute_table import attribute_table
-from reports.sections import SECTIONS
-from scoring.models import ScoringModels
 from support.assembled import quiet_trainer
 from support.files import load, read_lines, write_lines
 from support.letters import Letters
+from unembed.attacks.nearest_neighbor import NearestNeighbor
+from unembed.callbacks.attributes import AttributeAttack
+from unembed.callbacks.predictions import Predictions
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.datamodules.sources.files import FilesDataModule, TextFiles
+from unembed.datamodules.sources.groups import VALUES, cut_by_group
+from unembed.defenses.identity import Identity
+from unembed.embedders.base import fingerprint_of
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.metrics.attributes import Guessed, MacroAccuracy, Majority, StandardError, TopK, ranks, similarities
+from unembed.reports.attribute_table import attribute_table
+from unembed.reports.sections import SECTIONS
+from unembed.scoring.models import ScoringModels
 
 CITIES = ["Oslo", "Lima", "Accra", "Quito"]
 
@@ -270,9 +270,9 @@ def test_the_report_shows_them() -> None:
 
 @pytest.mark.slow
 def test_train_and_evaluate_write_the_same_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import configuration
     from evaluate import evaluate
     from train import train
+    from unembed import launch
 
     monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
     path = written(tmp_path / "bios.jsonl", people(30))
@@ -280,10 +280,10 @@ def test_train_and_evaluate_write_the_same_metrics(tmp_path: Path, monkeypatch: 
         "experiment=attributes", "attack=nearest_neighbor", f"datamodule.path={path}",
         "datamodule.attributes=[city,code]", f"run_dir={tmp_path / 'run'}", "trainer=cpu", "~callbacks.progress",
     ]  # fmt: skip
-    config = configuration.compose("train", overrides)
-    assert configuration.check(config) == []
+    config = launch.compose("train", overrides)
+    assert launch.check(config) == []
     train(config)
-    evaluate(*configuration.on_run("evaluate", [f"run={tmp_path / 'run'}", f"output_dir={tmp_path / 'again'}"]))
+    evaluate(*launch.on_run("evaluate", [f"run={tmp_path / 'run'}", f"output_dir={tmp_path / 'again'}"]))
     first, second = (load(tmp_path / name / "metrics.json") for name in ("run", "again"))
     keys = [key for key in first if key.startswith("attribute/")]
     assert len(keys) == 2 * (5 + 3 * 4)

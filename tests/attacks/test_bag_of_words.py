@@ -12,17 +12,17 @@ import torch
 from lightning import Trainer, seed_everything
 from sklearn.metrics import precision_recall_fscore_support
 
-from attacks.bag_of_words import THRESHOLDS, BagOfWords
-from datamodules.inversion import InversionDataModule
-from errors import InputError
-from models.hub_vocabulary import HubTokens
-from models.optimizers import AdamW
-from models.predictions import Targets
-from models.vocabulary import Pieces, Vocabulary, Words
-from reports.threshold_chart import threshold_charts
 from support.assembled import Texts, built, data_module, padded, quiet_trainer
 from support.letters import TEXTS, FewLetters
 from support.tiny_models import pretrained_model
+from unembed.attacks.bag_of_words import THRESHOLDS, BagOfWords
+from unembed.attacks.parts.hub_vocabulary import HubTokens
+from unembed.attacks.parts.optimizers import AdamW
+from unembed.attacks.parts.predictions import Targets
+from unembed.attacks.parts.vocabulary import Pieces, Vocabulary, Words
+from unembed.core.errors import InputError
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.reports.threshold_chart import threshold_charts
 
 VALID, TEST = ["dan lives in oslo", "ada saw rome"], ["bob lives in lima ."]
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attacks.vec2text.search import Accept, CorrectionSearch, Proposal, Round
+from unembed.attacks.vec2text.search import Accept, CorrectionSearch, Proposal, Round
 
 LETTERS = "abcd"
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import configuration
 from compare import compare, read_settings
-from errors import InputError
-from run_directory import layout
 from support import tiny_settings
 from support.files import load, metrics_of
 from support.letters import TEXTS
 from support.places import Place
+from unembed import launch
+from unembed.core.errors import InputError
+from unembed.runs import layout
 
 SHORT = [*tiny_settings.FILES, "datamodule.batch_size=16"]
 DECODER = [
@@ -104,5 +104,5 @@ def test_messages(base: Path) -> None:
 
 def test_a_shipped_attacker_is_named_in_a_configuration() -> None:
     given = ["attack=finished", "attack.source_run='${named_run:minilm}'"]
-    config = configuration.compose("train", given)
+    config = launch.compose("train", given)
     assert json.loads((Path(config.attack.source_run) / layout.RECORD).read_text())["parameters"]

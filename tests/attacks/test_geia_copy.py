@@ -9,18 +9,18 @@ import pytest
 import torch
 from lightning import seed_everything
 
-from attacks.geia_copy import GEIACopy
-from datamodules.inversion import InversionDataModule
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from models.backbones import Backbone, RandomGPT2, RandomT5
-from models.copying.words import WordList
-from models.decoding import BeamSearch
-from models.optimizers import AdamW
-from models.predictions import Targets
-from models.prefix import Prefix
 from support.assembled import Texts, data_module, quiet_trainer
 from support.letters import Letters
+from unembed.attacks.geia_copy import GEIACopy
+from unembed.attacks.parts.backbones import Backbone, RandomGPT2, RandomT5
+from unembed.attacks.parts.copying.words import WordList
+from unembed.attacks.parts.decoding import BeamSearch
+from unembed.attacks.parts.optimizers import AdamW
+from unembed.attacks.parts.predictions import Targets
+from unembed.attacks.parts.prefix import Prefix
+from unembed.core.errors import InputError
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.embedders.cache.cached import CachedEmbedder
 
 NAMES = ["".join(letters) for letters in itertools.combinations("bdfgjklmpvwyz", 3)][::3]  # no two alike in letters
 NEW = ["zyxxa", "hhqyv", "wazzh"]

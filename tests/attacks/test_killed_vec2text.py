@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from attacks.vec2text import corrector
-from datamodules.hypotheses import HypothesisStore
-from run_directory import layout
 from support import tiny_settings
 from support.files import load, metrics_of, write_lines
 from support.places import Place
 from support.processes import ROOT, Warm
+from unembed.attacks.vec2text import corrector
+from unembed.datamodules.hypotheses import HypothesisStore
+from unembed.runs import layout
 
 WHO, PLACES = ("ada", "bob", "cleo", "dan", "eve", "fay"), ("paris", "rome", "oslo")
 TEXTS = [f"{a} {does} {b} in {place} ." for a in WHO for does in ("met", "saw") for b in WHO for place in PLACES]

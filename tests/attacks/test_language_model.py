@@ -10,18 +10,18 @@ import torch
 from lightning import Callback, LightningModule, Trainer, seed_everything
 from torch import Tensor
 
-from attacks.base import Attack
-from attacks.language_model import FIRST, LanguageModel
-from attacks.nearest_neighbor import NearestNeighbor
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from examples import Example
-from models.backbones import RandomGPT2
-from models.decoding import BeamSearch, NucleusSampling
-from models.optimizers import MuonAdamW
-from models.predictions import Hint, Targets
-from scoring.language_model import PerplexityModel
 from support.assembled import Texts, data_module, quiet_trainer
+from unembed.attacks.base import Attack
+from unembed.attacks.language_model import FIRST, LanguageModel
+from unembed.attacks.nearest_neighbor import NearestNeighbor
+from unembed.attacks.parts.backbones import RandomGPT2
+from unembed.attacks.parts.decoding import BeamSearch, NucleusSampling
+from unembed.attacks.parts.optimizers import MuonAdamW
+from unembed.attacks.parts.predictions import Hint, Targets
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.scoring.language_model import PerplexityModel
 
 HOMES = {"ada": "paris", "bob": "rome", "cleo": "oslo", "dan": "lima"}
 TEXTS = [f"{name} lives in {city} ." for name, city in HOMES.items()]

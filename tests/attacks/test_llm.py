@@ -23,24 +23,8 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
-import configuration
 import evaluate
 import invert
-from atomic_files import write_json, write_json_lines
-from attacks.llm import LLM
-from embedders.cache.cached import CachedEmbedder
-from embedders.minilm import MiniLM
-from errors import InputError
-from models.adapters import Adapter, FullFineTuning, LoRA, QLoRA
-from models.backbones import Pretrained, RandomGPT2
-from models.decoders import CausalDecoder, ClosedPrefixDecoder
-from models.decoding import BeamSearch, NucleusSampling
-from models.memory import footprint
-from models.optimizers import AdamW, MuonAdamW
-from models.predictions import Targets
-from models.prefix import Prefix
-from reports.trials import differences, find, summary
-from run_directory import layout
 from support import tiny_settings
 from support.assembled import built as built_on_texts
 from support.assembled import padded
@@ -48,6 +32,22 @@ from support.files import metrics_of, predictions_of, read_lines, rows_of
 from support.letters import CITIES, NAMES, FewLetters
 from support.places import Place
 from support.tiny_models import pretrained_model
+from unembed import launch
+from unembed.attacks.llm import LLM
+from unembed.attacks.parts.adapters import Adapter, FullFineTuning, LoRA, QLoRA
+from unembed.attacks.parts.backbones import Pretrained, RandomGPT2
+from unembed.attacks.parts.decoders import CausalDecoder, ClosedPrefixDecoder
+from unembed.attacks.parts.decoding import BeamSearch, NucleusSampling
+from unembed.attacks.parts.memory import footprint
+from unembed.attacks.parts.optimizers import AdamW, MuonAdamW
+from unembed.attacks.parts.predictions import Targets
+from unembed.attacks.parts.prefix import Prefix
+from unembed.core.atomic_files import write_json, write_json_lines
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.minilm import MiniLM
+from unembed.reports.trials import differences, find, summary
+from unembed.runs import layout
 
 DIMENSION = 12
 TEXTS = [f"{name} lives in {city} ." for name in [*NAMES, "eve"] for city in CITIES]
@@ -461,7 +461,7 @@ def test_evaluation_and_inversion_from_adapters(lora_run: Path, place: Hub) -> N
     assert (metrics_of(again), predictions_of(again)) == (metrics_of(lora_run), predictions_of(lora_run))
     references = [row["reference"] for row in rows_of(lora_run)]
     np.save(place.base / "mine.npy", CachedEmbedder(MiniLM("cpu"), place.base / "cache").embed(references).numpy())
-    invert.invert(*configuration.on_run("invert", [f"run={lora_run}", f"vectors={place.base / 'mine.npy'}"]))
+    invert.invert(*launch.on_run("invert", [f"run={lora_run}", f"vectors={place.base / 'mine.npy'}"]))
     assert [row["text"] for row in read_lines(place.base / "mine.npy.texts.jsonl")] == predictions_of(lora_run)
 
 
@@ -503,16 +503,16 @@ def test_another_rank_is_refused(lora_run: Path, place: Hub) -> None:
 def test_adapter_options_are_checked_before_anything_is_built(place: Hub) -> None:
     lines = ["attack=llm", "attack/adapter=qlora", "attack.adapter.rank=0", "attack.adapter.dropout=1.0",
              "attack.adapter.modules=c_attn", "attack.gradient_checkpointing=maybe"]  # fmt: skip
-    assert configuration.check(configuration.compose("train", lines)) == [
+    assert launch.check(launch.compose("train", lines)) == [
         "attack.gradient_checkpointing=maybe: must be true or false",
         "attack.adapter.rank=0: must be at least 1",
         "attack.adapter.dropout=1.0: must be less than 1.0",
         "attack.adapter.modules=c_attn: must be a list or one of all-linear",
     ]
     for option in ("llm", "llm_gpt2_large", "llm_gpt2_xl"):
-        assert configuration.check(configuration.compose("train", [f"attack={option}", "attack/adapter=lora"])) == []
+        assert launch.check(launch.compose("train", [f"attack={option}", "attack/adapter=lora"])) == []
     with pytest.raises(InputError, match="attack/adapter=qlor: did you mean qlora"):
-        configuration.compose("train", ["attack=llm", "attack/adapter=qlor"])
+        launch.compose("train", ["attack=llm", "attack/adapter=qlor"])
 
 
 def test_a_run_with_a_missing_module_ends_before_anything_is_embedded(place: Hub, tmp_path: Path) -> None:
@@ -568,7 +568,7 @@ def test_trials_that_are_there_are_compared_without_testing(
     with pytest.raises(InputError, match=r"compare=.*nowhere: there is no such directory"):
         find(tmp_path / "nowhere", "compare")
     (tmp_path / "one" / layout.CONFIG).write_text((lora_run / layout.CONFIG).read_text())
-    settings, config = configuration.on_run("evaluate", [f"run={tmp_path / 'one'}", f"compare={tmp_path}"])
+    settings, config = launch.on_run("evaluate", [f"run={tmp_path / 'one'}", f"compare={tmp_path}"])
     evaluate.evaluate(settings, config)
     expected = stats.ttest_ind([1.0, 2.0], [3.0, 4.5], equal_var=False)
     assert json.loads((tmp_path / "one" / "t_test.json").read_text())["bleu"]["t"] == pytest.approx(expected.statistic)
@@ -626,7 +626,7 @@ def test_what_cannot_begin_from_a_run(lora_run: Path, place: Hub, tmp_path: Path
     begin = [*ADAPTERS, f"init_from={lora_run}"]
     with pytest.raises(InputError, match=r"another attack: attack.adapter.rank=8, 4 there$"):
         place.train("no1", *begin, "attack.adapter.rank=8")
-    with pytest.raises(InputError, match=r"attack._target_=attacks.llm.LLM|attack.adapter._target_"):
+    with pytest.raises(InputError, match=r"attack._target_=unembed.attacks.llm.LLM|attack.adapter._target_"):
         place.train("no2", f"init_from={lora_run}")
     with pytest.raises(InputError, match=r"init_from=.*: not a run directory"):
         place.train("no3", *ADAPTERS, f"init_from={tmp_path}")
@@ -649,7 +649,7 @@ def test_what_cannot_begin_from_a_run(lora_run: Path, place: Hub, tmp_path: Path
 def test_the_papers_experiments_project_the_vector_as_it_is(experiment: str) -> None:
     """A vector twice as long gives another prefix; of the preset's default, the same."""
     for given, same in ((f"experiment=llm/{experiment}", False), ("attack=llm", True)):
-        prefix = instantiate(configuration.compose("train", [given]).attack.prefix)
+        prefix = instantiate(launch.compose("train", [given]).attack.prefix)
         prefix.build(8, 4)
         vector = torch.randn(1, 8)
         assert torch.allclose(prefix(vector), prefix(2 * vector), atol=1e-5) == same

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
-import attacks.mt5_inverter
-import configuration
-from attacks.mt5_inverter import MT5Decoder
+import unembed.attacks.mt5_inverter
 from evaluate import evaluate
-from models.backbones import untied
-from models.decoders import EncoderDecoder
-from models.tokenizing import train_tokenizer
 from support.files import read_lines, write_lines
 from support.tiny_models import t5_model
 from train import train
+from unembed import launch
+from unembed.attacks.mt5_inverter import MT5Decoder
+from unembed.attacks.parts.backbones import untied
+from unembed.attacks.parts.decoders import EncoderDecoder
+from unembed.attacks.parts.tokenizing import train_tokenizer
 
 TEXTS = ["zwei männer kochen", "deux hommes cuisinent", "two men cook", "ein hund läuft", "un chien court"] * 4
 
@@ -39,7 +39,7 @@ def gradients(decoder: EncoderDecoder, prefix: Tensor, labels: Tensor, smoothing
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("at_once", [41 * 4, 41 * 1000])
 def test_the_loss_in_blocks_is_the_loss(monkeypatch: pytest.MonkeyPatch, smoothing: float, at_once: int) -> None:
-    monkeypatch.setattr(attacks.mt5_inverter, "LOGITS_AT_ONCE", at_once)
+    monkeypatch.setattr(unembed.attacks.mt5_inverter, "LOGITS_AT_ONCE", at_once)
     model, prefix = tiny(), torch.randn(3, 2, 16)
     labels = torch.tensor([[5, 9, 7, 1, -100, -100], [3, 1, -100, -100, -100, -100], [8, 8, 2, 30, 40, 1]])
     whole, wanted = gradients(EncoderDecoder(model), prefix, labels, smoothing)
@@ -51,7 +51,7 @@ def test_the_loss_in_blocks_is_the_loss(monkeypatch: pytest.MonkeyPatch, smoothi
 
 
 def test_only_the_logits_of_one_block_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attacks.mt5_inverter, "LOGITS_AT_ONCE", 41 * 4)
+    monkeypatch.setattr(unembed.attacks.mt5_inverter, "LOGITS_AT_ONCE", 41 * 4)
     decoder, sizes = MT5Decoder(tiny()), []
     decoder.model.lm_head.register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
     labels = torch.randint(2, 41, (5, 4)).index_fill(1, torch.tensor([3]), -100)
@@ -91,9 +91,9 @@ def common(texts: Path, tmp_path: Path) -> list[str]:
 def test_a_small_one_trains_offline_and_is_rebuilt(texts: Path, tmp_path: Path) -> None:
     small = ["encoder_layers=1", "decoder_layers=1", "width=32", "heads=2", "vocabulary=300"]
     overrides = ["attack=mt5_inverter_random", *(f"attack.backbone.{one}" for one in small)]
-    train(configuration.compose("train", [*overrides, *common(texts, tmp_path)]))
+    train(launch.compose("train", [*overrides, *common(texts, tmp_path)]))
     assert json.loads((tmp_path / "run" / "artifacts" / "decoder" / "config.json").read_text())["model_type"] == "mt5"
-    evaluate(*configuration.on_run("evaluate", [f"run={tmp_path / 'run'}", f"output_dir={tmp_path / 'again'}"]))
+    evaluate(*launch.on_run("evaluate", [f"run={tmp_path / 'run'}", f"output_dir={tmp_path / 'again'}"]))
     assert read_lines(tmp_path / "again" / "predictions.jsonl") == read_lines(tmp_path / "run" / "predictions.jsonl")
 
 
@@ -111,8 +111,8 @@ def test_a_published_one_keeps_both_embeddings_through_a_run(texts: Path, tmp_pa
     tokenizer.save_pretrained(folder)
     assert not torch.equal(AutoModelForSeq2SeqLM.from_pretrained(folder).lm_head.weight, model.shared.weight)
     overrides = ["attack=mt5_inverter", f"attack.backbone.name={folder}", "trainer.precision=32-true"]
-    train(configuration.compose("train", [*overrides, *common(texts, tmp_path)]))
+    train(launch.compose("train", [*overrides, *common(texts, tmp_path)]))
     weights = torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     assert not torch.equal(weights["decoder.model.lm_head.weight"], weights["decoder.model.shared.weight"])
-    evaluate(*configuration.on_run("evaluate", [f"run={tmp_path / 'run'}", f"output_dir={tmp_path / 'again'}"]))
+    evaluate(*launch.on_run("evaluate", [f"run={tmp_path / 'run'}", f"output_dir={tmp_path / 'again'}"]))
     assert read_lines(tmp_path / "again" / "predictions.jsonl") == read_lines(tmp_path / "run" / "predictions.jsonl")

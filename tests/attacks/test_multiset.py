@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from lightning import seed_everything
 from torch import Tensor
 
-from attacks.multiset import Multiset, multiset_loss, remaining_words
-from models.optimizers import AdamW
-from models.predictions import Targets
-from models.prefix import Prefix
-from models.vocabulary import Pieces, Vocabulary, Words
 from support.assembled import Texts, built, data_module, padded, quiet_trainer
 from support.letters import TEXTS, FewLetters
+from unembed.attacks.multiset import Multiset, multiset_loss, remaining_words
+from unembed.attacks.parts.optimizers import AdamW
+from unembed.attacks.parts.predictions import Targets
+from unembed.attacks.parts.prefix import Prefix
+from unembed.attacks.parts.vocabulary import Pieces, Vocabulary, Words
 
 
 def multiset(vocabulary: Vocabulary | None = None, **options: int | bool) -> Multiset:
@@ -146,7 +146,7 @@ def test_sampled_words_follow_the_distribution_and_come_in_training_only(tmp_pat
         return remaining_words(labels, named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attacks.multiset.remaining_words", spy)
+        patch.setattr("unembed.attacks.multiset.remaining_words", spy)
         torch.manual_seed(0)
         for training in (True, False):
             attack.train(training)

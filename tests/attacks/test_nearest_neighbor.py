@@ -10,17 +10,17 @@ import torch
 from lightning import Trainer
 from torch import Tensor
 
-import attacks.nearest_neighbor
-from attacks.nearest_neighbor import NearestNeighbor, nearest
-from datamodules.inversion import InversionDataModule
-from datamodules.sources.token_inputs import RandomTokens
-from defenses.identity import Identity
-from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModelEmbedder
-from errors import InputError
-from examples import written_ids
-from models.predictions import Targets
+import unembed.attacks.nearest_neighbor
 from support.tiny_models import tiny_language_model
+from unembed.attacks.nearest_neighbor import NearestNeighbor, nearest
+from unembed.attacks.parts.predictions import Targets
+from unembed.core.errors import InputError
+from unembed.core.examples import written_ids
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.datamodules.sources.token_inputs import RandomTokens
+from unembed.defenses.identity import Identity
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.language_model import LanguageModelEmbedder
 
 
 @pytest.mark.parametrize("block", [1, 7, 50, 1000])
@@ -64,7 +64,7 @@ class Angles:
 
 @pytest.mark.parametrize("block", [2, 16_384])
 def test_attack_reads_back_what_it_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(attacks.nearest_neighbor, "BLOCK", block)
+    monkeypatch.setattr(unembed.attacks.nearest_neighbor, "BLOCK", block)
     texts = ["0.0", "0.5", "1.0", "1.5", "2.5"]
     cached = CachedEmbedder(Angles(), tmp_path / "cache")
     cached.fill(texts, "training")

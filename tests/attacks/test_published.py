@@ -19,18 +19,18 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
-from attacks.vec2text import published_space
-from attacks.vec2text.network import CorrectorNetwork, Layout, padded
-from attacks.vec2text.published import Published, load_published
-from attacks.vec2text.published_export import export
-from attacks.vec2text.published_space import check_space, stored_embedder
-from attacks.vec2text.search import CorrectionSearch
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from models.backbones import untied
-from models.prefix import Prefix
-from models.tokenizing import train_tokenizer
 from support.processes import ROOT
+from unembed.attacks.parts.backbones import untied
+from unembed.attacks.parts.prefix import Prefix
+from unembed.attacks.parts.tokenizing import train_tokenizer
+from unembed.attacks.vec2text import published_space
+from unembed.attacks.vec2text.network import CorrectorNetwork, Layout, padded
+from unembed.attacks.vec2text.published import Published, load_published
+from unembed.attacks.vec2text.published_export import export
+from unembed.attacks.vec2text.published_space import check_space, stored_embedder
+from unembed.attacks.vec2text.search import CorrectionSearch
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
 
 FIXTURES = ROOT / "tests" / "fixtures" / "published"
 REFERENCE = load_file(FIXTURES / "reference.safetensors")

@@ -15,20 +15,20 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 import compare
-import configuration
 import invert
 import train
-from attacks.vec2text.search import Accept, CorrectionSearch, Proposal
-from embedders.base import QueryLimitError
-from embedders.cache.cached import CachedEmbedder
-from models.predictions import Prediction, Targets
-from models.reranking import Rerank
-from run_directory import layout
-from run_directory.trust import trusting
 from support import tiny_settings
 from support.files import load, read_lines, rows_of, write_lines
 from support.letters import TEXTS, LettersAndSigns
 from support.places import Place
+from unembed import launch
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.reranking import Rerank
+from unembed.attacks.vec2text.search import Accept, CorrectionSearch, Proposal
+from unembed.embedders.base import QueryLimitError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.runs import layout
+from unembed.runs.trust import trusting
 
 SHORT = [*tiny_settings.FILES, "datamodule.batch_size=6", "datamodule.eval_batch_size=3"]
 INVERTER = [
@@ -180,7 +180,7 @@ def test_vectors_that_are_read_back_say_it_too(
         "embedder.max_queries=2", "attack.initial=inverter", "attack.search.steps=2",
     ]  # fmt: skip
     with trusting(__name__):
-        invert.invert(*configuration.on_run("invert", [*given, f"trust={__name__}"]))
+        invert.invert(*launch.on_run("invert", [*given, f"trust={__name__}"]))
     rows = read_lines(tmp_path / "mine.npy.texts.jsonl")
     assert len(rows) == 5
     assert any(row.get("partial") for row in rows)

@@ -15,22 +15,22 @@ import numpy as np
 import pytest
 import torch
 
-import configuration
 import export
 import invert
-from attacks.generative import GenerativeAttack
-from attacks.teia import TEIA
-from errors import InputError
-from models.alignment.surrogate import Surrogate, pivot
-from models.optimizers import AdamW
-from run_directory import layout
-from run_directory.trust import trusting
 from support import tiny_settings
 from support.files import load, metrics_of, write_lines
 from support.letters import Letters, LettersAndSigns, Rotated
 from support.own_space import DECODER, OWN, PLACES, SHORT, TEXTS, VICTIM, WHO
 from support.places import Place
 from support.processes import ROOT, Warm
+from unembed import launch
+from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.parts.optimizers import AdamW
+from unembed.attacks.transfer.alignment.surrogate import Surrogate, pivot
+from unembed.attacks.transfer.teia import TEIA
+from unembed.core.errors import InputError
+from unembed.runs import layout
+from unembed.runs.trust import trusting
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_evaluates_and_inverts_without_the_source(base: Path, tmp_path: Path) ->
         np.save(tmp_path / "v.npy", Rotated().embed(TEXTS[:5]).numpy())
         with trusting("support.letters"):
             given = [f"run={run}", f"vectors={tmp_path / 'v.npy'}", "trust=support.letters"]
-            invert.invert(*configuration.on_run("invert", given))
+            invert.invert(*launch.on_run("invert", given))
         expected = {row["index"]: row["prediction"] for row in _rows(run / layout.PREDICTIONS)}
         assert _rows(tmp_path / "v.npy.texts.jsonl")[0]["text"] == expected[0]  # the first text is the first test text
     finally:
@@ -156,7 +156,7 @@ def test_messages(base: Path, tmp_path: Path) -> None:
         attacked(base, "x3", 5, f"datamodule.path={empty}")
     with trusting("support.letters"):
         given = [f"run={aligned}", "name=aligned", f"folder={tmp_path / 'aligned'}", "trust=support.letters"]
-        settings = configuration.on_run("export", given)
+        settings = launch.on_run("export", given)
         with pytest.raises(InputError, match=r"attack=teia cannot be exported"):
             export.export(*settings)
     attack = TEIA(str(base / "own"), Surrogate(), AdamW(), str(tmp_path))

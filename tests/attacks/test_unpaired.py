@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 import torch
 
-import configuration
 import invert
-from errors import InputError
-from models.alignment.translation import Translator
-from run_directory import layout
-from run_directory.trust import trusting
 from support.files import load, metrics_of
 from support.letters import Rotated
 from support.own_space import DECODER, OWN, SHORT, TEXTS, VICTIM
 from support.places import Place
 from support.processes import ROOT, Warm
+from unembed import launch
+from unembed.attacks.transfer.alignment.translation import Translator
+from unembed.core.errors import InputError
+from unembed.runs import layout
+from unembed.runs.trust import trusting
 
 QUICK = ["attack.translator.axes=8", "attack.translator.matchings=2"]
 KEY = "0123456789abcdef0123456789abcdef"
@@ -63,7 +63,7 @@ def test_evaluates_and_inverts_without_the_source(base: Path, tmp_path: Path) ->
         np.save(tmp_path / "v.npy", Rotated().embed(TEXTS[:5]).numpy())
         with trusting("support.letters"):
             given = [f"run={run}", f"vectors={tmp_path / 'v.npy'}", "trust=support.letters"]
-            invert.invert(*configuration.on_run("invert", given))
+            invert.invert(*launch.on_run("invert", given))
         expected = {row["index"]: row["prediction"] for row in _rows(run / layout.PREDICTIONS)}
         found = _rows(tmp_path / "v.npy.texts.jsonl")
         assert found[0]["text"] == expected[0]  # the first text is the first test text

@@ -15,29 +15,29 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-import configuration
 import invert
-from attacks.vec2text.attack import Vec2Text
-from attacks.vec2text.corrector import Corrector
-from attacks.vec2text.hypothesis_plan import Recipe, matched_noise
-from attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, padded
-from attacks.vec2text.published_export import export
-from attacks.vec2text.search import CorrectionSearch
-from datamodules.hypotheses import HypothesisStore
-from embedders.cache.cached import CachedEmbedder
-from embedders.minilm import MiniLM
-from errors import InputError
-from models.backbones import Pretrained
-from models.predictions import Targets
-from models.prefix import Prefix
-from models.tokenizing import token_ids, train_tokenizer
-from run_directory import layout
-from run_directory.batch_cache import BatchCache
-from run_directory.stored_attack import attack_of
 from support import tiny_settings
 from support.files import metrics_of, predictions_of
 from support.places import Place
 from support.tiny_models import pretrained_model, t5_model
+from unembed import launch
+from unembed.attacks.parts.backbones import Pretrained
+from unembed.attacks.parts.predictions import Targets
+from unembed.attacks.parts.prefix import Prefix
+from unembed.attacks.parts.tokenizing import token_ids, train_tokenizer
+from unembed.attacks.vec2text.attack import Vec2Text
+from unembed.attacks.vec2text.corrector import Corrector
+from unembed.attacks.vec2text.hypothesis_plan import Recipe, matched_noise
+from unembed.attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, padded
+from unembed.attacks.vec2text.published_export import export
+from unembed.attacks.vec2text.search import CorrectionSearch
+from unembed.core.errors import InputError
+from unembed.datamodules.hypotheses import HypothesisStore
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.minilm import MiniLM
+from unembed.runs import layout
+from unembed.runs.batch_cache import BatchCache
+from unembed.runs.stored_attack import attack_of
 
 NAMES, CITIES = ["ada", "bob", "cleo", "dan", "eve", "fay"], ["paris", "rome", "oslo", "lima", "cairo"]
 TEXTS = [f"{name} lives in {city} ." for name in NAMES for city in CITIES]
@@ -335,7 +335,7 @@ def test_the_whole_from_two_runs(place: Place, inverter: Path, corrector: Path) 
     two = place.train("two", *options, f"attack.inverter_run={inverter}")
     assert predictions_of(two) == predictions_of(corrector)
     np.save(place.base / "mine.npy", vectors(TEXTS[:3], place).numpy())
-    invert.invert(*configuration.on_run("invert", [f"run={whole}", f"vectors={place.base / 'mine.npy'}"]))
+    invert.invert(*launch.on_run("invert", [f"run={whole}", f"vectors={place.base / 'mine.npy'}"]))
     assert len((place.base / "mine.npy.texts.jsonl").read_text().splitlines()) == 3
 
 
@@ -456,13 +456,13 @@ def test_hypotheses_are_written_once_and_described(
     def never(*arguments: Any) -> list[str]:
         raise AssertionError("hypotheses that are there were written again")
 
-    monkeypatch.setattr("attacks.vec2text.corrector.write_hypotheses", never)
+    monkeypatch.setattr("unembed.attacks.vec2text.corrector.write_hypotheses", never)
     place.train(
         "second", *CORRECTOR, f"attack.inverter_run={inverter}", "attack.hypotheses.later_rounds=0", steps=1
     )  # fmt: skip
     monkeypatch.undo()
     other = place.train("other_inverter", *INVERTER, "seed=1", steps=1)
-    monkeypatch.setattr("attacks.vec2text.corrector.write_hypotheses", never)
+    monkeypatch.setattr("unembed.attacks.vec2text.corrector.write_hypotheses", never)
     with pytest.raises(AssertionError, match="again"):  # another inverter's are others
         place.train("third", *CORRECTOR, f"attack.inverter_run={other}", steps=1)
 
@@ -579,8 +579,8 @@ def test_runs_that_do_not_fit(place: Place, inverter: Path, corrector: Path, tmp
     ],
 )
 def test_options_are_checked_before_anything_is_built(override: str, message: str) -> None:
-    config = configuration.compose("train", [*CORRECTOR, "attack.inverter_run=x", override])
-    assert any(message in error for error in map(str, configuration.check(config)))
+    config = launch.compose("train", [*CORRECTOR, "attack.inverter_run=x", override])
+    assert any(message in error for error in map(str, launch.check(config)))
 
 
 @pytest.mark.slow

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from run_directory import layout
-from run_directory.trust import trusting
 from support.files import read_lines
 from support.own_space import DECODER, OWN, SHORT, TEXTS
 from support.places import Place
 from support.running_benchmarks import Benchmarks
 from support.tiny_models import pretrained_model
+from unembed.runs import layout
+from unembed.runs.trust import trusting
 
 PAIRS, TESTS = (2, 40), 12
 EACH = {"paper", "map", "ours", "teia"}

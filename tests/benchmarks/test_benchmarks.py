@@ -20,10 +20,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import configuration
 from support.files import read_lines, write_lines
 from support.processes import Warm
 from support.running_benchmarks import FOLDER, Benchmarks
+from unembed import launch
 
 PEERS = {"search_peer.py", "make_published_fixtures.py"}  # run in an environment of the package vec2text
 WITHOUT_MAIN = {
@@ -53,8 +53,8 @@ def test_what_runs_beside_the_package_finds_what_it_imports(name: str) -> None:
 @pytest.mark.parametrize("more", [[], ["datamodule.batch_size=8"]])
 def test_the_number_of_texts_can_be_chosen(benchmarks: Benchmarks, more: list[str]) -> None:
     overrides = benchmarks.load("common").texts_of(argparse.Namespace(path=None), 3000, 100)
-    config = configuration.compose("train", [*overrides, *more])
-    assert configuration.check(config) == []
+    config = launch.compose("train", [*overrides, *more])
+    assert launch.check(config) == []
     source = config.datamodule.source
     assert (source.sentences, source.valid, source.test) == (3200, 100, 100)
 

@@ -17,11 +17,11 @@ from types import ModuleType
 import pytest
 from hypothesis import strategies as st
 
-from datamodules.vector_stores.vector_files import read_vectors
-from errors import InputError
-from run_directory.checkpoints import load_checkpoint
 from support.processes import ROOT
 from support.running_benchmarks import Benchmarks
+from unembed.core.errors import InputError
+from unembed.datamodules.vector_stores.vector_files import read_vectors
+from unembed.runs.checkpoints import load_checkpoint
 
 OLD = ["texts.jsonl", "texts.csv", "texts.parquet", "vectors.npy", "vectors.safetensors", "vectors.parquet",
        "vectors.jsonl", "qrels.tsv", "config.yaml", "last.ckpt", "predictions.jsonl, reported",

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from embedders.language_model import LanguageModelEmbedder
 from support.files import write_lines
 from support.running_benchmarks import Benchmarks
 from support.tiny_models import VOCABULARY, tiny_language_model
+from unembed.embedders.language_model import LanguageModelEmbedder
 
 
 @pytest.fixture

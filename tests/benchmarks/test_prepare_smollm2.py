@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from models.tokenizing import train_tokenizer
 from support.letters import TEXTS
 from support.running_benchmarks import Benchmarks
+from unembed.attacks.parts.tokenizing import train_tokenizer
 
 WIDTH, HEADS, LAYERS, INNER = 64, 2, 2, 96
 
@@ -66,7 +66,7 @@ def test_a_model_in_four_bits_becomes_a_folder(
     pytest.importorskip("gguf")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from models.backbones import Pretrained
+    from unembed.attacks.parts.backbones import Pretrained
 
     module = benchmarks.load("prepare_smollm2")
     tokenizer = train_tokenizer(TEXTS, 300)

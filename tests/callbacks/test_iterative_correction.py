@@ -9,30 +9,30 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 
-import configuration
 import evaluate
 import train
-from atomic_files import write_json
-from attacks.base import Attack
-from attacks.nearest_neighbor import NearestNeighbor
-from attacks.vec2text.search import Round
-from callbacks.iterative_correction import IterativeCorrection
-from callbacks.predictions import Predictions
-from callbacks.testing import of_the_test
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from metrics.text import sentence_bleu
-from models.predictions import Prediction, Targets
-from reports.correction_chart import corrections, hypothesis_charts, story
-from reports.results import Results
-from reports.sections import correction, hypotheses
-from run_directory import layout
-from scoring.models import ScoringModels
 from support import tiny_settings
 from support.assembled import Texts, data_module, quiet_trainer
 from support.files import load, read_lines, write_lines
 from support.letters import Letters
 from support.offline_wandb import recorded
+from unembed import launch
+from unembed.attacks.base import Attack
+from unembed.attacks.nearest_neighbor import NearestNeighbor
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.vec2text.search import Round
+from unembed.callbacks.iterative_correction import IterativeCorrection
+from unembed.callbacks.predictions import Predictions
+from unembed.callbacks.testing import of_the_test
+from unembed.core.atomic_files import write_json
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.metrics.text import sentence_bleu
+from unembed.reports.correction_chart import corrections, hypothesis_charts, story
+from unembed.reports.results import Results
+from unembed.reports.sections import correction, hypotheses
+from unembed.runs import layout
+from unembed.scoring.models import ScoringModels
 
 TEXTS = ["the cat sat on the mat", "a dog ran in the park", "we sing all day long"]
 # What is found for each text, a round after another; the last stays.
@@ -262,17 +262,17 @@ def test_steps_and_beams_must_rise(values: list[int]) -> None:
 
 
 def test_one_override_turns_it_on_and_its_values_are_checked() -> None:
-    config = configuration.compose("train", ["callbacks=iterative_correction"])
-    assert configuration.check(config) == []
+    config = launch.compose("train", ["callbacks=iterative_correction"])
+    assert launch.check(config) == []
     kinds = [type(callback).__name__ for callback in of_the_test(config)]
     assert kinds == ["AttributeAttack", "IterativeCorrection"]
     wrong = ["callbacks=iterative_correction", "callbacks.iterative_correction.beams=[0]",
              "callbacks.iterative_correction.steps=[-1]"]  # fmt: skip
-    messages = configuration.check(configuration.compose("train", wrong))
+    messages = launch.check(launch.compose("train", wrong))
     assert [message.split("=")[0] for message in messages] == [
         "callbacks.iterative_correction.steps", "callbacks.iterative_correction.beams"
     ]  # fmt: skip
-    assert [type(c).__name__ for c in of_the_test(configuration.compose("train", []))] == ["AttributeAttack"]
+    assert [type(c).__name__ for c in of_the_test(launch.compose("train", []))] == ["AttributeAttack"]
 
 
 # -- the scripts ------------------------------------------------------------------------------------------------------
@@ -297,18 +297,18 @@ def test_both_scripts_take_it_for_a_real_corrector_and_refuse_it_for_others(tmp_
     def trained(name: str, *lines: str) -> Path:
         common = [*SHORT, f"run_dir={tmp_path / name}", f"datamodule.path={tmp_path / 'data.jsonl'}",
                   f"cache_dir={tmp_path / 'cache'}"]  # fmt: skip
-        config = configuration.compose("train", [*lines, *common])
-        assert configuration.check(config) == []
+        config = launch.compose("train", [*lines, *common])
+        assert launch.check(config) == []
         train.train(config)
         return tmp_path / name
 
     inverter = trained("inverter", *INVERTER)
     corrector = trained("corrector", *CORRECTOR, f"attack.inverter_run={inverter}", *curve)
     again = [f"run={corrector}", f"output_dir={tmp_path / 'again'}", "datamodule.eval_batch_size=2", "logger=csv"]
-    evaluate.evaluate(*configuration.on_run("evaluate", again))
+    evaluate.evaluate(*launch.on_run("evaluate", again))
     logged = (tmp_path / "again" / "metrics" / "version_0" / "metrics.csv").read_text().splitlines()[0].split(",")
     assert {"correction/step", "correction/beams_4/bleu", "test/bleu", "test/queries"} <= set(logged)
-    config = configuration.on_run("evaluate", [f"run={corrector}"])[1]
+    config = launch.on_run("evaluate", [f"run={corrector}"])[1]
     assert (dict(config.logger), config.choices.logger) == ({}, "none")  # the training's own would log to its run
     tables = [load(directory / "corrections.json")["table"] for directory in (corrector, tmp_path / "again")]
     assert [(row["beams"], row["step"]) for row in tables[0]] == [(w, s) for w in (1, 4) for s in (0, 1, 3)]
@@ -325,6 +325,6 @@ def test_both_scripts_take_it_for_a_real_corrector_and_refuse_it_for_others(tmp_
         trained("neighbor", "attack=nearest_neighbor", *curve)
     lines = [f"run={inverter}", f"output_dir={tmp_path / 'out'}", *curve, f"cache_dir={tmp_path / 'other'}"]
     with pytest.raises(InputError, match=r"callbacks\.iterative_correction: GEIAEncoderDecoder does not correct"):
-        evaluate.evaluate(*configuration.on_run("evaluate", lines))
+        evaluate.evaluate(*launch.on_run("evaluate", lines))
     assert not (tmp_path / "other").exists()  # nothing was embedded
     assert not (tmp_path / "out").exists()

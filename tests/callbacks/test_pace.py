@@ -15,10 +15,10 @@ import torch
 from lightning import LightningModule
 from lightning.pytorch.callbacks import Timer
 
-from callbacks import pace
-from callbacks.history import History
-from callbacks.pace import Pace, TerminalBar
 from support.files import read_lines
+from unembed.callbacks import pace
+from unembed.callbacks.history import History
+from unembed.callbacks.pace import Pace, TerminalBar
 
 BATCH = {"index": torch.arange(16)}
 

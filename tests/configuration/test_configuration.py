@@ -21,17 +21,17 @@ import torch
 from omegaconf import OmegaConf
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-import configuration
-from callbacks.testing import of_the_test
-from commands import command
-from configuration.command_line import compose
-from configuration.composing import plain, survey
-from configuration.ending import ending
-from configuration.sources import groups
-from datamodules.batching import LengthBucketBatchSampler
-from errors import InputError
-from run_directory.config_file import write_config
 from support.processes import ROOT, Warm
+from unembed import launch
+from unembed.callbacks.testing import of_the_test
+from unembed.core.commands import command
+from unembed.core.errors import InputError
+from unembed.datamodules.batching import LengthBucketBatchSampler
+from unembed.launch.command_line import compose
+from unembed.launch.composing import plain, survey
+from unembed.launch.ending import ending
+from unembed.launch.sources import groups
+from unembed.runs.config_file import write_config
 
 CHOICES = [(group, option) for group, names in groups().items() if group not in ("paths", "hydra") for option in names]
 
@@ -103,15 +103,15 @@ def combined(choices: Sequence[tuple[str, str]]) -> list[list[tuple[str, str]]]:
 @pytest.mark.parametrize("chosen", combined([choice for choice in CHOICES if not of_an_evaluation(choice)]), ids=str)
 def test_every_option_composes_and_fits_its_constructor(chosen: list[tuple[str, str]]) -> None:
     besides = ["embedder=language_model", "embedder.model=gpt2"] if chosen[0][1] in OF_A_LANGUAGE_MODEL else []
-    config = configuration.compose("train", [*(f"{group}={option}" for group, option in chosen), *besides])
+    config = launch.compose("train", [*(f"{group}={option}" for group, option in chosen), *besides])
     assert all(config.get("choices").get(group, option) == option for group, option in chosen)
     needed = OmegaConf.missing_keys(config)  # such as the name of a model: the user has to give it
     expected = [f"{key}: missing, give it as {key}=<value>" for key in sorted(needed)]
-    assert sorted(configuration.check(config)) == expected
+    assert sorted(launch.check(config)) == expected
 
 
 def test_overfitting_is_on_one_batch() -> None:
-    data = configuration.compose("train", ["debug=overfit"]).datamodule
+    data = launch.compose("train", ["debug=overfit"]).datamodule
     sampler = LengthBucketBatchSampler(np.arange(data.limit_train), data.batch_size)
     seen = set()
     for epoch in range(3):
@@ -123,12 +123,12 @@ def test_overfitting_is_on_one_batch() -> None:
 def test_the_run_directory_is_named_after_the_choices_and_run_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUN_ID", "seven")
     monkeypatch.setenv("UNEMBED_CACHE", "/tmp/vectors")
-    config = configuration.compose("train", ["attack=nearest_neighbor", "datamodule=files"])
+    config = launch.compose("train", ["attack=nearest_neighbor", "datamodule=files"])
     assert config.run_dir == "runs/nearest_neighbor-minilm-files/seven"
     assert config.callbacks.checkpoint.dirpath == f"{config.run_dir}/checkpoints"
     assert config.cache_dir == "/tmp/vectors"
     assert "hydra" not in config
-    assert configuration.plain(config)["choices"]["datamodule"] == "files"
+    assert launch.plain(config)["choices"]["datamodule"] == "files"
 
 
 @pytest.mark.parametrize("multirun", [False, True])
@@ -161,14 +161,14 @@ def test_a_misspelt_option_of_any_group_is_an_error(multirun: bool) -> None:
 )
 def test_a_key_on_the_command_line_is_refused_and_not_repeated(option: str, line: str) -> None:
     configs, errors = survey("train", [option, line])
-    errors += [message for config in configs for message in configuration.check(config)]
+    errors += [message for config in configs for message in launch.check(config)]
     assert errors
     assert all(error.startswith(line.lstrip("+").partition("=")[0]) and "Given" not in error for error in errors)
 
 
 def test_a_token_of_a_text_is_no_secret() -> None:
     (config,), errors = survey("train", ["+embedder.mask_token=Given", "+embedder.sort_key=Given"])
-    errors += configuration.check(config)
+    errors += launch.check(config)
     assert errors
     assert not any("secret" in error for error in errors)
 
@@ -182,7 +182,7 @@ def test_a_token_of_a_text_is_no_secret() -> None:
     ],
 )
 def test_a_path_or_prompt_is_no_secret(line: str) -> None:
-    from configuration.overrides import refuse_secrets
+    from unembed.launch.overrides import refuse_secrets
 
     refuse_secrets([line])
     with pytest.raises(InputError, match="a password or key has no place"):
@@ -192,7 +192,7 @@ def test_a_path_or_prompt_is_no_secret(line: str) -> None:
 def test_a_limit_below_none_is_refused() -> None:
     (config,), errors = survey("train", ["trainer.max_steps=-4", "trainer.max_epochs=-2"])
     assert not errors
-    assert [error for error in configuration.check(config) if "limit" in error] == [
+    assert [error for error in launch.check(config) if "limit" in error] == [
         "trainer.max_steps=-4: must be -1 for no limit, or at least 0",
         "trainer.max_epochs=-2: must be -1 for no limit, or at least 0",
     ]
@@ -217,7 +217,7 @@ def test_all_that_is_misspelt_is_reported_at_once() -> None:
         "seed.x=1",
     ]
     with pytest.raises(InputError) as raised:
-        configuration.compose("train", overrides)
+        launch.compose("train", overrides)
     assert set(str(raised.value).splitlines()) == {
         "attack: write key=value, or group=option",
         "datamodule=synthetic,files: several values need --multirun (-m)",
@@ -241,13 +241,13 @@ def test_a_wrong_option_hides_no_other_mistake_and_causes_none() -> None:
     configs, errors = survey("train", ["attack=gea", "attack.nothing=1", "seed=-1", "attack.decoding.beams=0"])
     assert len(errors) == 1
     assert errors[0].startswith("attack=gea: did you mean geia")
-    assert configuration.check(configs[0])[0] == "seed=-1: must be at least 0"
-    assert not any("attack" in message for message in configuration.check(configs[0]))
+    assert launch.check(configs[0])[0] == "seed=-1: must be at least 0"
+    assert not any("attack" in message for message in launch.check(configs[0]))
 
 
 def test_a_group_cannot_be_left_out() -> None:
     with pytest.raises(InputError, match="attack: missing, it cannot be left out"):
-        configuration.compose("train", ["~attack"])
+        launch.compose("train", ["~attack"])
 
 
 @pytest.mark.slow
@@ -257,7 +257,7 @@ def test_a_multirun_is_checked_in_every_element() -> None:
     )
     assert errors == []
     assert len({config.run_dir for config in configs}) == len(configs) == 8  # 2 attacks x (1 + 2 seeds + 1 step)
-    assert {m for c in configs for m in configuration.check(c)} >= {"seed=-1: must be at least 0"}
+    assert {m for c in configs for m in launch.check(c)} >= {"seed=-1: must be at least 0"}
     assert survey("train", ["attack=geia,gei"], multirun=True)[1][0].startswith("attack=gei: did you mean geia")
     assert "would share it" in survey("train", ["seed=1,2", "run_dir=x"], multirun=True)[1][0]
 
@@ -285,7 +285,7 @@ def test_a_multirun_is_checked_in_every_element() -> None:
     ],
 )
 def test_a_wrong_value_is_named_with_what_it_must_be(key: str, value: Any, reason: str) -> None:
-    (message,) = configuration.check(node("Engine", **{key: value}))
+    (message,) = launch.check(node("Engine", **{key: value}))
     written = value if isinstance(value, str) else json.dumps(value)
     assert message == f"car.{key}={written}: {reason}"
 
@@ -299,13 +299,13 @@ def test_a_wrong_value_is_named_with_what_it_must_be(key: str, value: Any, reaso
     ],
 )
 def test_right_values_pass(values: dict[str, Any]) -> None:
-    assert configuration.check(OmegaConf.merge({"three": 3}, node("Engine", **values))) == []
+    assert launch.check(OmegaConf.merge({"three": 3}, node("Engine", **values))) == []
 
 
 def test_interpolations_are_checked_for_what_they_give() -> None:
     config = OmegaConf.create({"words": "many", "gap": "???", **node("Engine", beams="${words}", rate="${gap}")})
     config.car.share = "${no.such}"
-    assert configuration.check(config) == [
+    assert launch.check(config) == [
         "car.share: it is ${no.such}, which does not exist; choose an option that has it, or give car.share=<value>",
         "gap: missing, give it as gap=<value>",
         "car.beams=many: must be an integer",
@@ -314,25 +314,25 @@ def test_interpolations_are_checked_for_what_they_give() -> None:
 
 def test_nested_nodes_missing_and_unknown_arguments() -> None:
     engine = {"_target_": f"{__name__}.Engine", "beems": 3, "beams": 0}
-    assert configuration.check(node("Car", engine=engine, color="red")) == [
+    assert launch.check(node("Car", engine=engine, color="red")) == [
         "car.color: unknown key, did you mean colour?",
         f"car.wheels: missing, {__name__}.Car needs it",
         "car.engine.beems: unknown key, did you mean beams?",
         "car.engine.beams=0: must be at least 1",
     ]
-    assert configuration.check(node("Car", engine=engine | {"beems": "???"}, wheels="???"))[:2] == [
+    assert launch.check(node("Car", engine=engine | {"beems": "???"}, wheels="???"))[:2] == [
         "car.engine.beems: missing, give it as car.engine.beems=<value>",
         "car.wheels: missing, give it as car.wheels=<value>",
     ]
-    assert configuration.check(node("Car", _partial_=True, colour="blue")) == []
-    assert configuration.check(node("Car.old", year=0)) == ["car.year=0: must be at least 1"]
-    assert configuration.check(node("many", first=1, second="x")) == []
+    assert launch.check(node("Car", _partial_=True, colour="blue")) == []
+    assert launch.check(node("Car.old", year=0)) == ["car.year=0: must be at least 1"]
+    assert launch.check(node("many", first=1, second="x")) == []
     wrong = node("Car", engine={"_target_": f"{__name__}.Car.old", "year": 3}, wheels=4)
-    assert configuration.check(wrong) == []  # what a function gives is not known
+    assert launch.check(wrong) == []  # what a function gives is not known
     wrong.car.engine = {"_target_": "datetime.timedelta", "minutes": 1}
-    assert configuration.check(wrong) == ["car.engine: datetime.timedelta makes no Engine"]
+    assert launch.check(wrong) == ["car.engine: datetime.timedelta makes no Engine"]
     wrong.car.engine = 3
-    assert configuration.check(wrong) == ["car.engine=3: must be a node with _target_"]
+    assert launch.check(wrong) == ["car.engine=3: must be a node with _target_"]
 
 
 @pytest.mark.parametrize(
@@ -348,34 +348,34 @@ def test_nested_nodes_missing_and_unknown_arguments() -> None:
 )
 def test_a_target_that_does_not_exist(target: str, reason: str) -> None:
     config = OmegaConf.create({"car": {"_target_": target}})
-    assert configuration.check(config) == [f"car._target_={target}: {reason}"]
+    assert launch.check(config) == [f"car._target_={target}: {reason}"]
 
 
 def test_null_leaves_a_callback_out_and_is_no_option() -> None:
-    config = configuration.compose("train", ["callbacks.attributes=null", "callbacks.progress=null"])
-    assert configuration.check(config) == []
+    config = launch.compose("train", ["callbacks.attributes=null", "callbacks.progress=null"])
+    assert launch.check(config) == []
     assert of_the_test(config) == []  # and train.py skips it: support/small_scripts.py
-    wrong = configuration.check(configuration.compose("train", ["callbacks.pace=5", "+callbacks.mine.every=3"]))
+    wrong = launch.check(launch.compose("train", ["callbacks.pace=5", "+callbacks.mine.every=3"]))
     needed = "must be a node with _target_, or null to leave it out"
     assert wrong == [f"callbacks.pace=5: {needed}", f'callbacks.mine={{"every": 3}}: {needed}']
     for group in ("logger", "callbacks", "attack", "scoring/tagger", "attack/refine", "debug"):
         with pytest.raises(InputError, match=f"{group}=null: null is no option, .*; or leave this out"):
-            configuration.compose("train", [f"{group}=null"])
-    null = configuration.compose("train", ["attack/refine=[rerank,lexicon]", "attack.refine.lexicon=null"])
-    assert configuration.check(null) == ["attack.refine.lexicon=null: to leave it out, write ~attack.refine.lexicon"]
-    plain = configuration.compose("train", ["attack.decoding=null"])
-    assert configuration.check(plain) == ["attack.decoding=null: must be a node with _target_"]
-    left = configuration.compose("train", ["attack/refine=[rerank,lexicon]", "~attack.refine.lexicon"])
+            launch.compose("train", [f"{group}=null"])
+    null = launch.compose("train", ["attack/refine=[rerank,lexicon]", "attack.refine.lexicon=null"])
+    assert launch.check(null) == ["attack.refine.lexicon=null: to leave it out, write ~attack.refine.lexicon"]
+    plain = launch.compose("train", ["attack.decoding=null"])
+    assert launch.check(plain) == ["attack.decoding=null: must be a node with _target_"]
+    left = launch.compose("train", ["attack/refine=[rerank,lexicon]", "~attack.refine.lexicon"])
     assert list(left.attack.refine) == ["rerank"]
-    assert configuration.check(left) == []
+    assert launch.check(left) == []
     with pytest.raises(InputError, match="logger=null: null is no option"):
-        configuration.amend(config, ["logger=null"])
+        launch.amend(config, ["logger=null"])
 
 
 def test_amending_changes_values_and_whole_groups() -> None:
-    run = OmegaConf.create(configuration.plain(configuration.compose("train", ["seed=4", "attack.decoding.beams=7"])))
+    run = OmegaConf.create(launch.plain(launch.compose("train", ["seed=4", "attack.decoding.beams=7"])))
     overrides = ["datamodule.path=x.jsonl", "datamodule=files", "attack.decoding.beams=1", "logger=wandb"]
-    config = configuration.amend(run, [*overrides, "+trainer.val_check_interval=5", "~callbacks.progress"])
+    config = launch.amend(run, [*overrides, "+trainer.val_check_interval=5", "~callbacks.progress"])
     assert config.datamodule.path == "x.jsonl"
     assert "source" not in config.datamodule
     assert config.datamodule.seed == 4
@@ -384,16 +384,16 @@ def test_amending_changes_values_and_whole_groups() -> None:
     assert config.logger.save_dir == run.run_dir
     assert config.trainer.val_check_interval == 5
     assert list(config.callbacks) == [name for name in run.callbacks if name != "progress"]
-    assert configuration.check(config) == []
+    assert launch.check(config) == []
     assert run.attack.decoding.beams == 7
     assert run.choices.datamodule == "synthetic"
 
 
 def test_amending_chooses_a_part_of_the_attack_anew() -> None:
-    run = OmegaConf.create(configuration.plain(configuration.compose("train", ["seed=4", "attack.backbone.layers=7"])))
-    config = configuration.amend(run, ["attack/decoding=nucleus", "attack.decoding.p=0.5"])
+    run = OmegaConf.create(launch.plain(launch.compose("train", ["seed=4", "attack.backbone.layers=7"])))
+    config = launch.amend(run, ["attack/decoding=nucleus", "attack.decoding.p=0.5"])
     assert config.attack.decoding == {
-        "_target_": "models.decoding.NucleusSampling",
+        "_target_": "unembed.attacks.parts.decoding.NucleusSampling",
         "p": 0.5,
         "temperature": 0.9,
         "max_new_tokens": 64,
@@ -402,14 +402,14 @@ def test_amending_chooses_a_part_of_the_attack_anew() -> None:
         "rerank": 0,
     }
     assert config.attack.backbone.layers == 7
-    assert configuration.check(config) == []
+    assert launch.check(config) == []
 
 
 def test_amending_reports_all_that_is_misspelt() -> None:
-    run = OmegaConf.create(configuration.plain(configuration.compose("train", [])))
+    run = OmegaConf.create(launch.plain(launch.compose("train", [])))
     overrides = ["attack.decodng.beams=3", "loger=x", "datamodule=fils", "datamodule.path=x", "debug=smoke", "seed=1,2"]
     with pytest.raises(InputError) as raised:
-        configuration.amend(run, overrides)
+        launch.amend(run, overrides)
     assert set(str(raised.value).splitlines()) == {
         "attack.decodng: unknown key, did you mean decoding?",
         "loger: unknown key, did you mean logger?",
@@ -424,18 +424,18 @@ def test_amending_reports_all_that_is_misspelt() -> None:
 def run(tmp_path: Path) -> Path:
     path = tmp_path / "runs" / "first"
     path.mkdir(parents=True)
-    OmegaConf.save(OmegaConf.create(configuration.plain(configuration.compose("train", []))), path / "config.yaml")
+    OmegaConf.save(OmegaConf.create(launch.plain(launch.compose("train", []))), path / "config.yaml")
     return path
 
 
 def test_settings_and_amendments_are_distinguished(run: Path) -> None:
-    settings, config = configuration.on_run("invert", [f"run={run}", "vectors=v.npy", "attack.decoding.beams=2"])
+    settings, config = launch.on_run("invert", [f"run={run}", "vectors=v.npy", "attack.decoding.beams=2"])
     assert (settings.output, settings.limit) == ("v.npy.texts.jsonl", None)
     assert (config.run_dir, config.attack.decoding.beams) == (str(run), 2)
-    settings, _ = configuration.on_run("evaluate", [f"run={run}"])
+    settings, _ = launch.on_run("evaluate", [f"run={run}"])
     assert Path(settings.output_dir).parent == run / "evaluations"
     with pytest.raises(InputError) as raised:
-        configuration.on_run("invert", [f"run={run}", "limit=0", "attack.decoding.beams=0", "ouput=x"])
+        launch.on_run("invert", [f"run={run}", "limit=0", "attack.decoding.beams=0", "ouput=x"])
     assert str(raised.value).splitlines() == [
         "vectors: missing, give it as vectors=<value>",
         "limit=0: must be at least 1",
@@ -451,7 +451,7 @@ def test_a_run_that_is_not_there(run: Path) -> None:
         run.parent: f"holds no config.yaml, did you mean {run}?",
     }.items():
         with pytest.raises(InputError) as raised:
-            configuration.on_run("evaluate", [f"run={given}"])
+            launch.on_run("evaluate", [f"run={given}"])
         assert message in str(raised.value)
 
 
@@ -603,9 +603,9 @@ SCRIPT = '''"""Trains nothing.
     python {name}.py attack=geia
 """
 import os, signal, sys
-import configuration
-from run_directory.config_file import write_config
-from errors import InputError
+from unembed import launch as configuration
+from unembed.runs.config_file import write_config
+from unembed.core.errors import InputError
 
 def task(*configs):
     print("run", configs[-1].run_dir, flush=True)
@@ -719,12 +719,12 @@ def test_correctors_of_models_from_random_weights_and_of_pretrained_ones() -> No
     """The first was measured with these values (docs/vec2text.md); the others are the papers'."""
 
     def settings(attack: str) -> dict[str, Any]:
-        found: dict[str, Any] = plain(configuration.compose("train", [f"attack={attack}", "attack.inverter_run=r"]))
+        found: dict[str, Any] = plain(launch.compose("train", [f"attack={attack}", "attack.inverter_run=r"]))
         return found["attack"]  # type: ignore[no-any-return]
 
     own = settings("vec2text_corrector")
     learning = {"muon_lr": 0.006, "adamw_lr": 0.002, "weight_decay": 0.3, "warmup_steps": 100, "decay": "linear"}
-    assert own["optimizer"] == {"_target_": "models.optimizers.MuonAdamW", **learning}
+    assert own["optimizer"] == {"_target_": "unembed.attacks.parts.optimizers.MuonAdamW", **learning}
     assert own["layout"].pop("normalize") is own["start_from_inverter"] is True
     assert (own["hypotheses"]["noise"], own["label_smoothing"]) == (["matched"], 0.1)
     for attack, decay in (("vec2text_corrector_t5_base", "linear"), ("vec2text_corrector_mt5_base", "constant")):
@@ -733,4 +733,4 @@ def test_correctors_of_models_from_random_weights_and_of_pretrained_ones() -> No
         assert published["layout"] == own["layout"]
         assert (published["hypotheses"]["noise"], published["label_smoothing"]) == ([0.0], 0.0)
         learning = {"lr": 2e-4, "eps": 1e-6, "weight_decay": 0.0, "warmup_steps": 1000, "decay": decay}
-        assert published["optimizer"] == {"_target_": "models.optimizers.AdamW", **learning}
+        assert published["optimizer"] == {"_target_": "unembed.attacks.parts.optimizers.AdamW", **learning}

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import configuration
-from configuration.composing import survey
-from configuration.grids import grid_of, spread_out
-from errors import InputError
-from run_directory.config_file import read_config
 from support.processes import ROOT, Warm
+from unembed import launch
+from unembed.core.errors import InputError
+from unembed.launch.composing import survey
+from unembed.launch.grids import grid_of, spread_out
+from unembed.runs.config_file import read_config
 
 PRESET = """\
 # @package _global_
@@ -68,7 +68,7 @@ def test_a_preset_that_is_no_grid_is_left_as_it_is(search: str) -> None:
 @pytest.mark.parametrize("launcher", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]], ids=len)
 def test_a_grid_runs_all_its_cells_once(launcher: list[str], search: str, tmp_path: Path, warm: Warm) -> None:
     script = (
-        "import configuration\n"
+        "from unembed import launch as configuration\n"
         "def task(config):\n    print('run', config.run_dir, flush=True)\n"
         "configuration.main(task, 'train')\n"
     )
@@ -87,7 +87,7 @@ def test_a_grid_runs_all_its_cells_once(launcher: list[str], search: str, tmp_pa
 ENDING = """\
 import os, time
 from pathlib import Path
-import configuration
+from unembed import launch as configuration
 def task(config):
     run = Path(config.run_dir)
     configuration.keep(run, config)
@@ -173,7 +173,7 @@ def test_a_grid_over_experiments_runs_those_that_it_lists(search: str, tmp_path:
 def test_the_cells_of_the_access_table_compose(preset: str) -> None:
     configs, errors = survey("train", spread_out("train", [f"experiment={preset}"]), multirun=True)
     assert errors == []
-    assert [message for config in configs for message in configuration.check(config)] == []
+    assert [message for config in configs for message in launch.check(config)] == []
     directories = [config.run_dir for config in configs]
     assert len(set(directories)) == len(directories)
     cells = [config.access for config in configs if config.access is not None]

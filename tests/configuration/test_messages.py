@@ -10,20 +10,20 @@ import pytest
 from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 from omegaconf import OmegaConf
 
-import configuration
-from commands import command
 from compare import read_settings
-from configuration.composing import survey
-from configuration.overrides import Given
-from configuration.trainer import device_errors
-from errors import InputError, did_you_mean, listed
 from support.processes import ROOT, Warm
+from unembed import launch
+from unembed.core.commands import command
+from unembed.core.errors import InputError, did_you_mean, listed
+from unembed.launch.composing import survey
+from unembed.launch.overrides import Given
+from unembed.launch.trainer import device_errors
 
 
 def said(*overrides: str) -> list[str]:
     """All messages on a command line of train.py."""
     configs, errors = survey("train", overrides)
-    return [*errors, *(message for config in configs for message in configuration.check(config))]
+    return [*errors, *(message for config in configs for message in launch.check(config))]
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_a_printed_value_is_read_back_as_it_was(value: str) -> None:
 )
 def test_a_path_is_taken_as_it_is_and_alone_for_vectors(words: list[str], vectors: str) -> None:
     run = ROOT / "attackers" / "minilm"
-    settings, _ = configuration.on_run("audit", [f"run={run}", *words])
+    settings, _ = launch.on_run("audit", [f"run={run}", *words])
     assert settings.vectors == vectors
     with pytest.raises(InputError, match=r"^mine\.npy: write key=value"):
-        configuration.on_run("audit", [f"run={run}", "vectors=other.npy", "mine.npy"])
+        launch.on_run("audit", [f"run={run}", "vectors=other.npy", "mine.npy"])
 
 
 def test_other_mistakes_are_still_found_beside_spaces() -> None:
@@ -164,7 +164,7 @@ def test_an_unknown_name_lists_the_nearest_ones_only() -> None:
     assert len(listed(f"column_{number}" for number in range(1000))) < 350
 
 
-HALVED = """from defenses.identity import Identity
+HALVED = """from unembed.defenses.identity import Identity
 class Halved(Identity):
     def __call__(self, embeddings, examples, role, epoch=None):
         return embeddings / 2
@@ -178,14 +178,14 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "my configs" / "defense").mkdir(parents=True)
     (tmp_path / "my configs" / "defense" / "halved.yaml").write_text("_target_: outside.Halved\n")
     (tmp_path / "run").mkdir()
-    plain = configuration.plain(configuration.compose("train", ["trainer.precision=32-true"]))
+    plain = launch.plain(launch.compose("train", ["trainer.precision=32-true"]))
     OmegaConf.save(OmegaConf.create(plain), tmp_path / "run" / "config.yaml")
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
 
 
 SCRIPT = """import sys
-import configuration
+from unembed import launch as configuration
 
 def task(settings, config):
     print(config.defense._target_, config.choices.defense)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-import configuration
-from atomic_files import write_json
-from configuration import named_runs
-from configuration.comparison import read_settings
-from errors import InputError
+from unembed import launch
+from unembed.core.atomic_files import write_json
+from unembed.core.errors import InputError
+from unembed.launch import named_runs
+from unembed.launch.comparison import read_settings
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -22,7 +22,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 def write_run(path: Path, dimension: int = 384) -> Path:
     """The files of a run directory that are read before anything is built."""
     (path / "artifacts").mkdir(parents=True)
-    OmegaConf.save(OmegaConf.create(configuration.plain(configuration.compose("train", []))), path / "config.yaml")
+    OmegaConf.save(OmegaConf.create(launch.plain(launch.compose("train", []))), path / "config.yaml")
     write_json(path / "record.json", {"embedder": {"dimension": dimension, "fingerprint": "0" * 64}})
     return path
 
@@ -41,18 +41,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_shipped_attacker_is_opened_by_its_name(here: Path, tmp_path: Path) -> None:
     attacker = str(tmp_path / "attackers" / "minilm")
-    settings, config = configuration.on_run("invert", ["run=minilm", "vectors=mine.npy"])
+    settings, config = launch.on_run("invert", ["run=minilm", "vectors=mine.npy"])
     assert (settings.run, config.run_dir, settings.output) == (attacker, attacker, "mine.npy.texts.jsonl")
     for script, folder in {"audit": "audits", "evaluate": "evaluations"}.items():
         given = ["vectors=mine.npy"] if script == "audit" else []
-        settings, config = configuration.on_run(script, ["run=minilm", *given])
+        settings, config = launch.on_run(script, ["run=minilm", *given])
         assert (settings.run, config.run_dir) == (attacker, attacker)
         assert Path(settings.output_dir).parent == Path(folder)  # of the working directory
 
 
 def test_a_directory_comes_before_a_shipped_attacker_of_its_name(here: Path) -> None:
     write_run(here / "minilm")
-    settings, config = configuration.on_run("audit", ["run=minilm", "vectors=mine.npy"])
+    settings, config = launch.on_run("audit", ["run=minilm", "vectors=mine.npy"])
     assert (settings.run, config.run_dir) == ("minilm", "minilm")
     assert Path(settings.output_dir).parent == Path("minilm") / "audits"
 
@@ -62,11 +62,11 @@ def test_without_a_run_the_attacker_is_the_shipped_one_for_the_vectors(here: Pat
     write_run(tmp_path / "attackers" / "large", dimension=1024)
     for name, dimension in {"minilm": 384, "large": 1024}.items():
         np.save("mine.npy", np.eye(3, dimension, dtype=np.float32))
-        settings, _ = configuration.on_run(script, ["vectors=mine.npy"])
+        settings, _ = launch.on_run(script, ["vectors=mine.npy"])
         assert settings.run == str(tmp_path / "attackers" / name)
     np.save("mine.npy", np.eye(3, 7, dtype=np.float32))
     with pytest.raises(InputError) as raised:
-        configuration.on_run(script, ["vectors=mine.npy"])
+        launch.on_run(script, ["vectors=mine.npy"])
     assert str(raised.value).startswith(
         "vectors=mine.npy: vectors of dimension 7, which no shipped attacker reads: large (1024), minilm (384); "
         "vectors of all-MiniLM-L6-v2 have 1024 dimensions, vectors of all-MiniLM-L6-v2 have 384 dimensions; cut ones "
@@ -74,38 +74,38 @@ def test_without_a_run_the_attacker_is_the_shipped_one_for_the_vectors(here: Pat
     )
     np.save("mine.npy", np.eye(3, 2048, dtype=np.float32))
     with pytest.raises(InputError, match=r"minilm \(384\); give a trained one"):
-        configuration.on_run(script, ["vectors=mine.npy"])
+        launch.on_run(script, ["vectors=mine.npy"])
 
 
 def test_the_dimension_of_a_store_is_not_asked_for_where_one_attacker_is_shipped(here: Path, tmp_path: Path) -> None:
-    settings, _ = configuration.on_run("audit", ["vectors=chroma:db"])
+    settings, _ = launch.on_run("audit", ["vectors=chroma:db"])
     assert settings.run == str(tmp_path / "attackers" / "minilm")
     write_run(tmp_path / "attackers" / "large", dimension=1024)
     with pytest.raises(InputError, match=r"^run: missing, and several .* may read these vectors: run=large\|minilm$"):
-        configuration.on_run("audit", ["vectors=chroma:db"])
+        launch.on_run("audit", ["vectors=chroma:db"])
 
 
 def test_what_is_missing_is_said(here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^vectors: missing, give it as vectors=<value>$"):
-        configuration.on_run("audit", [])
+        launch.on_run("audit", [])
     for given in ([], ["run=null"]):
         with pytest.raises(InputError, match=r"^run: missing, give it as run=<value>$"):
-            configuration.on_run("evaluate", given)
+            launch.on_run("evaluate", given)
     monkeypatch.setattr(named_runs, "SHIPPED", tmp_path / "nothing")
     with pytest.raises(InputError, match=r"^run: missing, and no attacker is shipped; give a trained one by run=<dir>"):
-        configuration.on_run("invert", ["vectors=mine.npy"])
+        launch.on_run("invert", ["vectors=mine.npy"])
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_attacker_and_all_of_them(here: Path, tmp_path: Path) -> None:
     write_run(tmp_path / "attackers" / "large")
     for given, meant in {"minlm": " (did you mean minilm?)", "xyz": ""}.items():
         with pytest.raises(InputError) as raised:
-            configuration.on_run("evaluate", [f"run={given}"])
+            launch.on_run("evaluate", [f"run={given}"])
         assert str(raised.value) == (
             f"run={given}: no directory {here / given}; shipped attackers: large, minilm{meant}"
         )
     with pytest.raises(InputError, match=r"^run=runs/minilm: no directory .*/runs$"):
-        configuration.on_run("evaluate", ["run=runs/minilm"])
+        launch.on_run("evaluate", ["run=runs/minilm"])
 
 
 def test_shipped_attackers_are_compared_by_name(here: Path, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def snapshot(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 @pytest.mark.parametrize("revision", ["", "@main", f"@{COMMIT}"])
 def test_a_run_of_the_hub_is_copied_to_the_cache(snapshot: Path, tmp_path: Path, caplog: Any, revision: str) -> None:
-    settings, config = configuration.on_run("audit", [f"run=hub:ada/inverter{revision}", "vectors=mine.npy"])
+    settings, config = launch.on_run("audit", [f"run=hub:ada/inverter{revision}", "vectors=mine.npy"])
     copy = tmp_path / "cache" / "attackers" / "ada--inverter" / COMMIT
     assert (settings.run, config.run_dir) == (str(copy), str(copy))
     assert not (copy / "config.yaml").is_symlink()
@@ -153,9 +153,9 @@ def test_a_run_of_the_hub_is_copied_to_the_cache(snapshot: Path, tmp_path: Path,
 
 def test_a_run_of_the_hub_is_untrusted(snapshot: Path) -> None:
     config = (snapshot / "config.yaml").resolve()
-    config.write_text(config.read_text().replace("attacks.geia.GEIA", "os.system"))
+    config.write_text(config.read_text().replace("unembed.attacks.geia.GEIA", "os.system"))
     with pytest.raises(InputError, match=r"attack._target_=os.system: none of the classes .* add trust=os"):
-        configuration.on_run("evaluate", ["run=hub:ada/inverter"])
+        launch.on_run("evaluate", ["run=hub:ada/inverter"])
 
 
 def test_what_the_hub_does_not_have_is_said(snapshot: Path) -> None:
@@ -165,7 +165,7 @@ def test_what_the_hub_does_not_have_is_said(snapshot: Path) -> None:
         "hub:ada/other": r"^run=hub:ada/other: neither in the hub's cache on this machine nor to be had from",
     }.items():
         with pytest.raises(InputError, match=message):
-            configuration.on_run("evaluate", [f"run={given}"])
+            launch.on_run("evaluate", [f"run={given}"])
     (snapshot / "config.yaml").unlink()
     with pytest.raises(InputError, match=r"^run=hub:ada/inverter: holds no config.yaml: not the repository of a run"):
-        configuration.on_run("evaluate", ["run=hub:ada/inverter"])
+        launch.on_run("evaluate", ["run=hub:ada/inverter"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from omegaconf import OmegaConf
 
-from configuration.amending import amend
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.launch.amending import amend
 
 RUN = OmegaConf.create({"choices": {"defense": "none"}, "seed": 0})
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-import configuration
-from configuration.checking import check_written
-from configuration.composing import survey
-from configuration.named_runs import shipped
-from configuration.signatures import UNKNOWN, imported, written
-from configuration.source_files import find, source_path
 from support.processes import ROOT
+from unembed import launch
+from unembed.launch.checking import check_written
+from unembed.launch.composing import survey
+from unembed.launch.named_runs import shipped
+from unembed.launch.signatures import UNKNOWN, imported, written
+from unembed.launch.source_files import find, source_path
 
 TARGETS = sorted(
     {
@@ -33,7 +33,7 @@ HEAVY = ("torch", "lightning", "transformers", "scipy", "torchmetrics")
 # Runs each command in a fork of a process that has imported what all scripts import first.
 WRAPPED = f"""
 import atexit, json, os, runpy, sys
-import configuration
+from unembed import launch as configuration
 for number, command in enumerate(json.loads(sys.argv[1])):
     if os.fork() == 0:
         for descriptor, name in ((1, "out"), (2, "err")):
@@ -92,7 +92,7 @@ def test_training_answers_mistakes_without_heavy_imports(tmp_path: Path) -> None
 
 
 def test_scripts_on_a_run_answer_mistakes_without_heavy_imports(tmp_path: Path) -> None:
-    config = configuration.plain(configuration.compose("train", ["run_dir=run"]))
+    config = launch.plain(launch.compose("train", ["run_dir=run"]))
     (tmp_path / "run").mkdir()
     OmegaConf.save(OmegaConf.create(config), tmp_path / "run" / "config.yaml")
     amended = ["run=run", "trainer=default", "trainer.max_stps=1", "attack.decoding.beams=0"]
@@ -125,13 +125,18 @@ def test_a_source_file_tells_what_the_import_does(target: str) -> None:
 
 
 def test_what_no_file_tells_is_left_to_the_import() -> None:
-    for target in ("no_such_module.Thing", "attacks.geia.NoSuchClass", "torch.nn.functional.conv2d", "attacks.geia"):
+    for target in (
+        "no_such_module.Thing",
+        "unembed.attacks.geia.NoSuchClass",
+        "torch.nn.functional.conv2d",
+        "unembed.attacks.geia",
+    ):
         assert written(target) is None
     assert source_path("torch._C") is None
-    assert find("attacks.geia", "no_such_name") is None
+    assert find("unembed.attacks.geia", "no_such_name") is None
     config = OmegaConf.create({"car": {"_target_": "attacks.gia.GEIA", "nothing": 1}, "seed": -1})
     assert check_written(config) == ["seed=-1: must be at least 0"]
-    assert configuration.check(config)[-1] == "car._target_=attacks.gia.GEIA: no gia in attacks, did you mean geia?"
+    assert launch.check(config)[-1] == "car._target_=attacks.gia.GEIA: no gia in attacks, did you mean geia?"
 
 
 @pytest.mark.parametrize("overrides", [[], ["attack.learning_rat=1"]])
@@ -145,7 +150,7 @@ def test_nothing_is_measured_before_names_and_values_are_right(
         return "32-true"
 
     OmegaConf.register_new_resolver("test_measured", measure, replace=True)
-    monkeypatch.setattr("configuration.sources._MEASURED", "${test_measured:")
+    monkeypatch.setattr("unembed.launch.sources._MEASURED", "${test_measured:")
     configs, errors = survey("train", [*overrides, "trainer.precision='${test_measured:}'", "attack.label_smoothing=2"])
     assert len(errors) == len(overrides)
     assert isinstance(configs[0], DictConfig)

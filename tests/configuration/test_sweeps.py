@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-import configuration
 from support.processes import ROOT
+from unembed import launch
 
 SWEEPS = sorted((ROOT / "configs" / "sweep").glob("*.yaml"))
 
@@ -60,8 +60,8 @@ def test_every_command_of_a_sweep_composes(path: Path) -> None:
     for command in commands(sweep, few=True):
         assert command[:3] == ["/usr/bin/env", "python", "train.py"]
         assert not any(part.endswith("=None") for part in command), "write null as the text 'null'"
-        config = configuration.compose("train", command[3:])
-        assert configuration.check(config) == [], command
+        config = launch.compose("train", command[3:])
+        assert launch.check(config) == [], command
         assert config.logger.project == sweep["project"]  # or the sweep and its runs are in different projects
 
 

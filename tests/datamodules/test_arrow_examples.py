@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datamodules.arrow_examples import ROWS, to_arrow
-from errors import InputError
-from examples import Example, Span
-from temporary_map import IN_MEMORY, MappedArray, TemporaryMap
+from unembed.core.errors import InputError
+from unembed.core.examples import Example, Span
+from unembed.core.temporary_map import IN_MEMORY, MappedArray, TemporaryMap
+from unembed.datamodules.arrow_examples import ROWS, to_arrow
 
 COUNT = 2 * ROWS + 10
 

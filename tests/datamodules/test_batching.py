@@ -12,7 +12,8 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 
-from datamodules.batching import (
+from support.assembled import quiet_trainer
+from unembed.datamodules.batching import (
     Batch,
     BatchLoader,
     EvaluationBatchSampler,
@@ -20,7 +21,6 @@ from datamodules.batching import (
     LengthBucketBatchSampler,
     ResumableLoader,
 )
-from support.assembled import quiet_trainer
 
 
 def lengths(count: int) -> Indices:

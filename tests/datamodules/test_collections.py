@@ -13,18 +13,18 @@ import pyarrow.parquet
 import pytest
 from torch import Tensor
 
-import configuration
-from datamodules.collections.base import CollectionSource
-from datamodules.collections.beir import BeirCollection
-from datamodules.collections.clirmatrix import ClirMatrixCollection
-from datamodules.collections.retrieval import Searchable
-from datamodules.collections.texts import CollectionTexts, begun
-from datamodules.inversion import InversionDataModule
-from defenses.base import Role
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from examples import Example
 from support.letters import Letters
+from unembed import launch
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.datamodules.collections.base import CollectionSource
+from unembed.datamodules.collections.beir import BeirCollection
+from unembed.datamodules.collections.clirmatrix import ClirMatrixCollection
+from unembed.datamodules.collections.retrieval import Searchable
+from unembed.datamodules.collections.texts import CollectionTexts, begun
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.defenses.base import Role
+from unembed.embedders.cache.cached import CachedEmbedder
 
 DOCUMENTS = [
     {"_id": "d1", "title": "cats", "text": "a cat sat on the mat ."},
@@ -254,8 +254,8 @@ def test_documents_are_split_and_nothing_of_a_held_out_one_is_trained_on(tmp_pat
 def test_the_data_module_of_a_collection_composes(tmp_path: Path) -> None:
     from hydra.utils import instantiate
 
-    config = configuration.compose("train", ["datamodule=collection", f"datamodule.source.path={beir(tmp_path)}"])
-    assert configuration.check(config) == []
+    config = launch.compose("train", ["datamodule=collection", f"datamodule.source.path={beir(tmp_path)}"])
+    assert launch.check(config) == []
     datamodule = instantiate(config.datamodule, _convert_="all")
     assert isinstance(datamodule, InversionDataModule)
     assert {len(datamodule.examples(split)) for split in ("valid", "test")} == {1}

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-import limits
-from datamodules.sources import file_rows
-from datamodules.sources.base import cut_apart, folded
-from datamodules.sources.files import TextFiles
-from datamodules.sources.hub import HubSet
-from datamodules.truncation import Truncation
-from errors import InputError
-from examples import Example, Span
+from unembed.core import limits
+from unembed.core.errors import InputError
+from unembed.core.examples import Example, Span
+from unembed.datamodules.sources import file_rows
+from unembed.datamodules.sources.base import cut_apart, folded
+from unembed.datamodules.sources.files import TextFiles
+from unembed.datamodules.sources.hub import HubSet
+from unembed.datamodules.truncation import Truncation
 
 ROWS: list[dict[str, Any]] = [
     {"utterance": "Hi, I am Ada.", "part": "train", "lang": "en"},

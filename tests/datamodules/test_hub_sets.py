@@ -14,11 +14,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from datamodules.inversion import InversionDataModule
-from datamodules.sources.hub import HubSet, found_at
-from errors import InputError
-from examples import Span, Split
 from support import data_configs
+from unembed.core.errors import InputError
+from unembed.core.examples import Span, Split
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.datamodules.sources.hub import HubSet, found_at
 
 NAMES = [
     "arxiv", "abcd", "cc_news", "cc_news_sentences", "cjeu_terms", "mnli", "msmarco", "msmarco_passages", "multiwoz",

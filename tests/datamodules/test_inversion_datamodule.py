@@ -17,18 +17,18 @@ import torch
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
-from datamodules.inversion import InversionDataModule
-from datamodules.sources.base import Source
-from datamodules.sources.files import FilesDataModule
-from datamodules.truncation import Truncation
-from defenses.base import Role
-from defenses.identity import Identity
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from examples import Example, Span
 from support.assembled import Texts, data_module, quiet_trainer
 from support.data_configs import declared
 from support.files import write_lines
+from unembed.core.errors import InputError
+from unembed.core.examples import Example, Span
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.datamodules.sources.base import Source
+from unembed.datamodules.sources.files import FilesDataModule
+from unembed.datamodules.truncation import Truncation
+from unembed.defenses.base import Role
+from unembed.defenses.identity import Identity
+from unembed.embedders.cache.cached import CachedEmbedder
 
 WORDS = ["a", "the", "cat", "sat", "mat", "ada", "wrote", "letters", "to", "paris", "engines", "unreadable", "rain"]
 

@@ -12,22 +12,22 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-import configuration
-from datamodules.inversion import InversionDataModule
-from datamodules.languages import Languages, shared_out
-from datamodules.sources.base import SPLITS
-from datamodules.sources.files import FilesDataModule
-from datamodules.sources.language_sets import LanguageSets
-from errors import InputError
 from evaluate import evaluate
-from examples import Example
-from metrics.scored import Scored
-from metrics.scoring import score
-from reports.language_table import language_table
 from support.data_configs import declared
 from support.files import read_lines, write_lines
 from support.processes import ROOT
 from train import train
+from unembed import launch
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.datamodules.languages import Languages, shared_out
+from unembed.datamodules.sources.base import SPLITS
+from unembed.datamodules.sources.files import FilesDataModule
+from unembed.datamodules.sources.language_sets import LanguageSets
+from unembed.metrics.scored import Scored
+from unembed.metrics.scoring import score
+from unembed.reports.language_table import language_table
 
 WORDS = {
     "en": ["a red dog runs", "two men cook", "she reads books", "the sea is cold", "he sings"],
@@ -118,7 +118,7 @@ def test_a_limit_is_shared_by_the_languages(parallel: Path) -> None:
 
 
 def test_texts_are_cut_by_a_tokenizer_of_their_languages(tmp_path: Path) -> None:
-    from models.tokenizing import train_tokenizer
+    from unembed.attacks.parts.tokenizing import train_tokenizer
 
     long = [" ".join(f"Haus{number} schön" for number in range(start, start + 90)) for start in range(3)]
     path = tmp_path / "long.jsonl"
@@ -239,13 +239,13 @@ def test_a_run_on_one_language_is_tested_on_another(parallel: Path, tmp_path: Pa
         "datamodule.split_field=split", "datamodule.language_field=language", f"cache_dir={tmp_path / 'cache'}",
     ]  # fmt: skip
     run = tmp_path / "run"
-    train(configuration.compose("train", [*overrides, f"run_dir={run}", "datamodule.train_languages=[de]"]))
+    train(launch.compose("train", [*overrides, f"run_dir={run}", "datamodule.train_languages=[de]"]))
     metrics = json.loads((run / "metrics.json").read_text())
     assert [metrics[f"examples/{language}"] for language in ("de", "en", "fr")] == [1, 1, 1]
     assert "Languages" in (run / "report.html").read_text(encoding="utf-8")
     output = tmp_path / "cross"
     given = [f"run={run}", f"output_dir={output}", "datamodule.test_languages=[fr]"]
-    evaluate(*configuration.on_run("evaluate", given))
+    evaluate(*launch.on_run("evaluate", given))
     rows = read_lines(output / "predictions.jsonl")
     assert [row["reference"] for row in rows] == ["il chante"]
 

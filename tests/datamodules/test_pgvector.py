@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datamodules.vector_stores.sampling import open_store, sample_store
-from datamodules.vector_stores.stored_texts import stored_texts
-from errors import InputError
 from support.postgres import postgres
+from unembed.core.errors import InputError
+from unembed.datamodules.vector_stores.sampling import open_store, sample_store
+from unembed.datamodules.vector_stores.stored_texts import stored_texts
 
 DIMENSION = 6
 VECTORS = np.random.default_rng(0).normal(size=(30, DIMENSION)).astype(np.float32)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datamodules.vector_stores import search_engine
-from datamodules.vector_stores.sampling import open_store
-from errors import InputError
 from support.http_stand_in import serving
 from support.stores import DIMENSION, ROWS, TEXTS, TITLES, VECTORS, check_store, refusal, refused_field
+from unembed.core.errors import InputError
+from unembed.datamodules.vector_stores import search_engine
+from unembed.datamodules.vector_stores.sampling import open_store
 
 KINDS = ["opensearch", "elasticsearch"]
 IDS = [f"{'a' if row % 2 else 'b'}/{row}" for row in range(ROWS)]

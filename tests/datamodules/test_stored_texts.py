@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datamodules.vector_stores.payloads import flat_texts
-from datamodules.vector_stores.sampling import FileStore, open_store
-from datamodules.vector_stores.stored_texts import stored_texts
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.datamodules.vector_stores.payloads import flat_texts
+from unembed.datamodules.vector_stores.sampling import FileStore, open_store
+from unembed.datamodules.vector_stores.stored_texts import stored_texts
 
 DIMENSION = 6
 VECTORS = np.random.default_rng(0).normal(size=(12, DIMENSION)).astype(np.float32)

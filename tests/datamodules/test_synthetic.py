@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-import datamodules.sources.synthetic
-from datamodules.sources.synthetic import MOST_SENTENCES, SyntheticCorpus, article, entity_values, normalised
-from errors import InputError
-from examples import Example, Split
+import unembed.datamodules.sources.synthetic
 from support.processes import ROOT
+from unembed.core.errors import InputError
+from unembed.core.examples import Example, Split
+from unembed.datamodules.sources.synthetic import MOST_SENTENCES, SyntheticCorpus, article, entity_values, normalised
 
-DATA = Path(datamodules.sources.synthetic.__file__).parent
+DATA = Path(unembed.datamodules.sources.synthetic.__file__).parent
 SHAPES = yaml.safe_load((DATA / "synthetic_shapes.yaml").read_text(encoding="utf-8"))
 WORDS = yaml.safe_load((DATA / "synthetic_words.yaml").read_text(encoding="utf-8"))
 LABELS = {slot: label for label, slots in WORDS["labels"].items() for slot in slots}
@@ -28,7 +28,7 @@ TABLES = {tuple(table["columns"]): table["rows"] for table in WORDS["tables"]}
 Corpus = dict[Split, list[Example]]
 
 FINGERPRINT = (
-    "import hashlib; from datamodules.sources.synthetic import SyntheticCorpus; "
+    "import hashlib; from unembed.datamodules.sources.synthetic import SyntheticCorpus; "
     "print(hashlib.sha256(repr(SyntheticCorpus(600, 50, 100, seed=3).load()).encode()).hexdigest())"
 )
 

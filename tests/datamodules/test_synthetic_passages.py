@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-import configuration
-from datamodules.sources.sentences import END
-from datamodules.sources.synthetic import Grammar, entity_values, normalised
-from datamodules.sources.synthetic_passages import SyntheticPassages
-from errors import InputError
-from examples import Example, Split
+from unembed import launch
+from unembed.core.errors import InputError
+from unembed.core.examples import Example, Split
+from unembed.datamodules.sources.sentences import END
+from unembed.datamodules.sources.synthetic import Grammar, entity_values, normalised
+from unembed.datamodules.sources.synthetic_passages import SyntheticPassages
 
 Corpus = dict[Split, list[Example]]
 
@@ -80,5 +80,5 @@ def test_what_the_grammar_cannot_give(given: dict[str, int], said: str) -> None:
 
 
 def test_texts_are_whole_up_to_192_tokens() -> None:
-    config = configuration.compose("train", ["datamodule=synthetic_passages"])
+    config = launch.compose("train", ["datamodule=synthetic_passages"])
     assert config.datamodule.max_tokens == 192

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-import limits
-from datamodules.vector_stores.vector_files import read_vectors
-from errors import InputError
+from unembed.core import limits
+from unembed.core.errors import InputError
+from unembed.datamodules.vector_stores.vector_files import read_vectors
 
 VECTORS = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
 Write = Callable[[Path, NDArray[Any]], None]

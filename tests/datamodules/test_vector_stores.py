@@ -23,10 +23,10 @@ import numpy as np
 import pytest
 import torch
 
-from datamodules.vector_stores.address import address_error
-from datamodules.vector_stores.child import Child, Limits
-from datamodules.vector_stores.sampling import open_store, sample_store
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.datamodules.vector_stores.address import address_error
+from unembed.datamodules.vector_stores.child import Child, Limits
+from unembed.datamodules.vector_stores.sampling import open_store, sample_store
 
 DIMENSION = 6
 VECTORS = np.random.default_rng(0).normal(size=(30, DIMENSION)).astype(np.float32)

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from datamodules.vector_stores import weaviate_server
 from support.http_stand_in import serving
 from support.stores import DIMENSION, ROWS, TEXTS, TITLES, VECTORS, check_store, refusal, refused_field
+from unembed.datamodules.vector_stores import weaviate_server
 
 pytest.importorskip("weaviate")
 import grpc

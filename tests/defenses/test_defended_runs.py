@@ -14,28 +14,28 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-import configuration
-from atomic_files import read_json
-from configuration.composing import survey
-from datamodules.defended import DefendedEmbedder, FittedDefense, defended
-from datamodules.inversion import InversionDataModule
-from datamodules.sources.files import FilesDataModule
-from defenses.language_agnostic import LanguageAgnostic
-from defenses.noise import Noise
-from defenses.product_quantization import ProductQuantization
-from defenses.rounding import Rounding
-from defenses.scalar_quantization import ScalarQuantization
-from defenses.threat import threat_of
-from defenses.truncation import Truncation
-from embedders.base import fingerprint_of
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from examples import Example
-from run_directory import layout
-from run_directory.config_file import read_config
 from support import tiny_settings
 from support.files import metrics_of, rows_of, write_lines
 from support.places import Place
+from unembed import launch
+from unembed.core.atomic_files import read_json
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.datamodules.defended import DefendedEmbedder, FittedDefense, defended
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.datamodules.sources.files import FilesDataModule
+from unembed.defenses.language_agnostic import LanguageAgnostic
+from unembed.defenses.noise import Noise
+from unembed.defenses.product_quantization import ProductQuantization
+from unembed.defenses.rounding import Rounding
+from unembed.defenses.scalar_quantization import ScalarQuantization
+from unembed.defenses.threat import threat_of
+from unembed.defenses.truncation import Truncation
+from unembed.embedders.base import fingerprint_of
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.launch.composing import survey
+from unembed.runs import layout
+from unembed.runs.config_file import read_config
 
 KEY = "a key that nobody guesses"
 
@@ -91,13 +91,13 @@ def texts(count: int) -> list[Example]:
 
 
 def test_one_is_written_flat_and_several_in_a_list() -> None:
-    one = configuration.compose("train", ["defense=noise", "defense.level=0.5", "defense.adaptive=true"])
+    one = launch.compose("train", ["defense=noise", "defense.level=0.5", "defense.adaptive=true"])
     threat = threat_of(one.defense)
     assert (type(threat.defense), threat.adaptive, threat.hypotheses) == (Noise, True, "clean")
-    assert threat.settings == {"_target_": "defenses.noise.Noise", "level": 0.5, "relative": False, "seed": 0}
+    assert threat.settings == {"_target_": "unembed.defenses.noise.Noise", "level": 0.5, "relative": False, "seed": 0}
     lines = ["defense=[language_agnostic,noise,noise]", "defense.noise_2.level=0.5", "defense.hypotheses=defended"]
-    several = configuration.compose("train", lines)
-    assert configuration.check(several) == []
+    several = launch.compose("train", lines)
+    assert launch.check(several) == []
     assert several.choices.defense == "language_agnostic+noise+noise"
     threat = threat_of(several.defense)
     assert list(threat.defense.steps) == ["language_agnostic", "noise", "noise_2"]
@@ -106,19 +106,19 @@ def test_one_is_written_flat_and_several_in_a_list() -> None:
 
 
 def test_a_run_is_given_another_defense() -> None:
-    before = configuration.compose("train", ["defense=[masking,noise]", "defense.noise.level=0.5", "seed=3"])
-    run = OmegaConf.create(configuration.plain(before))
-    alone = configuration.amend(run, ["defense=rounding", "defense.step=0.25"])
-    assert configuration.plain(alone)["defense"] == {
-        "adaptive": False, "hypotheses": "clean", "_target_": "defenses.rounding.Rounding", "step": 0.25,
+    before = launch.compose("train", ["defense=[masking,noise]", "defense.noise.level=0.5", "seed=3"])
+    run = OmegaConf.create(launch.plain(before))
+    alone = launch.amend(run, ["defense=rounding", "defense.step=0.25"])
+    assert launch.plain(alone)["defense"] == {
+        "adaptive": False, "hypotheses": "clean", "_target_": "unembed.defenses.rounding.Rounding", "step": 0.25,
     }  # fmt: skip
-    changed = configuration.amend(run, ["defense.noise.level=2", "defense.adaptive=true"])
+    changed = launch.amend(run, ["defense.noise.level=2", "defense.adaptive=true"])
     assert (changed.defense.noise.level, changed.defense.adaptive, changed.choices.defense) == (
         2,
         True,
         "masking+noise",
     )
-    other = configuration.amend(run, ["defense=[rounding,truncation]", "defense.truncation.dimensions=9"])
+    other = launch.amend(run, ["defense=[rounding,truncation]", "defense.truncation.dimensions=9"])
     assert [name for name in other.defense if name not in ("adaptive", "hypotheses", "_target_")] == [
         "rounding", "truncation"
     ]  # fmt: skip
@@ -136,7 +136,7 @@ def test_a_run_is_given_another_defense() -> None:
 )
 def test_what_is_misspelt(line: str, message: str) -> None:
     configs, errors = survey("train", [line])
-    assert message in [*errors, *(error for config in configs for error in configuration.check(config))]
+    assert message in [*errors, *(error for config in configs for error in launch.check(config))]
 
 
 def test_lists_are_not_swept_over() -> None:

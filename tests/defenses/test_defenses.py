@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 from scipy.stats import beta, gamma, kstest
 from torch import Tensor
 
-from defenses.base import Role
-from defenses.chain import Chain
-from defenses.language_agnostic import LanguageAgnostic
-from defenses.laplace import Laplace
-from defenses.masking import Masking
-from defenses.noise import Noise
-from defenses.product_quantization import ProductQuantization
-from defenses.purmech import PurMech
-from defenses.rotation import Rotation
-from defenses.rounding import Rounding
-from defenses.scalar_quantization import ScalarQuantization
-from defenses.truncation import Truncation
-from errors import InputError
-from examples import Example
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.defenses.base import Role
+from unembed.defenses.chain import Chain
+from unembed.defenses.language_agnostic import LanguageAgnostic
+from unembed.defenses.laplace import Laplace
+from unembed.defenses.masking import Masking
+from unembed.defenses.noise import Noise
+from unembed.defenses.product_quantization import ProductQuantization
+from unembed.defenses.purmech import PurMech
+from unembed.defenses.rotation import Rotation
+from unembed.defenses.rounding import Rounding
+from unembed.defenses.scalar_quantization import ScalarQuantization
+from unembed.defenses.truncation import Truncation
 
 
 def rows(count: int, dimension: int, seed: int = 0) -> Tensor:

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from attacks.base import Attack
-from callbacks.analyses import embedded_words
-from datamodules.sources.files import FilesDataModule, TextFiles
-from datamodules.truncation import Truncation
-from defenses.identity import Identity
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from examples import Example, Span
-from models.predictions import Prediction
-from reports.scoring import score_predictions
-from scoring.models import ScoringModels
 from support.files import write_lines
+from unembed.attacks.base import Attack
+from unembed.attacks.parts.predictions import Prediction
+from unembed.callbacks.analyses import embedded_words
+from unembed.core.errors import InputError
+from unembed.core.examples import Example, Span
+from unembed.datamodules.sources.files import FilesDataModule, TextFiles
+from unembed.datamodules.truncation import Truncation
+from unembed.defenses.identity import Identity
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.reports.scoring import score_predictions
+from unembed.scoring.models import ScoringModels
 
 ROWS: list[dict[str, Any]] = [
     {"text": "Ada lives in Paris", "longer": "As all know, Ada lives in Paris now", "spans": [[0, 3, "name"]]},

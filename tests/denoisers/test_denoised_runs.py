@@ -14,21 +14,21 @@ import pytest
 import torch
 
 import audit
-import configuration
 import invert
-from datamodules.inversion import InversionDataModule
-from datamodules.sources.files import FilesDataModule
-from defenses.noise import Noise
-from denoisers.gaussian import GaussianDenoiser
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from run_directory import layout
-from run_directory.trust import trusting
 from support import tiny_settings
 from support.files import load, metrics_of, read_lines, write_lines
 from support.letters import LettersAndSigns
 from support.places import Place
 from support.processes import ROOT, Warm
+from unembed import launch
+from unembed.core.errors import InputError
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.datamodules.sources.files import FilesDataModule
+from unembed.defenses.denoisers.gaussian import GaussianDenoiser
+from unembed.defenses.noise import Noise
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.runs import layout
+from unembed.runs.trust import trusting
 
 WHO, PLACES = ("ada", "bob", "cleo", "dan", "eve", "fay"), ("paris", "rome", "oslo")
 TEXTS = [f"{a} {does} {b} in {place} ." for a in WHO for does in ("met", "saw") for b in WHO for place in PLACES]
@@ -98,7 +98,7 @@ def test_a_file_of_noisy_vectors_is_inverted(base: Path, tmp_path: Path) -> None
     for line in ([], ["denoiser=gaussian"]):
         given = [f"run={base / 'run'}", f"vectors={tmp_path / 'v.npy'}", "trust=support.letters", *line]
         with trusting("support.letters"):
-            invert.invert(*configuration.on_run("invert", given))
+            invert.invert(*launch.on_run("invert", given))
         found.append(read_lines(tmp_path / "v.npy.texts.jsonl"))
     assert [row["text"] for row in found[0]] != [row["text"] for row in found[1]]
     assert np.mean([row["cosine"] for row in found[1]]) > np.mean([row["cosine"] for row in found[0]]) + 0.01
@@ -117,7 +117,7 @@ def test_an_audit_reads_denoised_vectors(base: Path, tmp_path: Path) -> None:
             f"output_dir={tmp_path / name}", *line,
         ]  # fmt: skip
         with trusting("support.letters"):
-            audit.audit(*configuration.on_run("audit", given))
+            audit.audit(*launch.on_run("audit", given))
         shares.append(load(tmp_path / name / "audit.json"))
     attack, lookup = (
         [next(one["readable"] for one in share["attackers"] if one["name"] == name) for share in shares]
@@ -132,9 +132,9 @@ def test_messages(base: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "one.npy", LettersAndSigns().embed(TEXTS[:1]).numpy())
     given = [f"run={base / 'run'}", f"vectors={tmp_path / 'one.npy'}", "trust=support.letters", "denoiser=gaussian"]
     with trusting("support.letters"), pytest.raises(InputError, match=r"1 vectors of dimension 28, and 56 are needed"):
-        invert.invert(*configuration.on_run("invert", given))
+        invert.invert(*launch.on_run("invert", given))
     with pytest.raises(InputError, match=r"denoiser=gausian: did you mean gaussian\?"):
-        configuration.on_run("invert", [*given, "denoiser=gausian"])
+        launch.on_run("invert", [*given, "denoiser=gausian"])
     with pytest.raises(InputError, match=r"denoiser: an attack that was trained with defense.adaptive=true reads"):
         place_of(base).train("adaptive", *NOISE, "defense.adaptive=true", "denoiser=gaussian")
 

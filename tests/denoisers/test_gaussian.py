@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-import configuration
-from configuration.composing import survey
-from denoisers.gaussian import GaussianDenoiser
-from denoisers.releases import averages
-from denoisers.spectrum import noise_level
-from errors import InputError
+from unembed import launch
+from unembed.core.errors import InputError
+from unembed.defenses.denoisers.gaussian import GaussianDenoiser
+from unembed.defenses.denoisers.releases import averages
+from unembed.defenses.denoisers.spectrum import noise_level
+from unembed.launch.composing import survey
 
 
 def sample(count: int, deviations: np.ndarray, level: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -135,4 +135,4 @@ def test_what_cannot_be_denoised() -> None:
 )
 def test_what_is_misspelt(lines: list[str], message: str) -> None:
     configs, errors = survey("train", lines)
-    assert message in [*errors, *(error for config in configs for error in configuration.check(config))]
+    assert message in [*errors, *(error for config in configs for error in launch.check(config))]

@@ -24,19 +24,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from datamodules.defended import defended
-from defenses.identity import Identity
-from defenses.rounding import Rounding
-from embedders.cache import cached as cache
-from embedders.cache import progress, shards
-from embedders.cache.cached import CachedEmbedder
-from embedders.cache.index import ABSENT, KeyIndex, distinct
-from embedders.cache.queries import KeySet
-from embedders.cache.shards import text_keys
-from embedders.observation import Observation
-from errors import InputError
-from examples import Example
 from support.processes import ROOT
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.datamodules.defended import defended
+from unembed.defenses.identity import Identity
+from unembed.defenses.rounding import Rounding
+from unembed.embedders.cache import cached as cache
+from unembed.embedders.cache import progress, shards
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.cache.index import ABSENT, KeyIndex, distinct
+from unembed.embedders.cache.queries import KeySet
+from unembed.embedders.cache.shards import text_keys
+from unembed.embedders.observation import Observation
 
 TEXTS = [f"text {i} " + "word " * (i * 7 % 23) for i in range(300)]
 

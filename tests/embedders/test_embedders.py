@@ -13,15 +13,15 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-import configuration
-from embedders.base import Embedder
-from embedders.minilm import MiniLM
-from embedders.model_files import folder_hash
-from embedders.sentence_transformer import SentenceTransformerEmbedder
-from embedders.transformer import TransformerEmbedder
-from errors import InputError
 from support.processes import ROOT
 from support.tiny_models import tiny_language_model
+from unembed import launch
+from unembed.core.errors import InputError
+from unembed.embedders.base import Embedder
+from unembed.embedders.minilm import MiniLM
+from unembed.embedders.model_files import folder_hash
+from unembed.embedders.sentence_transformer import SentenceTransformerEmbedder
+from unembed.embedders.transformer import TransformerEmbedder
 
 CONFIGS = sorted(
     path
@@ -272,7 +272,7 @@ def test_minilm_refuses_other_weights(bert: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_dimension_limit_and_fingerprint_of_minilm_need_no_heavy_library() -> None:
     code = (
-        "import sys; from embedders.minilm import MiniLM; m = MiniLM(); "
+        "import sys; from unembed.embedders.minilm import MiniLM; m = MiniLM(); "
         "assert (m.dimension, m.max_tokens, len(m.fingerprint)) == (384, 256, 64); "
         "print(sorted({'transformers', 'sentence_transformers', 'huggingface_hub'} & set(sys.modules)))"
     )
@@ -362,7 +362,7 @@ PUBLISHED = {
 def test_every_config_builds_its_embedder_without_loading_it(path: Path) -> None:
     text = path.read_text()
     assert text.startswith("# ")
-    composed = configuration.compose("train", ["attack=geia", f"embedder={path.stem}"]).embedder
+    composed = launch.compose("train", ["attack=geia", f"embedder={path.stem}"]).embedder
     config: Any = OmegaConf.to_container(composed, resolve=True)
     assert config["device"] == "auto"
     if path.stem == "minilm":

@@ -10,15 +10,15 @@ import pytest
 import torch
 from transformers import GPT2LMHeadModel
 
-from datamodules.inversion import InversionDataModule
-from datamodules.sources.token_inputs import CutTexts, RandomTokens
-from defenses.identity import Identity
-from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModelEmbedder
-from embedders.observation import Observation
-from errors import InputError
-from examples import Example, Span, read_ids, written_ids
 from support.tiny_models import POSITIONS, VOCABULARY, tiny_language_model
+from unembed.core.errors import InputError
+from unembed.core.examples import Example, Span, read_ids, written_ids
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.datamodules.sources.token_inputs import CutTexts, RandomTokens
+from unembed.defenses.identity import Identity
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.language_model import LanguageModelEmbedder
+from unembed.embedders.observation import Observation
 
 
 @pytest.fixture(scope="module")

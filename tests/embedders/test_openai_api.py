@@ -30,17 +30,17 @@ import torch
 import yaml
 from torch import Tensor
 
-import configuration
-import stopping
-from embedders import embedding_server, exchange
-from embedders.base import Embedder, QueryLimitError, UnfinishedError
-from embedders.cache import sending
-from embedders.cache.cached import CachedEmbedder
-from embedders.cache.claims import claiming
-from embedders.cache.shards import text_keys
-from embedders.openai_api import OpenAIEmbedder
-from errors import InputError
 from support.processes import ROOT, Warm
+from unembed import launch
+from unembed.core import stopping
+from unembed.core.errors import InputError
+from unembed.embedders import embedding_server, exchange
+from unembed.embedders.base import Embedder, QueryLimitError, UnfinishedError
+from unembed.embedders.cache import sending
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.cache.claims import claiming
+from unembed.embedders.cache.shards import text_keys
+from unembed.embedders.openai_api import OpenAIEmbedder
 
 KEY = "sk-planted-1f2e3d4c5b6a7988"
 DIM = 6
@@ -913,15 +913,15 @@ def test_a_large_job_is_announced_with_its_cost(
     ],
 )
 def test_wrong_values_are_found_before_a_run(override: str, message: str) -> None:
-    config = configuration.compose("train", ["embedder=openai", f"embedder.{override}"])
-    [found] = configuration.check(config)
+    config = launch.compose("train", ["embedder=openai", f"embedder.{override}"])
+    [found] = launch.check(config)
     assert message in found
 
 
 def test_the_option_gives_every_argument_its_default() -> None:
     written = yaml.safe_load((ROOT / "configs" / "embedder" / "openai.yaml").read_text(encoding="utf-8"))
-    assert written.pop("_target_") == "embedders.openai_api.OpenAIEmbedder"
-    assert configuration.check(configuration.compose("train", ["embedder=openai"])) == []
+    assert written.pop("_target_") == "unembed.embedders.openai_api.OpenAIEmbedder"
+    assert launch.check(launch.compose("train", ["embedder=openai"])) == []
     parameters = inspect.signature(OpenAIEmbedder).parameters
     assert written == {name: parameter.default for name, parameter in parameters.items()}
 

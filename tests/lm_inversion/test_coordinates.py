@@ -6,11 +6,11 @@ import itertools
 
 import torch
 
-from attacks.lm_inversion.coordinates import Coordinates, neighbours
-from attacks.lm_inversion.losses import LogitLoss
-from attacks.lm_inversion.method import Rows
-from embedders.language_model import LanguageModelEmbedder
 from support.tiny_models import VOCABULARY
+from unembed.attacks.lm_inversion.coordinates import Coordinates, neighbours
+from unembed.attacks.lm_inversion.losses import LogitLoss
+from unembed.attacks.lm_inversion.method import Rows
+from unembed.embedders.language_model import LanguageModelEmbedder
 
 TRUE = torch.tensor([[5, 17, 3], [12, 30, 8]])
 

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from attacks.lm_inversion.discrete_steps import DiscreteSteps
-from attacks.lm_inversion.encoder import Encoder
-from attacks.lm_inversion.entries import Entries
-from attacks.lm_inversion.ranked_edits import RankedEdits
-from attacks.lm_inversion.text_search import FOUND, Budget, TextSearch, search
-from attacks.lm_inversion.token_language import EDGE, TokenLanguage
-from embedders.cache.cached import CachedEmbedder
-from embedders.transformer import TransformerEmbedder
-from embedders.white_box import RelaxedEncoder
-from errors import InputError
-from models.lexicon.language import Language
-from models.predictions import Prediction, Targets
 from support.tiny_models import tiny_sentence_encoder
+from unembed.attacks.lm_inversion.discrete_steps import DiscreteSteps
+from unembed.attacks.lm_inversion.encoder import Encoder
+from unembed.attacks.lm_inversion.entries import Entries
+from unembed.attacks.lm_inversion.ranked_edits import RankedEdits
+from unembed.attacks.lm_inversion.text_search import FOUND, Budget, TextSearch, search
+from unembed.attacks.lm_inversion.token_language import EDGE, TokenLanguage
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.lexicon.language import Language
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.transformer import TransformerEmbedder
+from unembed.embedders.white_box import RelaxedEncoder
 
 TRAINING = ["Ada has a dog .", "ada has dogs .", "we feed a cat .", "Zorbal has a cat .", "a dog bites !"]
 

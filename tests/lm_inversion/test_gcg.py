@@ -9,16 +9,16 @@ import pytest
 import torch
 from hydra.utils import instantiate
 
-import configuration
-from attacks.lm_inversion.gcg import GCG
-from attacks.lm_inversion.losses import LogitLoss
-from attacks.lm_inversion.method import Rows
-from attacks.lm_inversion.soda import SODA
-from attacks.lm_inversion.swaps import drawn_swaps, promising_tokens
-from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModelEmbedder
-from models.predictions import Targets
 from support.tiny_models import VOCABULARY
+from unembed import launch
+from unembed.attacks.lm_inversion.gcg import GCG
+from unembed.attacks.lm_inversion.losses import LogitLoss
+from unembed.attacks.lm_inversion.method import Rows
+from unembed.attacks.lm_inversion.soda import SODA
+from unembed.attacks.lm_inversion.swaps import drawn_swaps, promising_tokens
+from unembed.attacks.parts.predictions import Targets
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.language_model import LanguageModelEmbedder
 
 INPUTS = torch.tensor([[5, 17, 3], [12, 30, 8], [59, 3, 41]])
 
@@ -97,8 +97,8 @@ def test_embedding_search_is_adam_on_the_vectors(
     language_model: Path, tiny_lm: LanguageModelEmbedder, tmp_path: Path
 ) -> None:
     overrides = ["attack=embedding_search", "embedder=language_model", f"embedder.model={language_model}"]
-    config = configuration.compose("train", [*overrides, "datamodule=random_tokens"])
-    assert not configuration.check(config)
+    config = launch.compose("train", [*overrides, "datamodule=random_tokens"])
+    assert not launch.check(config)
     attack = connected(instantiate(config.attack, _convert_="all"), tiny_lm, tmp_path)
     assert isinstance(attack, SODA)
     rows = rows_of(tiny_lm, iteration=0)

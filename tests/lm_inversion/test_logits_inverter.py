@@ -10,19 +10,19 @@ import pytest
 import torch
 from hydra.utils import instantiate
 
-import configuration
-from attacks.lm_inversion.chunked_logits import ChunkedLogits
-from attacks.lm_inversion.logits_inverter import LogitsInverter, TextLogitsInverter
-from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModelEmbedder
-from embedders.minilm import MiniLM
-from errors import InputError
 from evaluate import evaluate
-from examples import written_ids
-from models.predictions import Targets
-from run_directory.checkpoints import load_checkpoint
 from support.tiny_models import VOCABULARY
 from train import train
+from unembed import launch
+from unembed.attacks.lm_inversion.chunked_logits import ChunkedLogits
+from unembed.attacks.lm_inversion.logits_inverter import LogitsInverter, TextLogitsInverter
+from unembed.attacks.parts.predictions import Targets
+from unembed.core.errors import InputError
+from unembed.core.examples import written_ids
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.language_model import LanguageModelEmbedder
+from unembed.embedders.minilm import MiniLM
+from unembed.runs.checkpoints import load_checkpoint
 
 
 def prefix(**settings: Any) -> ChunkedLogits:
@@ -103,7 +103,7 @@ def attack_of(config: object, tmp_path: Path) -> tuple[LogitsInverter, LanguageM
 
 
 def test_its_ids_are_the_models_and_two_of_its_own(language_model: Path, tmp_path: Path) -> None:
-    attack, model = attack_of(configuration.compose("train", overrides(language_model, tmp_path)), tmp_path)
+    attack, model = attack_of(launch.compose("train", overrides(language_model, tmp_path)), tmp_path)
     attack.prepare([], tmp_path / "artifacts")
     attack.load(tmp_path / "artifacts")
     end = attack.tokenizer.eos_token_id
@@ -123,7 +123,7 @@ def test_its_ids_are_the_models_and_two_of_its_own(language_model: Path, tmp_pat
 
 
 def test_one_with_tokens_of_its_own_writes_text(language_model: Path, tmp_path: Path) -> None:
-    attack, model = attack_of(configuration.compose("train", overrides(language_model, tmp_path)), tmp_path)
+    attack, model = attack_of(launch.compose("train", overrides(language_model, tmp_path)), tmp_path)
     text = TextLogitsInverter(attack.backbone, attack.prefix, attack.optimizer_settings, attack.decoding)
     text.connect(tmp_path / "artifacts", attack.oracle)
     text.prepare([], tmp_path / "artifacts")
@@ -134,7 +134,7 @@ def test_one_with_tokens_of_its_own_writes_text(language_model: Path, tmp_path: 
 
 def test_other_observations_are_refused(language_model: Path, tmp_path: Path) -> None:
     for key, value in (("top_k", 5), ("output_tokens", 3)):
-        config = configuration.compose("train", [*overrides(language_model, tmp_path), f"embedder.{key}={value}"])
+        config = launch.compose("train", [*overrides(language_model, tmp_path), f"embedder.{key}={value}"])
         attack, model = attack_of(config, tmp_path)
         with pytest.raises(InputError, match=rf"^embedder\.{key}={value}: .* take embedder\.{key}=(null|1)$"):
             attack.check_embedder(CachedEmbedder(model, tmp_path / "cache"))
@@ -144,7 +144,7 @@ def test_other_observations_are_refused(language_model: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("shared", ["false", "true"])
 def test_a_run_from_training_to_metrics(language_model: Path, tmp_path: Path, shared: str) -> None:
-    train(configuration.compose("train", [*overrides(language_model, tmp_path), f"attack.prefix.shared={shared}"]))
+    train(launch.compose("train", [*overrides(language_model, tmp_path), f"attack.prefix.shared={shared}"]))
     rows = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text("utf-8").splitlines()]
     assert len(rows) == 12
     assert all(len(row["prediction_tokens"]) <= 32 and len(row["reference_tokens"]) in (1, 2) for row in rows)
@@ -154,7 +154,7 @@ def test_a_run_from_training_to_metrics(language_model: Path, tmp_path: Path, sh
     assert metrics["false_discovery_rate"] is None
     kept = load_checkpoint(tmp_path / "run" / "checkpoints" / "last.ckpt")["state_dict"]
     again = [f"run={tmp_path / 'run'}", f"output_dir={tmp_path / 'again'}"]
-    evaluate(*configuration.on_run("evaluate", again))
+    evaluate(*launch.on_run("evaluate", again))
     assert (
         json.loads((tmp_path / "again" / "metrics.json").read_text("utf-8"))["token_partial"]
         == metrics["token_partial"]

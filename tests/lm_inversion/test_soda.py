@@ -11,18 +11,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.lm_inversion.losses import CosineLoss, LogitLoss, TextLoss
-from attacks.lm_inversion.method import Rows, State
-from attacks.lm_inversion.soda import SODA
-from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModelEmbedder
-from embedders.minilm import MiniLM
-from embedders.observation import Observation
-from errors import InputError
-from models.predictions import Prediction, Targets
-from run_directory.batch_cache import BatchCache
-from run_directory.search_state import SearchState
 from support.tiny_models import POSITIONS, VOCABULARY
+from unembed.attacks.lm_inversion.losses import CosineLoss, LogitLoss, TextLoss
+from unembed.attacks.lm_inversion.method import Rows, State
+from unembed.attacks.lm_inversion.soda import SODA
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.language_model import LanguageModelEmbedder
+from unembed.embedders.minilm import MiniLM
+from unembed.embedders.observation import Observation
+from unembed.runs.batch_cache import BatchCache
+from unembed.runs.search_state import SearchState
 
 
 @pytest.fixture(scope="module")

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from attacks.base import Attack
-from attacks.lm_inversion.losses import CosineLoss
-from attacks.lm_inversion.method import Rows
-from attacks.lm_inversion.soda_embedder import SodaEmbedder
-from embedders.cache.cached import CachedEmbedder
-from embedders.minilm import MiniLM
-from embedders.observation import Observation
-from embedders.white_box import RelaxedEncoder
-from errors import InputError
-from models.predictions import Prediction, Targets
+from unembed.attacks.base import Attack
+from unembed.attacks.lm_inversion.losses import CosineLoss
+from unembed.attacks.lm_inversion.method import Rows
+from unembed.attacks.lm_inversion.soda_embedder import SodaEmbedder
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.minilm import MiniLM
+from unembed.embedders.observation import Observation
+from unembed.embedders.white_box import RelaxedEncoder
 
 TEXTS = ["dogs bark", "i live in paris now"]
 

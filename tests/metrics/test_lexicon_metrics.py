@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 import torch
 
-from metrics.lexicon import LexiconCoverage, LexiconEntityRecovery
-from metrics.scored import Scored
-from metrics.scoring import metric_of, score
 from support.scored import spans_of
+from unembed.metrics.lexicon import LexiconCoverage, LexiconEntityRecovery
+from unembed.metrics.scored import Scored
+from unembed.metrics.scoring import metric_of, score
 
 FIRST = "Ada met Winifred in Oslo"
 ROWS = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metrics.membership import Threshold, fewest, roc_auc, roc_intervals, true_positive_rate
+from unembed.metrics.membership import Threshold, fewest, roc_auc, roc_intervals, true_positive_rate
 
 MEMBERS, OTHERS = np.array([4.0, 3.0, 2.0]), np.array([3.0, 1.0, 0.0, 0.0])
 

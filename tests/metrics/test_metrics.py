@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from rouge_score import rouge_scorer
 from sklearn.metrics.pairwise import cosine_similarity
 
-from examples import Span
-from metrics.entities import entity_keys, recovered_entities, unseen_entities
-from metrics.scored import Likelihood, Scored
-from metrics.scoring import score
-from metrics.text import edit_distance, exact_match, without_punctuation
-from metrics.tokens import overlap, recovered_words, rouge_words, token_overlap, words
-from metrics.vectors import cosine_rows
 from support.scored import spans_of
+from unembed.core.examples import Span
+from unembed.metrics.entities import entity_keys, recovered_entities, unseen_entities
+from unembed.metrics.scored import Likelihood, Scored
+from unembed.metrics.scoring import score
+from unembed.metrics.text import edit_distance, exact_match, without_punctuation
+from unembed.metrics.tokens import overlap, recovered_words, rouge_words, token_overlap, words
+from unembed.metrics.vectors import cosine_rows
 
 KEYS = {
     *("bleu", "bleu_sentence", "bleu1", "bleu2", "bleu4", "rouge1", "rouge2", "rougeL"),
@@ -552,7 +552,7 @@ def test_the_order_of_rows_changes_no_bit(shuffle: random.Random) -> None:
 
 def test_words_start_without_heavy_libraries() -> None:
     heavy = "{'torch', 'sacrebleu', 'nltk', 'rouge_score', 'transformers'}"
-    code = f"import sys, metrics.text, metrics.tokens; print(*{heavy}.intersection(sys.modules))"
+    code = f"import sys, unembed.metrics.text, unembed.metrics.tokens; print(*{heavy}.intersection(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip() == ""
 
 

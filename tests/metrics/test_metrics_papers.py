@@ -16,18 +16,18 @@ from rouge_score import rouge_scorer
 from sklearn.metrics import precision_recall_fscore_support
 from sklearn.preprocessing import MultiLabelBinarizer
 
-from examples import Span
-from metrics.end_token import MicroTokensAndEnd
-from metrics.entities import entity_words, recovered_entity_pieces, recovered_entity_words
-from metrics.fluency import StopWordDifference, StopWordRate
-from metrics.names import names
-from metrics.rouge import ClippedBleu1, ClippedRouge1
-from metrics.scored import Likelihood, Scored, Sets
-from metrics.scoring import score
-from metrics.stop_words import STOP_WORDS, content_words, geia_stop_words, stop_words
-from metrics.tokens import words
-from metrics.word_overlap import Part
 from support.scored import spans_of
+from unembed.core.examples import Span
+from unembed.metrics.end_token import MicroTokensAndEnd
+from unembed.metrics.entities import entity_words, recovered_entity_pieces, recovered_entity_words
+from unembed.metrics.fluency import StopWordDifference, StopWordRate
+from unembed.metrics.names import names
+from unembed.metrics.rouge import ClippedBleu1, ClippedRouge1
+from unembed.metrics.scored import Likelihood, Scored, Sets
+from unembed.metrics.scoring import score
+from unembed.metrics.stop_words import STOP_WORDS, content_words, geia_stop_words, stop_words
+from unembed.metrics.tokens import words
+from unembed.metrics.word_overlap import Part
 
 
 def pairs(rows: int, seed: int) -> list[tuple[str, str]]:

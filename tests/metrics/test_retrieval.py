@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from datamodules.collections import exact_search
-from datamodules.collections.exact_search import Similarity, search
-from metrics.retrieval import Ndcg, Ranked, Recall, ReciprocalRank, score_rankings
+from unembed.datamodules.collections import exact_search
+from unembed.datamodules.collections.exact_search import Similarity, search
+from unembed.metrics.retrieval import Ndcg, Ranked, Recall, ReciprocalRank, score_rankings
 
 # ---------------------------------------------------------------------------------------------------------- metrics
 

@@ -11,11 +11,11 @@ import pytest
 import sacrebleu
 import scipy.stats
 
-from examples import Span
-from metrics.base import Description, Mean, Measured, Ratio
-from metrics.scored import Scored
-from metrics.scoring import metric_of, score, text_metrics
-from metrics.statistics import (
+from unembed.core.examples import Span
+from unembed.metrics.base import Description, Mean, Measured, Ratio
+from unembed.metrics.scored import Scored
+from unembed.metrics.scoring import metric_of, score, text_metrics
+from unembed.metrics.statistics import (
     character_ngrams,
     corpus_similarity,
     evenly,
@@ -109,7 +109,7 @@ def test_resampled_sums_hold_as_many_as_there_are_and_repeat_by_seed() -> None:
 
 
 def test_blocks_do_not_repeat_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metrics.statistics.SAMPLED_TOGETHER", 30)
+    monkeypatch.setattr("unembed.metrics.statistics.SAMPLED_TOGETHER", 30)
     sums = resampled_sums(np.arange(10.0)[:, None], 8, seed=0)[:, 0]  # three, three and two resamples at a time
     assert len(set(sums)) > 3
     with pytest.raises(ValueError, match="no examples"):

@@ -12,13 +12,13 @@ import pytest
 import torch
 import torch.distributed
 
-from errors import InputError
-from metrics.base import Description, Mean
-from metrics.scored import Scored
-from metrics.scoring import collection, metric_of, score, text_metrics
-from reports.language_table import language_table
-from reports.wording import knowing, measure
-from scoring.models import own_metrics
+from unembed.core.errors import InputError
+from unembed.metrics.base import Description, Mean
+from unembed.metrics.scored import Scored
+from unembed.metrics.scoring import collection, metric_of, score, text_metrics
+from unembed.reports.language_table import language_table
+from unembed.reports.wording import knowing, measure
+from unembed.scoring.models import own_metrics
 
 ROWS = [
     Scored("Ada is in Paris with Ben", "Ada is in Paris with a dog", cosine=0.9),
@@ -111,7 +111,9 @@ class AlsoBleu(Initial):
     description = Description("bleu", "BLEU", "")
 
 
-@pytest.mark.parametrize(("metric", "reason"), [(AlsoBleu(), "another metric has that key"), (3, "int is no metrics")])
+@pytest.mark.parametrize(
+    ("metric", "reason"), [(AlsoBleu(), "another metric has that key"), (3, "int is no unembed.metrics")]
+)
 def test_what_is_no_metric_of_its_own_is_refused(metric: object, reason: str) -> None:
     with pytest.raises(InputError, match=rf"scoring\.metrics\.mine: .*{reason}"):
         own_metrics({"mine": metric})

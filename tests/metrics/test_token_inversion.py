@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from metrics.base import Measured, Ratio
-from metrics.statistics import Share
-from metrics.token_inversion import (
+from unembed.metrics.base import Measured, Ratio
+from unembed.metrics.statistics import Share
+from unembed.metrics.token_inversion import (
     FalseDiscovery,
     Inverted,
     TokenExact,
@@ -19,8 +19,8 @@ from metrics.token_inversion import (
     exact_by_cost,
     token_inversion,
 )
-from reports.results import Row, Searched
-from reports.token_charts import token_charts
+from unembed.reports.results import Row, Searched
+from unembed.reports.token_charts import token_charts
 
 WHOLE = Inverted(true=(5, 7, 7), found=(5, 7, 7), claimed=True, cost=40)
 MIDDLE_WRONG = Inverted(true=(5, 7, 7), found=(5, 1, 7), claimed=True, cost=10)

@@ -7,13 +7,13 @@ import random
 import pytest
 from nltk.tokenize.destructive import NLTKWordTokenizer
 
-from examples import Span
-from metrics.scored import Scored, Sets
-from metrics.scoring import score
-from metrics.treebank import treebank_tokens
-from reports.length_table import length_table
-from reports.scoring import subwords_of
-from reports.wording import measure
+from unembed.core.examples import Span
+from unembed.metrics.scored import Scored, Sets
+from unembed.metrics.scoring import score
+from unembed.metrics.treebank import treebank_tokens
+from unembed.reports.length_table import length_table
+from unembed.reports.scoring import subwords_of
+from unembed.reports.wording import measure
 
 SENTENCES = [
     "Mr. Smith can't pay $3.50 (or 3,000) at 12:30.",

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from errors import InputError
-from models.alignment.aligners import Known, LeaveOneOut, PseudoInverse
-from models.alignment.feedback import Feedback
-from models.alignment.maps import AffineMap, pseudo_inverse, read_maps, write_maps
-from models.alignment.ridge import RidgePath
+from unembed.attacks.transfer.alignment.aligners import Known, LeaveOneOut, PseudoInverse
+from unembed.attacks.transfer.alignment.feedback import Feedback
+from unembed.attacks.transfer.alignment.maps import AffineMap, pseudo_inverse, read_maps, write_maps
+from unembed.attacks.transfer.alignment.ridge import RidgePath
+from unembed.core.errors import InputError
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from run_directory import layout
 from support import tiny_settings
 from support.files import read_lines
 from support.places import Place
+from unembed.runs import layout
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from embedders.base import QueryLimitError
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from metrics.tokens import words
-from models.consensus import Consensus, Expected, recombined
-from models.predictions import Prediction, Targets
 from support.letters import LettersAndSigns as Letters
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.consensus import Consensus, Expected, recombined
+from unembed.core.errors import InputError
+from unembed.embedders.base import QueryLimitError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.metrics.tokens import words
 
 
 def test_expected_f1_by_hand() -> None:

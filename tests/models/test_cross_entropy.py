@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from datamodules.token_ids import IGNORED
-from models import cross_entropy as module
-from models.cross_entropy import cross_entropy
+from unembed.attacks.parts import cross_entropy as module
+from unembed.attacks.parts.cross_entropy import cross_entropy
+from unembed.datamodules.token_ids import IGNORED
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from models.consensus import ConsensusSampling
-from models.decoders import BeamRows, CausalDecoder, EncoderDecoder
-from models.decoding import BLOCK, BeamSearch, NucleusSampling, _largest, _packed
-from models.gpt2_beams import GPT2Beams, runs
 from support.tiny_models import t5_model
+from unembed.attacks.parts.decoders import BeamRows, CausalDecoder, EncoderDecoder
+from unembed.attacks.parts.decoding import BLOCK, BeamSearch, NucleusSampling, _largest, _packed
+from unembed.attacks.parts.gpt2_beams import GPT2Beams, runs
+from unembed.attacks.refine.consensus import ConsensusSampling
 
 EOS, VOCABULARY, WIDTH = 1, 23, 16
 

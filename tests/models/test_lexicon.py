@@ -14,18 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from embedders.base import QueryLimitError, fingerprint_of
-from embedders.cache.cached import CachedEmbedder
-from embedders.minilm import MiniLM
-from errors import InputError
-from models.lexicon.language import Language
-from models.lexicon.own_words import read_words
-from models.lexicon.search import LexiconSearch
-from models.lexicon.units import Units
-from models.lexicon.words import cities, common_words, merged, names
-from models.predictions import Prediction, Targets
-from models.refining import Refiners
-from models.reranking import Rerank
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.lexicon.language import Language
+from unembed.attacks.refine.lexicon.own_words import read_words
+from unembed.attacks.refine.lexicon.search import LexiconSearch
+from unembed.attacks.refine.lexicon.units import Units
+from unembed.attacks.refine.lexicon.words import cities, common_words, merged, names
+from unembed.attacks.refine.refining import Refiners
+from unembed.attacks.refine.reranking import Rerank
+from unembed.core.errors import InputError
+from unembed.embedders.base import QueryLimitError, fingerprint_of
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.minilm import MiniLM
 
 NAMES, CITIES = ["Ada", "Bob", "Cleo", "Dan"], ["Paris", "Rome", "Oslo", "Lima"]
 TEXTS = [f"{name} went to {city} on Monday, and {other} stayed in {city}." for name in NAMES for city in CITIES

@@ -14,19 +14,19 @@ import pytest
 import torch
 from torch import Tensor
 
-import configuration
-import limits
-from embedders.base import QueryLimitError, fingerprint_of
-from embedders.cache.cached import CachedEmbedder
-from embedders.minilm import MiniLM
-from embedders.openai_api import OpenAIEmbedder
-from errors import InputError
-from models.lexicon.language import Language
-from models.lexicon.own_words import known_words, read_words
-from models.lexicon.search import LexiconSearch
-from models.predictions import Prediction, Targets
-from models.refining import Refiners
-from run_directory.session import Session
+from unembed import launch
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.lexicon.language import Language
+from unembed.attacks.refine.lexicon.own_words import known_words, read_words
+from unembed.attacks.refine.lexicon.search import LexiconSearch
+from unembed.attacks.refine.refining import Refiners
+from unembed.core import limits
+from unembed.core.errors import InputError
+from unembed.embedders.base import QueryLimitError, fingerprint_of
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.minilm import MiniLM
+from unembed.embedders.openai_api import OpenAIEmbedder
+from unembed.session import Session
 
 TEXTS = ["Ada went to Paris on Monday, and Bob stayed.", "Bob went to Rome on Friday.", "Cleo moved to Oslo."]
 
@@ -141,7 +141,7 @@ def test_mistakes_are_found_before_anything_is_read(tmp_path: Path, monkeypatch:
     chosen = ["attack=nearest_neighbor", "attack/refine=[lexicon]", f"attack.refine.lexicon.path={tmp_path}/none.txt"]
     for check in (lambda session: session.check(), lambda session: session.attack):
         with pytest.raises(InputError, match=r"^attack\.refine\.lexicon\.path=.*none\.txt: no such file"):
-            check(Session(configuration.compose("train", chosen), tmp_path / "run"))
+            check(Session(launch.compose("train", chosen), tmp_path / "run"))
     monkeypatch.setitem(sys.modules, "faker", None)
     with pytest.raises(InputError, match=r"^attack\.refine\.lexicon\.names=true: needs the package faker"):
         Refiners({"lexicon": LexiconSearch(names=True)}).check_sources()
@@ -180,7 +180,7 @@ def test_counts_of_a_large_training_text_can_be_read_again(tmp_path: Path, monke
     some = Language.read(tmp_path / "some.json")
     assert some.pairs.items() < everything.pairs.items()
     assert some.pairs["in", "rome"] == 400
-    monkeypatch.setattr("models.lexicon.language._TEXTS", 10)
+    monkeypatch.setattr("unembed.attacks.refine.lexicon.language._TEXTS", 10)
     LexiconSearch().prepare(texts, tmp_path, None)
     assert Language.read(tmp_path / "language.json").pairs["in", "rome"] == 10
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from embedders.base import fingerprint_of
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from models.lexicon.search import LexiconSearch
-from models.lexicon.surrogate import Surrogate, fit
-from models.predictions import Prediction, Targets
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.lexicon.search import LexiconSearch
+from unembed.attacks.refine.lexicon.surrogate import Surrogate, fit
+from unembed.core.errors import InputError
+from unembed.embedders.base import fingerprint_of
+from unembed.embedders.cache.cached import CachedEmbedder
 
 WORDS = [f"w{number}" for number in range(24)]
 STEPS = 120

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models import precision
-from models.muon import Muon
-from models.newton_schulz import MINIMAX, STANDARD, Iterations, orthogonalized
-from models.precision import Rates
+from unembed.attacks.parts import precision
+from unembed.attacks.parts.muon import Muon
+from unembed.attacks.parts.newton_schulz import MINIMAX, STANDARD, Iterations, orthogonalized
+from unembed.attacks.parts.precision import Rates
 
 
 def matrices(rows: int, columns: int, count: int = 3) -> tuple[Tensor, Tensor, Tensor]:

@@ -14,11 +14,11 @@ from lightning.pytorch.callbacks import Timer
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
-from models.budget import cut_short, planned_steps, training_progress
-from models.muon import Muon
-from models.newton_schulz import STANDARD
-from models.optimizers import AdamW, MuonAdamW, schedule, scheduled
 from support.assembled import quiet_trainer
+from unembed.attacks.parts.budget import cut_short, planned_steps, training_progress
+from unembed.attacks.parts.muon import Muon
+from unembed.attacks.parts.newton_schulz import STANDARD
+from unembed.attacks.parts.optimizers import AdamW, MuonAdamW, schedule, scheduled
 
 
 def gpt2() -> nn.Module:

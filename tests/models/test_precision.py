@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import configuration
-from models import precision
-from models.precision import Rates, fast_dtype, measured, processor_name, training_precision
-from run_directory import layout
 from support.places import Place
 from support.processes import ROOT
+from unembed import launch
+from unembed.attacks.parts import precision
+from unembed.attacks.parts.precision import Rates, fast_dtype, measured, processor_name, training_precision
+from unembed.runs import layout
 
 SLOW, FAST = Rates(float32=134.0, bfloat16=1.1), Rates(float32=180.0, bfloat16=430.0)
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "dot", "linear", "matmul", "convolution"}
@@ -69,7 +69,7 @@ def test_an_accelerator_that_is_not_here_is_not_chosen_by_the_processor(monkeypa
 def test_the_trainer_gets_the_measured_precision(monkeypatch: pytest.MonkeyPatch, trainer: str) -> None:
     for rates, chosen in ((SLOW, "32-true"), (FAST, "bf16-mixed")):
         on(monkeypatch, rates)
-        config = configuration.compose("train", [f"trainer={trainer}", "trainer.accelerator=cpu"])
+        config = launch.compose("train", [f"trainer={trainer}", "trainer.accelerator=cpu"])
         assert config.trainer.precision == chosen
 
 

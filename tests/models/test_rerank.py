@@ -13,26 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attacks.geia import GEIA, GEIAEncoderDecoder
-from attacks.generative import GenerativeAttack
-from attacks.language_model import LanguageModel
-from callbacks.predictions import Predictions
-from datamodules.inversion import InversionDataModule
-from defenses.base import Defense, Role
-from defenses.identity import Identity
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from examples import Example
-from models.backbones import RandomGPT2, RandomT5
-from models.decoding import BeamSearch, Decoding, NucleusSampling
-from models.optimizers import AdamW
-from models.predictions import Prediction, Targets
-from models.prefix import Prefix
-from models.reranking import EQUAL, Rerank, closest_first
-from scoring.models import ScoringModels
 from support.assembled import Texts, built, quiet_trainer
 from support.files import load
 from support.letters import LettersAndSigns as Letters
+from unembed.attacks.geia import GEIA, GEIAEncoderDecoder
+from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.language_model import LanguageModel
+from unembed.attacks.parts.backbones import RandomGPT2, RandomT5
+from unembed.attacks.parts.decoding import BeamSearch, Decoding, NucleusSampling
+from unembed.attacks.parts.optimizers import AdamW
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.parts.prefix import Prefix
+from unembed.attacks.refine.reranking import EQUAL, Rerank, closest_first
+from unembed.callbacks.predictions import Predictions
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.defenses.base import Defense, Role
+from unembed.defenses.identity import Identity
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.scoring.models import ScoringModels
 
 TEXTS = [f"{name} lives in {city} ." for name in ("ada", "bob", "cleo") for city in ("paris", "rome", "oslo", "lima")]
 

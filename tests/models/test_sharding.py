@@ -8,15 +8,15 @@ from hydra.utils import instantiate
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
-import configuration
-from errors import InputError
-from models.optimizers import AdamW, MuonAdamW
-from models.sharding import Sharded, check_sharding, is_block, is_sharded
+from unembed import launch
+from unembed.attacks.parts.optimizers import AdamW, MuonAdamW
+from unembed.attacks.parts.sharding import Sharded, check_sharding, is_block, is_sharded
+from unembed.core.errors import InputError
 
 
 def test_the_strategy_is_made_as_configured() -> None:
-    config = configuration.compose("train", ["trainer=fsdp", "attack=llm_gpt2_xl", "trainer.devices=8"])
-    assert configuration.check(config) == []
+    config = launch.compose("train", ["trainer=fsdp", "attack=llm_gpt2_xl", "trainer.devices=8"])
+    assert launch.check(config) == []
     strategy = instantiate(config.trainer.strategy, _convert_="all")
     assert isinstance(strategy, Sharded)
     assert is_sharded(strategy)
@@ -24,8 +24,8 @@ def test_the_strategy_is_made_as_configured() -> None:
     assert strategy.sharding_strategy.name == "FULL_SHARD"
     assert strategy.kwargs["auto_wrap_policy"] is is_block
     assert strategy.kwargs["use_orig_params"]  # weight decay falls on matrices only: groups of parameters must last
-    config = configuration.compose("train", ["trainer=fsdp", "trainer.strategy.sharding_strategy=FULL"])
-    assert configuration.check(config)[0].endswith("valid: FULL_SHARD, HYBRID_SHARD, SHARD_GRAD_OP")
+    config = launch.compose("train", ["trainer=fsdp", "trainer.strategy.sharding_strategy=FULL"])
+    assert launch.check(config)[0].endswith("valid: FULL_SHARD, HYBRID_SHARD, SHARD_GRAD_OP")
 
 
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
@@ -55,8 +55,8 @@ def test_muon_is_refused() -> None:
 
 @pytest.mark.parametrize("option", ["cpu", "gpu", "ddp", "ddp_slurm", "fsdp"])
 def test_every_trainer_has_nodes_devices_and_a_precision(option: str) -> None:
-    config = configuration.compose("train", [f"trainer={option}", "trainer.num_nodes=4", "trainer.devices=2"])
-    assert configuration.check(config) == []
+    config = launch.compose("train", [f"trainer={option}", "trainer.num_nodes=4", "trainer.devices=2"])
+    assert launch.check(config) == []
     assert (config.trainer.num_nodes, config.trainer.devices) == (4, 2)
     assert config.trainer.precision
     assert not config.trainer.use_distributed_sampler

@@ -11,11 +11,11 @@ import jsonschema
 import pytest
 
 from compare import compare, read_settings
-from errors import InputError
-from reports.access.submitted import published
 from support.files import load, write_lines
 from support.processes import ROOT
 from support.runs import PAIRS, write_run
+from unembed.core.errors import InputError
+from unembed.reports.access.submitted import published
 
 SCHEMA = ROOT / "docs" / "access-1.schema.json"
 WORSE = [(one, one.split()[0]) for one, _ in PAIRS]

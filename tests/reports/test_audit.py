@@ -19,27 +19,27 @@ import pytest
 import torch
 
 import audit
-import configuration
 import invert
-from attacks.nearest_neighbor import NearestNeighbor
-from configuration.ending import ending
-from datamodules.vector_stores.sampling import open_store
-from embedders.cache.cached import CachedEmbedder
-from embedders.language_model import LanguageModelEmbedder
-from embedders.minilm import MiniLM
-from errors import InputError, redacted
-from examples import Span
-from metrics import calibration
-from models.predictions import Prediction, Targets
-from reports.audit.defenses import neighbours_kept
-from reports.audit.entity_kinds import places
-from reports.audit.findings import Truth
-from reports.audit.inputs import read_truths
-from reports.audit.reading import check_embedder, reading
-from run_directory import layout
 from support import tiny_settings
 from support.files import load, read_lines, rows_of, write_lines
 from support.places import Place
+from unembed import launch
+from unembed.attacks.nearest_neighbor import NearestNeighbor
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.audit.defenses import neighbours_kept
+from unembed.audit.entity_kinds import places
+from unembed.audit.findings import Truth
+from unembed.audit.inputs import read_truths
+from unembed.audit.reading import check_embedder, reading
+from unembed.core.errors import InputError, redacted
+from unembed.core.examples import Span
+from unembed.datamodules.vector_stores.sampling import open_store
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.language_model import LanguageModelEmbedder
+from unembed.embedders.minilm import MiniLM
+from unembed.launch.ending import ending
+from unembed.metrics import calibration
+from unembed.runs import layout
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +78,7 @@ class AuditedPlace(Place):
             given.append(f"run={self.run}")
         if not any(line.startswith("vectors=") for line in lines):
             given.append(f"vectors={self.base / 'store.npy'}")
-        audit.audit(*configuration.on_run("audit", [*given, *lines], audit.check_given))
+        audit.audit(*launch.on_run("audit", [*given, *lines], audit.check_given))
         assert {path.name for path in output.iterdir()} == {
             "audit.json", "audit.html", "audit.sarif", "audit.junit.xml", "audit.md", "exposed.csv",
         }  # fmt: skip
@@ -461,11 +461,11 @@ def test_no_script_repeats_a_password(
 
 def test_a_password_in_a_configuration_is_refused_and_not_repeated(place: AuditedPlace) -> None:
     with pytest.raises(InputError) as raised:
-        configuration.on_run("audit", [f"run={place.run}", "vectors=mine.npy", "texts='https://ada:a w0rd@host/x'"])
+        launch.on_run("audit", [f"run={place.run}", "vectors=mine.npy", "texts='https://ada:a w0rd@host/x'"])
     assert str(raised.value).startswith("texts: a password or key has no place on a command line")
     assert "w0rd" not in str(raised.value)
-    config = configuration.compose("train", ["embedder=openai", "embedder.base_url='https://ada:a w0rd@host/v1'"])
-    messages = configuration.check(config)
+    config = launch.compose("train", ["embedder=openai", "embedder.base_url='https://ada:a w0rd@host/v1'"])
+    messages = launch.check(config)
     (message,) = messages
     assert message.startswith("embedder.base_url=***: must be an http")
 
@@ -476,7 +476,7 @@ def test_ctrl_c_prints_the_command_without_what_is_secret(
     monkeypatch.setenv("QDRANT_API_KEY", "an-open-sesame")
     words = ["vectors=postgresql://ada:a w0rd@host/mail", "texts=an-open-sesame.jsonl", "limit=5"]
     monkeypatch.setattr(sys, "argv", ["audit.py", *words])
-    with pytest.raises(SystemExit), ending(configuration.on_run("audit", [f"run={place.run}", "vectors=x.npy"])[1]):
+    with pytest.raises(SystemExit), ending(launch.on_run("audit", [f"run={place.run}", "vectors=x.npy"])[1]):
         raise KeyboardInterrupt
     said = capsys.readouterr().err
     assert "python audit.py 'vectors=***' 'texts=***.jsonl' limit=5" in said
@@ -563,7 +563,7 @@ def test_reading_and_places() -> None:
 def inverted(place: AuditedPlace, folder: Path, vectors: Any, *lines: str) -> list[dict[str, Any]]:
     np.save(folder / "mine.npy", vectors)
     given = [f"run={place.run}", f"vectors={folder / 'mine.npy'}", *lines]
-    invert.invert(*configuration.on_run("invert", given))
+    invert.invert(*launch.on_run("invert", given))
     return read_lines(folder / "mine.npy.texts.jsonl")
 
 
@@ -592,7 +592,7 @@ def test_an_audit_tries_a_defense_from_outside(
     place: AuditedPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "halving.py").write_text(
-        "from defenses.identity import Identity\n\n\nclass Halved(Identity):\n"
+        "from unembed.defenses.identity import Identity\n\n\nclass Halved(Identity):\n"
         "    def __call__(self, embeddings, examples, role, epoch=None):\n        return embeddings / 2\n"
     )
     (tmp_path / "own" / "defense").mkdir(parents=True)

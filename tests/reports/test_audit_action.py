@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from reports.audit.thresholds import parse
 from support.processes import ROOT
+from unembed.audit.thresholds import parse
 
 ACTION = ROOT / ".github" / "actions" / "audit" / "action.yml"
 STAND_IN = """\

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from errors import InputError
-from examples import Span
-from metrics.statistics import clustered, wilson
-from reports.audit.contenders import Contender
-from reports.audit.entity_kinds import leaked, leaked_entities
-from reports.audit.estimates import Estimator, Scored, read_scored
-from reports.audit.exposure import class_of, items, measured
-from reports.audit.findings import Reading, Truth
-from reports.audit.part_counts import counted
-from reports.audit.part_estimates import PartEstimator, estimated_classes
-from reports.audit.reading import reading
 from support.files import write_lines
+from unembed.audit.contenders import Contender
+from unembed.audit.entity_kinds import leaked, leaked_entities
+from unembed.audit.estimates import Estimator, Scored, read_scored
+from unembed.audit.exposure import class_of, items, measured
+from unembed.audit.findings import Reading, Truth
+from unembed.audit.part_counts import counted
+from unembed.audit.part_estimates import PartEstimator, estimated_classes
+from unembed.audit.reading import reading
+from unembed.core.errors import InputError
+from unembed.core.examples import Span
+from unembed.metrics.statistics import clustered, wilson
 
 ALL = ("names", "numbers", "dates", "e-mail", "phone")
 

@@ -12,19 +12,19 @@ import pytest
 import torch
 
 import audit
-import configuration
-from defenses.noise import Noise
-from defenses.truncation import Truncation
-from embedders.cache.cached import CachedEmbedder
-from embedders.minilm import MiniLM
-from errors import InputError
-from examples import Example
-from reports.audit.contenders import closest
-from reports.audit.findings import Reading, Truth
-from reports.audit.lookup import Lookup, among_others
 from support import tiny_settings
 from support.files import load, write_lines
 from support.places import Place
+from unembed import launch
+from unembed.audit.contenders import closest
+from unembed.audit.findings import Reading, Truth
+from unembed.audit.lookup import Lookup, among_others
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.defenses.noise import Noise
+from unembed.defenses.truncation import Truncation
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.minilm import MiniLM
 
 WHO, CITIES = ("Ada", "Bob", "Cleo", "Dan", "Eve"), ("Paris", "Rome", "Oslo", "Lima")
 TRAIN = [f"{who} lives in {city} and sings" for who in WHO for city in CITIES]
@@ -54,7 +54,7 @@ def audited(place: Place, name: str, *lines: str, defenses: tuple[str, ...] = ()
         f"run={place.base / 'run'}", f"vectors={place.base / 'store.npy'}", f"output_dir={place.base / name}",
         f"defenses={json.dumps(list(defenses))}", *lines,
     ]  # fmt: skip
-    audit.audit(*configuration.on_run("audit", given))
+    audit.audit(*launch.on_run("audit", given))
     return load(place.base / name / "audit.json")
 
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from errors import InputError
-from examples import Span
-from metrics import calibration
-from metrics.spaces import Space
-from reports.audit.masking import masked
-from scoring.recognisers import LABELS, Recognisers
+from unembed.audit.masking import masked
+from unembed.core.errors import InputError
+from unembed.core.examples import Span
+from unembed.metrics import calibration
+from unembed.metrics.spaces import Space
+from unembed.scoring.recognisers import LABELS, Recognisers
 
 
 def found(text: str) -> list[tuple[str, str]]:

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import configuration
-from commands import quoted
-from reports.audit.advice import steps
-from reports.audit.findings import Attacker, Audit, AuditedShare, Class, Exposed, Kind, Reading, Tried
-from reports.audit.output import print_audit, write_audit
-from reports.audit.pipeline import SUMMARY, write_pipeline
-from reports.audit.tables import tried_table
-from reports.audit.thresholds import judge, parse
-from reports.audit.words import more
-from run_directory.config_file import write_config
+from unembed import launch
+from unembed.audit.advice import steps
+from unembed.audit.findings import Attacker, Audit, AuditedShare, Class, Exposed, Kind, Reading, Tried
+from unembed.audit.output import print_audit, write_audit
+from unembed.audit.pipeline import SUMMARY, write_pipeline
+from unembed.audit.tables import tried_table
+from unembed.audit.thresholds import judge, parse
+from unembed.audit.words import more
+from unembed.core.commands import quoted
+from unembed.runs.config_file import write_config
 
 ATTACK, LOOKUP, NONE = (AuditedShare.counted(number, 200) for number in (60, 90, 0))
 ROWS = [
@@ -106,8 +106,8 @@ def test_every_command_of_the_page_composes(named: tuple[str, ...], tmp_path: Pa
     run = tmp_path / "my run (2)"
     model = ["embedder=sentence_transformer", f"embedder.model={tmp_path}"]  # which no default of that option names
     run_dir = f"run_dir={quoted(run)}"
-    config = configuration.compose("train", ["attack=geia", "defense=noise", "defense.adaptive=true", *model, run_dir])
-    write_config(run, configuration.plain(config))
+    config = launch.compose("train", ["attack=geia", "defense=noise", "defense.adaptive=true", *model, run_dir])
+    write_config(run, launch.plain(config))
     estimated = AuditedShare(0.1, 0.05, 0.2, 200, False)
     audit = replace(AUDIT, run={"directory": str(run)}, named=named, readable=estimated)
     lines = [line for step in steps(audit, tmp_path / "it's (1)" / "audit.json") for line in step.commands]
@@ -116,11 +116,11 @@ def test_every_command_of_the_page_composes(named: tuple[str, ...], tmp_path: Pa
         _, script, *words = shlex.split(line.replace("<file>", "texts.jsonl"))
         given = [f"run={quoted(run)}" if word == "run=runs/own" else word for word in words]
         if script == "train.py":
-            further = configuration.compose("train", [*given, "trainer.precision=32-true"])
-            assert configuration.check(further) == []
+            further = launch.compose("train", [*given, "trainer.precision=32-true"])
+            assert launch.check(further) == []
             assert (further.embedder, further.choices.embedder) == (config.embedder, "sentence_transformer")
         else:
-            settings, _ = configuration.on_run("audit", given)
+            settings, _ = launch.on_run("audit", given)
             assert settings.vectors == named[0].removeprefix("vectors=")
             assert settings.collection == (None if len(named) == 1 else named[1].removeprefix("collection=").strip('"'))
 

@@ -13,21 +13,21 @@ import numpy as np
 import pytest
 
 import audit as script
-import configuration
-from configuration.overrides import as_text
-from embedders.cache.cached import CachedEmbedder
-from embedders.minilm import MiniLM
-from errors import InputError
-from reports.audit.changes import changes, warned
-from reports.audit.file import AuditFile, read_audit
-from reports.audit.findings import Attacker, Audit, AuditedShare, Class, Exposed, Kind, Reading
-from reports.audit.output import values, write_audit
-from reports.audit.pipeline import JUNIT, SARIF, SUMMARY, write_pipeline
-from reports.audit.thresholds import check_kinds, judge, parse
 from support import tiny_settings
 from support.files import load, write_lines
 from support.places import Place
 from support.processes import ROOT
+from unembed import launch
+from unembed.audit.changes import changes, warned
+from unembed.audit.file import AuditFile, read_audit
+from unembed.audit.findings import Attacker, Audit, AuditedShare, Class, Exposed, Kind, Reading
+from unembed.audit.output import values, write_audit
+from unembed.audit.pipeline import JUNIT, SARIF, SUMMARY, write_pipeline
+from unembed.audit.thresholds import check_kinds, judge, parse
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.minilm import MiniLM
+from unembed.launch.overrides import as_text
 
 SCHEMA = ROOT / "docs" / "audit-1.schema.json"
 SECRET = "Ada Lovelace of Turin"
@@ -168,7 +168,7 @@ def test_a_finding_keeps_its_fingerprint(tmp_path: Path) -> None:
 
 def test_audit_json_fits_its_published_schema_and_a_baseline_is_read(tmp_path: Path) -> None:
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
-    assert schema == published(), "docs/audit-1.schema.json is not what reports/audit/file.py gives"
+    assert schema == published(), "docs/audit-1.schema.json is not what unembed/audit/file.py gives"
     content = json.loads(json.dumps(values(found())))
     jsonschema.validate(content, schema)
     with pytest.raises(jsonschema.ValidationError):
@@ -194,8 +194,8 @@ def test_audit_json_fits_its_published_schema_and_a_baseline_is_read(tmp_path: P
 
 
 def published() -> dict[str, Any]:
-    """The schema as it is published: python -c "from reports.audit.file import schema; print(schema())"."""
-    from reports.audit.file import schema
+    """The schema as it is published: python -c "from unembed.audit.file import schema; print(schema())"."""
+    from unembed.audit.file import schema
 
     content: dict[str, Any] = json.loads(schema())
     return content
@@ -218,7 +218,7 @@ def test_an_exceeded_threshold_ends_an_audit_with_code_3_and_its_files(tmp_path:
 
     def audited(name: str, *lines: str) -> int:
         try:
-            script.audit(*configuration.on_run("audit", [*given, f"output_dir={tmp_path / name}", *lines]))
+            script.audit(*launch.on_run("audit", [*given, f"output_dir={tmp_path / name}", *lines]))
         except SystemExit as ended:
             return int(str(ended.code))
         return 0

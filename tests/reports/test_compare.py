@@ -13,23 +13,23 @@ import pytest
 import scipy.stats
 from rich.console import Console
 
-from callbacks.analyses import word_frequency
 from compare import compare as run_compare
 from compare import read_settings
-from errors import InputError
-from metrics.scored import Scored
-from metrics.scoring import score
-from reports.comparison.charts import charts, side_by_side
-from reports.comparison.entries import read_entries
-from reports.comparison.measuring import compare
-from reports.comparison.table import p_value, tables
-from reports.frequency_chart import frequency_charts
-from reports.numbers import DASH, shown
-from reports.page import write_report
-from reports.results import Row
-from reports.tables import Cell, Line, Table, print_tables, write_markdown
 from support.processes import ROOT, Warm
 from support.runs import PAIRS, write_run
+from unembed.callbacks.analyses import word_frequency
+from unembed.core.errors import InputError
+from unembed.metrics.scored import Scored
+from unembed.metrics.scoring import score
+from unembed.reports.comparison.charts import charts, side_by_side
+from unembed.reports.comparison.entries import read_entries
+from unembed.reports.comparison.measuring import compare
+from unembed.reports.comparison.table import p_value, tables
+from unembed.reports.frequency_chart import frequency_charts
+from unembed.reports.numbers import DASH, shown
+from unembed.reports.page import write_report
+from unembed.reports.results import Row
+from unembed.reports.tables import Cell, Line, Table, print_tables, write_markdown
 
 METRICS = ["bleu", "token_f1", "exact_match", "cosine"]
 
@@ -127,7 +127,8 @@ def test_the_baseline_has_a_row_of_its_own_once_for_runs_that_share_it(tmp_path:
 
 
 def test_facts_of_a_run_and_of_its_evaluation(tmp_path: Path) -> None:
-    decoding = "attack: {{decoding: {{_target_: models.decoding.{}, {}}}, _target_: attacks.geia.GEIA}}\n"
+    place = "unembed.attacks.parts.decoding"
+    decoding = f"attack: {{{{decoding: {{{{_target_: {place}.{{}}, {{}}}}}}, _target_: unembed.attacks.geia.GEIA}}}}\n"
     run = write_run(tmp_path / "a", config=decoding.format("BeamSearch", "beams: 5"))
     inner = run / "evaluations" / "greedy"
     evaluation = write_run(inner, parameters=None, config=decoding.format("BeamSearch", "beams: 1"))
@@ -320,7 +321,7 @@ def test_bad_input_is_one_message_before_any_resampling(
     (tmp_path / "multirun" / "2026").mkdir(parents=True)
     (tmp_path / "notes.txt").touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("reports.comparison.measuring.resampled_sums", never)
+    monkeypatch.setattr("unembed.reports.comparison.measuring.resampled_sums", never)
     with pytest.raises(InputError, match=message):
         run_compare(read_settings(arguments))
     assert not list(tmp_path.glob("comparison.*"))

@@ -17,16 +17,16 @@ from test_compare import METRICS, improved
 
 from compare import compare as run_compare
 from compare import read_settings
-from reports import terminal
-from reports.comparison.charts import charts
-from reports.comparison.entries import read_entries
-from reports.comparison.measuring import compare
-from reports.comparison.seeds import settings
-from reports.comparison.table import tables
-from reports.numbers import DASH
-from reports.tables import print_tables
 from support.processes import ROOT, Warm
 from support.runs import write_run
+from unembed.reports import terminal
+from unembed.reports.comparison.charts import charts
+from unembed.reports.comparison.entries import read_entries
+from unembed.reports.comparison.measuring import compare
+from unembed.reports.comparison.seeds import settings
+from unembed.reports.comparison.table import tables
+from unembed.reports.numbers import DASH
+from unembed.reports.tables import print_tables
 
 
 def write_seed(path: Path, right: int, seed: int, width: int = 96, more: str = "", parameters: int = 7) -> Path:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-import configuration
-from datamodules.vector_stores.sampling import Sample
-from embedders.cache.cached import CachedEmbedder
-from embedders.minilm import MiniLM
-from embedders.transformer import Pooling
-from reports.audit.findings import Truth
-from reports.audit.inputs import check_truths
+from unembed import launch
+from unembed.audit.findings import Truth
+from unembed.audit.inputs import check_truths
+from unembed.datamodules.vector_stores.sampling import Sample
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.minilm import MiniLM
+from unembed.embedders.transformer import Pooling
 
 TEXTS = [f"{who} lives in {city}." for who in ("Ada", "Bob", "my aunt Cleo") for city in ("Paris", "Oslo", "Lima")]
 
@@ -30,7 +30,7 @@ def test_vectors_with_a_prefix_or_another_pooling(
     sample = Sample("store.npy", len(rows), rows, tuple(map(str, rows)), changed.embed(TEXTS))
     service = CachedEmbedder(MiniLM(), tmp_path)
     truths = {row: Truth(text) for row, text in enumerate(TEXTS)}
-    found, warnings = check_truths(truths, sample, service, configuration.compose("train", []), trusted=False)
+    found, warnings = check_truths(truths, sample, service, launch.compose("train", []), trusted=False)
     assert found == truths
     assert len(warnings) == (said is not None)
     if said is not None:

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from errors import InputError
-from metrics.scored import Scored
-from metrics.scoring import score
-from reports.comparison.entries import read_entries
-from reports.comparison.measuring import compare
-from reports.page import print_summary, write_report
 from support.files import write_lines
 from support.scored import spans_of
+from unembed.core.errors import InputError
+from unembed.metrics.scored import Scored
+from unembed.metrics.scoring import score
+from unembed.reports.comparison.entries import read_entries
+from unembed.reports.comparison.measuring import compare
+from unembed.reports.page import print_summary, write_report
 
 TEXT = "Ada met Winifred in Oslo"
 SPANS = spans_of(TEXT, ("Ada", "name"), ("Winifred", "name"), ("Oslo", "city"))

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from compare import compare, read_settings
-from errors import InputError
 from support.runs import PAIRS, write_run
+from unembed.core.errors import InputError
 
 LAYOUT: dict[str, Any] = {
     "title": "Table 9",

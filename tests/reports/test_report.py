@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from errors import InputError
-from examples import Span
-from metrics.scored import Scored
-from metrics.scoring import score
-from reports import sections
-from reports.caveats import below_baseline, undertrained
-from reports.charts import thin
-from reports.numbers import duration, in_words, shown
-from reports.page import print_summary, write_report
-from reports.results import by_quality, parts, read_results
-from reports.svg import nice_ticks
-from reports.wording import measure, verdict
 from support.files import write_lines
+from unembed.core.errors import InputError
+from unembed.core.examples import Span
+from unembed.metrics.scored import Scored
+from unembed.metrics.scoring import score
+from unembed.reports import sections
+from unembed.reports.caveats import below_baseline, undertrained
+from unembed.reports.charts import thin
+from unembed.reports.numbers import duration, in_words, shown
+from unembed.reports.page import print_summary, write_report
+from unembed.reports.results import by_quality, parts, read_results
+from unembed.reports.svg import nice_ticks
+from unembed.reports.wording import measure, verdict
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 SPACES = dict.fromkeys(map(ord, "\u00a0\u202f"), " ")
@@ -307,7 +307,7 @@ def test_a_section_is_added_in_one_place(tmp_path: Path, monkeypatch: pytest.Mon
         return Markup("<p class='mine'>{}</p>").format(results.metrics["examples"])
 
     added = (*sections.SECTIONS, sections.Section("My own", mine), sections.Section("Empty", lambda results: None))
-    monkeypatch.setattr("reports.page.SECTIONS", added)
+    monkeypatch.setattr("unembed.reports.page.SECTIONS", added)
     page = page_of(make_run(tmp_path))
     assert page.texts("p", "mine") == ["3"]
     assert page.texts("h2")[-1] == "My own"

@@ -13,20 +13,20 @@ import torch
 from hydra.errors import InstantiationException
 from torch import Tensor
 
-import configuration
-from datamodules.collections.beir import BeirCollection
-from datamodules.collections.texts import CollectionTexts, HeldOut
-from datamodules.defended import DefendedEmbedder
-from defenses.base import Role
-from errors import InputError
 from evaluate import evaluate
-from examples import Example
-from reports.tradeoff.chart import tradeoff_chart
-from reports.tradeoff.metrics import MeasuredPoint, chief, sentence, with_intervals
-from reports.tradeoff.sweep import Bench, Point
-from reports.under_defense import ZeroFilled
 from support.files import write_lines
 from train import train
+from unembed import launch
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.datamodules.collections.beir import BeirCollection
+from unembed.datamodules.collections.texts import CollectionTexts, HeldOut
+from unembed.datamodules.defended import DefendedEmbedder
+from unembed.defenses.base import Role
+from unembed.reports.tradeoff.chart import tradeoff_chart
+from unembed.reports.tradeoff.metrics import MeasuredPoint, chief, sentence, with_intervals
+from unembed.reports.tradeoff.sweep import Bench, Point
+from unembed.reports.under_defense import ZeroFilled
 
 SEARCH = "32 tokens, both defended"
 NAMES = {"bleu": "BLEU", "token_f1": "Token F1"}
@@ -191,7 +191,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The nearest neighbour over the documents of a collection: it needs no training."""
     base = tmp_path_factory.mktemp("tradeoff")
     folder = collection(base / "things")
-    config = configuration.compose(
+    config = launch.compose(
         "train",
         [
             *("attack=nearest_neighbor", "datamodule=collection", f"datamodule.source.path={folder}", "trainer=cpu"),
@@ -211,7 +211,7 @@ def sweep(run: Path, output: Path, *overrides: str, points: Sequence[str] = POIN
         *(f"run={run}", "experiment=tradeoff", f"collection={run.parent / 'things'}", f"output_dir={output}"),
         *("tradeoff.cuts=[32]", f"tradeoff.points=[{listed}]", "tradeoff.resamples=1000"),
     ]
-    evaluate(*configuration.on_run("evaluate", [*given, *overrides]))
+    evaluate(*launch.on_run("evaluate", [*given, *overrides]))
     content: dict[str, Any] = json.loads((output / "tradeoff.json").read_text(encoding="utf-8"))
     return content
 
@@ -325,7 +325,7 @@ def test_the_attackers_texts_are_in_the_language_of_the_documents(run: Path, tmp
 )
 def test_bad_settings_are_reported_before_anything_is_read(run: Path, overrides: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        configuration.on_run("evaluate", [f"run={run}", *overrides])
+        launch.on_run("evaluate", [f"run={run}", *overrides])
 
 
 @pytest.mark.parametrize(
@@ -342,13 +342,13 @@ def test_bad_settings_are_reported_before_anything_is_read(run: Path, overrides:
 )
 def test_bad_input_is_told_before_anything_is_embedded(run: Path, overrides: list[str], message: str) -> None:
     with pytest.raises((InputError, InstantiationException), match=message):
-        evaluate(*configuration.on_run("evaluate", [f"run={run}", f"output_dir={run.parent / 'none'}", *overrides]))
+        evaluate(*launch.on_run("evaluate", [f"run={run}", f"output_dir={run.parent / 'none'}", *overrides]))
     assert not (run.parent / "none").exists()
 
 
 def test_points_are_written_as_for_evaluate(run: Path) -> None:
-    _, config = configuration.on_run("evaluate", [f"run={run}"])
-    points = configuration.defense_points(config, ["defense=noise defense.level=0.5", "defense=none"], "points")
+    _, config = launch.on_run("evaluate", [f"run={run}"])
+    points = launch.defense_points(config, ["defense=noise defense.level=0.5", "defense=none"], "points")
     assert [point.name for point in points] == ["noise level=0.5", "none"]
     assert points[0].config.defense.level == 0.5
     wrong = [
@@ -360,7 +360,7 @@ def test_points_are_written_as_for_evaluate(run: Path) -> None:
         "defense='x",
     ]
     with pytest.raises(InputError) as caught:
-        configuration.defense_points(config, wrong, "points")
+        launch.defense_points(config, wrong, "points")
     lines = str(caught.value).splitlines()
     assert lines[0] == f"points[0]={wrong[0]}: defense.levle: unknown key, did you mean level?"
     assert lines[1] == "points[3]=noise: write it as for evaluate.py, such as 'defense=noise defense.level=0.01'"

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from datamodules.vector_stores.vector_files import read_vectors
-from embedders.minilm import MiniLM
-from embedders.transformer import TransformerEmbedder
-from embedders.variants import variants
-from errors import InputError
-from metrics.spaces import Space
-from models.predictions import Prediction
-from reports.vector_faults import of_directions
-from reports.vector_space import check_reading, check_space, dimension_explained
+from unembed.attacks.parts.predictions import Prediction
+from unembed.core.errors import InputError
+from unembed.datamodules.vector_stores.vector_files import read_vectors
+from unembed.embedders.minilm import MiniLM
+from unembed.embedders.transformer import TransformerEmbedder
+from unembed.embedders.variants import variants
+from unembed.metrics.spaces import Space
+from unembed.reports.vector_faults import of_directions
+from unembed.reports.vector_space import check_reading, check_space, dimension_explained
 
 DIMENSION = 96
 SESSION: Any = SimpleNamespace(embedder=SimpleNamespace(embedder=SimpleNamespace(title="tiny-embedder")))

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-import claims
-from errors import InputError
-from run_directory import layout
 from support.processes import ROOT, Warm
 from support.small_scripts import TINY, Scripts, wait_for
+from unembed.core.errors import InputError
+from unembed.runs import claims, layout
 
 SECOND = "2026-01-02_03-04-05"
 # A script on whose machine it is always the same second.
@@ -34,7 +33,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 HOLDER = """
 import sys, time
 from pathlib import Path
-import claims
+from unembed.runs import claims
 with claims.held(Path(sys.argv[1]), "run_dir"):
     print("held", flush=True)
     time.sleep(600)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from errors import InputError
-from run_directory.checkpoints import SCALES, load_checkpoint
-from run_directory.exporting import copy_weights
+from unembed.core.errors import InputError
+from unembed.runs.checkpoints import SCALES, load_checkpoint
+from unembed.runs.exporting import copy_weights
 
 
 def stored(folder: Path, weights: dict[str, Tensor], **more: Any) -> Path:

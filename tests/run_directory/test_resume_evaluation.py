@@ -16,28 +16,28 @@ from typing import Any
 import pytest
 import torch
 
-import configuration
 import evaluate as evaluate_script
-import limits
 import train
-from attacks.base import Attack
-from attacks.vec2text.search import Round
-from callbacks.iterative_correction import IterativeCorrection
-from callbacks.predictions import Predictions
-from callbacks.run_record import RunRecord
-from embedders.base import fingerprint_of
-from embedders.cache.cached import CachedEmbedder
-from errors import InputError
-from models.predictions import Prediction, Targets
-from run_directory import layout
-from run_directory.batch_cache import BatchCache, counted
-from run_directory.keys import settings_key
-from run_directory.search_state import SearchState
-from scoring.models import ScoringModels
 from support.assembled import Texts, data_module, quiet_trainer
 from support.files import metrics_of
 from support.letters import Letters
 from support.processes import ROOT, Warm
+from unembed import launch
+from unembed.attacks.base import Attack
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.vec2text.search import Round
+from unembed.callbacks.iterative_correction import IterativeCorrection
+from unembed.callbacks.predictions import Predictions
+from unembed.callbacks.run_record import RunRecord
+from unembed.core import limits
+from unembed.core.errors import InputError
+from unembed.embedders.base import fingerprint_of
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.runs import layout
+from unembed.runs.batch_cache import BatchCache, counted
+from unembed.runs.keys import settings_key
+from unembed.runs.search_state import SearchState
+from unembed.scoring.models import ScoringModels
 
 NAMES = ["ada", "bob", "cleo", "dan", "eve", "finn", "gus", "hal", "ida", "jon", "kit", "lea"]
 TEXTS = [f"{name} met {other} in rome" for name in NAMES for other in NAMES if name != other][:40]
@@ -289,7 +289,7 @@ def test_queries_of_a_block_are_also_those_of_the_whole(tmp_path: Path) -> None:
 
 def again(*lines: str) -> None:
     """evaluate.py in this process, which has the libraries loaded."""
-    evaluate_script.evaluate(*configuration.on_run("evaluate", [*lines, "trainer.enable_progress_bar=false"]))
+    evaluate_script.evaluate(*launch.on_run("evaluate", [*lines, "trainer.enable_progress_bar=false"]))
 
 
 @pytest.mark.slow
@@ -302,7 +302,7 @@ def test_evaluate_resumes_after_kill_9(tmp_path: Path, warm: Warm, monkeypatch: 
             "~callbacks.progress", "datamodule.source.sentences=200", "+datamodule.source.valid=20",
             "+datamodule.source.test=60", "datamodule.limit_train=100", "datamodule.limit_valid=2",
             "datamodule.limit_test=40", "logger=none", f"run_dir={run}"]  # fmt: skip
-    train.train(configuration.compose("train", tiny))
+    train.train(launch.compose("train", tiny))
     command = [f"run={run}", "attack.decoding.rerank=8", "datamodule.eval_batch_size=4"]
 
     def done() -> int:

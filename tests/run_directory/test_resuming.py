@@ -15,25 +15,25 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-import configuration
-from configuration.ending import ending
-from configuration.locations import make_absolute
-from datamodules.collections.beir import BeirCollection
-from datamodules.collections.texts import CollectionTexts
-from datamodules.inversion import InversionDataModule
-from datamodules.sources.base import Source
-from datamodules.sources.data_files import described
-from datamodules.sources.files import TextFiles
-from datamodules.sources.hub import HubSet
-from datamodules.sources.language_sets import LanguageSets
-from datamodules.sources.token_inputs import CutTexts
-from errors import InputError
-from reports.results import read_results
-from run_directory import layout
-from run_directory.config_file import read_config, write_config
-from run_directory.record import data_of, training_of
 from support.files import write_lines
 from support.processes import ROOT, Warm
+from unembed import launch
+from unembed.core.errors import InputError
+from unembed.datamodules.collections.beir import BeirCollection
+from unembed.datamodules.collections.texts import CollectionTexts
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.datamodules.sources.base import Source
+from unembed.datamodules.sources.data_files import described
+from unembed.datamodules.sources.files import TextFiles
+from unembed.datamodules.sources.hub import HubSet
+from unembed.datamodules.sources.language_sets import LanguageSets
+from unembed.datamodules.sources.token_inputs import CutTexts
+from unembed.launch.ending import ending
+from unembed.launch.locations import make_absolute
+from unembed.reports.results import read_results
+from unembed.runs import layout
+from unembed.runs.config_file import read_config, write_config
+from unembed.runs.record import data_of, training_of
 
 FILES = ["datamodule=files", "datamodule.path=data.jsonl"]
 MODEL = ["attack=geia", "attack.backbone.layers=2", "attack.backbone.width=64", "attack.backbone.heads=2",
@@ -47,7 +47,7 @@ OLD = [*FILES, *MODEL, *SHORT, "seed=7", "+callbacks.checkpoint.every_n_train_st
 # Types each command in turn, and writes what came of it.
 TYPED = """
 import contextlib, io, json, os, sys
-import configuration
+from unembed import launch as configuration
 found = []
 for lines in json.loads(os.environ["COMMANDS"]):
     said, one = io.StringIO(), {"code": 0, "config": {}, "rank": {}}
@@ -120,7 +120,7 @@ def begun(place: Path, *lines: str) -> Path:
     """A run of that command, killed before its first checkpoint."""
     run = place.parent / "run"
     run.mkdir()
-    configuration.keep(run, configuration.compose("train", [*lines, f"run_dir={run}"]))
+    launch.keep(run, launch.compose("train", [*lines, f"run_dir={run}"]))
     return run
 
 
@@ -271,7 +271,7 @@ def test_a_first_start_and_its_resumption_are_one_command(place: Path, typed: Ty
     command = [*FILES, "trainer.precision=32-true", "seed=3", f"run_dir={place / 'run'}", "ckpt_path=last"]
     (first,) = typed(command)
     assert first.config["seed"] == 3
-    configuration.keep(place / "run", OmegaConf.create(first.config))
+    launch.keep(place / "run", OmegaConf.create(first.config))
     (second,) = typed(command)
     assert second.config == first.config
 
@@ -327,7 +327,7 @@ def test_noted_changes_are_read_like_the_configuration(place: Path, content: Any
     run = begun(place, *OLD)
     (run / layout.RESUMED).write_text(json.dumps(content))
     with pytest.raises(InputError, match=re.escape(message)):
-        configuration.on_run("evaluate", [f"run={run}"])
+        launch.on_run("evaluate", [f"run={run}"])
 
 
 @pytest.mark.parametrize("content", [[], {"files": 3}, {"files": [{"path": 1}]}, {"files": [[]]}, {"file": []}])
@@ -352,7 +352,7 @@ def test_the_command_to_resume_names_what_is_trusted(
 
 
 def test_a_class_of_ones_own_needs_to_be_named_or_trusted(place: Path, typed: Type) -> None:
-    (place / "mine.py").write_text("from callbacks.pace import Pace\n\n\nclass Mine(Pace):\n    pass\n")
+    (place / "mine.py").write_text("from unembed.callbacks.pace import Pace\n\n\nclass Mine(Pace):\n    pass\n")
     own = "+callbacks.mine={_target_: mine.Mine}"
     run = begun(place, *OLD, own)
     again = [f"run_dir={run}", "ckpt_path=last"]
@@ -400,15 +400,15 @@ def test_a_relative_path_of_an_older_run_is_asked_for(place: Path, typed: Type) 
     run = begun(place, *OLD)
     change(run, "datamodule.path", "data.jsonl")
     with pytest.raises(InputError, match=r"datamodule\.path=data\.jsonl .*; give"):
-        configuration.on_run("evaluate", [f"run={run}"])
-    settings, config = configuration.on_run("evaluate", [f"run={run}", "datamodule.path=data.jsonl"])
+        launch.on_run("evaluate", [f"run={run}"])
+    settings, config = launch.on_run("evaluate", [f"run={run}", "datamodule.path=data.jsonl"])
     assert config.datamodule.path == str(place / "data.jsonl")
     assert settings.other_data
     again = [f"run_dir={run}", "ckpt_path=last"]
     bare, named = typed(again, ["datamodule.path=data.jsonl", *again])
     assert "datamodule.path=data.jsonl does not say in which directory that was" in bare.said
     assert named.config["datamodule"]["path"] == str(place / "data.jsonl"), named.said
-    configuration.on_run("invert", [f"run={run}", "vectors=mine.npy"])  # reads no texts
+    launch.on_run("invert", [f"run={run}", "vectors=mine.npy"])  # reads no texts
 
 
 @pytest.mark.parametrize(
@@ -420,7 +420,7 @@ def test_a_relative_path_of_an_older_run_is_asked_for(place: Path, typed: Type) 
     ],
 )  # fmt: skip
 def test_which_overrides_choose_other_data(place: Path, line: str, chosen: bool) -> None:
-    from configuration.locations import chooses_data
+    from unembed.launch.locations import chooses_data
 
     assert chooses_data(line) is chosen
 

@@ -15,17 +15,17 @@ import torch
 from lightning import Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from atomic_files import remove_temporary, replacing, write_file, write_json, write_json_lines
-from configuration.ending import ending
-from embedders.cache.shards import text_keys
-from embedders.cache.store import ShardStore
-from errors import InputError
-from reports.results import read_results, read_rows
-from run_directory import layout
-from run_directory.checkpoint_io import WholeCheckpoints
-from run_directory.checkpoints import finished_checkpoint, load_checkpoint, resume_from
-from run_directory.config_file import read_config, write_config
-from run_directory.training_state import check_moments, check_state
+from unembed.core.atomic_files import remove_temporary, replacing, write_file, write_json, write_json_lines
+from unembed.core.errors import InputError
+from unembed.embedders.cache.shards import text_keys
+from unembed.embedders.cache.store import ShardStore
+from unembed.launch.ending import ending
+from unembed.reports.results import read_results, read_rows
+from unembed.runs import layout
+from unembed.runs.checkpoint_io import WholeCheckpoints
+from unembed.runs.checkpoints import finished_checkpoint, load_checkpoint, resume_from
+from unembed.runs.config_file import read_config, write_config
+from unembed.runs.training_state import check_moments, check_state
 
 
 def files(directory: Path) -> dict[str, bytes]:

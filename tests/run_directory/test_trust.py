@@ -19,33 +19,33 @@ import torch
 import yaml
 from transformers import GPT2Config, GPT2LMHeadModel
 
-import configuration
-from atomic_files import write_file, write_json
-from configuration import console
-from datamodules.sources.files import TextFiles
-from datamodules.sources.hub import HubSet
-from embedders.minilm import MiniLM
-from embedders.sentence_transformer import SentenceTransformerEmbedder
-from errors import InputError, printable
-from models.decoders import CausalDecoder
-from models.decoding import BeamSearch
-from models.predictions import Prediction
-from run_directory import layout
-from run_directory.checkpoint_io import WholeCheckpoints
-from run_directory.checkpoints import finished_checkpoint, load_checkpoint, resume_from
-from run_directory.config_file import read_config, write_config
-from run_directory.embedder_check import check_embedder
-from run_directory.record import training_of
-from run_directory.stored_attack import attack_of
-from run_directory.trust import check_trusted, trusting
 from support.processes import ROOT
+from unembed import launch
+from unembed.attacks.parts.decoders import CausalDecoder
+from unembed.attacks.parts.decoding import BeamSearch
+from unembed.attacks.parts.predictions import Prediction
+from unembed.core.atomic_files import write_file, write_json
+from unembed.core.errors import InputError, printable
+from unembed.datamodules.sources.files import TextFiles
+from unembed.datamodules.sources.hub import HubSet
+from unembed.embedders.minilm import MiniLM
+from unembed.embedders.sentence_transformer import SentenceTransformerEmbedder
+from unembed.launch import console
+from unembed.runs import layout
+from unembed.runs.checkpoint_io import WholeCheckpoints
+from unembed.runs.checkpoints import finished_checkpoint, load_checkpoint, resume_from
+from unembed.runs.config_file import read_config, write_config
+from unembed.runs.embedder_check import check_embedder
+from unembed.runs.record import training_of
+from unembed.runs.stored_attack import attack_of
+from unembed.runs.trust import check_trusted, trusting
 
-PACKAGES = ("attacks", "callbacks", "configuration", "datamodules", "defenses", "embedders", "metrics")
+PACKAGES = ("attacks", "callbacks", "datamodules", "defenses", "embedders", "metrics", "unembed")
 
 
 @pytest.fixture(scope="module")
 def composed() -> dict[str, Any]:
-    return configuration.plain(configuration.compose("train", []))
+    return launch.plain(launch.compose("train", []))
 
 
 @pytest.fixture
@@ -65,9 +65,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A module on the path that notes its import: the file that it writes then."""
     (tmp_path / "library").mkdir()
     seen = tmp_path / "imported"
-    source = (
-        f"from pathlib import Path\nPath({str(seen)!r}).touch()\nfrom attacks.bag_of_words import BagOfWords as Evil\n"
-    )
+    source = f"from pathlib import Path\nPath({str(seen)!r}).touch()\n"
+    source += "from unembed.attacks.bag_of_words import BagOfWords as Evil\n"
     (tmp_path / "library" / "hostile_module.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path / "library"))
     monkeypatch.delitem(sys.modules, "hostile_module", raising=False)
@@ -89,7 +88,7 @@ def refused(run: Path, *overrides: str) -> str:
 
     def looked_at() -> None:
         if overrides:
-            configuration.on_run("evaluate", [f"run={run}", *overrides])
+            launch.on_run("evaluate", [f"run={run}", *overrides])
         check_trusted(read_config(run), run)
         layout.check_links(run)
 
@@ -99,7 +98,7 @@ def refused(run: Path, *overrides: str) -> str:
 
 
 def test_a_run_as_it_was_written_is_read(run: Path) -> None:
-    _, config = configuration.on_run("evaluate", [f"run={run}", "attack.decoding.beams=2"])
+    _, config = launch.on_run("evaluate", [f"run={run}", "attack.decoding.beams=2"])
     assert (config.attack.decoding.beams, config.run_dir) == (2, str(run))
 
 
@@ -108,16 +107,16 @@ def test_a_run_as_it_was_written_is_read(run: Path) -> None:
     [
         ("attack._target_", "os.system"),
         ("attack._target_", "hostile_module.Evil"),
-        ("attack._target_", "attacks.geia.torch.load"),  # ours by its beginning only
-        ("attack._target_", "run_directory.init_from.copy_artifacts"),  # ours, but no class of any configuration
-        ("attack._target_", "attacks.geia.__builtins__"),
+        ("attack._target_", "unembed.attacks.geia.torch.load"),  # ours by its beginning only
+        ("attack._target_", "unembed.runs.init_from.copy_artifacts"),  # ours, but no class of any configuration
+        ("attack._target_", "unembed.attacks.geia.__builtins__"),
         ("attack._target_", "builtins.eval"),
         # Ours elsewhere: as an embedder it would begin a session, and send the key to a server of its settings.
-        ("embedder._target_", "callbacks.wandb_logger.WandbOrDisk"),
-        ("scoring.tagger", {"_target_": "callbacks.wandb_logger.WandbOrDisk"}),
+        ("embedder._target_", "unembed.callbacks.wandb_logger.WandbOrDisk"),
+        ("scoring.tagger", {"_target_": "unembed.callbacks.wandb_logger.WandbOrDisk"}),
         ("attack.backbone._target_", "lightning.pytorch.callbacks.ModelCheckpoint"),
-        ("*", {"_target_": "attacks.geia.GEIA"}),
-        ("9" * 400, {"_target_": "attacks.geia.GEIA"}),  # longer than a file name may be
+        ("*", {"_target_": "unembed.attacks.geia.GEIA"}),
+        ("9" * 400, {"_target_": "unembed.attacks.geia.GEIA"}),  # longer than a file name may be
         ("attack._target_", ["os.system"]),
         ("attack.backbone._target_", "hostile_module.Evil"),
         ("embedder._target_", "hostile_module.Evil"),
@@ -148,13 +147,13 @@ def test_trust_names_a_module(run: Path, module: Path) -> None:
     change(run, "attack._target_", "hostile_module.Evil")
     assert "hostile_module.Evil" in refused(run, "trust=hostile")  # not the beginning of a name
     with pytest.raises(InputError, match="unknown key"):  # its file is read, and takes other arguments
-        configuration.on_run("evaluate", [f"run={run}", "trust=hostile_module"])
+        launch.on_run("evaluate", [f"run={run}", "trust=hostile_module"])
     assert not module.exists()
     config = yaml.safe_load((run / "config.yaml").read_text())
-    fitting = {**configuration.plain(configuration.compose("train", ["attack=bag_of_words"]))["attack"]}
+    fitting = {**launch.plain(launch.compose("train", ["attack=bag_of_words"]))["attack"]}
     changed = {**config, "attack": {**fitting, "_target_": "hostile_module.Evil"}}
     (run / "config.yaml").write_text(yaml.safe_dump(changed))
-    configuration.on_run("evaluate", [f"run={run}", "trust=hostile_module"])
+    launch.on_run("evaluate", [f"run={run}", "trust=hostile_module"])
     assert module.exists()  # it is imported
     change(run, "trust", ["os"])  # the run's own word does not count
     change(run, "attack._target_", "os.system")
@@ -184,15 +183,17 @@ def test_nothing_is_looked_up(run: Path, monkeypatch: pytest.MonkeyPatch, resolv
 
 def test_code_that_comes_with_a_model_needs_the_users_word(run: Path) -> None:
     change(
-        run, "attack.backbone", {"_target_": "models.backbones.Pretrained", "name": "x/y", "trust_remote_code": True}
+        run,
+        "attack.backbone",
+        {"_target_": "unembed.attacks.parts.backbones.Pretrained", "name": "x/y", "trust_remote_code": True},
     )
     assert refused(run).endswith("the code that comes with the model x/y; if you trust it, add trust=x/y")
-    _, config = configuration.on_run("evaluate", [f"run={run}", "trust=[x/y]"])
+    _, config = launch.on_run("evaluate", [f"run={run}", "trust=[x/y]"])
     assert config.attack.backbone.trust_remote_code
 
 
 def test_a_key_is_sent_to_no_server_of_the_runs_choice(run: Path) -> None:
-    server = {"_target_": "embedders.openai_api.OpenAIEmbedder", "api_key_env": "AWS_SECRET_ACCESS_KEY"}
+    server = {"_target_": "unembed.embedders.openai_api.OpenAIEmbedder", "api_key_env": "AWS_SECRET_ACCESS_KEY"}
     for address in (
         "https://evil.example/v1",
         "http://api.openai.com.evil.example/v1",
@@ -202,7 +203,7 @@ def test_a_key_is_sent_to_no_server_of_the_runs_choice(run: Path) -> None:
         change(run, "embedder", {**server, "base_url": address})
         assert f"embedder.base_url={address}: that server would be sent" in refused(run)
     change(run, "embedder", {**server, "base_url": "https://evil.example/v1"})
-    configuration.on_run("evaluate", [f"run={run}", "trust=[evil.example,AWS_SECRET_ACCESS_KEY]"])
+    launch.on_run("evaluate", [f"run={run}", "trust=[evil.example,AWS_SECRET_ACCESS_KEY]"])
     # Not this machine's either: who listens there is the run's guess, and a user may have more keys than one.
     for address in ("http://127.0.0.1:8000/v1", "http://localhost:8000/v1", "http://[::1]:8000/v1"):
         change(run, "embedder", {**server, "base_url": address})
@@ -244,12 +245,12 @@ OPENAI, LOCAL, AWS = "https://api.openai.com/v1", "http://127.0.0.1:8000/v1", "A
 def test_addresses_and_variables_of_a_run_need_the_users_word(
     run: Path, composed: dict[str, Any], server: dict[str, Any], overrides: list[str], said: str | None
 ) -> None:
-    node = {"_target_": "embedders.openai_api.OpenAIEmbedder", **server}
+    node = {"_target_": "unembed.embedders.openai_api.OpenAIEmbedder", **server}
     change(run, "embedder", node)
     if said is None:
         known = {"base_url": OPENAI, "api_key_env": "OPENAI_API_KEY"}
         change(run, "embedder", {**known, **node})
-        configuration.on_run("evaluate", [f"run={run}", *overrides])
+        launch.on_run("evaluate", [f"run={run}", *overrides])
     else:
         message = refused(run, *(overrides or ["seed=1"]))
         assert said in message
@@ -273,7 +274,7 @@ def test_other_addresses_and_variables(run: Path, key: str, value: Any, said: st
 
 
 def test_a_run_whose_attack_alone_is_built_asks_no_server(run: Path) -> None:
-    server = {"_target_": "embedders.openai_api.OpenAIEmbedder", "base_url": LOCAL, "api_key_env": None}
+    server = {"_target_": "unembed.embedders.openai_api.OpenAIEmbedder", "base_url": LOCAL, "api_key_env": None}
     change(run, "embedder", server)
     check_trusted(read_config(run), run, built=["attack"])
     change(run, "attack.backbone.name", "https://evil.example/model")
@@ -291,19 +292,19 @@ def test_writes_go_to_the_run_and_to_a_cache(run: Path, tmp_path: Path, monkeypa
     monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "mine"))
     change(run, "run_dir", "/etc")
     change(run, "cache_dir", str(tmp_path / "documents"))
-    _, config = configuration.on_run("evaluate", [f"run={run}"])
+    _, config = launch.on_run("evaluate", [f"run={run}"])
     assert (config.run_dir, config.cache_dir) == (str(run), str(tmp_path / "mine"))
     folder = tmp_path / "documents" / "0123"
     folder.mkdir(parents=True)
     (folder / "embedder.json").write_text("{}")  # a cache, then
-    _, config = configuration.on_run("evaluate", [f"run={run}"])
+    _, config = launch.on_run("evaluate", [f"run={run}"])
     assert config.cache_dir == str(tmp_path / "documents")
     (run / "c" / "0123").mkdir(parents=True)
     (run / "c" / "0123" / "embedder.json").write_text("{}")
     change(run, "cache_dir", str(run / "c"))  # it came with the run, and could hold any vectors
-    _, config = configuration.on_run("evaluate", [f"run={run}"])
+    _, config = launch.on_run("evaluate", [f"run={run}"])
     assert config.cache_dir == str(tmp_path / "mine")
-    _, config = configuration.on_run("evaluate", [f"run={run}", "cache_dir=/elsewhere"])
+    _, config = launch.on_run("evaluate", [f"run={run}", "cache_dir=/elsewhere"])
     assert config.cache_dir == "/elsewhere"
 
 
@@ -328,7 +329,7 @@ def test_training_resumes_in_no_directory_with_links_out_of_it(
     (run / "log").symlink_to(tmp_path / "bashrc")  # Hydra would write its lines there
     monkeypatch.setattr(sys, "argv", ["train.py", f"run_dir={run}", "ckpt_path=last"])
     with pytest.raises(SystemExit) as ended:
-        configuration.main(lambda config: None, "train")
+        launch.main(lambda config: None, "train")
     root = logging.getLogger()
     for held in [handler for handler in root.handlers if isinstance(handler, console.Held)]:
         root.removeHandler(held)  # or it would be said again when the tests end
@@ -367,7 +368,7 @@ def test_links_in_a_circle_are_no_traceback(run: Path) -> None:
 
 
 def test_curves_are_sent_to_no_account_of_the_runs_choice(run: Path) -> None:
-    change(run, "logger", {"_target_": "callbacks.wandb_logger.WandbOrDisk", "entity": "somebody"})
+    change(run, "logger", {"_target_": "unembed.callbacks.wandb_logger.WandbOrDisk", "entity": "somebody"})
     assert "logger.entity=somebody: curves and settings would be sent to that account" in refused(run)
     with trusting("somebody"):
         check_trusted(read_config(run), run)
@@ -664,9 +665,10 @@ def test_a_hostile_configuration_is_one_message(tmp_path: Path, content: bytes, 
 
 def test_our_own_classes_are_those_of_the_configurations(run: Path) -> None:
     places = {
-        "trainer": "lightning.Trainer", "attack.attack": "attacks.geia.GEIA",
-        "datamodule": "datamodules.sources.hub.HubSet",
-        "scoring.tagger": "scoring.taggers.StanzaTagger", "scoring.second_embedder": "embedders.minilm.MiniLM",
+        "trainer": "lightning.Trainer", "attack.attack": "unembed.attacks.geia.GEIA",
+        "datamodule": "unembed.datamodules.sources.hub.HubSet",
+        "scoring.tagger": "unembed.scoring.taggers.StanzaTagger",
+        "scoring.second_embedder": "unembed.embedders.minilm.MiniLM",
         "callbacks.mine": "lightning.pytorch.callbacks.EarlyStopping",
     }  # fmt: skip
     for place, target in places.items():
@@ -703,7 +705,7 @@ def unsafe(path: Path) -> Iterator[str]:
             name, options = ast.unparse(node.func), {k.arg: ast.unparse(k.value) for k in node.keywords}
             resumes = name in ("trainer.fit", "trainer.test") and "ckpt_path" in options
             if name in ("eval", "exec", "yaml.load", "yaml.unsafe_load", "OmegaConf.load") and path.parent.name != (
-                "configuration"
+                "launch"
             ):
                 yield f"{at}: {name}"
             if name in ("pickle.load", "pickle.loads", "pickle.Unpickler"):

@@ -13,25 +13,25 @@ from typing import Any
 import pytest
 import torch
 
-import configuration
-from attacks.base import Attack
-from datamodules.truncation import Truncation
-from errors import InputError
 from evaluate import evaluate
-from examples import Example, Span
-from metrics.entity_recovery import EntityWordRecovery
-from metrics.fluency import Perplexity
-from metrics.scored import Likelihood, Scored
-from models.predictions import Prediction
-from models.tokenizing import train_tokenizer
-from reports.scoring import score_predictions
-from scoring.language_model import PerplexityModel
-from scoring.models import ScoringModels
-from scoring.taggers import SpacyTagger, StanzaTagger
-from scoring.token_classification import TokenClassifier
 from support.files import metrics_of, read_lines
 from support.scored import HeldOut
 from train import train
+from unembed import launch
+from unembed.attacks.base import Attack
+from unembed.attacks.parts.predictions import Prediction
+from unembed.attacks.parts.tokenizing import train_tokenizer
+from unembed.core.errors import InputError
+from unembed.core.examples import Example, Span
+from unembed.datamodules.truncation import Truncation
+from unembed.metrics.entity_recovery import EntityWordRecovery
+from unembed.metrics.fluency import Perplexity
+from unembed.metrics.scored import Likelihood, Scored
+from unembed.reports.scoring import score_predictions
+from unembed.scoring.language_model import PerplexityModel
+from unembed.scoring.models import ScoringModels
+from unembed.scoring.taggers import SpacyTagger, StanzaTagger
+from unembed.scoring.token_classification import TokenClassifier
 
 TEXTS = ["Ada lives in Paris with her dog", "I met Grace Hopper in Rome", "the train to Paris was late", "hello", ""]
 
@@ -318,8 +318,8 @@ def test_from_end_to_end(ruler: Path, gpt2: Path, tmp_path: Path) -> None:
         *("scoring/tagger=spacy", f"scoring.tagger.model={ruler}", "scoring/second_embedder=minilm"),
         *("scoring/language_model=causal", f"scoring.language_model.model={gpt2}", f"run_dir={tmp_path / 'run'}"),
     ]
-    config = configuration.compose("train", chosen)
-    assert configuration.check(config) == []
+    config = launch.compose("train", chosen)
+    assert launch.check(config) == []
     train(config)
     got = metrics_of(tmp_path / "run")
     assert got["entity_recovery/PERSON"] == 50  # Ada, not Grace Hopper
@@ -336,10 +336,10 @@ def test_from_end_to_end(ruler: Path, gpt2: Path, tmp_path: Path) -> None:
     baseline = metrics_of(tmp_path / "run", "baseline.json")
     assert baseline == got  # the attack is the baseline
 
-    evaluate(*configuration.on_run("evaluate", [f"run={tmp_path / 'run'}", f"output_dir={tmp_path / 'again'}"]))
+    evaluate(*launch.on_run("evaluate", [f"run={tmp_path / 'run'}", f"output_dir={tmp_path / 'again'}"]))
     assert metrics_of(tmp_path / "again") == got
-    amended = configuration.on_run("evaluate", [f"run={tmp_path / 'run'}", "scoring/tagger=stanza"])[1]
-    assert amended.scoring.tagger._target_ == "scoring.taggers.StanzaTagger"
+    amended = launch.on_run("evaluate", [f"run={tmp_path / 'run'}", "scoring/tagger=stanza"])[1]
+    assert amended.scoring.tagger._target_ == "unembed.scoring.taggers.StanzaTagger"
     assert amended.scoring.language_model.model == str(gpt2)
 
 
@@ -350,9 +350,9 @@ def test_a_missing_model_is_found_out_before_anything_is_made(tmp_path: Path) ->
         f"run_dir={tmp_path / 'run'}",
     ]
     with pytest.raises(InputError, match=r"scoring\.language_model\.model="):
-        train(configuration.compose("train", chosen))
+        train(launch.compose("train", chosen))
     assert not (tmp_path / "run").exists()
     chosen = ["scoring/second_embedder=transformer", f"scoring.second_embedder.model={tmp_path}"]
     with pytest.raises(InputError, match=r"^scoring\.second_embedder: "):
-        train(configuration.compose("train", [*chosen, f"cache_dir={tmp_path}", f"run_dir={tmp_path / 'run'}"]))
+        train(launch.compose("train", [*chosen, f"cache_dir={tmp_path}", f"run_dir={tmp_path / 'run'}"]))
     assert not (tmp_path / "run").exists()

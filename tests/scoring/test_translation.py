@@ -12,22 +12,22 @@ from typing import Any
 import pytest
 import torch
 
-import configuration
-from errors import InputError
-from examples import Example
-from metrics.scored import Scored
-from metrics.scoring import score
-from models.predictions import Prediction
-from models.tokenizing import train_tokenizer
-from reports.scoring import score_predictions
-from reports.wording import measure
-from scoring.models import ScoringModels, scoring_models
-from scoring.translation import Translator
 from support.files import read_lines, write_lines
 from support.processes import ROOT
 from support.scored import HeldOut
 from support.tiny_models import t5_model
 from train import train
+from unembed import launch
+from unembed.attacks.parts.predictions import Prediction
+from unembed.attacks.parts.tokenizing import train_tokenizer
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.metrics.scored import Scored
+from unembed.metrics.scoring import score
+from unembed.reports.scoring import score_predictions
+from unembed.reports.wording import measure
+from unembed.scoring.models import ScoringModels, scoring_models
+from unembed.scoring.translation import Translator
 
 GERMAN = ["zwei männer kochen", "ein roter hund läuft", "sie liest bücher", "das meer ist kalt"]
 ENGLISH = ["two men cook", "a red dog runs", "she reads books", "the sea is cold"]
@@ -90,7 +90,7 @@ def test_a_text_is_translated_once_and_alone_as_among_others(
     together = translator.translate([*GERMAN, GERMAN[0]], ["en"] * 5)
     assert translator.translate(GERMAN[:2], ["en", "en"]) == together[:2]
     assert asked == GERMAN
-    monkeypatch.setattr("scoring.translation._TOKENS_AT_ONCE", {"cpu": 1})  # one text at a time
+    monkeypatch.setattr("unembed.scoring.translation._TOKENS_AT_ONCE", {"cpu": 1})  # one text at a time
     assert Translator("de", {"en": str(german_english)}).translate(GERMAN, ["en"] * 4) == together[:4] == ENGLISH
 
 
@@ -145,7 +145,7 @@ def test_bad_choices(tmp_path: Path) -> None:
 
 
 def test_models_are_asked_before_anything_else(tmp_path: Path) -> None:
-    config = configuration.compose(
+    config = launch.compose(
         "train", [
             "scoring/translation=encoder_decoder", "scoring.translation.written=de",
             f"scoring.translation.models={{en: {tmp_path / 'nothing'}}}",
@@ -213,7 +213,7 @@ def test_predictions_keep_both_texts(german_english: Path, tmp_path: Path) -> No
     rows += [{"text": text, "language": "en", "split": "test"} for text in ENGLISH]
     path = tmp_path / "texts.jsonl"
     write_lines(path, rows)
-    train(configuration.compose("train", [
+    train(launch.compose("train", [
         "attack=nearest_neighbor", "debug=smoke", "logger=none", "datamodule=files", f"datamodule.path={path}",
         "datamodule.split_field=split", "datamodule.language_field=language", f"run_dir={tmp_path / 'run'}",
         f"cache_dir={tmp_path / 'cache'}", "scoring/translation=encoder_decoder", "scoring.translation.written=de",

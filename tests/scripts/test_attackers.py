@@ -13,25 +13,25 @@ import pytest
 import torch
 import yaml
 
-import configuration
 import export
 import invert
 import train
-from atomic_files import write_json
-from callbacks import blending
-from configuration import named_runs
-from embedders.minilm import MiniLM
-from errors import InputError
-from metrics.tokens import same_words, token_overlap, words
-from reports.audit.part_counts import counted
-from run_directory import layout
-from run_directory.checkpoints import load_checkpoint
-from run_directory.keys import file_key
-from run_directory.session import Session
 from support.files import load, metrics_of, predictions_of, read_lines, rows_of, write_lines
 from support.letters import TEXTS
 from support.places import Place
 from support.tiny_settings import FILES, GEIA
+from unembed import launch
+from unembed.audit.part_counts import counted
+from unembed.callbacks import blending
+from unembed.core.atomic_files import write_json
+from unembed.core.errors import InputError
+from unembed.embedders.minilm import MiniLM
+from unembed.launch import named_runs
+from unembed.metrics.tokens import same_words, token_overlap, words
+from unembed.runs import layout
+from unembed.runs.checkpoints import load_checkpoint
+from unembed.runs.keys import file_key
+from unembed.session import Session
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,7 @@ def on_corpus(place: Place, run: Path) -> Path:
 
 
 def exported(run: Path, name: str, folder: Path, *overrides: str) -> Path:
-    export.export(*configuration.on_run("export", [f"run={run}", f"name={name}", f"folder={folder}", *overrides]))
+    export.export(*launch.on_run("export", [f"run={run}", f"name={name}", f"folder={folder}", *overrides]))
     return folder
 
 
@@ -110,7 +110,7 @@ def test_weights_are_halved_and_loaded_in_single_precision(run: Path, tiny: Path
     assert (tiny / layout.CHECKPOINT).stat().st_size < 0.6 * sum(
         tensor.numel() * 4 for tensor in {tensor.data_ptr(): tensor for tensor in whole.values()}.values()
     )  # the head and the embeddings are one matrix in both
-    _, config = configuration.on_run("invert", [f"run={tiny}", "vectors=mine.npy"])
+    _, config = launch.on_run("invert", [f"run={tiny}", "vectors=mine.npy"])
     session = Session.open(tiny, config)
     attack = session.restored_attack(session.oracle, session.dimension)
     for name, tensor in attack.state_dict().items():
@@ -182,13 +182,11 @@ def test_results_of_other_weights_are_refused(run: Path, on_corpus: Path, tmp_pa
 
 
 def test_an_attack_on_another_run_says_why_it_is_not_exported(tmp_path: Path) -> None:
-    config = configuration.compose(
-        "train", ["attack=algen", f"attack.source_run={tmp_path}", "trainer.precision=32-true"]
-    )
+    config = launch.compose("train", ["attack=algen", f"attack.source_run={tmp_path}", "trainer.precision=32-true"])
     with pytest.raises(
         InputError, match=r"^attack\.source_run=.*: the attack is built on another run, .* export that run"
     ):
-        configuration.portable(config)
+        launch.portable(config)
 
 
 def test_an_export_without_evaluations(run: Path, tmp_path: Path) -> None:
@@ -228,7 +226,7 @@ def test_a_shipped_attacker_reads_vectors_without_being_named(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
     np.save("mine.npy", MiniLM(device="cpu").embed(TEXTS[:3]).numpy())
-    invert.invert(*configuration.on_run("invert", ["vectors=mine.npy"]))
+    invert.invert(*launch.on_run("invert", ["vectors=mine.npy"]))
     assert len(read_lines(tmp_path / "mine.npy.texts.jsonl")) == 3
 
 
@@ -237,7 +235,7 @@ def test_a_shipped_attacker_is_tested_on_text_that_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as raised:
-        configuration.on_run("evaluate", ["run=tiny"])
+        launch.on_run("evaluate", ["run=tiny"])
     assert str(raised.value) == (
         f"run={shipped}: the text that it was made with (data.jsonl) is not part of it; name what to "
         "test on: datamodule=files datamodule.test=<file>, or datamodule=synthetic, the built-in corpus"
@@ -339,25 +337,25 @@ def test_a_language_model_that_reads_no_vectors_is_trained_further(
 def test_what_is_given_comes_before_the_origins(shipped: Path) -> None:
     lines = ["init_from=tiny", "datamodule=files", "datamodule.path=mine.jsonl", "trainer.precision=32-true"]
     given = ["attack.optimizer.muon_lr=0.5", "datamodule.max_tokens=7"]
-    config = configuration.compose("train", [*lines, *given])
+    config = launch.compose("train", [*lines, *given])
     assert (config.attack.optimizer.muon_lr, config.attack.optimizer.adamw_lr) == (0.5, 0.003)
     assert (config.attack.backbone.width, config.datamodule.max_tokens) == (32, 7)
     size = yaml.safe_load((shipped / "config.yaml").read_text())["datamodule"]["batch_size"]
-    config = configuration.compose("train", [*lines, f"datamodule.batch_size={4 * size}"])
+    config = launch.compose("train", [*lines, f"datamodule.batch_size={4 * size}"])
     rates = config.attack.optimizer
     assert (rates.muon_lr, rates.adamw_lr) == pytest.approx((0.012 / 2 * 2, 0.003 / 2 * 2))  # the root of four
-    config = configuration.compose("train", [*lines, "attack=multiset"])
+    config = launch.compose("train", [*lines, "attack=multiset"])
     assert (config.choices.attack, config.datamodule.max_tokens) == ("multiset", 32)
-    blended = {"_target_": "callbacks.blending.Blending"}
+    blended = {"_target_": "unembed.callbacks.blending.Blending"}
     for line, expected in {
         "seed=1": blended,
         "callbacks.blending=null": None,
         "+callbacks.blending.texts=50": {**blended, "texts": 50},
         "callbacks.blending={texts: 50}": {**blended, "texts": 50},
     }.items():
-        assert configuration.compose("train", [*lines, line]).callbacks.blending == expected, line
+        assert launch.compose("train", [*lines, line]).callbacks.blending == expected, line
     with pytest.raises(InputError, match=r"^attack.backbone.layesr: unknown key, did you mean layers\?$"):
-        configuration.compose("train", [*lines, "attack.backbone.layesr=2"])
+        launch.compose("train", [*lines, "attack.backbone.layesr=2"])
 
 
 def test_each_job_of_a_multirun_takes_the_attack_of_its_origin(
@@ -367,7 +365,7 @@ def test_each_job_of_a_multirun_takes_the_attack_of_its_origin(
     lines = ["init_from=tiny", "attack.decoding.beams=1,3", "trainer.precision=32-true", "datamodule.limit_test=9"]
     monkeypatch.setattr("sys.argv", ["train.py", "-m", *lines])
     jobs = []
-    configuration.main(jobs.append, "train")
+    launch.main(jobs.append, "train")
     assert [job.attack.decoding.beams for job in jobs] == [1, 3]
     assert [(job.choices.attack, job.attack.backbone.width, job.datamodule.max_tokens) for job in jobs] == [
         ("geia", 32, 24), ("geia", 32, 24),
@@ -375,10 +373,10 @@ def test_each_job_of_a_multirun_takes_the_attack_of_its_origin(
 
 
 def test_an_origin_that_names_other_code_is_refused(run: Path, tmp_path: Path) -> None:
-    config = (run / "config.yaml").read_text().replace("models.backbones.RandomGPT2", "os.system")
+    config = (run / "config.yaml").read_text().replace("unembed.attacks.parts.backbones.RandomGPT2", "os.system")
     (tmp_path / "config.yaml").write_text(config)
     with pytest.raises(InputError, match=r"attack.backbone._target_=os.system: none of the classes .* add trust=os"):
-        configuration.compose("train", [f"init_from={tmp_path}", "trainer.precision=32-true"])
+        launch.compose("train", [f"init_from={tmp_path}", "trainer.precision=32-true"])
 
 
 def test_an_unknown_origin_is_answered_before_anything_is_made(
@@ -387,7 +385,7 @@ def test_an_unknown_origin_is_answered_before_anything_is_made(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["train.py", "init_from=tny", "trainer.precision=32-true"])
     with pytest.raises(SystemExit, match="2"):
-        configuration.main(train.train, "train")
+        launch.main(train.train, "train")
     assert capsys.readouterr().err == (
         f"init_from=tny: no directory {tmp_path / 'tny'}; shipped attackers: tiny (did you mean tiny?)\n"
     )

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import configuration
 import evaluate
 import train
-from configuration.composing import survey
-from run_directory import layout
 from support.files import load, metrics_of, predictions_of
 from support.processes import ROOT, Warm
+from unembed import launch
+from unembed.launch.composing import survey
+from unembed.runs import layout
 
 pytestmark = pytest.mark.slow
 
@@ -42,13 +42,13 @@ def default(base: Path) -> Path:
 def trained(base: Path, name: str, *overrides: str) -> Path:
     """The run that train.py makes without an attack named."""
     lines = [*TINY, f"run_dir={base / name}", f"cache_dir={base / 'cache'}", *overrides]
-    train.train(configuration.compose("train", lines))
+    train.train(launch.compose("train", lines))
     return base / name
 
 
 def evaluated(run: Path, name: str, *overrides: str) -> Path:
     lines = [f"run={run}", f"output_dir={run.parent / name}", *overrides]
-    evaluate.evaluate(*configuration.on_run("evaluate", lines))
+    evaluate.evaluate(*launch.on_run("evaluate", lines))
     return run.parent / name
 
 
@@ -82,7 +82,7 @@ def test_two_ranks_search_as_one(default: Path, warm: Warm) -> None:
 
 
 def load_refiners(run: Path) -> Sequence[str]:
-    return list(configuration.on_run("evaluate", [f"run={run}"])[1].attack.refine)
+    return list(launch.on_run("evaluate", [f"run={run}"])[1].attack.refine)
 
 
 ADAPTIVE = "defense.adaptive=true"

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-import configuration
 import membership
-from datamodules.sources.synthetic import SyntheticCorpus
-from defenses.noise import Noise
-from defenses.product_quantization import ProductQuantization
-from defenses.truncation import Truncation
-from embedders.cache.cached import CachedEmbedder
-from embedders.minilm import MiniLM
-from errors import InputError
-from examples import Example
-from reports.membership import Comparison, look_up, nearest
-from run_directory.config_file import write_config
 from support.files import read_lines, write_lines
 from support.places import Place
+from unembed import launch
+from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.datamodules.sources.synthetic import SyntheticCorpus
+from unembed.defenses.noise import Noise
+from unembed.defenses.product_quantization import ProductQuantization
+from unembed.defenses.truncation import Truncation
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.minilm import MiniLM
+from unembed.reports.membership import Comparison, look_up, nearest
+from unembed.runs.config_file import write_config
 
 CORPUS = [one.text for one in SyntheticCorpus(sentences=420, valid=10, test=10).load()["train"]]
 STORE, OTHERS, REFERENCES = CORPUS[:150], CORPUS[150:180], CORPUS[180:400]
@@ -35,7 +35,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     run = made.base / "run"
     run.mkdir()
     given = [f"run_dir={run}", f"cache_dir={made.cache}", "datamodule=files", f"datamodule.path={made.data}"]
-    write_config(run, configuration.plain(configuration.compose("train", given)))
+    write_config(run, launch.plain(launch.compose("train", given)))
     np.save(made.base / "store.npy", vectors_of(made, STORE).numpy())
     candidates = [*MEMBERS, "", *OTHERS]
     (made.base / "candidates.txt").write_text("\n".join(candidates) + "\n")
@@ -54,7 +54,7 @@ def looked_up(place: Place, *lines: str, store: str = "store.npy") -> list[dict[
         given.append(f"candidates={base / 'candidates.txt'}")
     if not any(line.startswith("references=") for line in lines):
         given.append(f"references={base / 'references.txt'}")
-    membership.membership(*configuration.on_run("membership", given))
+    membership.membership(*launch.on_run("membership", given))
     return read_lines(base / "out.jsonl")
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import configuration
 import invert
-from configuration.named_runs import SHIPPED
-from embedders.minilm import MiniLM
-from metrics.tokens import token_overlap
-from reports.audit.exposure import FREE, classes
-from scoring.recognisers import LABELS
 from support.files import read_lines
+from unembed import launch
+from unembed.audit.exposure import FREE, classes
+from unembed.embedders.minilm import MiniLM
+from unembed.launch.named_runs import SHIPPED
+from unembed.metrics.tokens import token_overlap
+from unembed.scoring.recognisers import LABELS
 
 MINILM = SHIPPED / "minilm"
 TEXTS = [
@@ -28,7 +28,7 @@ TEXTS = [
 def test_short_sentences_come_back_without_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     np.save("mine.npy", MiniLM().embed(TEXTS).numpy())
-    invert.invert(*configuration.on_run("invert", ["vectors=mine.npy", f"cache_dir={tmp_path / 'cache'}"]))
+    invert.invert(*launch.on_run("invert", ["vectors=mine.npy", f"cache_dir={tmp_path / 'cache'}"]))
     found = [row["text"] for row in read_lines(tmp_path / "mine.npy.texts.jsonl")]
     scores = [token_overlap(text, read).f1 for text, read in zip(TEXTS, found, strict=True)]
     assert np.mean(scores) > 60

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import configuration
 import evaluate
 import train
-from atomic_files import read_json
-from embedders.cache.shards import text_keys
-from embedders.cache.store import ShardStore
-from run_directory import layout
-from run_directory.checkpoints import load_checkpoint
 from support.files import metrics_of
 from support.processes import ROOT
+from unembed import launch
+from unembed.core.atomic_files import read_json
+from unembed.embedders.cache.shards import text_keys
+from unembed.embedders.cache.store import ShardStore
+from unembed.runs import layout
+from unembed.runs.checkpoints import load_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +85,7 @@ def test_two_nodes_are_as_good_as_one_process(tmp_path: Path) -> None:
     # Two processes share the batches of a step; one, which is this one, takes as many, and adds their gradients up.
     other = one.parent / "run"
     alone = [*TINY, "trainer.accumulate_grad_batches=2", f"run_dir={other}", f"cache_dir={one}"]
-    train.train(configuration.compose("train", alone))
+    train.train(launch.compose("train", alone))
     (run,) = (two.parent / "runs" / "geia-minilm-synthetic").iterdir()
     assert (run.name, read(run, layout.RECORD)["world_size"]) == ("together", 2)  # RUN_ID: one directory
 
@@ -106,6 +106,6 @@ def test_two_nodes_are_as_good_as_one_process(tmp_path: Path) -> None:
 
     # Evaluation of the same weights: exactly the same, by one process and by two.
     lines = [f"run={run}", f"output_dir={tmp_path / 'alone'}", "trainer=cpu"]
-    evaluate.evaluate(*configuration.on_run("evaluate", lines))
+    evaluate.evaluate(*launch.on_run("evaluate", lines))
     assert (tmp_path / "alone" / layout.PREDICTIONS).read_bytes() == (run / layout.PREDICTIONS).read_bytes()
     assert metrics_of(tmp_path / "alone") == metrics_of(run)

@@ -11,28 +11,29 @@ from typing import Any
 
 import pytest
 
-import claims
-from run_directory import layout
-from run_directory.checkpoints import load_checkpoint
 from support.processes import ROOT, Warm
 from support.small_scripts import TINY, Scripts, wait_for
+from unembed.runs import claims, layout
+from unembed.runs.checkpoints import load_checkpoint
 
 STEPS = "trainer.max_steps=12"
 # A script that takes its time over each step of training and each batch of a test.
 SLOW = """
 import runpy, sys, time
-import callbacks.history, callbacks.predictions
+import unembed.callbacks.history, unembed.callbacks.predictions
 def slow(function):
     def slowed(*args, **kwargs):
         time.sleep(0.15)
         return function(*args, **kwargs)
     return slowed
-callbacks.history.History.on_train_batch_end = slow(callbacks.history.History.on_train_batch_end)
-callbacks.predictions.Predictions.on_test_batch_end = slow(callbacks.predictions.Predictions.on_test_batch_end)
+from unembed.callbacks.history import History
+from unembed.callbacks.predictions import Predictions
+History.on_train_batch_end = slow(History.on_train_batch_end)
+Predictions.on_test_batch_end = slow(Predictions.on_test_batch_end)
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-AT_ONCE = "import callbacks.termination; callbacks.termination.FIRST_SECONDS = 0\n"
+AT_ONCE = "import unembed.callbacks.termination; unembed.callbacks.termination.FIRST_SECONDS = 0\n"
 # A library in the midst of whose import a signal comes, and which makes something else of an exception.
 INTERRUPTED = """
 import os

@@ -12,7 +12,6 @@ import re
 import subprocess
 import sys
 import sysconfig
-import tomllib
 import warnings
 from pathlib import Path
 from typing import Any, cast
@@ -22,9 +21,9 @@ import pytest
 import tqdm
 from omegaconf import DictConfig, OmegaConf
 
-from configuration import console
 from support.processes import ROOT, Warm
 from support.tiny_models import tiny_language_model
+from unembed.launch import console
 
 SITE = Path(sysconfig.get_path("purelib"))
 SMALL = [
@@ -42,7 +41,7 @@ NOT_OURS = [
 ]  # fmt: skip
 CODE = """
 import logging, sys, warnings
-from configuration import console
+from unembed.launch import console
 held = console.hold()
 import bitsandbytes  # whose operators for a CPU may be missing, of which it warns on stderr
 logging.getLogger("library").warning("of our own file, before there is a log")
@@ -194,20 +193,15 @@ def test_a_line_does_not_break_into_a_bar() -> None:
 
 def test_after_an_installation_our_own_lines_are_still_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "lib" / "site-packages"
-    monkeypatch.setattr(console, "_ROOT", site)
+    monkeypatch.setattr(console, "_OURS", site / "unembed")
     for file, shown in {
-        "attacks/base.py": True,
-        "train.py": True,
+        "unembed/attacks/base.py": True,
+        "unembed/session.py": True,
         "lightning/trainer.py": False,
         "six.py": False,
     }.items():
         record = logging.LogRecord("any", logging.WARNING, str(site / file), 1, "said", None, None)
         assert console.is_shown(record) == shown
-
-
-def test_what_is_ours_is_what_is_installed() -> None:
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    assert {name.partition(".")[0] for name in (*declared["packages"], *declared["py-modules"])} == console.OURS
 
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202egnp.\x9b1A"
@@ -291,7 +285,7 @@ def test_a_terminal_that_cannot_be_written_raises_nothing(capsys: pytest.Capture
 
 def test_what_was_held_is_shown_where_a_script_ends_before_its_log(warm: Warm, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        "import logging, sys\nfrom configuration import console\nconsole.hold()\n"
+        "import logging, sys\nfrom unembed.launch import console\nconsole.hold()\n"
         "logging.getLogger('mine').warning('a file called \\x1b[2J')\nprint('the message', file=sys.stderr)\n"
         "raise SystemExit(2)\n"
     )

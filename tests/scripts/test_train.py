@@ -26,19 +26,19 @@ import yaml
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-import configuration
 import invert
-from datamodules.inversion import InversionDataModule
-from datamodules.sources.synthetic import SyntheticCorpus
-from defenses.identity import Identity
-from embedders.cache.cached import CachedEmbedder
-from embedders.minilm import MiniLM
-from errors import InputError
-from run_directory import layout
 from support.files import load, metrics_of, read_lines, rows_of, write_lines
 from support.offline_wandb import recorded
 from support.processes import REPEATABLE, ROOT, Script, Warm
 from support.small_scripts import wait_for
+from unembed import launch
+from unembed.core.errors import InputError
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.datamodules.sources.synthetic import SyntheticCorpus
+from unembed.defenses.identity import Identity
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.minilm import MiniLM
+from unembed.runs import layout
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ TWO_RANKS = ["trainer=ddp", "trainer.accelerator=cpu"]
 # train.py with shards of 64 texts: the first one is finished in a second.
 SMALL_SHARDS = f"""
 import runpy, sys
-from embedders.cache.cached import CachedEmbedder
+from unembed.embedders.cache.cached import CachedEmbedder
 CachedEmbedder.__init__.__kwdefaults__["shard_size"] = 64
 sys.argv[0] = {str(ROOT / "train.py")!r}
 runpy.run_path(sys.argv[0], run_name="__main__")
@@ -481,7 +481,7 @@ def test_bad_input_to_inversion(
         (f"run={tmp_path}", "vectors=good.npy"): r"config\.yaml",
     }.items():
         with pytest.raises(InputError, match=said):
-            invert.invert(*configuration.on_run("invert", given))
+            invert.invert(*launch.on_run("invert", given))
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -10,15 +10,15 @@ import torch
 from lightning import Trainer
 from torch import Tensor
 
-from attacks.base import Attack
-from datamodules.inversion import InversionDataModule
-from datamodules.sources.base import Source
-from defenses.base import Defense
-from defenses.identity import Identity
-from embedders.base import Embedder
-from embedders.cache.cached import CachedEmbedder
-from examples import Example, Split
 from support.letters import TEXTS, FewLetters
+from unembed.attacks.base import Attack
+from unembed.core.examples import Example, Split
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.datamodules.sources.base import Source
+from unembed.defenses.base import Defense
+from unembed.defenses.identity import Identity
+from unembed.embedders.base import Embedder
+from unembed.embedders.cache.cached import CachedEmbedder
 
 AnyAttack = TypeVar("AnyAttack", bound=Attack)
 

@@ -8,8 +8,8 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from datamodules.inversion import InversionDataModule
 from support.processes import ROOT
+from unembed.datamodules.inversion import InversionDataModule
 
 
 def declared(name: str, seed: int = 0, **changes: Any) -> InversionDataModule:

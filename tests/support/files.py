@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from run_directory import layout
+from unembed.runs import layout
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> Path:

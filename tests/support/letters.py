@@ -8,7 +8,7 @@ from string import ascii_lowercase
 import torch
 from torch import Tensor
 
-from embedders.base import fingerprint_of
+from unembed.embedders.base import fingerprint_of
 
 NAMES, CITIES = ["ada", "bob", "cleo", "dan"], ["paris", "rome", "oslo", "lima"]
 TEXTS = [f"{name} lives in {city} ." for name in NAMES for city in CITIES]  # each has FewLetters of its own

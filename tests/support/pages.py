@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from string import Template
 
-from commands import SCRIPTS, command
+from unembed.core.commands import SCRIPTS, command
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])

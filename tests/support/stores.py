@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from datamodules.vector_stores.sampling import open_store, sample_store
-from datamodules.vector_stores.stored_texts import stored_texts
-from errors import InputError
+from unembed.core.errors import InputError
+from unembed.datamodules.vector_stores.sampling import open_store, sample_store
+from unembed.datamodules.vector_stores.stored_texts import stored_texts
 
 DIMENSION = 6
 ROWS = 30

@@ -1,0 +1,193 @@
+"""Fine-tuning methods of a pretrained language model: full fine-tuning, LoRA, QLoRA.
+
+adapter = LoRA(rank=16, modules=["c_attn"])
+adapter.check(backbone)                                          # has the model such modules?
+model = adapter.model(backbone, artifacts, weights=True, device=device)
+adapter.frozen                                                   # True: checkpoints hold what was added, nothing else
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+
+import torch
+from lightning.pytorch.utilities import rank_zero_info
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import nn
+
+from unembed.attacks.parts.backbones import Backbone, Dropout, Pretrained
+from unembed.attacks.parts.precision import fast_dtype
+from unembed.core.errors import InputError
+
+ALL_LINEAR: Literal["all-linear"] = "all-linear"
+
+
+class Adapter(Protocol):
+    """Prepares a language model for training.
+
+    Attributes:
+        frozen: Whether the pretrained weights are frozen. Checkpoints then omit them, and they are loaded from their
+            source.
+    """
+
+    frozen: bool
+
+    def check(self, backbone: Backbone) -> None:
+        """Check that the adapter fits the backbone, by its configuration only.
+
+        Raises:
+            InputError: It does not.
+        """
+        ...
+
+    def model(self, backbone: Backbone, artifacts: Path, *, weights: bool, device: torch.device) -> Any:
+        """The backbone's model; frozen weights have ``requires_grad`` False.
+
+        Args:
+            backbone: Where the model comes from.
+            artifacts: Where ``backbone.prepare`` wrote.
+            weights: False where a checkpoint will be loaded over it.
+            device: Where the model will run.
+        """
+        ...
+
+
+class FullFineTuning:
+    """All weights are trained, and all are in the checkpoint: what Zhu et al. (2024) do."""
+
+    frozen = False
+
+    def check(self, backbone: Backbone) -> None:
+        """See :class:`Adapter`; goes with any backbone."""
+
+    def model(self, backbone: Backbone, artifacts: Path, *, weights: bool, device: torch.device) -> Any:
+        """See :class:`Adapter`."""
+        return backbone.model(artifacts, weights=weights)
+
+
+@dataclass
+class LoRA:
+    """Low-rank matrices beside linear layers are trained, the layers themselves are not (Hu et al. 2021).
+
+    A layer W becomes W + alpha / rank * B A, with A (rank, in) initialised randomly and B (out, rank) with zeros. A and
+    B are float32 for any precision of the model.
+
+    Args:
+        rank: Rank of the matrices.
+        alpha: Scale of what they add, over ``rank``.
+        dropout: On the input of A, in training.
+        modules: Names of the linear layers, as the model calls them (``c_attn``), or ``all-linear``: all of them but
+            the output head.
+    """
+
+    rank: PositiveInt = 16
+    alpha: PositiveFloat = 32.0
+    dropout: Dropout = 0.05
+    modules: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = ALL_LINEAR
+
+    frozen = True
+
+    def check(self, backbone: Backbone) -> None:
+        """See :class:`Adapter`; no weights are read for it.
+
+        Raises:
+            InputError: The backbone starts from random weights, which no checkpoint would hold; or the model has no
+                linear layer of a name in ``modules``.
+        """
+        known = layers(_pretrained(backbone).skeleton())
+        for name in [] if self.modules == ALL_LINEAR else self.modules:
+            if not any(path == name or path.endswith(f".{name}") for path in known):
+                ends = {path.rpartition(".")[2] for path in known}
+                near = sorted(ends, key=lambda end: (-difflib.SequenceMatcher(None, name, end).ratio(), end))
+                raise InputError(
+                    f"attack.adapter.modules: {_pretrained(backbone).name} has no linear layer {name}; it has "
+                    f"{', '.join(near)} (or write {ALL_LINEAR})"
+                )
+
+    def model(self, backbone: Backbone, artifacts: Path, *, weights: bool, device: torch.device) -> Any:
+        """See :class:`Adapter`. The model's own weights are read even where a checkpoint follows: it lacks them."""
+        return self.adapted(self.base(_pretrained(backbone), device))
+
+    def base(self, backbone: Pretrained, device: torch.device) -> Any:
+        """The model without adapters."""
+        return backbone.pretrained()
+
+    def adapted(self, model: Any) -> Any:
+        """``model`` with adapters, changed in place."""
+        from peft import LoraConfig, inject_adapter_in_model
+
+        config = LoraConfig(
+            r=self.rank,
+            lora_alpha=self.alpha,
+            lora_dropout=self.dropout,
+            target_modules=self.modules,
+            fan_in_fan_out=any(_transposed(layer) for layer in layers(model).values()),
+        )
+        adapted = inject_adapter_in_model(config, model)
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.float()
+        return adapted
+
+
+@dataclass
+class QLoRA(LoRA):
+    """LoRA over a model whose own linear layers are kept in 4 bits (Dettmers et al. 2023): NF4, with the scales of its
+    blocks quantised as well, multiplied in the type that the device multiplies fast.
+
+    Without a CUDA device the layers stay as they are, and all the rest is the same: LoRA.
+
+    Args:
+        rank: See :class:`LoRA`.
+        alpha: See :class:`LoRA`.
+        dropout: See :class:`LoRA`.
+        modules: See :class:`LoRA`.
+        quantize_on_cpu: Keep 4 bits on the CPU too: less memory, and slow.
+    """
+
+    quantize_on_cpu: bool = False
+
+    def base(self, backbone: Pretrained, device: torch.device) -> Any:
+        """The model in 4 bits where the device allows it."""
+        if device.type != "cuda" and not self.quantize_on_cpu:
+            rank_zero_info(
+                f"attack.adapter: no 4-bit weights on {device.type}: the model stays in {backbone.dtype}, "
+                "and LoRA is trained without quantisation"
+            )
+            return super().base(backbone, device)
+        from transformers import BitsAndBytesConfig
+
+        four_bits = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=fast_dtype(str(device)),
+        )
+        model = backbone.pretrained(quantization_config=four_bits, device_map={"": device})
+        for layer in layers(model).values():
+            # For evaluation on some CPUs, bitsandbytes reorders the weights for good, and they cannot be trained again.
+            layer.support_avx512bf16_for_cpu = False  # type: ignore[assignment]
+        return model
+
+
+def layers(model: Any) -> dict[str, nn.Module]:
+    """The linear layers of a model by their names; GPT-2 calls its own, which are transposed, Conv1D."""
+    return {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear) or _transposed(part)}
+
+
+def _transposed(layer: nn.Module) -> bool:
+    from transformers.pytorch_utils import Conv1D
+
+    return isinstance(layer, Conv1D)
+
+
+def _pretrained(backbone: Backbone) -> Pretrained:
+    if isinstance(backbone, Pretrained) and not backbone.random_weights:
+        return backbone
+    raise InputError(
+        "attack/adapter: an adapter is trained beside pretrained weights, and this backbone has random ones; take "
+        "attack/adapter=none, or a pretrained model by attack=llm attack.backbone.name=<hub name or folder>"
+    )

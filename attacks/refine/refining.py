@@ -1,0 +1,206 @@
+"""Refiners improve predictions with the embedder at hand, one after the other.
+
+    python train.py attack/refine=[rerank,correction] attack.refine.correction.corrector_run=<dir>
+    python evaluate.py run=<dir> attack/refine=[rerank] attack.refine.rerank.proposals=64
+
+    ["my name is bob", "my name is ada"] of one target -> embed both -> ["my name is ada", "my name is bob"]
+
+A refiner is a class here or anywhere else, and a file configs/attack/refine/<name>.yaml whose one key is that name:
+
+    shorter:
+      _target_: refiners.shorter.Shorter
+
+Its queries count as the attack's. Its result for a target must not depend on the other targets of the batch.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import Tensor
+
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.core.errors import InputError
+from unembed.embedders.base import QueryLimitError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.language_model import LanguageModelEmbedder
+
+FOLDER = "refine"  # among the artifacts; a folder in it for each refiner
+Texts = Callable[[], Sequence[str]]
+
+
+class Refiner:
+    """Base of all refiners; a subclass gives ``refine``, and the other methods where it needs them.
+
+    Attributes:
+        proposals: Number of candidates per target requested from the attack, which may find fewer.
+        required: False: left out where it cannot work or would cost money (unembed/runs/optional_refiners.py).
+    """
+
+    proposals = 1
+    required = True
+
+    def check_sources(self) -> None:
+        """Check the files and packages that its settings name, before anything else is read.
+
+        Raises:
+            InputError: One is missing, or not what is needed.
+        """
+
+    def check(self, dimension: int, oracle: CachedEmbedder | None) -> None:
+        """Check, before anything is embedded, that vectors of this dimension can be refined.
+
+        Raises:
+            InputError: See comparable.
+        """
+        comparable(dimension, oracle)
+
+    def prepare(self, texts: Sequence[str], artifacts: Path, oracle: CachedEmbedder | None) -> None:
+        """Write the refiner's files to the empty folder ``artifacts``.
+
+        Called once by the first process before training; or, for a run trained without this refiner, by every process
+        before refining.
+
+        Args:
+            texts: The training texts; empty if they are unknown, as in invert.py.
+            artifacts: The folder.
+            oracle: See refine.
+        """
+
+    def prepared(self, artifacts: Path) -> bool:
+        """Whether ``artifacts`` holds what ``prepare`` would write with the present settings."""
+        return type(self).prepare is Refiner.prepare or artifacts.is_dir()
+
+    def load(self, artifacts: Path, dimension: int) -> None:
+        """Read back what ``prepare`` wrote; every process, before the first target."""
+
+    def all_weights(self) -> dict[str, Tensor]:
+        """The weights that its texts depend on."""
+        return {}
+
+    def in_lexicon(self, texts: Sequence[str], oracle: CachedEmbedder) -> list[bool] | None:
+        """For a refiner that takes words from a list: whether it has each text, or each of its words; else None."""
+        return None
+
+    @abstractmethod
+    def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
+        """Better predictions, one a target.
+
+        If the embedder reaches its limit (``QueryLimitError``), returns the best texts until then, marked ``partial``.
+
+        Args:
+            targets: Of n vectors (n, d); ``targets.index`` seeds any sampling.
+            predictions: Of the attack, or of the refiner before this one.
+            oracle: Embeds texts, ``oracle.embed(texts, "attack")``.
+        """
+
+
+class Refiners:
+    """A chain of refiners.
+
+    Args:
+        named: By the names of their options, in order.
+    """
+
+    def __init__(self, named: Mapping[str, Refiner] | None = None) -> None:
+        self.named = dict(named or {})
+        self._temporary: list[tempfile.TemporaryDirectory[str]] = []
+
+    @property
+    def proposals(self) -> int:
+        """The most candidates a target that one of them wants."""
+        return max((refiner.proposals for refiner in self.named.values()), default=1)
+
+    def check_sources(self) -> None:
+        """See Refiner.check_sources; names the refiner."""
+        for name, refiner in self.named.items():
+            with named(f"attack/refine=[{name}]"):
+                refiner.check_sources()
+
+    def check(self, dimension: int, oracle: CachedEmbedder | None) -> None:
+        """See Refiner.check; names the refiner."""
+        for name, refiner in self.named.items():
+            with named(f"attack/refine=[{name}]"):
+                refiner.check(dimension, oracle)
+
+    def prepare(self, texts: Texts, artifacts: Path, oracle: CachedEmbedder | None) -> None:
+        """Write missing files of the refiners to the attack's ``artifacts``."""
+        for name, refiner in self.named.items():
+            folder = artifacts / FOLDER / name
+            if not refiner.prepared(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                refiner.prepare(texts(), folder, oracle)
+
+    def load(self, artifacts: Path, dimension: int, texts: Texts, oracle: CachedEmbedder | None) -> None:
+        """Load the refiners' files; missing ones are prepared in a temporary folder (a run is not changed)."""
+        for name, refiner in self.named.items():
+            folder = artifacts / FOLDER / name
+            if not refiner.prepared(folder):
+                self._temporary.append(tempfile.TemporaryDirectory(prefix="unembed-"))
+                folder = Path(self._temporary[-1].name)
+                refiner.prepare(texts(), folder, oracle)
+            refiner.load(folder, dimension)
+
+    def all_weights(self) -> dict[str, Tensor]:
+        """Of all of them."""
+        weights = ((name, refiner.all_weights()) for name, refiner in self.named.items())
+        return {f"{FOLDER}.{name}.{key}": tensor for name, own in weights for key, tensor in own.items()}
+
+    def in_lexicon(self, texts: Sequence[str], oracle: CachedEmbedder | None) -> list[bool] | None:
+        """Whether one of them has each text; None if none has a list of words."""
+        if oracle is None:
+            return None
+        found = [refiner.in_lexicon(texts, oracle) for refiner in self.named.values()]
+        known = [one for one in found if one is not None]
+        return [any(of_text) for of_text in zip(*known, strict=True)] if known else None
+
+    def refine(
+        self, targets: Targets, predictions: list[Prediction], oracle: CachedEmbedder | None
+    ) -> list[Prediction]:
+        """Each takes the predictions of the one before."""
+        for refiner in self.named.values():
+            assert oracle is not None  # checked
+            predictions = refiner.refine(targets, predictions, oracle)
+        return predictions
+
+
+@contextmanager
+def named(key: str) -> Iterator[None]:
+    """Within it, messages begin with the ``key`` that they are about, unless they name a key of a refiner."""
+    try:
+        yield
+    except InputError as error:
+        if str(error).startswith("attack.refine."):
+            raise
+        raise InputError(f"{key}: {error}") from error
+
+
+def comparable(dimension: int, oracle: CachedEmbedder | None) -> None:
+    """Check that texts can be compared with targets of this dimension by their vectors.
+
+    Raises:
+        InputError: There is no embedder, its vectors have another dimension, or they are no vectors of texts.
+    """
+    if oracle is None:
+        raise InputError("needs the embedder to compare texts with the vector, and there is none")
+    if isinstance(oracle.source.embedder, LanguageModelEmbedder):
+        raise InputError("compares vectors of texts, and the targets are outputs of a language model")
+    if oracle.dimension != dimension:
+        raise InputError(
+            f"the attacked vectors have dimension {dimension} and the embedder's {oracle.dimension}, so texts cannot "
+            "be compared with them: the defense changes the dimension; take defense.hypotheses=defended, or leave this "
+            "out"
+        )
+
+
+def embedded(texts: Sequence[str], oracle: CachedEmbedder) -> dict[str, Tensor]:
+    """The vector (d,) of each distinct text, as queries of the attack; those that a limit cut off are missing."""
+    distinct = list(dict.fromkeys(texts))
+    try:
+        return dict(zip(distinct, oracle.embed(distinct, "attack"), strict=True))
+    except QueryLimitError as error:
+        return {distinct[place]: vector for place, vector in zip(error.done, error.vectors, strict=True)}

@@ -1,0 +1,1 @@
+"""Attacks with few pairs or none: ALGEN, TEIA, unpaired translation, and the maps they use."""

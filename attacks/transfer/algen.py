@@ -1,0 +1,130 @@
+"""Few-shot alignment (ALGEN; Chen, Xu and Bjerva 2025, arXiv 2502.11308): few known texts instead of the embedder.
+
+python train.py attack=algen attack.source_run=runs/own embedder=minilm datamodule=files datamodule.limit_train=100 ...
+
+victim vector --map fitted to n pairs--> vector in the attacker's own space --its decoder--> text
+
+The training texts are the known pairs: texts whose vectors in the victim's space the attacker has. No victim vectors
+are read but theirs and the attacked ones. The decoder was trained on the own encoder's vectors of public text before
+(``attack.source_run``). The victim's embedder is asked for nothing: texts are compared with a target by the own encoder
+and a map from its space to the victim's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lightning.pytorch.utilities import rank_zero_info
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.refining import Refiner
+from unembed.attacks.transfer.aligned import ABOUT, MAPS, START, Paired
+from unembed.attacks.transfer.alignment.aligners import Aligner, LeaveOneOut
+from unembed.attacks.transfer.alignment.feedback import Feedback, Proposals
+from unembed.attacks.transfer.alignment.maps import Map, write_maps
+from unembed.attacks.transfer.held_decoder import COPY
+from unembed.core.atomic_files import read_json, write_json
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.runs.config_file import read_config
+from unembed.runs.stored_attack import keep
+from unembed.runs.trust import check_trusted
+from unembed.session import Session
+
+BACK, FORTH = "back", "forth"
+
+
+class ALGEN(Paired):
+    """A trained decoder of another embedder, behind a map from the victim's space.
+
+    Its run keeps a copy of the decoder's run and the maps.
+
+    Args:
+        source_run: See Aligned.
+        aligner: How the map is fitted.
+        cache_dir: Cache of the own encoder.
+        rounds: Rounds of feedback by the own encoder (see attacks/transfer/alignment/feedback.py); 0: the map alone.
+        proposals: Texts decoded for a target in each round.
+        public: Training texts of ``source_run`` whose own vectors say how vectors of that space are distributed.
+        refine: See Attack; these refiners ask the victim's embedder.
+    """
+
+    def __init__(
+        self,
+        source_run: str,
+        aligner: Aligner,
+        cache_dir: str,
+        rounds: NonNegativeInt = 3,
+        proposals: PositiveInt = 4,
+        public: PositiveInt = 4000,
+        refine: Mapping[str, Refiner] | None = None,
+    ) -> None:
+        super().__init__(source_run, cache_dir, public, refine)
+        self.aligner, self.rounds, self.proposals = aligner, rounds, proposals
+        self._encoder: CachedEmbedder | None = None
+
+    # -- fitting --------------------------------------------------------------------------------------------------
+
+    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+        """Fit the maps, and copy the decoder's run."""
+        source = self.source()
+        known = self.known(source, self.public_texts(source))
+        found = self.aligner.fit(known)
+        maps: dict[str, Map] = {START: found.map}
+        if self.rounds:
+            maps |= {BACK: found.plain, FORTH: LeaveOneOut().fit(known.reversed()).plain}
+        keep(self.source_run, artifacts / COPY)
+        write_maps(artifacts / MAPS, maps)
+        write_json(artifacts / ABOUT, {**found.about, "encoder": source.embedder.fingerprint})
+        rank_zero_info("aligned: " + ", ".join(f"{name} {value:.4g}" for name, value in found.about.items()))
+
+    # -- inversion ------------------------------------------------------------------------------------------------
+
+    @property
+    def map_names(self) -> Collection[str]:
+        """See Aligned; feedback needs two more."""
+        return [START, BACK, FORTH] if self.rounds else [START]
+
+    @property
+    def decoded(self) -> int:
+        """See Aligned; feedback chooses among them."""
+        return self.proposals if self.rounds else super().decoded
+
+    @property
+    def encoder(self) -> CachedEmbedder:
+        """The attacker's own encoder.
+
+        Raises:
+            InputError: It is not the one that the maps were fitted to.
+        """
+        if self._encoder is None:
+            assert self.artifacts is not None
+            folder = self.artifacts / COPY
+            config = read_config(folder)
+            check_trusted(config, folder, built=["embedder"])
+            config.cache_dir = str(self.cache_dir)
+            encoder = Session(config, folder).embedder
+            if encoder.fingerprint != read_json(self.artifacts / ABOUT)["encoder"]:
+                raise InputError(f"{folder}: the attacker's own encoder has changed since the maps were fitted")
+            self._encoder = encoder
+        return self._encoder
+
+    def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        """Map, decode, and compare by the own encoder; asks the victim's embedder for nothing."""
+
+        def decode(vectors: Tensor) -> Proposals:
+            aligned = replace(targets, vectors=vectors.to(targets.vectors))
+            return [list(one.candidates) for one in self.decoder.propose(aligned, None)]
+
+        start = self._maps[START](targets.vectors)
+        if self.rounds:
+            feedback = Feedback(self._maps[BACK], self._maps[FORTH], self.rounds)
+            texts = feedback(targets.vectors, start, decode, lambda new: self.encoder.embed(new, "attack"))
+        else:
+            texts = decode(start)
+        count = max(1, self.refiners.proposals)
+        return [Prediction(tuple(found[:count])) for found in texts]

@@ -1,0 +1,170 @@
+"""Base of attacks on vectors of another space: a map into the attacker's own, then a trained decoder of that space.
+
+victim vector --map--> vector in the attacker's own space --decoder of attack.source_run--> text
+
+A subclass writes the maps in ``prepare``; the first one, ``start``, is from the victim's space to the own one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from lightning.pytorch.utilities import rank_zero_warn
+from pydantic import PositiveInt
+from torch import Tensor
+
+from unembed.attacks.refine.refining import Refiner
+from unembed.attacks.transfer.alignment.aligners import Known
+from unembed.attacks.transfer.alignment.maps import Map, read_maps
+from unembed.attacks.transfer.held_decoder import KEY, HeldDecoder
+from unembed.core.errors import InputError, missing
+from unembed.datamodules.sources.base import folded
+from unembed.runs import layout
+from unembed.runs.config_file import read_config
+from unembed.runs.embedder_check import check_embedder
+from unembed.runs.trust import check_trusted
+from unembed.session import Session
+
+MAPS, ABOUT = "alignment.safetensors", "alignment.json"  # among the artifacts
+START = "start"
+
+
+class Aligned(HeldDecoder):
+    """A trained decoder behind a map. Its run keeps a copy of the decoder's run and the maps.
+
+    Args:
+        source_run: A finished run of attack=geia (or another decoder of vectors) on the attacker's own encoder.
+        cache_dir: Cache of the own encoder.
+        refine: See Attack; these refiners ask the victim's embedder.
+    """
+
+    exportable = False
+
+    def __init__(self, source_run: str, cache_dir: str, refine: Mapping[str, Refiner] | None = None) -> None:
+        super().__init__(source_run, refine)
+        self.cache_dir = Path(cache_dir)
+        self._maps: dict[str, Map] = {}
+
+    @property
+    def map_names(self) -> Collection[str]:
+        """The maps that are read."""
+        return [START]
+
+    @property
+    def decoded(self) -> int:
+        """Texts that the decoder proposes for a vector."""
+        return self.refiners.proposals
+
+    def source(self) -> Session:
+        """The run of the decoder.
+
+        Raises:
+            InputError: It is not a finished run of a decoder, or its embedder is not what it was trained with.
+        """
+        run = self.source_run
+        if not (run / layout.CONFIG).is_file():
+            reason = f"{layout.CONFIG} is missing" if run.is_dir() else missing(run, "directory")
+            raise InputError(f"{KEY}={run}: not a run directory ({reason})")
+        config = read_config(run)
+        check_trusted(config, run)
+        self.check_kind()
+        config.cache_dir = str(self.cache_dir)
+        session = Session.open(run, config)
+        check_embedder(run, KEY, session.embedder.fingerprint, session.embedder.dimension)
+        return session
+
+    def public_of(self, source: Session, most: int) -> list[str]:
+        """The first ``most`` training texts of the decoder's run; warns where test texts are among them all."""
+        texts = source.training_texts()
+        tests = {folded(text) for text in self.data.examples("test").texts}
+        if shared := len(tests.intersection(map(folded, texts))):
+            rank_zero_warn(
+                f"{KEY}={self.source_run}: {shared} of {len(tests)} test texts are among its training texts, so its "
+                "decoder has seen them: the metrics say little of other texts"
+            )
+        return list(texts[:most])
+
+    def is_own(self, session: Session) -> bool:
+        """Whether the attacker's own encoder is the victim's embedder."""
+        return self.oracle is not None and self.oracle.source.fingerprint == session.embedder.fingerprint
+
+    def setup(self, stage: str) -> None:
+        """See Attack; maps are fitted to the victim's vectors of the training texts, which are embedded first."""
+        if not self.from_checkpoint:
+            self.data.embed("train")
+            self.data.fit_defense()
+        super().setup(stage)
+
+    def build(self, dimension: int) -> None:
+        """Read maps and decoder.
+
+        Raises:
+            InputError: The maps are for vectors of another dimension.
+        """
+        assert self.artifacts is not None
+        path = self.artifacts / MAPS
+        self._maps = read_maps(path, self.map_names)
+        fitted, own = self._maps[START].dimensions
+        if fitted != dimension:
+            raise InputError(f"{path}: maps vectors of dimension {fitted}, and these have {dimension}")
+        self.hold(own, self.decoded)
+
+    def all_weights(self) -> dict[str, Tensor]:
+        """The decoder's weights and the maps."""
+        maps = {f"{name}.{part}": one for name, fitted in self._maps.items() for part, one in fitted.tensors().items()}
+        return super().all_weights() | maps
+
+
+class Paired(Aligned):
+    """Base of those that know some texts and their vectors in the victim's space: the training texts.
+
+    Args:
+        source_run: See Aligned.
+        cache_dir: See Aligned.
+        public: Training texts of ``source_run`` that the attacker uses, the first ones.
+        refine: See Attack.
+    """
+
+    def __init__(
+        self, source_run: str, cache_dir: str, public: PositiveInt, refine: Mapping[str, Refiner] | None = None
+    ) -> None:
+        super().__init__(source_run, cache_dir, refine)
+        self.public = public
+
+    def prepare_data(self) -> None:
+        """Check before anything is embedded that there are a decoder, its encoder, and pairs."""
+        if not self.from_checkpoint:
+            if self.is_own(self.source()):
+                rank_zero_warn(
+                    f"{KEY}={self.source_run}: its encoder is the victim's embedder itself, so there is nothing to "
+                    "align"
+                )
+            if not self.data.examples("train"):
+                raise InputError(
+                    f"attack={type(self).__name__.lower()} needs known texts with their vectors, and there is no "
+                    "training text: give datamodule.train or datamodule.path; datamodule.limit_train says how many "
+                    "texts are known"
+                )
+        super().prepare_data()
+
+    def public_texts(self, source: Session) -> list[str]:
+        """Texts that the attacker knows anyway.
+
+        Raises:
+            InputError: The training texts of ``source_run`` cannot be read.
+        """
+        texts = self.public_of(source, self.public)
+        if len(texts) < 2:
+            raise InputError(f"{KEY}={self.source_run}: its training text, which the attacker knows, cannot be read")
+        return texts
+
+    def known(self, source: Session, public: Sequence[str]) -> Known:
+        """The vectors that the attacker has; ``public`` are the ``public_texts``."""
+        pairs, store = self.data.examples("train"), self.data.examples("test")
+        return Known(
+            victim=self.data.vectors("train", range(len(pairs))).double(),
+            own=source.embedder.embed(pairs.texts, "training").double(),
+            store=self.data.vectors("test", range(len(store))).double(),
+            public=source.embedder.embed(public, "training").double(),
+        )

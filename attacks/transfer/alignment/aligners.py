@@ -1,0 +1,183 @@
+"""How a map from the victim's space to the attacker's own is fitted to few pairs of vectors.
+
+found = LeaveOneOut().fit(Known(victim, own, store, public))
+found.map(targets)            # (m, d) -> (m, k)
+found.about                   # {"pairs": 100, "whitening": 0.5, "width": 0.4, "penalty": 0.5, "error": 0.79, ...}
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from unembed.attacks.transfer.alignment.maps import KernelMap, Map, gaussian, pseudo_inverse
+from unembed.attacks.transfer.alignment.ridge import RidgePath
+
+Share = Annotated[float, Field(ge=0, le=1)]
+PENALTIES = tuple(10 ** (step / 3) for step in range(6, -19, -1))  # the largest first
+SHRINKAGE = 0.1  # of the covariance, towards a multiple of the identity: there may be fewer vectors than dimensions
+CONSTANT = 0.3  # beside features whose norm is at most 1: how readily the mean of the known texts is followed
+JUDGED = 1000  # pairs, the first ones, over which the leave-one-out error is taken; the map is fitted to all of them
+SMALLEST = 1e-6  # share of the largest eigenvalue of the kernel between anchors
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What an attacker has, in float64.
+
+    Attributes:
+        victim: Vectors of the known texts in the victim's space, (n, d).
+        own: Vectors of the same texts by the attacker's own encoder, (n, k).
+        store: Vectors whose texts are wanted, (m, d).
+        public: The own encoder's vectors of public texts, (p, k).
+    """
+
+    victim: Tensor
+    own: Tensor
+    store: Tensor
+    public: Tensor
+
+    def reversed(self) -> Known:
+        """The same for a map from the own space to the victim's."""
+        return Known(victim=self.own, own=self.victim, store=self.public, public=self.store)
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """A fitted map, the same before scaling, and what was chosen."""
+
+    map: Map
+    plain: Map
+    about: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedAlignment(Alignment):
+    """An alignment that also says how it maps texts that it was not fitted to.
+
+    Attributes:
+        held_out: What ``map`` gives for each known text when that text is left out of the fit, (n, k).
+    """
+
+    held_out: Tensor
+
+
+class Aligner:
+    """Base of the aligners."""
+
+    @abstractmethod
+    def fit(self, known: Known) -> Alignment:
+        """The map from the victim's space to the attacker's."""
+
+
+class PseudoInverse(Aligner):
+    """That of the paper (see ``pseudo_inverse``): the pairs alone, not centred, without penalty."""
+
+    def fit(self, known: Known) -> Alignment:
+        """See Aligner."""
+        found = pseudo_inverse(known.victim, known.own)
+        return Alignment(found, found, {"pairs": len(known.victim)})
+
+
+class LeaveOneOut(Aligner):
+    """Kernel ridge regression whose whitening, width and penalty have the smallest leave-one-out error, then scaled.
+
+    - **Centred** at the means of the store's and of the public vectors, which take no pair. How the texts of the two
+      differ is a penalised constant.
+    - **Whitened** by a power of the store's covariance: with fewer pairs than dimensions, the penalty decides what the
+      map is along directions that the pairs do not have.
+    - **A Gaussian kernel**: wide, it is a linear ridge regression; the narrower it is, the less linear is the map.
+    - **Scaled**: a regression shrinks what it is unsure of, so its results lie too close to their mean and are decoded
+      to the commonest texts. One factor gives them the variance of the public vectors.
+
+    Args:
+        whitening: Powers to choose from: 0 leaves the victim's vectors as they are, 1 gives all directions equal
+            variance.
+        widths: Factors to choose from, on the squared distance of vectors with mean squared norm 1.
+        anchors: Pairs, the first ones, whose kernel spans the map (Nystrom); all pairs are fitted.
+        scale: Power of the factor: 0 leaves the regression's result, 1 gives the variance of the public vectors.
+    """
+
+    def __init__(
+        self,
+        whitening: Sequence[Share] = (0.0, 0.5),
+        widths: Sequence[PositiveFloat] = (0.15, 0.4, 1.0),
+        anchors: PositiveInt = 1200,
+        scale: Share = 1.0,
+    ) -> None:
+        if not whitening or not widths:
+            raise ValueError(f"whitening={list(whitening)}, widths={list(widths)}: give at least one of each")
+        self.whitening, self.widths, self.anchors, self.scale = tuple(whitening), tuple(widths), anchors, scale
+
+    def fit(self, known: Known) -> CheckedAlignment:
+        """See Aligner."""
+        store = torch.cat([known.store, known.victim])
+        center, offset = store.mean(0), known.public.mean(0)
+        wanted = known.own - offset
+        fits = (
+            self._fit(known.victim - center, wanted, _whitener(store - center, power), power, width)
+            for power in self.whitening
+            for width in self.widths
+        )
+        best = min(fits, key=lambda one: one.error)
+        found = KernelMap(center, best.whitener, best.anchors, best.weight, offset + best.offset)
+        there = found(known.store)  # texts that it was not fitted to
+        factor = float((_spread(known.public) / _spread(there).clamp(min=1e-12)) ** (self.scale / 2))
+        middle = there.mean(0)
+        scaled = replace(found, weight=factor * found.weight, offset=middle + factor * (found.offset - middle))
+        error = best.error / float(wanted[:JUDGED].square().sum(1).mean())
+        about = {"pairs": len(known.victim), **best.chosen, "error": error, "scale": factor}
+        held_out = known.own - best.path.residuals(best.chosen["penalty"])
+        return CheckedAlignment(scaled, found, about, middle + factor * (held_out - middle))
+
+    def _fit(self, x: Tensor, y: Tensor, whitener: Tensor, power: float, width: float) -> _Fit:
+        whitener = whitener * width**0.5
+        x = x @ whitener
+        anchors = x[: self.anchors]
+        values, directions = torch.linalg.eigh(gaussian(anchors, anchors))
+        kept = values > SMALLEST * values[-1]
+        features = directions[:, kept] / values[kept].sqrt()
+        inputs = gaussian(x, anchors) @ features
+        middle = inputs.mean(0)
+        path = RidgePath(torch.cat([inputs - middle, inputs.new_full((len(inputs), 1), CONSTANT)], 1), y)
+        errors = [float(path.residuals(penalty, JUDGED).square().sum(1).mean()) for penalty in PENALTIES]
+        near = min(errors) * (1 + 1e-6)  # equal, but for rounding
+        penalty = next(penalty for penalty, error in zip(PENALTIES, errors, strict=True) if error <= near)
+        weight = path.weight(penalty)
+        chosen = {"whitening": power, "width": width, "penalty": penalty}
+        offset = CONSTANT * weight[-1] - middle @ weight[:-1]
+        return _Fit(min(errors), chosen, path, whitener, anchors, features @ weight[:-1], offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """One regression, with its best penalty."""
+
+    error: float
+    chosen: dict[str, float]
+    path: RidgePath
+    whitener: Tensor
+    anchors: Tensor
+    weight: Tensor
+    offset: Tensor
+
+
+def _whitener(centred: Tensor, power: float) -> Tensor:
+    """The covariance, shrunk, to the power of -power/2, times a factor that gives mean squared norm 1: (d, d)."""
+    dimension = centred.shape[1]
+    covariance = centred.T @ centred / len(centred)
+    even = covariance.trace() / dimension * torch.eye(dimension, dtype=centred.dtype)
+    values, directions = torch.linalg.eigh((1 - SHRINKAGE) * covariance + SHRINKAGE * even)
+    whitener: Tensor = (directions * values ** (-power / 2)) @ directions.T
+    return whitener / (centred @ whitener).square().sum(1).mean().sqrt()
+
+
+def _spread(vectors: Tensor) -> Tensor:
+    """Mean squared distance from the mean."""
+    return (vectors - vectors.mean(0)).square().sum(1).mean()

@@ -1,0 +1,165 @@
+"""A map between two vector spaces from two sets of vectors of which none are known to belong together.
+
+    found = Translator().fit(victim, own)     # (m, d), (p, k): vectors of different texts of like kinds
+    found.map(targets)                        # (m, d) -> (m, k)
+    found.about                               # {"score": 0.46, "worst_guess": 0.41, "agreement": 0.62, ...}
+
+1. First guesses of the rotation in the first principal components (first_guesses.py). Those by a
+   single matching of axes are many and mostly wrong: a few small steps show which to keep.
+2. Each is refined for some steps: vectors of a sample take the mean of their nearest own vectors as partners, and the
+   rotation is fitted to these partners (Procrustes). An own vector that is near to many counts as less near (CSLS,
+   Conneau et al. 2018).
+3. The best ones by ``score``, the mean cosine of a translated vector with the nearest own one, are refined in all
+   dimensions, and the best of these on larger samples.
+
+After vec2vec (Jha et al. 2025, arXiv 2505.12540) and its linear successor mini-vec2vec (Dar 2025, arXiv 2510.02348).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from unembed.attacks.transfer.alignment.first_guesses import by_axes, by_moments
+from unembed.attacks.transfer.alignment.maps import AffineMap
+from unembed.attacks.transfer.alignment.prepared import Prepared, rows_of_length_one
+
+PARTNERS = 10  # own vectors whose mean is the partner of a translated one
+KEPT, BEST = 6, 3  # single guesses kept; guesses that are refined in all dimensions
+GLANCE, SHORT = 5, 10  # steps in the first components: of single guesses, of those kept
+LONG, FINAL = 20, 12  # steps in all dimensions: of the best guesses, of the best one
+FEWER, OWN_FEWER = 1000, 3000  # sample sizes of these steps, in the same order
+FEW, OWN_FEW = 2000, 4000
+MORE, OWN_MORE = 3000, 12_000
+MANY, OWN_MANY = 6000, 24_000
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A fitted map, and how good it is as far as unpaired vectors tell."""
+
+    map: AffineMap
+    about: dict[str, float]
+
+
+class Translator:
+    """Finds the map; all random numbers come from ``seed``.
+
+    Args:
+        components: Principal components in which the first steps are made.
+        axes: At most so many axes of greatest skewness are matched; matchings vary from 16 to as many.
+        matchings: Matchings of axes, each of other samples; 0: guesses by moments alone.
+        power: Vectors are scaled by their covariance to the power of -power/2: 0 leaves distances as they are, 1 gives
+            all directions equal variance.
+        seed: Of samples, axes and their matchings.
+    """
+
+    def __init__(
+        self,
+        components: PositiveInt = 64,
+        axes: Annotated[int, Field(ge=3)] = 48,
+        matchings: NonNegativeInt = 60,
+        power: Annotated[float, Field(ge=0, le=1)] = 0.5,
+        seed: NonNegativeInt = 0,
+    ) -> None:
+        self.components, self.axes, self.matchings = components, axes, matchings
+        self.power, self.seed = power, seed
+
+    def fit(self, victim: Tensor, own: Tensor) -> Translation:
+        """The map from the space of ``victim`` (m, d) to that of ``own`` (p, k).
+
+        Raises:
+            ValueError: There are fewer vectors than axes, or all vectors of a set are equal.
+        """
+        if (least := min(len(victim), len(own))) < self.axes:
+            raise ValueError(f"{least} vectors do not have {self.axes} axes")
+        random = torch.Generator().manual_seed(self.seed)
+        theirs, ours = Prepared.of(victim, self.power), Prepared.of(own, self.power)
+        x, y = theirs(victim), ours(own)
+        low = min(self.components, x.shape[1], y.shape[1])
+        few_x, few_y = rows_of_length_one(x[:, :low]), rows_of_length_one(y[:, :low])
+        search = _Search(few_x, few_y, random)
+        found = by_axes(few_x, few_y, self.axes, self.matchings, random)
+        seen = search.ranked(found.single, GLANCE, FEWER, OWN_FEWER)[:KEPT]
+        guesses = [*by_moments(few_x, few_y), *found.joint, *(guess for _, guess in seen)]
+        tried = search.ranked(guesses, SHORT, FEW, OWN_FEW)
+        whole = _Search(x, y, random)
+        best = whole.ranked([_padded(guess, x, y) for _, guess in tried[:BEST]], LONG, MORE, OWN_MORE)
+        rotation = best[0][1]
+        for _ in range(FINAL):
+            rotation = whole.step(rotation, MANY, OWN_MANY)
+        about = {
+            "victim": len(victim), "own": len(own), "score": search.score(nearest_rotation(rotation[:low, :low])),
+            "worst_guess": tried[-1][0], "agreement": whole.agreement(rotation),
+        }  # fmt: skip
+        return Translation(self._affine(theirs, ours, rotation, victim, own), about)
+
+    def _affine(self, theirs: Prepared, ours: Prepared, rotation: Tensor, victim: Tensor, own: Tensor) -> AffineMap:
+        """The map between the spaces themselves, scaled to the spread of the own vectors."""
+        weight = theirs.weight.double() @ rotation.double() @ ours.inverse.double()
+        center, offset = theirs.center.double(), ours.center.double()
+        moved = (victim.double() - center) @ weight
+        weight *= ((own.double() - offset).square().sum(1).mean() / moved.square().sum(1).mean()).sqrt()
+        return AffineMap(weight, offset - center @ weight)
+
+
+class _Search:
+    """Steps of refinement between two sets of prepared vectors, of length 1."""
+
+    def __init__(self, x: Tensor, y: Tensor, random: torch.Generator) -> None:
+        self.x, self.y, self.random = x, y, random
+        self.judged_x, self.judged_y = x[self._rows(len(x), FEW)], y[self._rows(len(y), OWN_FEW)]
+
+    def ranked(self, guesses: list[Tensor], steps: int, count: int, own_count: int) -> list[tuple[float, Tensor]]:
+        """The rotations after some steps with their scores, the best one first."""
+        refined = []
+        for rotation in guesses:
+            for _ in range(steps):
+                rotation = self.step(rotation, count, own_count)
+            refined.append((self.score(rotation), rotation))
+        return sorted(refined, key=lambda found: -found[0])
+
+    def step(self, rotation: Tensor, count: int, own_count: int) -> Tensor:
+        """Partners for a sample, and the rotation that is fitted to them."""
+        x, y = self.x[self._rows(len(self.x), count)], self.y[self._rows(len(self.y), own_count)]
+        moved = x @ rotation
+        crowding = (moved[:FEW] @ y.T).topk(min(PARTNERS, len(moved), FEW), dim=0).values.mean(0) / 2
+        total = torch.zeros(self.x.shape[1], self.y.shape[1], dtype=torch.float64)
+        for begin in range(0, len(x), FEW):
+            cosines = moved[begin : begin + FEW] @ y.T - crowding
+            near = cosines.topk(min(PARTNERS, len(y)), dim=1).indices
+            partners = y[near].mean(1)  # shorter where they disagree: these count less
+            total += (x[begin : begin + FEW].T @ partners).double()
+        return nearest_rotation(total)
+
+    def score(self, rotation: Tensor) -> float:
+        """Mean cosine of translated vectors with the nearest own one."""
+        return float((self.judged_x @ rotation @ self.judged_y.T).max(1).values.mean())
+
+    def agreement(self, rotation: Tensor) -> float:
+        """Share of translated vectors whose nearest own vector has them as its nearest, of samples of equal size."""
+        size = min(len(self.judged_x), len(self.judged_y))
+        cosines = self.judged_x[:size] @ rotation @ self.judged_y[:size].T
+        back = cosines.argmax(0)
+        return float((back[cosines.argmax(1)] == torch.arange(size)).float().mean())
+
+    def _rows(self, size: int, count: int) -> Tensor:
+        return torch.randperm(size, generator=self.random)[:count]
+
+
+def _padded(rotation: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The same map between all dimensions: those that it does not know are mapped to zero."""
+    padded = torch.zeros(x.shape[1], y.shape[1])
+    padded[: rotation.shape[0], : rotation.shape[1]] = rotation
+    return padded
+
+
+def nearest_rotation(matrix: Tensor) -> Tensor:
+    """The matrix with orthonormal rows or columns nearest to ``matrix`` (d, k), in single precision."""
+    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+    rotation: Tensor = left @ right
+    return rotation.float()

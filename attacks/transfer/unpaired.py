@@ -1,0 +1,117 @@
+"""Unpaired translation (vec2vec, Jha et al. 2025, arXiv 2505.12540): vectors alone, no text, no embedder.
+
+    python train.py attack=unpaired attack.source_run=runs/own datamodule=files datamodule.path=store.jsonl ...
+
+victim vector --map fitted without pairs--> vector in the attacker's own space --decoder of attack.source_run--> text
+
+The victim's vectors are those of the training and the test texts, as the store holds them; no training text is read.
+The attacker's own texts are the training texts of ``attack.source_run``, which its own encoder embeds. What is compared
+are the two sets of vectors (alignment/translation.py). A secret rotation of the vectors is one case of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+
+import torch
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from pydantic import PositiveInt
+from torch import Tensor
+
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.refining import Refiner
+from unembed.attacks.transfer.aligned import ABOUT, MAPS, START, Aligned
+from unembed.attacks.transfer.alignment.maps import write_maps
+from unembed.attacks.transfer.alignment.translation import Translator
+from unembed.attacks.transfer.held_decoder import COPY, KEY
+from unembed.core.atomic_files import read_json, write_json
+from unembed.core.errors import InputError
+from unembed.defenses.identity import Identity
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.runs.stored_attack import keep
+
+FEWEST = 1000  # vectors of a set: with fewer, no map was found in our measurements
+
+
+class Unpaired(Aligned):
+    """A trained decoder behind a map that is fitted to unpaired vectors.
+
+    Args:
+        source_run: See Aligned.
+        translator: How the map is fitted.
+        cache_dir: Cache of the own encoder.
+        vectors: At most so many vectors of each set are compared.
+        refine: See Attack; these refiners ask the victim's embedder.
+    """
+
+    def __init__(
+        self,
+        source_run: str,
+        translator: Translator,
+        cache_dir: str,
+        vectors: PositiveInt = 50_000,
+        refine: Mapping[str, Refiner] | None = None,
+    ) -> None:
+        super().__init__(source_run, cache_dir, refine)
+        self.translator, self.vectors = translator, vectors
+
+    def prepare_data(self) -> None:
+        """Check before anything is embedded that there is a decoder, and that all vectors are of one space."""
+        if not self.from_checkpoint:
+            defended = not isinstance(self.data.defense, Identity)
+            if defended and not self.data.adaptive:
+                raise InputError(
+                    "defense.adaptive=false: attack=unpaired compares vectors as they lie in the store, and the "
+                    "training vectors would be undefended; set defense.adaptive=true"
+                )
+            if self.is_own(self.source()) and not defended:
+                rank_zero_warn(
+                    f"{KEY}={self.source_run}: its encoder is the victim's embedder itself, so there is nothing to "
+                    "translate"
+                )
+        super().prepare_data()
+
+    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+        """Fit the map, unless an interrupted run has fitted it to the same vectors; copy the decoder's run."""
+        source = self.source()
+        victim = self._store()
+        public = self.public_of(source, self.vectors)
+        self._check_enough(len(victim), len(public))
+        own = source.embedder.embed(public, "training").float()
+        key = blake2b(victim.numpy().tobytes() + own.numpy().tobytes(), digest_size=16)
+        key.update(repr(sorted(vars(self.translator).items())).encode())
+        if not (artifacts / ABOUT).is_file() or read_json(artifacts / ABOUT).get("key") != key.hexdigest():
+            found = self.translator.fit(victim, own)
+            rank_zero_info("translated: " + ", ".join(f"{name} {value:.4g}" for name, value in found.about.items()))
+            (artifacts / ABOUT).unlink(missing_ok=True)  # a kill in between would leave it beside another map
+            write_maps(artifacts / MAPS, {START: found.map})
+            write_json(artifacts / ABOUT, {**found.about, "key": key.hexdigest()})
+        keep(self.source_run, artifacts / COPY)
+
+    def _store(self) -> Tensor:
+        """The victim's vectors, (m, d): those of the training texts, then those of the test texts."""
+        training, tests = len(self.data.examples("train")), len(self.data.examples("test"))
+        first = range(min(training, self.vectors))
+        rest = range(min(tests, self.vectors - len(first)))
+        return torch.cat([self.data.vectors("train", first, epoch=0), self.data.vectors("test", rest)]).float()
+
+    def _check_enough(self, victim: int, own: int) -> None:
+        least = self.translator.axes
+        for count, what in (
+            (victim, "the store's vectors, those of datamodule.train and datamodule.test,"),
+            (own, f"the training texts of {KEY}={self.source_run}"),
+        ):
+            if count < least:
+                raise InputError(f"attack.translator.axes={least}: {what} are {count}, too few for so many axes")
+            if count < FEWEST:
+                rank_zero_warn(f"{what} are {count}; with fewer than {FEWEST:,} a map is rarely found")
+
+    def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
+        """Translate and decode; asks the victim's embedder for nothing."""
+        moved = torch.nn.functional.normalize(self._maps[START](targets.vectors), dim=-1)
+        found = self.decoder.propose(replace(targets, vectors=moved.to(targets.vectors)), None)
+        count = max(1, self.refiners.proposals)
+        return [replace(one, candidates=one.candidates[:count]) for one in found]

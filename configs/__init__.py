@@ -1,0 +1,1 @@
+"""The configurations, a folder a group; Hydra composes them."""

@@ -1,0 +1,1 @@
+"""Errors, files, examples, processes: what everything else may import, and what imports nothing of ours."""

@@ -1,0 +1,147 @@
+"""Limits on the size of files from untrusted sources, so that none exhausts memory or time.
+
+    limits.text(run / "metrics.json", limits.LARGEST_JSON)     # checks the size before reading
+    for number, line in limits.lines(run / "predictions.jsonl"): ...
+
+An uncompressed file that is read line by line may have any size, such as a corpus of 50 GB. Compressed data (gzip,
+parquet dictionaries) may expand only by the factors that real data reaches.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from unembed.core.errors import InputError
+
+LARGEST_CONFIG = 1_000_000  # bytes of a YAML file; a run's config has a few thousand
+LARGEST_LEXICON = 64_000_000  # bytes of a word list of some million words
+LARGEST_JSON = 32_000_000  # bytes of one object; mT5's vocabulary takes 10 MB; a byte may become 32 bytes of objects
+LARGEST_LIST = 1_000_000_000  # bytes of a data set that is one JSON list; PersonaChat has 200 MB
+LARGEST_TABLE = 4_000_000_000  # bytes of a run's own JSON lines, all held in memory: two million long texts
+LARGEST_TOKENIZER = 250_000_000  # bytes of a tokenizer.json; Gemma 3's has 33 MB
+LONGEST_LINE = 10_000_000  # bytes of a line or row: a book of 1,500 pages has 4 MB
+MOST_TIMES = 100  # compression ratio: text reaches 3 to 20, templates 60, a decompression bomb 1,000 or more
+FREE_BYTES = 128_000_000  # any compressed file may expand to this size
+FREE_ROWS = 100_000  # rows in any compressed file; beyond, distinct texts take more than a byte each
+
+
+def content(path: Path, most: int) -> bytes:
+    """The bytes of a file of at most ``most`` bytes.
+
+    Raises:
+        InputError: It is larger, or is not a regular file: reading a pipe or device might never end.
+        OSError: It cannot be read.
+    """
+    _check_regular(path)
+    check_size(path, most)
+    with path.open("rb") as file:
+        found = file.read(most + 1)
+    if len(found) > most:  # it has grown, or its size is unknown, as in /proc
+        raise _too_large(path, len(found), most)
+    return found
+
+
+def text(path: Path, most: int) -> str:
+    """The text of a file of at most ``most`` bytes.
+
+    Raises:
+        InputError: As ``content``.
+        OSError: It cannot be read.
+        UnicodeDecodeError: It is not UTF-8.
+    """
+    return content(path, most).decode()
+
+
+def lines(path: Path, most: int | None = LARGEST_TABLE, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file, split at line feeds only, with their 1-based numbers.
+
+    Raises:
+        InputError: The file is larger than ``most`` bytes (None: no limit), a line is longer than ``longest`` bytes, or
+            it is not a regular file.
+        OSError: It cannot be read.
+    """
+    _check_regular(path)
+    if most is not None:
+        check_size(path, most)
+    number = 0
+    with path.open("rb") as file:
+        while line := file.readline(longest + 1):
+            number += 1
+            check_line(path, number, len(line), longest)
+            yield number, line
+
+
+def check_size(path: Path, most: int) -> None:
+    """Check that a file has at most ``most`` bytes.
+
+    Raises:
+        InputError: It is larger.
+        OSError: It does not exist.
+    """
+    if (size := path.stat().st_size) > most:
+        raise _too_large(path, size, most)
+
+
+def check_line(path: Path, number: int, size: int, longest: int = LONGEST_LINE) -> None:
+    """Check the length of a line or row of which ``size`` bytes were read.
+
+    Raises:
+        InputError: It is too long; names file and line.
+    """
+    if size > longest:
+        raise InputError(
+            f"{path}:{number}: longer than {longest:,} bytes, the most that are read of a line or row; cut it into "
+            "several texts"
+        )
+
+
+class Unfolding:
+    """Counts the decompressed size of a file.
+
+    Args:
+        path: The file; its compressed size determines the limit.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        size = path.stat().st_size
+        self.most_bytes, self.most_rows = max(FREE_BYTES, MOST_TIMES * size), max(FREE_ROWS, size)
+        self.size, self.bytes, self.rows = size, 0, 0
+
+    def add(self, size: int, rows: int = 0) -> None:
+        """Count decompressed bytes and rows, before or after decompression.
+
+        Raises:
+            InputError: The total exceeds the limit for the file's size.
+        """
+        self.bytes += size
+        self.rows += rows
+        for count, most, what in ((self.bytes, self.most_bytes, "bytes"), (self.rows, self.most_rows, "rows")):
+            if count > most:
+                raise InputError(
+                    f"{self.path}: {self.size:,} bytes that unfold to more than {most:,} {what}, which real data does "
+                    "not; if you trust it, unpack it into a .jsonl, which may have any size"
+                )
+
+
+def check_data(path: Path) -> None:
+    """Refuse a file in /proc, where ``environ`` holds keys and passwords.
+
+    Raises:
+        InputError: The file, or the target of its link, is there.
+    """
+    if path.resolve().is_relative_to("/proc"):
+        raise InputError(f"{path}: leads to {path.resolve()}, which describes processes and is not a data file")
+
+
+def _check_regular(path: Path) -> None:
+    if not stat.S_ISREG(path.stat().st_mode):
+        kind = "a directory" if path.is_dir() else "a pipe or a device"
+        raise InputError(f"{path}: {kind}, not a file")
+    check_data(path)
+
+
+def _too_large(path: Path, size: int, most: int) -> InputError:
+    return InputError(f"{path}: {size:,} bytes, and at most {most:,} are read of such a file")

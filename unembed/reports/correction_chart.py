@@ -1,0 +1,214 @@
+"""Charts and tables of iterative correction: curves over steps, queries and time, and the rounds of one text.
+
+Reads corrections.json and corrections.jsonl (callbacks/iterative_correction.py), and the statistics of the hypotheses
+that a corrector was trained on:
+
+    artifacts/hypotheses.json   {"train, round 0": {"exact": 0.41, "cosines": [counts], "edges": [-1, ..., 1]}, ...}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field, TypeAdapter, model_validator
+
+from unembed.core.atomic_files import read_json
+from unembed.reports import charts
+from unembed.reports.charts import Chart
+from unembed.reports.files import read_lines, read_object, validated
+from unembed.reports.numbers import counted, shown
+from unembed.reports.results import Part, parts
+from unembed.reports.tables import Cell, Line, Table
+from unembed.runs import layout
+
+HYPOTHESES = "hypotheses.json"
+# Columns of the table: metric, title, format.
+COLUMNS = (
+    ("bleu", "BLEU", "score"),
+    ("bleu_sentence", "BLEU, sentence", "score"),
+    ("rouge1", "ROUGE-1", "score"),
+    ("rougeL", "ROUGE-L", "score"),
+    ("token_f1", "Token F1", "percent"),
+    ("token_set_f1", "Token-set F1", "percent"),
+    ("exact_match", "Exact match", "percent"),
+    ("cosine", "Cosine", "cosine"),
+    ("tokens_prediction", "Tokens", "score"),
+    ("queries", "Queries a text", "score"),
+    ("seconds", "Seconds a text", "moment"),
+)
+
+
+# Finite numbers, which a chart can show.
+_Number = Annotated[float, Field(ge=-1e150, le=1e150, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=-(2**53), le=2**53)]
+
+
+class StepScores(BaseModel):
+    """One beam width and step of corrections.json."""
+
+    beams: _Count
+    step: _Count
+    bleu: _Number | None
+    # None in files of earlier versions.
+    bleu_sentence: _Number | None = None
+    rouge1: _Number | None = None
+    rougeL: _Number | None = None  # noqa: N815  # the key of corrections.json
+    token_set_f1: _Number | None = None
+    tokens_prediction: _Number | None = None
+    token_f1: _Number
+    exact_match: _Number
+    cosine: _Number | None
+    queries: _Number
+    seconds: _Number
+    partial: _Count = 0  # number of texts whose search was cut short
+
+
+class Corrections(BaseModel):
+    """corrections.json."""
+
+    examples: int
+    table: list[StepScores] = Field(min_length=1)
+
+
+class CorrectedRound(BaseModel):
+    """The best text after a step."""
+
+    step: _Count
+    text: str
+    cosine: _Number | None
+    queries: _Count
+
+
+class Corrected(BaseModel):
+    """A line of corrections.jsonl."""
+
+    index: int
+    beams: int
+    reference: str
+    rounds: list[CorrectedRound] = Field(min_length=1)
+
+
+class HypothesisCosines(BaseModel):
+    """Histogram of the cosines of training hypotheses with their targets, counted between ``edges``."""
+
+    exact: _Number
+    cosines: list[Annotated[_Count, Field(ge=0)]]
+    edges: list[_Number]
+
+    @model_validator(mode="after")
+    def _fit(self) -> HypothesisCosines:
+        if len(self.edges) != len(self.cosines) + 1 or sorted(set(self.edges)) != self.edges:
+            raise ValueError(f"{len(self.cosines)} counts need one more edge than that, each above the one before")
+        return self
+
+
+_HYPOTHESES = TypeAdapter(HypothesisCosines)
+
+
+def correction_curves(table: Sequence[StepScores]) -> list[Chart]:
+    """BLEU by step, exact match by queries, BLEU by time; one curve per beam width."""
+    beam_widths = sorted({row.beams for row in table})[: charts.COLOURS]
+    found = []
+    for title, x_name, y_name, x_label, note in (
+        ("BLEU by step", "step", "bleu", "correction steps", "Step 0 is the initial hypothesis."),
+        ("Exact match by queries", "queries", "exact_match", "queries a text", "Percent of the texts, a dot a step."),
+        ("BLEU by time", "seconds", "bleu", "seconds a text, power of ten", "Of the whole attack on this machine."),
+    ):
+        series = []
+        for beams in beam_widths:
+            points = [(getattr(row, x_name), getattr(row, y_name)) for row in table if row.beams == beams]
+            known = [(float(x), float(y)) for x, y in points if y is not None]
+            if x_name == "seconds":  # a wide beam takes a hundred times as long as the initial hypothesis
+                known = [(math.log10(x), y) for x, y in known if x > 0]
+            if known:
+                series.append(charts.Series(counted(beams, "beam"), known, dots=True))
+        if series:
+            found.append((title, charts.line_chart(title, series, x_label), note))
+    return found
+
+
+def correction_table(found: Corrections) -> Table:
+    """One row per beam width and step; values that differ from the previous row are coloured."""
+    lines = []
+    before: StepScores | None = None
+    for row in found.table:
+        cells = []
+        for name, _, kind in COLUMNS:
+            value = getattr(row, name)
+            last = None if before is None or before.beams != row.beams else getattr(before, name)
+            moved = name not in ("tokens_prediction", "queries", "seconds") and None not in (value, last)
+            moved = moved and shown(kind, last) != shown(kind, value)
+            cells.append(Cell(shown(kind, value), gain=value > last if moved else None))
+        cut = f"{row.partial:,} cut short" if row.partial else ""
+        lines.append(Line(f"{counted(row.beams, 'beam')}, {counted(row.step, 'step')}", cut, tuple(cells)))
+        before = row
+    note = (
+        f"Means over {found.examples:,} texts, but BLEU is that of the corpus. Coloured: other than a line before. "
+        "Queries are distinct texts that were embedded for a target."
+    )
+    return Table("", ("Correction", *(title for _, title, _ in COLUMNS)), tuple(lines), notes=(note,))
+
+
+def story(paths: Sequence[Corrected]) -> Corrected | None:
+    """Among the texts changed by the widest search, the one with the median gain in cosine; None if there is none."""
+    widest = max((path.beams for path in paths), default=0)
+    changed = [path for path in paths if path.beams == widest and path.rounds[-1].text != path.rounds[0].text]
+    return sorted(changed, key=lambda path: (_gain(path), path.index))[len(changed) // 2] if changed else None
+
+
+def story_table(chosen: Corrected, passage: Callable[[list[Part]], str]) -> Table:
+    """The rounds in which a text changed, and the last one; ``passage`` marks the words found in the reference."""
+    lines = [Line("text", "", (Cell(chosen.reference, quoted=True), Cell(""), Cell("")))]
+    before = None
+    for one in chosen.rounds:
+        if one.text != before or one is chosen.rounds[-1]:
+            text = Cell(passage(parts(one.text, chosen.reference)), quoted=True)
+            values = (Cell(shown("cosine", one.cosine)), Cell(shown("count", one.queries)))
+            lines.append(Line(str(one.step), "", (text, *values)))
+        before = one.text
+    return Table("", ("Step", "Closest text so far", "Cosine", "Queries"), tuple(lines))
+
+
+def _gain(path: Corrected) -> float:
+    """Increase of the cosine; 0 if there is none."""
+    first, last = path.rounds[0].cosine, path.rounds[-1].cosine
+    return 0.0 if first is None or last is None else last - first
+
+
+def corrections(directory: Path) -> tuple[Corrections, list[Corrected]] | None:
+    """The content of both files; None if the run has no corrections.
+
+    Raises:
+        InputError: A file is missing or broken.
+    """
+    path = directory / layout.CORRECTIONS
+    if not path.exists():
+        return None
+    rounds = directory / layout.CORRECTION_ROUNDS
+    return validated(TypeAdapter(Corrections), read_object(path), path), read_lines(rounds, Corrected)
+
+
+def hypothesis_charts(directory: Path) -> list[Chart]:
+    """A histogram per set of a corrector's training hypotheses, by their cosine (Morris et al. 2023, figure 4).
+
+    Raises:
+        InputError: The file is broken.
+    """
+    path = directory / layout.ARTIFACTS / HYPOTHESES
+    if not path.exists():
+        return []
+    found = []
+    for name, content in read_json(path).items():
+        hypotheses = validated(_HYPOTHESES, content, f"{path}: {name}")
+        if any(hypotheses.cosines):
+            title = f"{name[:1].upper()}{name[1:]}"
+            chart = charts.counted_histogram(
+                f"Cosine of hypotheses, {name}", hypotheses.cosines, hypotheses.edges, "cosine"
+            )
+            count, right = sum(hypotheses.cosines), 100 * hypotheses.exact
+            note = f"{count:,} hypotheses by their cosine with the target; {right:.1f} % right."
+            found.append((title, chart, note))
+    return found

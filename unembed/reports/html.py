@@ -1,0 +1,70 @@
+"""HTML pages: one file each, without scripts or network access, built from the macros of ``*.html.jinja``.
+
+Recovered text is untrusted: it enters a page only through autoescaping templates or ``Markup.format``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from unembed.core.atomic_files import write_file
+from unembed.reports.charts import Chart
+
+
+def macro(name: str, template: str = "report.html.jinja", **values: Any) -> Markup:
+    """Render a macro of a template; each section of a page is one."""
+    return Markup(getattr(_template(template), name)(**values))
+
+
+def charts_of(charts: Sequence[Chart]) -> Markup:
+    """The charts side by side; empty for none."""
+    return macro("charts_of", charts=charts) if charts else Markup("")
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A large number with a gauge from 0 to 100.
+
+    Attributes:
+        title: Name of the number.
+        value: Formatted value; None if unknown.
+        note: Text below it.
+        width: Filled part of the gauge in percent; None for no gauge.
+        tick: Position of a mark on the gauge.
+        reach: Start and length of an interval on the gauge.
+        explanation: Tooltip.
+    """
+
+    title: str
+    value: str | None
+    note: str
+    width: float | None = None
+    tick: float | None = None
+    reach: tuple[float, float] | None = None
+    explanation: str = ""
+
+
+def write_page(path: Path, **values: Any) -> None:
+    """Write a page; ``values`` are the arguments of the macro ``page``. A section is its anchor, title and HTML."""
+    page = macro("page", **values)
+    write_file(path, page.encode("utf-8", "replace").decode())  # replace lone surrogates, which cannot be encoded
+
+
+@cache
+def _template(name: str) -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name).module

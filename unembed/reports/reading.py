@@ -1,0 +1,91 @@
+"""Inversion of vectors without a trainer, for invert.py, audit.py and the trade-off.
+
+reader = Reader(attack, session.oracle, batch_size=128)
+predictions = reader.read(vectors)                      # one per vector, in order, with a progress bar
+reader.cosines(predictions, vectors)                    # of each re-embedded text with its vector
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.progress import track
+from torch import Tensor
+
+from unembed.attacks.base import Attack
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.core.errors import InputError
+from unembed.embedders.base import QueryLimitError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.reports.results import Row, read_rows
+from unembed.reports.scoring import cosines_at
+from unembed.runs import layout
+
+
+class Reader:
+    """Inverts vectors in batches, storing finished ones if the attack has a batch cache.
+
+    Args:
+        attack: The restored attack, on its device.
+        oracle: The embedder that the attack queries and that embeds the recovered texts.
+        batch_size: Vectors decoded at once.
+        partial: Whether to return texts of a search that a query limit cut short.
+
+    Attributes:
+        seconds: Time of the batches read so far, those of an interrupted run included.
+    """
+
+    def __init__(self, attack: Attack, oracle: CachedEmbedder, batch_size: int, *, partial: bool = False) -> None:
+        self.attack, self.oracle, self.batch_size, self.partial = attack, oracle, batch_size, partial
+        self.seconds = 0.0
+
+    def read(
+        self, vectors: Tensor, positions: Sequence[int] | None = None, description: str = "inverting"
+    ) -> list[Prediction]:
+        """A prediction for each vector, (n, d), in order.
+
+        Args:
+            vectors: The attacked vectors.
+            positions: Seeds for any sampling; None: 0 to n - 1.
+            description: Title of the progress bar, and name of this work in the batch cache.
+
+        Raises:
+            InputError: A query limit cut the attack short, and ``partial`` is false.
+        """
+        index = torch.arange(len(vectors)) if positions is None else torch.tensor(positions)
+        predictions: list[Prediction] = []
+        for begin in track(range(0, len(vectors), self.batch_size), description):
+            rows = slice(begin, begin + self.batch_size)
+            targets = Targets(vectors[rows].to(self.attack.device), index[rows])
+            with torch.no_grad():
+                # The batch cache identifies batches by their first index, and positions may be in any order.
+                found, done = self.attack.invert_once(targets, self.oracle, f"{description}-{begin}")
+            if done.limit is not None and not self.partial:  # an incomplete search would make the vectors look safer
+                raise InputError(
+                    f"{done.limit} Only whole batches are evaluated; the same command with a higher limit resumes "
+                    "after those that are done"
+                )
+            predictions += found
+            self.seconds += done.seconds
+        return predictions
+
+    def cosines(self, predictions: Sequence[Prediction], vectors: Tensor) -> list[float | None]:
+        """The cosine of each best text, embedded again, with its vector, (n, d); None if there is none.
+
+        A query limit may leave texts without a vector, and a defense may change the dimension.
+        """
+        queries = [self.attack.query(prediction) for prediction in predictions]
+        done: Sequence[int] = range(len(queries))
+        try:
+            again = self.oracle.embed(queries, "scoring")
+        except QueryLimitError as error:
+            done, again = error.done, error.vectors
+        return cosines_at(done, again, vectors)
+
+
+def known_rows(run: Path) -> list[Row]:
+    """The rows of a run's predictions.jsonl; empty if it was not tested."""
+    path = run / layout.PREDICTIONS
+    return read_rows(path) if path.is_file() else []

@@ -1,0 +1,266 @@
+"""Read and validate the files of a finished run directory, and score each recovered text.
+
+    config.yaml        attack, embedder, datamodule, defense, trainer, seed, name, choices
+    metrics.json       {"bleu": 91.2, "cosine": 0.981, "entity_recovery": null, "examples": 2000, ...}
+    baseline.json      the nearest neighbour's, same keys; optional
+    analyses.json      written by callbacks.analyses; optional
+    predictions.jsonl  {"index": 3, "reference": "...", "prediction": "...", "kind": "sequence", "cosine": 0.93, ...}
+    record.json        {"training": {"steps": 1800, "planned_steps": 1800, "cut_short": false}, ...}; optional
+    history.jsonl      {"step": 120, "train_loss": 3.1, "val_loss": null, ...}; absent if nothing was trained
+
+Other keys are ignored, except in metrics.json, where all keys are shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, model_validator
+
+from unembed.core.errors import InputError
+from unembed.core.examples import Span
+from unembed.metrics.description import Description
+from unembed.metrics.scored import Scored
+from unembed.metrics.text import exact_match, sentence_bleu
+from unembed.metrics.tokens import recovered_words, token_overlap, words
+from unembed.reports.files import read_config, read_lines, read_object, validated
+from unembed.runs import layout
+from unembed.runs.record import training_of
+from unembed.runs.resumption import changed_values, with_changes
+
+
+class Searched(BaseModel):
+    """The search record of a language model's input; see unembed.attacks.base.SearchRecord."""
+
+    verified: bool
+    passes: int
+
+
+class Row(BaseModel):
+    """A line of predictions.jsonl; ``spans`` are (start, end, label) in characters of the reference. ``given`` is the
+    start of a baseline without vectors. Token ids are set if a language model's input was attacked. ``unseen`` and
+    ``in_lexicon`` are of each span (see unembed.metrics.scored.Scored)."""
+
+    index: int
+    reference: str
+    prediction: str
+    kind: Literal["sequence", "set"]
+    spans: list[tuple[int, int, str]] = []
+    cosine: float | None = None
+    language: str | None = None
+    attributes: dict[str, str] = {}
+    given: str | None = None
+    reference_tokens: tuple[int, ...] | None = None
+    prediction_tokens: tuple[int, ...] | None = None
+    search: Searched | None = None
+    unseen: list[bool] | None = None
+    in_lexicon: list[bool] | None = None
+
+    @model_validator(mode="after")
+    def _of_each_span(self) -> Row:
+        for known in (self.unseen, self.in_lexicon):
+            if known is not None and len(known) != len(self.spans):
+                raise ValueError(f"{len(known)} values of unseen or in_lexicon for {len(self.spans)} spans")
+        return self
+
+    @property
+    def scored(self) -> Scored:
+        """The row as metrics take it, without what only models give."""
+        unseen, in_lexicon = (None if known is None else tuple(known) for known in (self.unseen, self.in_lexicon))
+        return Scored(
+            self.reference,
+            self.prediction,
+            tuple(Span(*span) for span in self.spans),
+            kind=self.kind,
+            cosine=self.cosine,
+            unseen=unseen,
+            in_lexicon=in_lexicon,
+        )
+
+
+def _finite(value: float | None) -> float | None:
+    """A finite number, else None: the loss of a diverged training is NaN and cannot be shown in a chart."""
+    return value if value is not None and abs(value) < 1e150 else None
+
+
+_Finite = Annotated[float | None, AfterValidator(_finite)]
+
+
+class Moment(BaseModel):
+    """A line of history.jsonl; ``seconds`` since the start of training."""
+
+    step: Annotated[int, Field(ge=0, le=2**53)]
+    epoch: _Finite = None
+    seconds: _Finite = None
+    train_loss: _Finite = None
+    val_loss: _Finite = None
+    learning_rate: _Finite = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A prediction with its score.
+
+    Attributes:
+        row: The line of predictions.jsonl.
+        quality: 0 to 100: sentence BLEU for a sequence, recall of the reference's words for a set.
+        words: Number of words in the reference.
+    """
+
+    row: Row
+    quality: float
+    words: int
+
+    @property
+    def exact(self) -> bool:
+        return self.row.kind == "sequence" and exact_match(self.row.reference, self.row.prediction)
+
+    @property
+    def cosine(self) -> float | None:
+        value = self.row.cosine
+        return value if value is not None and math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All results shown in a report.
+
+    Missing ``baseline`` and ``analyses`` are None; missing ``history``, ``training`` (from record.json) and
+    ``described`` (the user's own metrics) are empty.
+    """
+
+    directory: Path
+    config: dict[str, Any]
+    config_text: str
+    metrics: dict[str, Any]
+    baseline: dict[str, Any] | None
+    recovered: list[Recovered]
+    history: list[Moment]
+    analyses: dict[str, Any] | None = None
+    training: dict[str, Any] = field(default_factory=dict)
+    described: list[Description] = field(default_factory=list)
+
+    @property
+    def ordered_words(self) -> bool:
+        """Whether the attack predicts texts, not sets of words, for which BLEU is undefined."""
+        return all(one.row.kind == "sequence" for one in self.recovered)
+
+    @property
+    def refiners(self) -> list[str]:
+        """The names of the attack's refiners, in order."""
+        attack = self.config.get("attack")
+        refine = attack.get("refine") if isinstance(attack, dict) else None
+        return [str(name) for name in refine] if isinstance(refine, dict) else []
+
+    def choice(self, group: str) -> str | None:
+        """The option chosen in a config group, such as ``geia`` for ``attack``; None if unknown."""
+        name = chosen(self.config, group)
+        return None if name is None else str(name)
+
+
+def chosen(config: Mapping[str, Any], group: str) -> Any:
+    """The option chosen in a config group; None if unknown."""
+    choices = config.get("choices")
+    return choices.get(group) if isinstance(choices, dict) else None
+
+
+def read_results(run_dir: Path) -> Results:
+    """Read a run directory.
+
+    Raises:
+        InputError: A file is invalid, or is missing and not optional; names it, and the line.
+    """
+    config_text, config = read_config(run_dir / layout.CONFIG)
+    if changed := changed_values(run_dir):
+        config = with_changes(config, run_dir)
+        config_text += "\n# Resumed with:\n" + yaml.safe_dump(changed, sort_keys=False, allow_unicode=True)
+    baseline, history, analyses = (run_dir / name for name in (layout.BASELINE, layout.HISTORY, layout.ANALYSES))
+    rows = read_rows(run_dir / layout.PREDICTIONS)
+    return Results(
+        directory=run_dir,
+        config=config,
+        config_text=config_text,
+        metrics=read_object(run_dir / layout.METRICS),
+        baseline=read_object(baseline) if baseline.exists() else None,
+        recovered=_score(rows),
+        history=read_lines(history, Moment) if history.exists() else [],
+        analyses=read_object(analyses) if analyses.exists() else None,
+        training=training_of(run_dir) or {},
+        described=_descriptions(run_dir / layout.DESCRIPTIONS),
+    )
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The lines of predictions.jsonl; at least one.
+
+    Raises:
+        InputError: The file is missing, invalid or empty; names it, and the line.
+    """
+    rows = read_lines(path, Row)
+    if not rows:
+        raise InputError(f"{path}: holds no prediction")
+    return rows
+
+
+def by_quality(recovered: Sequence[Recovered]) -> list[Recovered]:
+    """Best first; among equals the longer text first, then the lower index, so that the order is deterministic."""
+    return sorted(recovered, key=lambda one: (-one.quality, -one.words, one.row.index))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a text: whether it is recovered, the label of its entity, and whether it ends that entity."""
+
+    text: str
+    recovered: bool
+    label: str | None
+    ends: bool
+
+
+def parts(text: str, other: str, spans: Sequence[tuple[int, int, str]] = (), limit: int = 1000) -> list[Part]:
+    """Cut the first ``limit`` characters of ``text`` where words found in ``other`` or ``spans`` start or end.
+
+    Space between two recovered words counts as recovered, so that a recovered phrase is one part.
+    """
+    marks: list[bool] = []
+    found_words = recovered_words(text, other)
+    for position, (part, found) in enumerate(found_words):
+        inner = 0 < position < len(found_words) - 1
+        bridge = inner and part.isspace() and found_words[position - 1][1] and found_words[position + 1][1]
+        marks += [found or bridge] * len(part)
+    labels: list[tuple[int, str] | None] = [None] * len(text)
+    for number, (start, end, label) in enumerate(spans):
+        for position in range(max(0, start), min(end, len(text))):
+            labels[position] = labels[position] or (number, label)
+    cut: list[Part] = []
+    start = 0
+    size = min(len(text), limit)
+    for position in range(1, size + 1):
+        if position == size or (marks[position], labels[position]) != (marks[start], labels[start]):
+            entity = labels[start]
+            ends = position == size or labels[position] != entity
+            cut.append(Part(text[start:position], marks[start], entity and entity[1], ends))
+            start = position
+    return cut
+
+
+def _score(rows: Sequence[Row]) -> list[Recovered]:
+    scores = []
+    for row in rows:
+        size = len(words(row.reference))
+        # a blank reference has no recall: count it as not recovered
+        recall = token_overlap(row.reference, row.prediction).recall if size else 0.0
+        quality = sentence_bleu(row.reference, row.prediction) if row.kind == "sequence" else recall
+        scores.append(Recovered(row, quality, size))
+    return scores
+
+
+def _descriptions(path: Path) -> list[Description]:
+    if not path.exists():
+        return []
+    return [*validated(TypeAdapter(dict[str, Description]), read_object(path), path).values()]

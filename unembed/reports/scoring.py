@@ -1,0 +1,295 @@
+"""Score predictions: the rows of predictions.jsonl and the metrics, used by all attacks and scripts.
+
+rows, metrics = score_predictions(predictions, datamodule, embedder, entities, attack, models)     # metrics["bleu"] ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unembed.attacks.base import Attack
+from unembed.attacks.parts.predictions import Prediction
+from unembed.core.examples import Example, Span, written_ids
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.datamodules.truncation import Truncation
+from unembed.embedders.base import QueryLimitError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.metrics.entities import (
+    entity_words,
+    recovered_entity_pieces,
+    recovered_entity_words,
+    span_text,
+    unseen_entities,
+)
+from unembed.metrics.entity_recovery import EntityWordRecovery
+from unembed.metrics.scored import Scored, Sets
+from unembed.metrics.scoring import score
+from unembed.metrics.token_inversion import Inverted, token_inversion
+from unembed.metrics.vectors import cosine_rows
+from unembed.scoring.models import ScoringModels
+
+BLOCK = 4096  # rows of vectors held in memory at once
+
+
+def score_predictions(
+    predictions: Mapping[int, Prediction],
+    datamodule: InversionDataModule,
+    embedder: CachedEmbedder,
+    training_entities: frozenset[tuple[str, str]] | None,
+    attack: Attack,
+    models: ScoringModels,
+) -> tuple[list[dict[str, Any]], dict[str, float | int | None]]:
+    """Score the best candidate of each test example against its reference.
+
+    Args:
+        predictions: Predictions by example index.
+        datamodule: Holds the test examples, the target vectors as the attacker saw them, and the subword tokenizer.
+        embedder: Embeds the predictions; these queries are counted for scoring, not for the attack.
+        training_entities: (label, lower-cased text) of the entities in the attack's training text; None if unknown.
+        attack: Provides the tokenizer for token metrics, also for another attack that is compared with it.
+        models: Optional tagger, second embedder, language model and translator.
+
+    Returns:
+        The rows of predictions.jsonl, sorted by index, and the metrics.
+    """
+    examples = datamodule.examples("test")
+    indices = sorted(predictions)
+    chosen = [predictions[index] for index in indices]
+    best = [prediction.candidates[0] for prediction in chosen]
+    references = [examples[index].reference for index in indices]
+    tagged = models.entities(references)
+    # A tagger's labels differ from those of the data, and the training text was not tagged.
+    known = training_entities if tagged is None else None
+    spans = [examples[index].spans for index in indices] if tagged is None else tagged
+    # Fluency is undefined for a set of words.
+    fluent = all(prediction.kind == "sequence" for prediction in chosen)
+    languages = [examples[index].language for index in indices]
+    queries = [_query(examples[index], prediction) for index, prediction in zip(indices, chosen, strict=True)]
+    partial = [prediction.partial for prediction in chosen]
+    received, clean = _cosines(indices, queries, partial, datamodule, embedder)
+    columns = zip(
+        received,
+        clean,
+        models.cosines(references, best),
+        models.likelihoods(best) if fluent else [None] * len(best),
+        subwords_of(references, best, datamodule.tokenizer),
+        _tokens([examples[index] for index in indices], chosen, attack),
+        models.translations(best, languages) if fluent else [None] * len(best),
+        _unseen(references, spans, known),
+        _in_lexicon(references, spans, attack),
+        _entity_words(references, spans, chosen, attack, models),
+        strict=True,
+    )
+    lowercase = models.translation is not None and models.translation.lowercase
+    rows, scored = [], []
+    for index, prediction, text, entities, column in zip(indices, chosen, best, spans, columns, strict=True):
+        cosine, undefended, second, likelihood, subwords, tokens, translation, unseen, in_lexicon, recovered = column
+        scored.append(
+            Scored(
+                reference=examples[index].reference,
+                prediction=text,
+                spans=entities,
+                kind=prediction.kind,
+                # The mean of only those texts that have a vector would be too high.
+                cosine=cosine if None not in received else None,
+                cosine_clean=undefended if None not in clean else None,
+                language=examples[index].language,
+                subwords=subwords,
+                tokens=tokens,
+                cosine_second=second,
+                likelihood=likelihood,
+                translation=translation,
+                translation_reference=examples[index].reference.lower() if lowercase else None,
+                unseen=unseen,
+                in_lexicon=in_lexicon,
+                entity_words=recovered,
+            )
+        )
+        rows.append(
+            {
+                **row_of(examples[index], prediction),
+                "spans": [[span.start, span.end, span.label] for span in entities],
+                **_known(unseen=unseen or None, in_lexicon=in_lexicon or None),
+                "cosine": cosine,
+                **_known(cosine_clean=undefended, language=examples[index].language, translation=translation),
+            }
+        )
+    read = [examples[index] for index in indices]
+    values = score(scored, own=models.metrics)
+    return rows, {**values, **_inversion(read, chosen)}
+
+
+def row_of(example: Example, prediction: Prediction) -> dict[str, Any]:
+    """A line of predictions.jsonl before scoring.
+
+    Includes the search record of an attack that searches, and token ids with labels if the example is token ids.
+    """
+    row = {
+        "index": example.index,
+        "reference": example.reference,
+        "prediction": prediction.candidates[0],
+        "candidates": list(prediction.candidates),
+        "kind": prediction.kind,
+        **_known(
+            attributes=dict(example.attributes) or None,
+            given=prediction.given,
+            search=None if prediction.search is None else asdict(prediction.search),
+        ),
+        **({"partial": True} if prediction.partial else {}),
+    }
+    if example.tokens is None:
+        return row
+    return row | _known(
+        reference_tokens=list(example.tokens),
+        token_labels=list(example.token_labels) or None,
+        prediction_tokens=None if prediction.tokens is None else list(prediction.tokens),
+    )
+
+
+def _known(**fields: Any) -> dict[str, Any]:
+    """The fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _query(example: Example, prediction: Prediction) -> str:
+    """The embedder's input for a prediction: its token ids if the example is token ids, else its text."""
+    if example.tokens is None or not prediction.tokens:
+        return prediction.candidates[0]
+    return written_ids(prediction.tokens)
+
+
+def _cosines(
+    indices: list[int],
+    queries: list[str],
+    partial: list[bool],
+    datamodule: InversionDataModule,
+    embedder: CachedEmbedder,
+) -> tuple[list[float | None], list[float | None]]:
+    """Cosines with the vectors that the attacker received, and with the undefended vectors.
+
+    None for a text that has no vector since a limit cut the search short. The first cosines are None if the dimensions
+    differ; the second are None if no defense changed the vectors.
+
+    Raises:
+        QueryLimitError: The limit is reached for a prediction whose search was complete.
+    """
+    with suppress(QueryLimitError):  # raised again below, where the affected texts are known
+        embedder.fill(queries, "scoring")
+    received: list[float | None] = []
+    clean: list[float | None] = []
+    changed = False
+    for begin in range(0, len(indices), BLOCK):
+        block = indices[begin : begin + BLOCK]
+        targets, before = datamodule.vectors("test", block), datamodule.clean_vectors("test", block)
+        changed = changed or not torch.equal(targets, before)
+        done: Sequence[int] = range(len(targets))
+        try:
+            vectors = embedder.embed(queries[begin : begin + BLOCK], "scoring")
+        except QueryLimitError as error:
+            done, vectors = error.done, error.vectors
+            if not all(partial[begin + row] for row in range(len(targets)) if row not in done):
+                raise
+        clean += cosines_at(done, vectors, before)
+        if datamodule.hypotheses == "defended":
+            vectors = datamodule.oracle.embed([queries[begin + row] for row in done], "scoring")
+        received += cosines_at(done, vectors, targets)
+    return received, clean if changed else [None] * len(clean)
+
+
+def cosines_at(done: Sequence[int], vectors: Tensor, targets: Tensor) -> list[float | None]:
+    """The cosine of each target (n, d) with the vector of its text; None without a vector of that dimension."""
+    found: list[float | None] = [None] * len(targets)
+    if vectors.shape[-1] == targets.shape[-1]:
+        for row, cosine in zip(done, cosine_rows(vectors, targets[list(done)]).tolist(), strict=True):
+            found[row] = cosine
+    return found
+
+
+def _unseen(
+    references: Sequence[str], spans: Sequence[Sequence[Span]], training: frozenset[tuple[str, str]] | None
+) -> Sequence[tuple[bool, ...] | None]:
+    """Whether each span of each reference is unseen in training, if that is known."""
+    if training is None:
+        return [None] * len(references)
+    return [unseen_entities(text, own, training) for text, own in zip(references, spans, strict=True)]
+
+
+def _in_lexicon(
+    references: Sequence[str], spans: Sequence[Sequence[Span]], attack: Attack
+) -> Sequence[tuple[bool, ...] | None]:
+    """Whether the attack's lexicon has each span of each reference, if it has a lexicon."""
+    values = [[span_text(text, span) for span in own] for text, own in zip(references, spans, strict=True)]
+    found = attack.in_lexicon([value for own in values for value in own])
+    if found is None:
+        return [None] * len(references)
+    one = iter(found)
+    return [tuple(next(one) for _ in own) for own in values]
+
+
+def _entity_words(
+    references: Sequence[str],
+    spans: Sequence[Sequence[Span]],
+    predictions: Sequence[Prediction],
+    attack: Attack,
+    models: ScoringModels,
+) -> list[tuple[int, int]] | list[None]:
+    """What EntityWordRecovery counts in each text, where it is asked for and a tagger can read the predictions."""
+    if models.tagger is None or not any(isinstance(metric, EntityWordRecovery) for metric in models.metrics):
+        return [None] * len(references)
+    wanted = [entity_words(text, own) for text, own in zip(references, spans, strict=True)]
+    if all(prediction.kind == "set" for prediction in predictions):
+        return [
+            recovered_entity_pieces(attack.tokens(own) or (), prediction.tokens or ())
+            for own, prediction in zip(wanted, predictions, strict=True)
+        ]
+    best = [prediction.candidates[0] for prediction in predictions]
+    offered = map(entity_words, best, models.entities(best) or ())
+    return [recovered_entity_words(own, found) for own, found in zip(wanted, offered, strict=True)]
+
+
+def subwords_of(references: Sequence[str], texts: Sequence[str], tokenizer: str) -> list[Sets]:
+    """Ids by the tokenizer that cut the references, the same for all attacks on this data."""
+    declared = Truncation(1, tokenizer)
+    return _sets(declared.tokens(references), declared.tokens(texts))
+
+
+def _tokens(examples: Sequence[Example], predictions: Sequence[Prediction], attack: Attack) -> list[Sets] | list[None]:
+    wanted = attack.tokens([example.reference for example in examples])
+    cut = attack.tokens([prediction.candidates[0] for prediction in predictions])
+    if wanted is None or cut is None:
+        return [None] * len(predictions)
+    return _sets(_own([example.tokens for example in examples], wanted), _own([p.tokens for p in predictions], cut))
+
+
+def _inversion(examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float | int | None]:
+    """Metrics on token ids, if both the examples and the predictions have them."""
+    rows = [
+        Inverted(
+            true=example.tokens,
+            found=prediction.tokens,
+            claimed=prediction.search is not None and prediction.search.verified,
+            cost=None if prediction.search is None else prediction.search.passes,
+            labels=example.token_labels,
+        )
+        for example, prediction in zip(examples, predictions, strict=True)
+        if example.tokens is not None and prediction.tokens is not None
+    ]
+    return token_inversion(rows) if len(rows) == len(examples) else {}
+
+
+def _own(known: Sequence[Sequence[int] | None], cut: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """The known ids, or else those of the tokenized text."""
+    return [ids if given is None else given for given, ids in zip(known, cut, strict=True)]
+
+
+def _sets(references: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> list[Sets]:
+    return [
+        Sets(frozenset(wanted), frozenset(offered), (len(wanted), len(offered)))
+        for wanted, offered in zip(references, texts, strict=True)
+    ]

@@ -1,0 +1,159 @@
+"""Tables for HTML pages (macro ``table``), the terminal and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unembed.core.atomic_files import write_file
+from unembed.core.errors import printable
+from unembed.reports import terminal
+from unembed.reports.numbers import DASH
+from unembed.reports.terminal import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+NAMES = 26  # minimum width of the first column, which names the run
+COLOURS = {True: "green", False: "red", None: ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value, the smaller text below it, and whether it is an improvement (None: neither, or not significant).
+
+    ``quoted``: whether it is text from a run, which may be right-to-left; ``title``: a tooltip.
+    """
+
+    text: str
+    below: tuple[str, ...] = ()
+    gain: bool | None = None
+    quoted: bool = False
+    title: str = ""
+
+    @property
+    def line(self) -> str:
+        """The cell on one line, for Markdown."""
+        return " ".join([self.text, *(f"({part})" for part in self.below)])
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row: its title, the smaller text below it, and its cells; without cells, the title spans all columns.
+
+    ``anchor``: its name on the page, for links.
+    """
+
+    title: str
+    below: str
+    cells: tuple[Cell, ...]
+    anchor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table with its title, warnings above it and notes below it.
+
+    ``columns`` includes the column of row titles. The next ``facts`` columns describe the run, the others are metrics.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    lines: tuple[Line, ...]
+    facts: int = 0
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def print_values(table: Table, console: Console, *, intervals: bool = False) -> None:
+    """Print a table: of each cell the value alone, or with the text below it, such as its interval, in brackets."""
+    from rich.table import Table as RichTable
+
+    found = RichTable(title=plain(table.title) if table.title else None, title_justify="left")
+    found.add_column(plain(table.columns[0]), overflow="fold")
+    for column in table.columns[1:]:
+        found.add_column(plain(column), justify="right")
+    for line in table.lines:
+        shown = ((cell.line if intervals else cell.text, COLOURS[cell.gain]) for cell in line.cells)
+        found.add_row(plain(line.title), *(plain(text, style=style) for text, style in shown))
+    console.print(found)
+
+
+def print_tables(tables: Sequence[Table], console: Console | None = None) -> None:
+    """Print tables of runs with their intervals, warnings and notes.
+
+    Columns that describe a run are printed below its name, so that only metrics have columns. A table wider than the
+    terminal is printed in several parts; no value is cut.
+    """
+    console = console or terminal.console()
+    for table in tables:
+        for warning in table.warnings:
+            console.print(plain(warning, style="bold red"))
+        for part in _parts(table, range(len(table.columns) - 1 - table.facts), console):
+            console.print(_of_runs(table, part))
+        for note in table.notes:
+            console.print(plain(note, style="dim"))
+
+
+def _parts(table: Table, places: Sequence[int], console: Console) -> Iterator[Sequence[int]]:
+    """Split the metrics of a table, by column index, into parts that fit, of at least one metric each."""
+    unlimited = console.options.update_width(terminal.PIPED)  # rich never measures more than this limit
+    begin = 0
+    while begin < len(places):
+        end = len(places)
+        while end > begin + 1:
+            if console.measure(_of_runs(table, places[begin:end]), options=unlimited).minimum <= console.width:
+                break
+            end -= 1
+        yield places[begin:end]
+        begin = end
+
+
+def _of_runs(table: Table, places: Sequence[int]) -> RichTable:
+    """A table with a subset of its metrics."""
+    from rich.table import Table as RichTable
+
+    found = RichTable(title=plain(table.title), title_justify="left", show_lines=True)
+    found.add_column(plain(table.columns[0]), min_width=NAMES, overflow="fold")
+    chosen = [table.facts + place for place in places]
+    for place in chosen:
+        column, cells = table.columns[1 + place], [line.cells[place] for line in table.lines]
+        # Otherwise rich would narrow the columns of a wide table and break values.
+        parts = [*column.split(), *(part for cell in cells for part in (cell.text, *cell.below))]
+        found.add_column(plain(column), justify="right", width=max(map(len, parts)))
+    for line in table.lines:
+        named = zip(table.columns[1:], line.cells[: table.facts], strict=False)
+        facts = ", ".join(f"{name} {cell.text}" for name, cell in named if cell.text != DASH)
+        title = plain(line.title, style="bold")
+        title.append(plain("".join(f"\n{part}" for part in (facts, line.below) if part), style="not bold"))
+        own = (line.cells[place] for place in chosen)
+        found.add_row(title, *(plain("\n".join([c.text, *c.below]), style=COLOURS[c.gain]) for c in own))
+    return found
+
+
+def write_markdown(path: Path, tables: Sequence[Table], lead: str = "") -> None:
+    """Write the tables as Markdown, after a first paragraph."""
+    blocks = [lead] if lead else []
+    write_file(path, "\n\n".join([*blocks, *map(markdown, tables)]) + "\n")
+
+
+def markdown(table: Table) -> str:
+    """A table as Markdown, with its title, warnings and notes."""
+    blocks = [f"## {escaped(table.title)}", *(f"**{escaped(warning)}**" for warning in table.warnings)]
+    rows = [table.columns, ["---", *["---:"] * (len(table.columns) - 1)]]
+    for line in table.lines:
+        title = f"{line.title} ({line.below})" if line.below else line.title
+        rows.append([title, *(cell.line for cell in line.cells)])
+    blocks.append("\n".join(f"| {' | '.join(map(escaped, row))} |" for row in rows))
+    return "\n\n".join([*blocks, *map(escaped, table.notes)])
+
+
+def escaped(text: str) -> str:
+    """Text of a Markdown cell, without bars, line breaks, HTML and control characters."""
+    text = printable(text)
+    for special in ("\\", "|", "<", "*", "_", "`", "["):
+        text = text.replace(special, f"\\{special}")
+    return " ".join(text.split("\n"))

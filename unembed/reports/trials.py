@@ -1,0 +1,172 @@
+"""Repeated trials of one evaluation with different random numbers: means, standard errors, and a t-test.
+
+    python evaluate.py run=<dir> attack/decoding=sampling trials=10                  # writes trials.json
+    python evaluate.py run=<dir> attack/decoding=sampling trials=10 compare=<dir>    # and compares with others
+    python evaluate.py run=<dir> compare=<dir>                                       # compares finished trials
+
+trials.json: {"bleu": {"mean": 31.2, "standard_error": 0.04, "values": [31.1, 31.4, ...]}, ...}
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, TypeAdapter
+
+from unembed.core.atomic_files import read_json, write_json
+from unembed.core.commands import command
+from unembed.core.errors import InputError
+from unembed.reports.files import read_lines, validated
+from unembed.reports.tables import Cell, Line, Table, print_values
+from unembed.reports.terminal import console, plain
+from unembed.reports.wording import measure, ordered
+from unembed.runs import layout
+
+TRIALS, T_TEST = "trials.json", "t_test.json"
+TITLE = "Two-sided unpaired t-test between trials (Welch); * p < 0.05, not corrected for many metrics"
+UNTESTED = {"examples", "queries", "queries_per_target", "seconds"}  # metrics that are not compared
+
+# Their squares would overflow.
+_Number = Annotated[float, Field(ge=-1e150, le=1e150)]
+
+
+class Summary(BaseModel):
+    """The result of ``summary`` for a metric, read from an untrusted trials.json."""
+
+    mean: _Number | None
+    standard_error: Annotated[_Number, Field(ge=0)] | None
+    values: list[_Number | None]
+
+
+class _Referring(BaseModel):
+    """The part of a line of predictions.jsonl that is compared."""
+
+    reference: str
+
+
+_SUMMARIES = TypeAdapter(dict[str, Summary])
+
+
+def folder(output: Path, number: int) -> Path:
+    """The directory of a trial; trial 0 is the evaluation itself."""
+    return output if number == 0 else output / "trials" / str(number)
+
+
+def write_trials(output: Path, count: int) -> None:
+    """Write trials.json from the metrics.json of ``count`` trials."""
+    metrics = [read_json(folder(output, n) / layout.METRICS) for n in range(count)]
+    write_json(output / TRIALS, {key: summary([one[key] for one in metrics]) for key in metrics[0]})
+
+
+def summary(values: Sequence[float | None]) -> dict[str, Any]:
+    """Mean, standard error of the mean (sample, n - 1) and values; null if a value is null."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return {"mean": None, "standard_error": None, "values": list(values)}
+    error = statistics.stdev(known) / math.sqrt(len(known)) if len(known) > 1 else None
+    return {"mean": statistics.fmean(known), "standard_error": error, "values": known}
+
+
+def find(directory: Path, key: str) -> Path:
+    """The evaluation that ``directory`` names: itself, or the newest evaluation with trials if it is a run.
+
+    Raises:
+        InputError: There is none; ``key`` is the setting that named the directory.
+    """
+    if not directory.is_dir():
+        raise InputError(f"{key}={directory}: there is no such directory")
+    if (directory / TRIALS).is_file():
+        return directory
+    within = sorted((directory / "evaluations").glob(f"*/{TRIALS}"), key=lambda path: path.stat().st_mtime)
+    if within:
+        return within[-1].parent
+    raise InputError(
+        f"{key}={directory}: no {TRIALS} in it or in its evaluations; make one with "
+        + command("evaluate", "attack/decoding=sampling", "trials=10", run=directory)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TrialDifference:
+    """A metric of two evaluations, with a test for a difference between their trials.
+
+    Attributes:
+        key: Of the metric.
+        one: Mean and standard error of the first evaluation's trials.
+        other: The same for the second.
+        t: Welch's t; None if neither side varies.
+        p: Two-sided p value.
+    """
+
+    key: str
+    one: tuple[float, float]
+    other: tuple[float, float]
+    t: float | None
+    p: float | None
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[TrialDifference]:
+    """Two-sided unpaired t-tests between the trials of two evaluations, one per metric, uncorrected.
+
+    Zhu et al. (2024) only say unpaired. This is Welch's test, which does not assume equal variances.
+
+    Args:
+        one: Content of a trials.json.
+        other: Content of another trials.json.
+    """
+    from scipy.stats import ttest_ind
+
+    found = []
+    for key in (one.key for one in ordered(one) if one.key in other and one.key not in UNTESTED):
+        pair = one[key], other[key]
+        if any(side["standard_error"] is None or side["mean"] is None or None in side["values"] for side in pair):
+            continue  # null, or a single trial
+        means = [(float(side["mean"]), float(side["standard_error"])) for side in pair]
+        t = p = None
+        if any(error > 0 for _, error in means):
+            result = ttest_ind(pair[0]["values"], pair[1]["values"], equal_var=False)
+            t, p = (float(value) if math.isfinite(value) else None for value in (result.statistic, result.pvalue))
+        found.append(TrialDifference(key, means[0], means[1], t, p))
+    return found
+
+
+def compare(one: Path, other: Path) -> None:
+    """Print the differences between two evaluations with trials, and write them to t_test.json of the first."""
+    rows = differences(_read(one), _read(other))
+    write_json(
+        one / T_TEST,
+        {
+            "other": str(other),
+            **{row.key: {"difference": row.one[0] - row.other[0], "t": row.t, "p": row.p} for row in rows},
+        },
+    )
+    out = console()
+    print_values(Table(TITLE, ("metric", "this", "the other", "difference", "p"), tuple(map(_line, rows))), out)
+    out.print(plain(f"this: {one}\nthe other: {other}"), soft_wrap=True)
+    if _references(one) != _references(other):
+        out.print(plain("NOTE: THE TWO WERE TESTED ON DIFFERENT TEXTS; a difference may be that of the texts."))
+
+
+def _line(row: TrialDifference) -> Line:
+    means = (f"{_digits(row.key, mean)} ± {error:.3g}" for mean, error in (row.one, row.other))
+    p = "no variance" if row.p is None else f"{row.p:.3g}{' *' if row.p < 0.05 else ''}"
+    difference = _digits(row.key, row.one[0] - row.other[0])
+    return Line(measure(row.key).title, "", tuple(map(Cell, (*means, difference, p))))
+
+
+def _digits(key: str, value: float) -> str:
+    return f"{value:.4f}" if measure(key).kind == "cosine" else f"{value:.2f}"
+
+
+def _read(evaluation: Path) -> dict[str, Any]:
+    path = evaluation / TRIALS
+    return {key: one.model_dump() for key, one in validated(_SUMMARIES, read_json(path), path).items()}
+
+
+def _references(evaluation: Path) -> list[str]:
+    return [row.reference for row in read_lines(evaluation / layout.PREDICTIONS, _Referring)]

@@ -1,0 +1,72 @@
+"""File names and structure of a run directory.
+
+    config.yaml        the resolved config as plain values; written once, unchanged by resuming
+    resumed.json       only if the run was resumed with other values: when, and which values changed
+    record.json        versions, device, embedder, queries, and how it was trained
+    data.json          the files that texts were read from: path, size, SHA-256
+    checkpoints/       last.ckpt; while it is trained, previous.ckpt too
+    artifacts/         what the model needs besides its weights: tokenizer, decoder architecture, neighbour index
+    predictions.jsonl  one JSON object per example
+    metrics.json       flat; baseline.json has the same keys for the nearest neighbour
+    descriptions.json  titles and units of the user's own metrics, if there are any
+    analyses.json      how the training text relates to the result
+    test_batches/      the test batch cache (batch_cache.py); removed once the metrics are written
+    history.jsonl      the training curve
+    report.html, log
+    calibration.jsonl  of a shipped attacker: scores of held-out texts, without the texts (unembed/attackers/README.md)
+    README.md          of a shipped attacker: its model card
+    .lock              held by the process that writes to the run (claims.py)
+
+The package is not called ``runs`` because the output folder of training runs has that name.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from unembed.core.atomic_files import remove_temporary
+from unembed.core.errors import InputError
+
+CONFIG, RESUMED = "config.yaml", "resumed.json"
+RECORD, DATA, HISTORY = "record.json", "data.json", "history.jsonl"
+ARTIFACTS = "artifacts"
+CHECKPOINT, PREVIOUS = "checkpoints/last.ckpt", "checkpoints/previous.ckpt"
+PREDICTIONS, METRICS, BASELINE, ANALYSES = "predictions.jsonl", "metrics.json", "baseline.json", "analyses.json"
+DESCRIPTIONS, REPORT = "descriptions.json", "report.html"
+CALIBRATION, CARD = "calibration.jsonl", "README.md"
+CORRECTIONS, CORRECTION_ROUNDS = "corrections.json", "corrections.jsonl"
+TEST_BATCHES = "test_batches"
+EXPORTED = "<run>"  # run_dir in the config.yaml of an exported run; no path, replaced when the run is opened
+
+
+def start(directory: Path, *, resuming: bool, key: str = "run_dir") -> None:
+    """Create the directory of a new run (``key`` run_dir) or of results on a finished run (output_dir).
+
+    Raises:
+        InputError: It already holds a run, and this is not a resumption; nothing is overwritten. Results are never
+            written into the directory of another run.
+    """
+    of_run = key == "run_dir"
+    if (directory / CONFIG).exists() and not (resuming and (of_run or not (directory / ARTIFACTS).exists())):
+        what = "a run; add ckpt_path=last to resume it, or" if of_run else "a run or finished results;"
+        raise InputError(f"{key}={directory}: already holds {what} choose another directory")
+    directory.mkdir(parents=True, exist_ok=True)
+    remove_temporary(directory)
+
+
+def check_links(directory: Path) -> None:
+    """Refuse links in a run that lead out of it: an untrusted run may hold some.
+
+    Raises:
+        InputError: A link leads out of the run, or an entry is neither file nor directory; reading a pipe might not
+            end. The wandb directory is not checked: it has such links, and is never read.
+    """
+    inside = directory.resolve()
+    for path in directory.rglob("*"):
+        if path.relative_to(directory).parts[0] == "wandb" and not (path.is_symlink() and path.parent == directory):
+            continue
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(inside):  # resolve() raises on a cycle
+            raise InputError(f"{path}: a link that leads out of the run, to {path.readlink()}; copy what it leads to")
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise InputError(f"{path}: neither a file nor a directory, such as a pipe or a device; a run holds none")

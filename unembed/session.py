@@ -1,0 +1,288 @@
+"""Build the objects of a configuration: embedder, defense, data, attack and trainer, in one place for all scripts.
+
+    session = Session(config, run_dir)          # for training; the directory is still empty
+    session = Session.open(run, config)         # of a finished run; config is the run's, with command line overrides
+    attack = session.restored_attack(session.oracle, session.dimension)
+    attack.invert(targets, session.oracle)
+
+Each object is built when it is first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unembed.core.errors import InputError, listed
+from unembed.datamodules.defended import DefendedEmbedder, FittedDefense
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.datamodules.sources.data_files import DataFile
+from unembed.defenses.base import Fitted
+from unembed.defenses.denoisers.base import ADAPTIVE, Denoiser
+from unembed.defenses.threat import Threat, threat_of
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.metrics.statistics import evenly
+from unembed.runs.batch_cache import BatchCache
+from unembed.runs.checkpoints import finished_checkpoint
+from unembed.runs.config_file import read_config
+from unembed.runs.keys import settings_key
+from unembed.runs.layout import ARTIFACTS, TEST_BATCHES
+from unembed.runs.optional_refiners import leave_out, optional
+from unembed.runs.record import absent_data
+from unembed.scoring.models import ScoringModels, scoring_models
+
+if TYPE_CHECKING:
+    from lightning import Callback
+    from omegaconf import DictConfig
+    from torch import Tensor
+
+    from unembed.attacks.base import Attack
+
+
+class Session:
+    """The objects of a configuration, for one run directory.
+
+    Args:
+        config: Checked and resolved, as returned by ``configuration.compose`` and ``configuration.on_run``.
+        run: The run directory with the artifacts of the attack.
+        trained: The configuration that the run was trained with; None when training.
+    """
+
+    def __init__(self, config: DictConfig, run: Path, trained: DictConfig | None = None) -> None:
+        self.config, self.run = config, run
+        self.finished = trained is not None
+        self.trained = config if trained is None else trained
+
+    @classmethod
+    def open(cls, run: Path, config: DictConfig) -> Session:
+        """Open a finished run with its configuration as returned by ``configuration.on_run``."""
+        return cls(config, run, read_config(run))
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """The configuration as plain values."""
+        from omegaconf import OmegaConf
+
+        values = OmegaConf.to_container(self.config, resolve=True, throw_on_missing=True)
+        assert isinstance(values, dict)
+        return {str(name): value for name, value in values.items()}
+
+    @cached_property
+    def embedder(self) -> CachedEmbedder:
+        """The embedder with its cache."""
+        return CachedEmbedder(_build(self.config.embedder), Path(self.config.cache_dir))
+
+    @cached_property
+    def threat(self) -> Threat:
+        """The defense, and how much the attacker knows of it."""
+        return threat_of(self.config.defense)
+
+    @cached_property
+    def denoiser(self) -> Denoiser | None:
+        """What is done about noise in vectors before the attack reads them; None: nothing."""
+        return _build(self.config.denoiser) if self.config.get("denoiser") is not None else None
+
+    def denoised(self, vectors: Tensor) -> Tensor:
+        """Vectors of a store, (n, d), as the attack reads them: through the denoiser, fitted to them, if there is one.
+
+        Raises:
+            InputError: See Denoiser.fit; or the attacker is adaptive, and reads the vectors as they are.
+        """
+        from lightning.pytorch.utilities import rank_zero_info
+
+        if self.denoiser is None:
+            return vectors
+        if self.threat.adaptive:
+            raise InputError(ADAPTIVE)
+        self.denoiser.fit(vectors[list(evenly(range(len(vectors)), self.denoiser.rows))])
+        rank_zero_info(self.denoiser.report())
+        return self.denoiser(vectors)
+
+    @cached_property
+    def models(self) -> ScoringModels:
+        """Additional models for scoring, each tested by one call."""
+        return scoring_models(self.config)
+
+    def check(self) -> None:
+        """Check early that the scoring models load, the defense has its secrets, and the attack its files.
+
+        Raises:
+            InputError: A model does not load, or a secret or file is missing.
+        """
+        _ = self.models, self.threat, self.attack
+
+    @cached_property
+    def attack(self) -> Attack:
+        """The attack, not yet connected or restored.
+
+        Optional refiners may be left out of the configuration first; what the others read from files is checked.
+        """
+        if optional(self.config):
+            leave_out(self.config, self.embedder, self.threat)
+        attack: Attack = _build(self.config.attack)
+        attack.refiners.check_sources()
+        return attack
+
+    @cached_property
+    def datamodule(self) -> InversionDataModule:
+        """The data module of the configuration, connected."""
+        datamodule: InversionDataModule = _build(self.config.datamodule)
+        self._connect(datamodule)
+        return datamodule
+
+    def training_data(self, files: Sequence[DataFile] | None) -> InversionDataModule:
+        """The data module of the run's training texts, not connected.
+
+        Args:
+            files: The files that the texts were read from in training; None if that was not recorded.
+
+        Raises:
+            InputError: The files have changed, or the run was exported without them.
+        """
+        if absent := absent_data(self.run):
+            raise InputError(f"run={self.run}: {listed(absent)} is not part of it")
+        datamodule: InversionDataModule = _build(self.trained.datamodule)
+        datamodule.expect(files, "put back what it was")
+        return datamodule
+
+    def known_data(self, files: Sequence[DataFile] | None) -> InversionDataModule | None:
+        """The training data of a finished run, connected, with the defense fitted; arguments as for ``training_data``.
+
+        Returns None with a warning if the texts can no longer be read.
+
+        Raises:
+            InputError: The texts can no longer be read, and the defense must be fitted to them.
+        """
+        from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+        try:
+            training = self.training_data(files)
+            rank_zero_info("for the nearest-neighbour baseline and the analyses, what the run was trained on:")
+            training.examples("train")
+        except InputError as error:
+            rank_zero_warn(
+                "the nearest-neighbour baseline and the analyses are left out: the run's training text cannot be read: "
+                f"{error}"
+            )
+            if not self.is_fitted:
+                choice = self.config.choices.defense
+                raise InputError(f"defense={choice} is fitted to the run's training text, and there is none") from error
+            return None
+        self._connect(training)
+        if not self.is_fitted:
+            training.fit_defense()
+        return training
+
+    def training_texts(self) -> Sequence[str]:
+        """The training texts of a finished run; empty, with a warning, if they can no longer be read."""
+        from lightning.pytorch.utilities import rank_zero_warn
+
+        try:
+            return self.training_data(None).examples("train").texts
+        except InputError as error:
+            rank_zero_warn(f"attack.refine: the run's training text cannot be read: {error}")
+            return []
+
+    def _connect(self, datamodule: InversionDataModule) -> None:
+        datamodule.connect(
+            self.embedder,
+            self.threat.defense,
+            adaptive=self.threat.adaptive,
+            hypotheses=self.threat.hypotheses,
+            kept=None if self.finished else self._kept,
+            denoiser=self.denoiser,
+        )
+
+    @cached_property
+    def is_fitted(self) -> bool:
+        """Whether the defense can be applied: it needs no fitting, or its fitted state is stored in the run."""
+        return not isinstance(self.threat.defense, Fitted) or self._kept.restore(self.threat.defense)
+
+    @property
+    def dimension(self) -> int:
+        """Dimension of the vectors that the attack receives."""
+        return self.threat.dimension(self.embedder.dimension)
+
+    @property
+    def service(self) -> CachedEmbedder:
+        """The embedder behind the attacked vectors; for an adaptive attacker, with the defense applied."""
+        return self._defended if self.threat.adaptive else self.embedder
+
+    @property
+    def oracle(self) -> CachedEmbedder:
+        """The embedder that the attacker queries: undefended or defended (``defense.hypotheses``)."""
+        return self._defended if self.threat.hypotheses == "defended" else self.embedder
+
+    def restored_attack(self, oracle: CachedEmbedder, dimension: int, ckpt_path: str | None = None) -> Attack:
+        """The trained attack in eval mode on its device, seeded from the configuration.
+
+        Args:
+            oracle: The embedder that the attack queries.
+            dimension: Dimension of the attacked vectors.
+            ckpt_path: A checkpoint to load instead of the run's last one.
+
+        Raises:
+            InputError: The checkpoint does not exist, or its weights do not fit.
+        """
+        import torch
+        from lightning import seed_everything
+
+        seed_everything(self.config.seed, workers=True, verbose=False)
+        texts = self.training_texts
+        self.attack.connect(self.run / ARTIFACTS, oracle, from_checkpoint=True, training_texts=texts)
+        self.attack.restore(self.checkpoint(ckpt_path), dimension)
+        on_gpu = torch.cuda.is_available() and self.config.trainer.accelerator != "cpu"
+        return self.attack.to(torch.device("cuda" if on_gpu else "cpu"))
+
+    def checkpoint(self, ckpt_path: str | None) -> Path | None:
+        """The finished checkpoint of the attack; None for an attack that is not trained.
+
+        Raises:
+            InputError: It is missing or damaged.
+        """
+        return finished_checkpoint(self.run, ckpt_path) if self.attack.trainable else None
+
+    def batch_cache(self, output: Path) -> BatchCache:
+        """The test batch cache for these settings, in the directory of the results."""
+        folder, former = output / TEST_BATCHES, output / "finished_batches"  # its name before version 0.2
+        if former.is_dir() and not folder.exists():
+            former.rename(folder)
+        return BatchCache(folder, settings_key(self.values, self.embedder.fingerprint))
+
+    def trainer(self, output: Path, callbacks: Sequence[Callback], **arguments: Any) -> Any:
+        """Lightning's trainer with the configuration's loggers; for a finished run, they write to ``output``."""
+        from hydra.utils import instantiate
+
+        from unembed.runs.checkpoint_io import WholeCheckpoints
+
+        beside = {"save_dir": str(output)} if self.finished and "save_dir" in self.config.logger else {}
+        return instantiate(
+            self.config.trainer,
+            _convert_="all",
+            logger=_build(self.config.logger, **beside) or False,
+            plugins=[WholeCheckpoints()],
+            default_root_dir=output,
+            callbacks=callbacks,
+            **arguments,
+        )
+
+    @property
+    def _kept(self) -> FittedDefense:
+        return FittedDefense(self.run / ARTIFACTS, self.threat.settings, self.embedder.fingerprint)
+
+    @cached_property
+    def _defended(self) -> DefendedEmbedder:
+        if not self.is_fitted:
+            raise InputError(
+                f"run={self.run}: keeps no state of this defense with these settings; take the defense that it was "
+                "trained with, or defense.hypotheses=clean for an attacker who was trained without"
+            )
+        return DefendedEmbedder(self.embedder, self.threat.defense)
+
+
+def _build(node: DictConfig, **arguments: Any) -> Any:
+    from hydra.utils import instantiate
+
+    return instantiate(node, _convert_="all", **arguments)
