@@ -35,10 +35,12 @@ SMALL = [
     "trainer.precision=32-true", "trainer.max_time=00:00:00:01", "~callbacks.progress", "~callbacks.attributes",
     "~callbacks.pace", "+callbacks.checkpoint.every_n_train_steps=1", "callbacks.checkpoint.train_time_interval=null",
 ]  # fmt: skip
-LIBRARIES = ("train", "lightning", "callbacks.analyses", "callbacks.baseline", "unembed.reports.page",
-             "callbacks.run_record", "scoring.models", "unembed.attacks.bag_of_words", "unembed.attacks.parts.sharding",
-             "unembed.datamodules.inversion", "sentence_transformers", "transformers", "hydra.utils",
-             "unembed.defenses.threat")  # fmt: skip
+LIBRARIES = (
+    "train", "lightning", "unembed.callbacks.analyses", "unembed.callbacks.baseline", "unembed.reports.page",
+    "unembed.callbacks.run_record", "unembed.scoring.models", "unembed.attacks.bag_of_words",
+    "unembed.attacks.parts.sharding", "unembed.datamodules.inversion", "sentence_transformers", "transformers",
+    "hydra.utils", "unembed.defenses.threat",
+)  # fmt: skip
 ABSURD = [6_000_000_000, 2**31, 10**12]
 
 

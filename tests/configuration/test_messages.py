@@ -87,7 +87,7 @@ def test_a_printed_value_is_read_back_as_it_was(value: str) -> None:
     ],
 )
 def test_a_path_is_taken_as_it_is_and_alone_for_vectors(words: list[str], vectors: str) -> None:
-    run = ROOT / "attackers" / "minilm"
+    run = ROOT / "unembed" / "attackers" / "minilm"
     settings, _ = launch.on_run("audit", [f"run={run}", *words])
     assert settings.vectors == vectors
     with pytest.raises(InputError, match=r"^mine\.npy: write key=value"):

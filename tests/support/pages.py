@@ -42,10 +42,13 @@ def printed() -> dict[str, str]:
         Their lines with where each is from.
     """
     found: dict[str, str] = {}
-    for page in [*PAGES, *sorted((ROOT / "attackers").rglob("*.md"))]:
+    for page in [*PAGES, *sorted((ROOT / "unembed" / "attackers").rglob("*.md"))]:
         for line in re.findall(r"`(python \w+\.py [^`]+)`", read(page)):
             found.setdefault(" ".join(line.split()), page.name)
-    for page in [*(ROOT / f"{script}.py" for script in SCRIPTS), *sorted((ROOT / "attackers").rglob("*.md"))]:
+    for page in [
+        *(ROOT / f"{script}.py" for script in SCRIPTS),
+        *sorted((ROOT / "unembed" / "attackers").rglob("*.md")),
+    ]:
         for line in re.findall(r"^ *(python \w+\.py(?: .*)?)$", read(page), flags=re.MULTILINE):
             found.setdefault(line, page.name)
     for path in sources():
