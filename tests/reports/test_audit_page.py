@@ -109,7 +109,8 @@ def test_every_command_of_the_page_composes(named: tuple[str, ...], tmp_path: Pa
     config = launch.compose("train", ["attack=geia", "defense=noise", "defense.adaptive=true", *model, run_dir])
     write_config(run, launch.plain(config))
     estimated = AuditedShare(0.1, 0.05, 0.2, 200, False)
-    audit = replace(AUDIT, run={"directory": str(run)}, named=named, readable=estimated)
+    of_run = {"directory": str(run), "embedder": "sentence_transformer"}
+    audit = replace(AUDIT, run=of_run, named=named, readable=estimated)
     lines = [line for step in steps(audit, tmp_path / "it's (1)" / "audit.json") for line in step.commands]
     assert len(lines) == 5
     for line in lines:

@@ -97,10 +97,12 @@ def _overrides(name: str) -> list[str]:
 
 def _training(audit: Audit, *words: str, anew: bool = False) -> str:
     """A command that trains on a sample of the owner's text: from the weights of the audit's attacker, or ``anew``."""
-    origin = [] if anew else [f"init_from={quoted(audit.run['directory'])}"]
     embedder = audit.run.get("embedder", "minilm")
-    chosen = [] if embedder == "minilm" else [f"embedder={embedder}"]
-    return command("train", *origin, *chosen, "datamodule=files", "datamodule.path=<file>", *words)
+    if not anew:  # init_from= takes over the embedder, with what its option leaves open, such as the model
+        begin = [f"init_from={quoted(audit.run['directory'])}"]
+    else:
+        begin = [] if embedder == "minilm" else [f"embedder={embedder}"]
+    return command("train", *begin, "datamodule=files", "datamodule.path=<file>", *words)
 
 
 def _own_text(audit: Audit) -> list[Step]:
