@@ -20,28 +20,20 @@ if __name__ == "__main__":
     stopping.begin()
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig
 
 from unembed import launch
 from unembed.core.errors import InputError
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-OTHER_DATA = "where it has moved, or the other text is wanted, name it: datamodule.path=<file>"
 
 
 def evaluate(settings: DictConfig, config: DictConfig) -> None:
     """Open the run -> test, once or in several trials -> report."""
     from lightning import seed_everything
 
-    from unembed.callbacks.testing import of_the_test
-    from unembed.evaluation_callbacks import run_trials
     from unembed.reports import trials
     from unembed.reports.page import print_summary, write_report
     from unembed.reports.tradeoff.run import UNDEFENDED, trade_off
-    from unembed.runs import layout
-    from unembed.runs.record import data_of
     from unembed.session import Session
 
     run, output = Path(settings.run), Path(settings.output_dir)
@@ -60,20 +52,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
     session = Session.open(run, config)
     session.check()
     seed_everything(config.seed, workers=True, verbose=False)
-    files = [] if settings.unknown_data else data_of(run)
-    datamodule, attack, testing = session.datamodule, session.attack, of_the_test(config)
-    if not settings.other_data:
-        datamodule.expect(files, OTHER_DATA)
-    for callback in testing:
-        callback.check(attack)
-    if settings.trials > 1:
-        attack.begin_trial(0)  # raises before any test if the attack is deterministic
-    checkpoint = session.checkpoint(settings.ckpt_path)
-    datamodule.examples("test")  # the user's own texts first: a mistake in them is told before the run's are read again
-    known = session.known_data(files)
-    oracle = (known or datamodule).oracle
-    attack.connect(run / layout.ARTIFACTS, oracle, from_checkpoint=True, training_texts=session.training_texts)
-    if run_trials(session, output, settings.trials, known, testing, checkpoint):
+    if session.run_trials(output, settings.trials, session.checkpoint(settings.ckpt_path), settings.other_data):
         if settings.trials > 1:
             trials.write_trials(output, settings.trials)
             if other is not None:
@@ -82,5 +61,10 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
         print_summary(output)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """``python evaluate.py``, or ``unembed evaluate`` from any directory."""
     launch.main_on_run(evaluate, "evaluate")
+
+
+if __name__ == "__main__":
+    main()

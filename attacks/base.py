@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from unembed.attacks.checkpointed import Checkpointed
+from unembed.attacks.parts.batch_cache import BatchCache, BatchResult
 from unembed.attacks.parts.memory import footprint
 from unembed.attacks.parts.predictions import Hint, Prediction, Targets
 from unembed.attacks.refine.refining import Refiner, Refiners
@@ -29,7 +30,6 @@ from unembed.core.errors import InputError
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.token_ids import IGNORED
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.runs.batch_cache import BatchCache, BatchResult
 from unembed.runs.checkpoints import finished_checkpoint
 from unembed.runs.init_from import copy_artifacts
 
@@ -50,6 +50,7 @@ class Attack(Checkpointed):
         exportable: Whether a run can be shipped: it holds nothing of the texts that the attacker knew.
         validated: Whether the loss on validation texts is measured in training; otherwise they are not embedded.
         reads_training_text: Whether ``prepare`` needs the training texts.
+        asks_embedder: Whether it cannot do without queries: ``propose`` corrects its texts with the embedder.
         encodes_ids: Whether ``encode`` gets written-out token ids for examples that consist of ids.
         dimension: Dimension of the target vectors, known once the data module is set up.
         target_device: Device on which the modules will be used; known before ``build``, which creates them on the CPU.
@@ -60,6 +61,7 @@ class Attack(Checkpointed):
     exportable = True
     validated = True
     reads_training_text = True
+    asks_embedder = False
     encodes_ids = False
 
     def __init__(self, refine: Mapping[str, Refiner] | None = None) -> None:
@@ -294,7 +296,7 @@ class Attack(Checkpointed):
                 return _PREDICTIONS.dump_python(self.invert(targets, oracle), mode="json")
 
         batch = {"index": targets.index, "vectors": targets.vectors}
-        done = self.batch_cache.once(work, batch, oracle, invert, fits=_are_predictions)
+        done = self.batch_cache.once(work, batch, oracle, invert)
         return _PREDICTIONS.validate_python(done.value), done
 
     @contextmanager
@@ -311,12 +313,3 @@ class Attack(Checkpointed):
             raise InputError(
                 f"{self.artifacts}: the attack cannot be rebuilt from what lies there: {type(error).__name__}: {reason}"
             ) from error
-
-
-def _are_predictions(value: Any) -> bool:
-    """Whether JSON holds the predictions of these targets; a file of the test batch cache may be untrusted."""
-    try:
-        _PREDICTIONS.validate_python(value)
-    except (ValidationError, InputError):  # InputError: one without a candidate
-        return False
-    return True

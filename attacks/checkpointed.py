@@ -15,8 +15,7 @@ from torch import Tensor
 
 from unembed.core.errors import InputError
 from unembed.core.ranks import of_every_rank
-from unembed.runs.checkpoints import load_checkpoint
-from unembed.runs.training_state import check_moments, check_state
+from unembed.runs.checkpoints import load_checkpoint, numbers_of_callbacks
 
 
 class Checkpointed(LightningModule):
@@ -36,7 +35,6 @@ class Checkpointed(LightningModule):
 
         Each rank restores its own state if the number of ranks is unchanged; otherwise all are seeded anew.
         """
-        check_moments(self.trainer)
         if len(self._random_states) == self.trainer.world_size:
             own = self._random_states[self.trainer.global_rank]
             torch.set_rng_state(own["cpu"].cpu())
@@ -58,12 +56,12 @@ class Checkpointed(LightningModule):
         """Restore the random generators, and check the weights against the modules before they are loaded.
 
         Raises:
-            InputError: See check_weights and check_state.
+            InputError: See check_weights.
         """
-        if self._trainer is not None:
-            check_state(checkpoint, self._trainer)
+        # A strategy that cuts the model into shards has read the file itself, and may have loaded the weights.
+        checkpoint["callbacks"] = numbers_of_callbacks(checkpoint.get("callbacks"))
         self._random_states = checkpoint.get("random_states", [])
-        if "state_dict" in checkpoint:  # a strategy that cuts the model into shards has loaded the weights itself
+        if "state_dict" in checkpoint:
             self.check_weights(checkpoint)
 
     def load_weights(self, path: Path) -> None:

@@ -134,7 +134,7 @@ class LanguageModel(GenerativeAttack):
         """Continue the hint of each target; neither the vectors nor the embedder are used.
 
         Raises:
-            InputError: There are no hints, as in invert.py.
+            InputError: There are no hints, as in unembed invert.
         """
         if targets.hints is None:
             raise InputError(

@@ -25,8 +25,7 @@ import torch
 from measuring import command_line
 from torch import Tensor
 
-import train
-from unembed import launch
+from unembed import launch, train
 from unembed.attacks.generative import GenerativeAttack
 from unembed.attacks.parts.predictions import Targets
 from unembed.attacks.transfer.alignment.aligners import Known, LeaveOneOut, PseudoInverse

@@ -212,8 +212,13 @@ def start(work: Work, folder: Path, session: int) -> list[int]:
 
 
 def script(name: str, arguments: list[str]) -> None:
-    sys.argv = [str(ROOT / f"{name}.py"), *arguments]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    path = ROOT / f"{name}.py"
+    if path.is_file():
+        sys.argv = [str(path), *arguments]
+        runpy.run_path(str(path), run_name="__main__")
+    else:
+        sys.argv = ["unembed", name, *arguments]
+        runpy.run_module("unembed", run_name="__main__")
 
 
 def in_child(work: Callable[[], None], log: Path) -> None:

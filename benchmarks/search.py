@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -25,16 +26,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parent.parent / "tests"))  # of the exporter
+
 import numpy as np
 import torch
 from common import quiet
 from measuring import command_line
 from torch import Tensor
 
+from support.published_export import export
 from unembed.attacks.parts.decoding import BeamSearch
 from unembed.attacks.parts.predictions import Targets
 from unembed.attacks.vec2text.corrector import Corrector
-from unembed.attacks.vec2text.published_export import export
 from unembed.core.errors import InputError
 from unembed.defenses.threat import threat_of
 from unembed.embedders.cache.cached import CachedEmbedder

@@ -24,8 +24,8 @@ from torch import Tensor
 from unembed.attacks.lm_inversion.losses import LogitLoss
 from unembed.attacks.lm_inversion.search import Search
 from unembed.attacks.lm_inversion.soda import SODA
+from unembed.attacks.parts.batch_cache import SearchState
 from unembed.embedders.language_model import LanguageModelEmbedder
-from unembed.runs.search_state import SearchState
 
 
 class DecayingAdam(torch.optim.Optimizer):

@@ -1,4 +1,4 @@
-"""How fast audit.py reads a vector store: ids listed, vectors and texts of a random sample, in rows per second.
+"""How fast unembed audit reads a vector store: ids listed, vectors and texts of a random sample, in rows per second.
 
     python benchmarks/stores.py qdrant:http://host:6333 --collection docs     # a store that is there; it is only read
     python benchmarks/stores.py --make milvus --rows 20000                    # one made of random vectors and texts

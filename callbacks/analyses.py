@@ -4,7 +4,7 @@
                      "embedded_words": 9.7,
                      "word_frequency": [{"from": 0, "to": 0, "words": 12, "occurrences": 14, "recovered": 1}, ...]}
 
-Written beside metrics.json. The report shows the word frequencies; compare.py compares the other values over runs.
+Written beside metrics.json. The report shows the word frequencies; unembed compare compares the other values over runs.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from unembed.core.atomic_files import write_json
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.metrics.statistics import corpus_similarity, evenly
 from unembed.metrics.tokens import words
-from unembed.reports.results import Row, read_rows
 from unembed.runs import layout
+from unembed.runs.files import Row, read_rows
 
 SIMILARITY_TEXTS = 20_000  # sampled evenly from each corpus: a million 4-grams settle the 5,000 most common ones
 

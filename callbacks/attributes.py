@@ -29,9 +29,18 @@ from unembed.core.examples import Example
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.sources.base import SPLITS
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.metrics.attributes import Guessed, MacroAccuracy, Majority, StandardError, TopK, ranks, similarities
+from unembed.metrics.attributes import (
+    PREFIX,
+    SOURCES,
+    Guessed,
+    MacroAccuracy,
+    Majority,
+    StandardError,
+    TopK,
+    ranks,
+    similarities,
+)
 from unembed.metrics.base import ExampleMetric, Values
-from unembed.reports.attribute_table import PREFIX, SOURCES
 from unembed.runs import layout
 
 PLACE = "{value}"

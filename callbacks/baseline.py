@@ -11,12 +11,12 @@ from torch import Tensor
 from unembed.attacks.base import Attack
 from unembed.attacks.nearest_neighbor import BLOCK, nearest
 from unembed.attacks.parts.predictions import Prediction
+from unembed.callbacks.scoring import score_predictions
 from unembed.core.atomic_files import write_json
 from unembed.datamodules.defended import defended
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.cache.rows import CachedVectors
-from unembed.reports.scoring import score_predictions
 from unembed.runs import layout
 from unembed.scoring.models import ScoringModels
 

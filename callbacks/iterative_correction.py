@@ -26,13 +26,14 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
-from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unembed.attacks.base import Attack
 from unembed.attacks.parts.predictions import Targets
 from unembed.attacks.vec2text.search import Round
 from unembed.callbacks.predictions import Predictions
+from unembed.callbacks.scoring import subwords_of
 from unembed.callbacks.testing import Testing
 from unembed.core.atomic_files import write_json, write_json_lines
 from unembed.core.errors import InputError
@@ -44,7 +45,6 @@ from unembed.metrics.matches import ExactMatch
 from unembed.metrics.rouge import RougeL, RougeN
 from unembed.metrics.scored import Scored
 from unembed.metrics.word_overlap import TokenCount, TokenOverlap, TokenSetF1
-from unembed.reports.scoring import subwords_of
 from unembed.runs import layout
 
 SCORED: tuple[ExampleMetric[Scored], ...] = (
@@ -116,8 +116,7 @@ class IterativeCorrection(Testing):
         for beams in self.beams:
             work = partial(self._correct, pl_module, batch, beams)
             part, steps = f"correction-{beams}", str(self.steps)
-            fits = partial(_are_lines, batch["index"].tolist())
-            done = pl_module.batch_cache.once(part, batch, pl_module.oracle, work, steps, fits)
+            done = pl_module.batch_cache.once(part, batch, pl_module.oracle, work, steps)
             self.lines |= {(beams, line["index"]): line for line in done.value}
             self.limit = done.limit or self.limit
 
@@ -165,36 +164,6 @@ class IterativeCorrection(Testing):
                 known = {name: value for name, value in values.items() if value is not None}
                 logger.log_metrics({**known, "correction/step": step}, step=step)
             logger.save()
-
-
-class _Round(BaseModel):
-    """A round as returned by ``kept``."""
-
-    step: NonNegativeInt
-    text: str
-    cosine: FiniteFloat | None
-    queries: NonNegativeInt
-    seconds: FiniteFloat
-    partial: bool = False
-
-
-class _Line(BaseModel):
-    """A target as returned by ``_correct``."""
-
-    index: int
-    rounds: Annotated[list[_Round], Field(min_length=1)]
-
-
-_LINES = TypeAdapter(list[_Line])
-
-
-def _are_lines(index: list[int], value: list[Any]) -> bool:
-    """Whether JSON from a file, which may be untrusted, has the form that ``_correct`` returns for ``index``."""
-    try:
-        lines = _LINES.validate_python(value)
-    except ValidationError:
-        return False
-    return [line.index for line in lines] == index and all(line.rounds[0].step == 0 for line in lines)
 
 
 def kept(rounds: Sequence[Round], steps: Sequence[int]) -> list[Line]:

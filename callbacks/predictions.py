@@ -1,4 +1,4 @@
-"""Gather predictions over ranks, write predictions.jsonl, score them, and write metrics.json.
+"""Gather predictions over ranks, write predictions.jsonl, score them, write metrics.json, and read the objective.
 
 {"index": 3, "reference": "my name is ada .", "prediction": "my name is ada .", "candidates": [...], "cosine": 1.0}
 """
@@ -16,15 +16,47 @@ from numpy.typing import NDArray
 
 from unembed.attacks.base import Attack
 from unembed.attacks.parts.predictions import Prediction
-from unembed.core.atomic_files import write_json, write_json_lines
+from unembed.callbacks.scoring import row_of, score_predictions
+from unembed.core.atomic_files import read_json, write_json, write_json_lines
+from unembed.core.errors import InputError, did_you_mean
 from unembed.core.ranks import of_every_rank
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.reports.scoring import row_of, score_predictions
+from unembed.metrics.base import ExampleMetric
+from unembed.metrics.scoring import text_metrics
+from unembed.metrics.token_inversion import Claimed, Claims, FalseDiscovery, TokenExact, TokenPartial, TokenPartialMean
 from unembed.runs import layout
 from unembed.scoring.models import ScoringModels
 
 SAMPLES = 50  # rows of the table logged to W&B
+_COSTS = ("queries", "queries_per_target", "seconds")
+_GROUPED = ("length/", "translated/")  # then a metric's name
+
+
+def check_objective(name: str, models: ScoringModels) -> None:
+    """Check, before training, that metrics.json can have a metric of this name.
+
+    Raises:
+        InputError: It cannot; names the nearest one.
+    """
+    tokens = (TokenExact(), TokenPartial(), TokenPartialMean(), Claims(), Claimed(), FalseDiscovery())
+    metrics: list[ExampleMetric[Any]] = [*text_metrics(lexicon=True), *tokens, *models.metrics]
+    known = {*(metric.description.key for metric in metrics), *_COSTS}
+    family = next((name.removeprefix(group) for group in _GROUPED if name.startswith(group)), name).partition("/")[0]
+    if family not in known:
+        raise InputError(f"objective={name}: no metric of metrics.json, {did_you_mean(name, known)}")
+
+
+def objective_of(directory: Path, name: str) -> float:
+    """The value of a metric in metrics.json; NaN where it is undefined for these predictions.
+
+    Raises:
+        InputError: There is no such metric; names the nearest one.
+    """
+    metrics = read_json(directory / layout.METRICS)
+    if name not in metrics:
+        raise InputError(f"objective={name}: not in {directory / layout.METRICS}, {did_you_mean(name, metrics)}")
+    return float("nan") if metrics[name] is None else float(metrics[name])
 
 
 class Predictions(Callback):

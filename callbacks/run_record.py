@@ -1,6 +1,6 @@
 """The record of a run in record.json: versions, device, parameters, texts sent to the embedder, training time.
 
-{"versions": {"torch": "2.13.0"}, "parameters": 1615488, "embedder": {"fingerprint": "...", "sent": {...}}, ...}
+{"versions": {"unembed": "0.1.0", ...}, "parameters": 1615488, "embedder": {"fingerprint": "...", "sent": {...}}, ...}
 
 data.json lists the files that texts were read from: {"files": [{"path": ..., "bytes": ..., "sha256": ...}]}
 """
@@ -19,14 +19,15 @@ import numpy as np
 import torch
 from lightning import Callback, LightningModule, Trainer
 
+from unembed import __version__
 from unembed.attacks.parts import precision
 from unembed.attacks.parts.budget import cut_short, planned_steps
 from unembed.core.atomic_files import write_json
 from unembed.core.ranks import of_every_rank
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.reports.caveats import undertrained
 from unembed.runs import layout
 from unembed.runs.keys import file_key
+from unembed.runs.record import undertrained
 
 log = logging.getLogger("train")
 
@@ -107,7 +108,8 @@ class RunRecord(Callback):
             return
         device = trainer.strategy.root_device
         self.record |= {
-            "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}},
+            "versions": {"unembed": __version__, "python": platform.python_version()}
+            | {name: metadata.version(name) for name in PACKAGES},
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
             "processor": {
                 "name": precision.processor_name(),

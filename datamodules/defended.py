@@ -24,9 +24,7 @@ from unembed.embedders.cache.index import Positions
 from unembed.embedders.cache.queries import Purpose, Queries
 from unembed.embedders.cache.rows import CachedVectors
 from unembed.embedders.cache.shards import write_privately
-
-FILE = "defense.safetensors"
-_FORMER = {"subvectors": "pieces"}  # settings by the names under which runs before version 0.3 stored their state
+from unembed.runs.layout import DEFENSE
 
 
 def defended(
@@ -67,11 +65,8 @@ class FittedDefense:
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], fingerprint: str) -> None:
-        self.path = folder / FILE
-        self._about, self._about_before = (
-            {"settings": json.dumps(named, sort_keys=True), "embedder": fingerprint}
-            for named in (settings, _former(settings))
-        )
+        self.path = folder / DEFENSE
+        self._about = {"settings": json.dumps(settings, sort_keys=True), "embedder": fingerprint}
 
     def write(self, defense: Defense) -> None:
         """Store the state of ``defense``, if it has any."""
@@ -94,7 +89,7 @@ class FittedDefense:
             return False
         try:
             with safe_open(self.path, framework="pt") as file:
-                if file.metadata() not in (self._about, self._about_before):
+                if file.metadata() != self._about:
                     return False
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
@@ -107,13 +102,6 @@ class FittedDefense:
         except LookupError as error:
             raise InputError(f"{self.path}: {error} is missing from what the defense has estimated") from error
         return True
-
-
-def _former(settings: Any) -> Any:
-    """Settings with their former names."""
-    if not isinstance(settings, Mapping):
-        return settings
-    return {_FORMER.get(key, key): _former(value) for key, value in settings.items()}
 
 
 class DefendedVectors(CachedVectors):

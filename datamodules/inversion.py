@@ -11,12 +11,14 @@ batch["vectors"], batch["labels"]                     # (64, d) float32, (64, T)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from pydantic import NonNegativeInt, PositiveInt
 
-from unembed.core.errors import InputError
+from unembed.core.errors import InputError, listed
 from unembed.core.examples import Split
 from unembed.core.temporary_map import give_back
 from unembed.datamodules.arrow_examples import ArrowExamples
@@ -33,9 +35,13 @@ from unembed.datamodules.embedded import EmbeddedExamples
 from unembed.datamodules.languages import InLanguages, Languages
 from unembed.datamodules.reading import check_attributes, read_splits
 from unembed.datamodules.sources.base import SPLITS, Downloaded, Source
-from unembed.datamodules.sources.data_files import DataFile, check_unchanged, described, files_of
+from unembed.datamodules.sources.data_files import check_unchanged, described, files_of
 from unembed.datamodules.token_ids import Encode, TokenIds
 from unembed.datamodules.truncation import Truncation
+from unembed.runs.record import DataFile, absent_data
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 STAGES: Mapping[str | None, tuple[Split, ...]] = {
     "fit": ("train", "valid"),
@@ -224,3 +230,23 @@ class InversionDataModule(EmbeddedExamples):
         check_attributes(kept, self.attributes)
         give_back()
         return kept
+
+
+def training_data(run: Path, config: DictConfig, files: Sequence[DataFile] | None) -> InversionDataModule:
+    """The data module of a run's training texts, not connected.
+
+    Args:
+        run: The run directory.
+        config: The configuration that it was trained with.
+        files: The files that the texts were read from in training; None if that was not recorded.
+
+    Raises:
+        InputError: The files have changed, or the run was exported without them.
+    """
+    from hydra.utils import instantiate
+
+    if absent := absent_data(run):
+        raise InputError(f"run={run}: {listed(absent)} is not part of it")
+    datamodule: InversionDataModule = instantiate(config.datamodule, _convert_="all")
+    datamodule.expect(files, "put back what it was")
+    return datamodule

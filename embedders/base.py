@@ -63,12 +63,11 @@ class Remote(Protocol):
         """Report the size of a job, given all its texts, before the first one is sent."""
         ...
 
-    def deliver(self, texts: Sequence[str], keep: Keep, dimension: int | None = None) -> None:
+    def deliver(self, texts: Sequence[str], keep: Keep) -> None:
         """Request the vectors of ``texts`` and pass them to ``keep`` as they arrive, unchecked.
 
         ``keep`` runs in a thread of this embedder, so that Ctrl-C does not lose vectors that have arrived. If ``keep``
-        raises an InputError, the call ends after the pending requests. ``dimension`` is the expected dimension of the
-        vectors, if known.
+        raises an InputError, the call ends after the pending requests.
 
         Raises:
             QueryLimitError: A limit is reached.

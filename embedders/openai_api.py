@@ -6,8 +6,11 @@ OpenAIEmbedder("text-embedding-3-small", dimensions=512).embed(["hello"])   # (1
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
 from urllib.parse import urlsplit
 
 import torch
@@ -18,13 +21,13 @@ from unembed.core.errors import InputError
 from unembed.embedders.base import Keep, QueryLimitError, UnfinishedError, fingerprint_of
 from unembed.embedders.cache.soundness import flaw, sound
 from unembed.embedders.embedding_server import Address, EmbeddingServer
-from unembed.embedders.exchange import run_beside
 
 log = logging.getLogger(__name__)
 
 _LARGE_JOB = 1000  # texts: smaller jobs are cheap and not announced
 _BYTES_PER_TOKEN = 4  # of UTF-8: about right for English, and closer than a count of characters for other scripts
 _PROBE = "dimension"
+_TERMINATION_SECONDS = 5.0
 
 
 class OpenAIEmbedder:
@@ -55,7 +58,7 @@ class OpenAIEmbedder:
             max_tokens: Context length of the model. Texts are not truncated here; the server may refuse longer ones.
             batch_size: Texts per request.
             concurrency: Concurrent requests.
-            timeout: Seconds for a request, from the look-up of the server's name to the last byte of its answer.
+            timeout: Seconds for a connection, and without a byte of the answer.
             retries: Further attempts after 429, 5xx, a time-out or a broken connection.
             backoff: Seconds before the second attempt, doubled each time to at most a minute. The server's Retry-After
                 takes precedence.
@@ -139,7 +142,7 @@ class OpenAIEmbedder:
             raise type(error)(str(error), sorted(vectors), arrived()) from None
         return arrived()
 
-    def deliver(self, texts: Sequence[str], keep: Keep, dimension: int | None = None) -> None:
+    def deliver(self, texts: Sequence[str], keep: Keep) -> None:
         """Hand the vectors of ``texts`` to ``keep`` as they arrive; see ``Remote``.
 
         Raises:
@@ -157,7 +160,7 @@ class OpenAIEmbedder:
             async with free:
                 try:
                     if allowed := 0 if stop.is_set() else self._take(len(batch)):
-                        vectors = await self._server.vectors(client, batch[:allowed], stop, self._take, dimension)
+                        vectors = await self._server.vectors(client, batch[:allowed], stop, self._take)
                         await asyncio.to_thread(keep, range(start, start + allowed), torch.from_numpy(vectors))
                         self._arrived += allowed
                 except BaseException as error:  # start no further request, but await the pending ones: they are billed
@@ -199,3 +202,32 @@ def _place(base_url: str) -> str:
     """Host, port and path of an address, normalised: identifies a server."""
     parts = urlsplit(base_url)
     return f"{parts.netloc.lower()}{parts.path.rstrip('/')}"
+
+
+def run_beside(job: Coroutine[Any, Any, None], stop: asyncio.Event, name: str) -> None:
+    """Run a job of requests in an event loop on a separate thread, since Ctrl-C only interrupts the main thread.
+
+    After Ctrl-C, pending requests are awaited until a second Ctrl-C; after SIGTERM, for a few seconds, since SIGKILL
+    follows soon.
+
+    Args:
+        job: Coroutine to run; its exceptions are raised here.
+        stop: Set to tell the job to start no further request.
+        name: Name of the server, for the log.
+    """
+    with asyncio.Runner() as runner, ThreadPoolExecutor(1) as pool:
+        loop = runner.get_loop()
+        under_way = pool.submit(runner.run, job)
+        try:
+            under_way.result()
+        except BaseException as error:
+            patience: float | None = _TERMINATION_SECONDS
+            if isinstance(error, KeyboardInterrupt):
+                log.warning("%s: waiting for the requests under way, which are paid for; Ctrl-C again drops them", name)
+                patience = None
+            with contextlib.suppress(KeyboardInterrupt):
+                loop.call_soon_threadsafe(stop.set)
+                wait([under_way], patience)
+            if not under_way.done():
+                loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+            raise

@@ -21,6 +21,13 @@ from torch import Tensor
 from unembed.metrics.base import Description, ExampleMetric, Ratio, quotient
 from unembed.metrics.statistics import Floats
 
+PREFIX = "attribute/"  # of the keys in metrics.json
+SOURCES = {  # what a value is guessed from
+    "reconstructed": "the recovered text",
+    "target": "the attacked vector",
+    "original": "the original text",
+}
+
 
 class Guessed(NamedTuple):
     """One text: its true value, the rank of that value (0: the nearest), and the number of values."""

@@ -28,9 +28,9 @@ class TokenOverlap(ExampleMetric[Scored]):
     def __init__(self, part: Part) -> None:
         super().__init__()
         title, explanation = {
-            "f1": ("Token F1", "Harmonic mean of word precision and recall, word order ignored."),
-            "precision": ("Token precision", "Share of the predicted words that stand in the reference."),
-            "recall": ("Token recall", "Share of the reference's words that stand in the prediction."),
+            "f1": ("Word F1", "Harmonic mean of word precision and recall, word order ignored."),
+            "precision": ("Word precision", "Share of the predicted words that stand in the reference."),
+            "recall": ("Word recall", "Share of the reference's words that stand in the prediction."),
         }[part]
         self.description, self.part = Description(f"token_{part}", title, explanation), part
 

@@ -14,23 +14,23 @@ import sys
 from collections.abc import Callable
 from email.message import EmailMessage
 from functools import cache
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
 import pytest
 import yaml
 
-from compare import compare, read_settings
-from evaluate import evaluate
 from support.pages import PAGES, ROOT, blocks, commands, fenced, read, sources, words
-from train import train
 from unembed import attacks, datamodules, defenses, embedders, launch, metrics
 from unembed.attacks import refine
+from unembed.commands.compare import compare, read_settings
 from unembed.core.errors import InputError
 from unembed.datamodules.sources.synthetic import SyntheticCorpus
-from unembed.launch.composing import survey
-from unembed.launch.grids import spread_out
+from unembed.evaluate import evaluate
+from unembed.launch.composing import spread_out, survey
 from unembed.runs.config_file import write_config
+from unembed.train import train
 
 MAIN_COMMAND = "pip install -e . && python train.py"
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -92,7 +92,8 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Callable[[list
 
 def benchmark_commands() -> list[str]:
     """Those of the pages and those of the scripts' own docstrings."""
-    found = set(commands(*(f"benchmarks/{path.stem}" for path in (ROOT / "benchmarks").glob("*.py"))))
+    scripts = [f"benchmarks/{path.stem}" for path in (ROOT / "benchmarks").glob("*.py")]
+    found = set(commands(*scripts, everywhere=True))
     for path in (ROOT / "benchmarks").glob("*.py"):
         text = (ast.get_docstring(ast.parse(read(path))) or "").replace("\\\n", " ")
         found |= {line.strip() for line in text.splitlines() if re.match(r" *(\w+=\w+ )*python benchmarks/", line)}
@@ -112,6 +113,8 @@ def elsewhere(*scripts: str) -> list[str]:
     """The documented commands, without those that test_reproducing.py and test_grids.py compose."""
     grids = [f"python train.py -m experiment={name}" for name in ("access", "access_defended", "geia/table3")]
     lines = commands(*scripts, everywhere=True)
+    if find_spec("hydra_plugins.hydra_optuna_sweeper") is None:
+        grids += [line for line in lines if "hydra/sweeper=optuna" in line]
     return [line for line in lines if fenced().get(line) != "reproducing.md" and line not in grids]
 
 
@@ -155,7 +158,7 @@ def test_commands_on_a_run_compose(line: str, finished: Callable[[str], Path]) -
     kind = "corrector" if re.search(r"attack\.search|corrector", line) else "geia"
     if "languages" in line or "translation" in line:
         kind = "languages"
-    if "max_queries" in line:
+    if re.search("max_queries|base_url", line):
         kind = "queries"
     if "attack.words." in line:
         kind = "copy"
@@ -199,7 +202,7 @@ def test_the_answer_to_misspelt_names_is_the_one_that_the_readme_prints() -> Non
 
 def test_the_examples_of_extending_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = blocks()
-    assert len(files) == 12
+    assert len(files) == 13
     for name, content in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

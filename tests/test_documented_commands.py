@@ -21,25 +21,24 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from audit import audit
-from compare import compare, read_settings
-from evaluate import evaluate
-from invert import invert
 from support.pages import commands, fenced, words
 from support.stand_ins import leaves
-from train import train
 from unembed import launch
 from unembed.attacks.lm_inversion.encoder import Encoder
+from unembed.commands.audit import audit
+from unembed.commands.compare import compare, read_settings
+from unembed.commands.invert import invert
 from unembed.embedders.minilm import MiniLM
+from unembed.evaluate import evaluate
 from unembed.launch import composing
-from unembed.launch.composing import survey
-from unembed.launch.grids import spread_out
+from unembed.launch.composing import spread_out, survey
+from unembed.train import train
 
 pytestmark = pytest.mark.slow
 
 ELSEWHERE = {  # by what stands in a command: why it is not run
     r"torchrun|srun|trainer=(gpu|fsdp|ddp)|qlora": "needs GPUs or several machines",
-    r"embedder=openai|base_url|trust=\[localhost|max_queries": "needs a server",
+    r"embedder=openai|base_url|max_queries": "needs a server",
     r"logger=wandb": "needs an account",
     r"(chroma|qdrant|postgresql|milvus|lancedb|weaviate|opensearch|elasticsearch|pinecone):": "needs a store",
     r"(run|also|init_from)=\[?(minilm|hub:)": "tests/scripts/test_attackers.py does it",
@@ -49,6 +48,7 @@ ELSEWHERE = {  # by what stands in a command: why it is not run
     r"fail_on=|baseline=": "needs more test texts; tests/reports/test_audit_pipeline.py does it",
     r"<a copy of the cache|<dir of the killed|<that run>": "resumes a state that the page describes",
     r"translation|multi30k|round_trip|runs/student|test_languages": "needs files that the page tells how to make",
+    r"hydra/sweeper=": "needs a plugin; tests/test_python.py has one of its own",
     r"trained_on_": "needs runs on data sets of the hub",
 }
 # Applied where a configuration has the key: seconds instead of minutes.

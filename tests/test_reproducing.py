@@ -13,10 +13,10 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 from test_documented_commands import Desk
 
-from compare import compare, read_settings
 from support.pages import ROOT, fenced, words
 from support.stand_ins import SENTENCES, put_in
 from unembed import launch
+from unembed.commands.compare import compare, read_settings
 from unembed.launch import composing
 from unembed.launch.composing import survey
 from unembed.reports.comparison.paper_layout import read_layout
@@ -24,7 +24,8 @@ from unembed.reports.comparison.paper_layout import read_layout
 PAPERS = ("geia", "llm", "vec2text", "multilingual", "soda")
 SCRIPTS = ("train", "evaluate", "compare")
 LINES = [line for line, page in fenced().items() if page == "reproducing.md" and words(line)[0] in SCRIPTS]
-LAYOUTS = sorted((ROOT / "configs" / "layout").glob("*.yaml"))
+FOLDER = ROOT / "configs" / "layout"
+LAYOUTS = [f"{path.stem}_{table}" for path in sorted(FOLDER.glob("*.yaml")) for table in OmegaConf.load(path)]
 PRESETS = sorted(path for paper in PAPERS for path in (ROOT / "configs" / "experiment" / paper).glob("*.yaml"))
 
 
@@ -88,10 +89,10 @@ def test_each_command_of_the_page_runs(line: str, reader: Reader, monkeypatch: p
     reader.do(line)
 
 
-@pytest.mark.parametrize("path", LAYOUTS, ids=lambda path: path.stem)
-def test_each_layout_is_of_a_table_on_the_page(path: Path) -> None:
-    layout = read_layout(path)
-    assert any(re.search(rf"layout={path.stem}( |$)", line) for line in LINES)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_each_layout_is_of_a_table_on_the_page(name: str) -> None:
+    layout = read_layout(name, FOLDER)
+    assert any(re.search(rf"layout={name}( |$)", line) for line in LINES)
     assert layout.paper, "the paper's values are missing"
 
 
@@ -108,14 +109,14 @@ def test_the_points_of_a_sweep_are_the_lines_of_its_tables(preset: str, tables: 
     assert errors == []
     points = launch.defense_points(launch.compose("train", []), configs[0].tradeoff.points, "points")
     for table in tables:
-        layout = read_layout(ROOT / "configs" / "layout" / f"multilingual_table{table}.yaml")
+        layout = read_layout(f"multilingual_table{table}", FOLDER)
         assert {place.select["name"] for place in layout.places()} == {point.name for point in points}
 
 
 def test_the_row_of_cqadupstack_is_the_mean_of_all_its_folders() -> None:
     preset = OmegaConf.load(ROOT / "configs" / "experiment" / "vec2text" / "table2_cqadupstack.yaml")
     folders = preset.hydra.sweeper.params["datamodule.source.path"].split(",")
-    layout = read_layout(ROOT / "configs" / "layout" / "vec2text_table2.yaml")
+    layout = read_layout("vec2text_table2", FOLDER)
     places = [place for place in layout.places() if place.row == "cqadupstack"]
     assert len(folders) == 12
     assert all(place.mean and list(place.conditions["datamodule.source.path"]) == folders for place in places)

@@ -1,4 +1,4 @@
-"""Build the objects of a configuration: embedder, defense, data, attack and trainer, in one place for all scripts.
+"""Build the objects of a configuration: embedder, defense, data, attack, callbacks and trainer, in one place for all.
 
     session = Session(config, run_dir)          # for training; the directory is still empty
     session = Session.open(run, config)         # of a finished run; config is the run's, with command line overrides
@@ -15,22 +15,33 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unembed.core.errors import InputError, listed
+from unembed.attacks.parts.batch_cache import BatchCache
+from unembed.attacks.parts.sharding import check_sharding
+from unembed.attacks.refine.refining import leave_out, optional_refiners
+from unembed.callbacks.analyses import Analyses
+from unembed.callbacks.baseline import NearestNeighborBaseline
+from unembed.callbacks.blending import Blending
+from unembed.callbacks.pace import Pace, TerminalBar
+from unembed.callbacks.predictions import Predictions, check_objective
+from unembed.callbacks.run_record import RunRecord
+from unembed.callbacks.termination import Termination
+from unembed.callbacks.testing import Testing, of_the_test
+from unembed.core.errors import InputError
+from unembed.core.ranks import is_first
 from unembed.datamodules.defended import DefendedEmbedder, FittedDefense
-from unembed.datamodules.inversion import InversionDataModule
-from unembed.datamodules.sources.data_files import DataFile
+from unembed.datamodules.inversion import InversionDataModule, training_data
 from unembed.defenses.base import Fitted
 from unembed.defenses.denoisers.base import ADAPTIVE, Denoiser
 from unembed.defenses.threat import Threat, threat_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.statistics import evenly
-from unembed.runs.batch_cache import BatchCache
+from unembed.runs import layout
+from unembed.runs.checkpoint_io import WholeCheckpoints
 from unembed.runs.checkpoints import finished_checkpoint
-from unembed.runs.config_file import read_config
+from unembed.runs.config_file import read_config, write_config
+from unembed.runs.init_from import check_origin
 from unembed.runs.keys import settings_key
-from unembed.runs.layout import ARTIFACTS, TEST_BATCHES
-from unembed.runs.optional_refiners import leave_out, optional
-from unembed.runs.record import absent_data
+from unembed.runs.record import DataFile, data_of, training_of
 from unembed.scoring.models import ScoringModels, scoring_models
 
 if TYPE_CHECKING:
@@ -45,7 +56,7 @@ class Session:
     """The objects of a configuration, for one run directory.
 
     Args:
-        config: Checked and resolved, as returned by ``configuration.compose`` and ``configuration.on_run``.
+        config: Checked and resolved, as returned by ``launch.compose`` and ``launch.on_run``.
         run: The run directory with the artifacts of the attack.
         trained: The configuration that the run was trained with; None when training.
     """
@@ -57,7 +68,7 @@ class Session:
 
     @classmethod
     def open(cls, run: Path, config: DictConfig) -> Session:
-        """Open a finished run with its configuration as returned by ``configuration.on_run``."""
+        """Open a finished run with its configuration as returned by ``launch.on_run``."""
         return cls(config, run, read_config(run))
 
     @cached_property
@@ -106,12 +117,14 @@ class Session:
         return scoring_models(self.config)
 
     def check(self) -> None:
-        """Check early that the scoring models load, the defense has its secrets, and the attack its files.
+        """Check early: the scoring models load, secrets and files are there, and the objective is a metric.
 
         Raises:
-            InputError: A model does not load, or a secret or file is missing.
+            InputError: A model does not load, a secret or file is missing, or there is no such metric.
         """
         _ = self.models, self.threat, self.attack
+        if not self.finished:
+            check_objective(self.config.objective, self.models)
 
     @cached_property
     def attack(self) -> Attack:
@@ -119,7 +132,7 @@ class Session:
 
         Optional refiners may be left out of the configuration first; what the others read from files is checked.
         """
-        if optional(self.config):
+        if optional_refiners(self.config):
             leave_out(self.config, self.embedder, self.threat)
         attack: Attack = _build(self.config.attack)
         attack.refiners.check_sources()
@@ -141,11 +154,7 @@ class Session:
         Raises:
             InputError: The files have changed, or the run was exported without them.
         """
-        if absent := absent_data(self.run):
-            raise InputError(f"run={self.run}: {listed(absent)} is not part of it")
-        datamodule: InversionDataModule = _build(self.trained.datamodule)
-        datamodule.expect(files, "put back what it was")
-        return datamodule
+        return training_data(self.run, self.trained, files)
 
     def known_data(self, files: Sequence[DataFile] | None) -> InversionDataModule | None:
         """The training data of a finished run, connected, with the defense fitted; arguments as for ``training_data``.
@@ -231,7 +240,7 @@ class Session:
 
         seed_everything(self.config.seed, workers=True, verbose=False)
         texts = self.training_texts
-        self.attack.connect(self.run / ARTIFACTS, oracle, from_checkpoint=True, training_texts=texts)
+        self.attack.connect(self.run / layout.ARTIFACTS, oracle, from_checkpoint=True, training_texts=texts)
         self.attack.restore(self.checkpoint(ckpt_path), dimension)
         on_gpu = torch.cuda.is_available() and self.config.trainer.accelerator != "cpu"
         return self.attack.to(torch.device("cuda" if on_gpu else "cpu"))
@@ -246,16 +255,11 @@ class Session:
 
     def batch_cache(self, output: Path) -> BatchCache:
         """The test batch cache for these settings, in the directory of the results."""
-        folder, former = output / TEST_BATCHES, output / "finished_batches"  # its name before version 0.2
-        if former.is_dir() and not folder.exists():
-            former.rename(folder)
-        return BatchCache(folder, settings_key(self.values, self.embedder.fingerprint))
+        return BatchCache(output / layout.TEST_BATCHES, settings_key(self.values, self.embedder.fingerprint))
 
     def trainer(self, output: Path, callbacks: Sequence[Callback], **arguments: Any) -> Any:
         """Lightning's trainer with the configuration's loggers; for a finished run, they write to ``output``."""
         from hydra.utils import instantiate
-
-        from unembed.runs.checkpoint_io import WholeCheckpoints
 
         beside = {"save_dir": str(output)} if self.finished and "save_dir" in self.config.logger else {}
         return instantiate(
@@ -268,9 +272,120 @@ class Session:
             **arguments,
         )
 
+    def begin_training(self, checkpoint: Path | None, origin: Path | None) -> Any:
+        """Connect the attack with its data and its embedder; return Lightning's trainer for it.
+
+        Args:
+            checkpoint: That of a killed run, which is resumed.
+            origin: The run whose weights the training begins with.
+
+        Raises:
+            InputError: The data have changed since the run began, or the origin has another attack or embedder.
+        """
+        attack, datamodule = self.attack, self.datamodule
+        attack.check_embedder(self.embedder)
+        if self.config.ckpt_path is not None:
+            datamodule.expect(data_of(self.run), "put back what it was, or train a new run")
+        attack.connect(self.run / layout.ARTIFACTS, datamodule.oracle, from_checkpoint=checkpoint is not None)
+        attack.batch_cache = self.batch_cache(self.run)
+        if origin is not None and checkpoint is None:
+            check_origin(origin, self.values["attack"], self.embedder.fingerprint, self.embedder.dimension)
+            attack.begin_from(origin)
+        configured = [_build(node) for node in self.config.callbacks.values() if node is not None]
+        for callback in configured:
+            if isinstance(callback, Blending):
+                callback.origin = origin
+            elif isinstance(callback, Testing):
+                callback.check(attack)
+        callbacks = [
+            *self.result_callbacks(self.run, datamodule, configured),
+            RunRecord(self.run, self.embedder),
+            Termination(self.run / layout.CHECKPOINT),
+        ]
+        trainer = self.trainer(self.run, callbacks, **({} if attack.validated else {"limit_val_batches": 0}))
+        check_sharding(trainer.strategy, attack)
+        for logger in trainer.loggers:
+            logger.log_hyperparams(self.values)
+        return trainer
+
+    def result_callbacks(
+        self, output: Path, training: InversionDataModule | None, configured: Sequence[Callback]
+    ) -> list[Callback]:
+        """The callbacks that write the results of a test, together with the ``configured`` ones, in the right order.
+
+        Args:
+            output: Directory that they write to.
+            training: Data module of the attack's training text; without it, no baseline and no analyses are computed.
+            configured: Callbacks built from the configuration.
+        """
+        known: list[Callback] = []
+        if training is not None:
+            known = [
+                NearestNeighborBaseline(output, self.embedder, training, self.models),
+                Analyses(output, training),
+            ]
+        return [Predictions(output, self.embedder, training, self.models), *configured, *known]
+
+    def run_trials(self, output: Path, count: int, checkpoint: Path | None, other_data: bool) -> bool:
+        """Test the attack of a finished run ``count`` times with different random numbers.
+
+        Args:
+            output: The directory of the results.
+            count: Number of trials.
+            checkpoint: The weights; None for an attack that is not trained.
+            other_data: Whether other texts than the run's are tested on.
+
+        Returns:
+            Whether this is rank 0.
+
+        Raises:
+            InputError: The directory already holds other results, the run's texts have changed, or trials are asked of
+                an attack without random numbers.
+        """
+        files, testing = data_of(self.run), of_the_test(self.config)
+        if not other_data:
+            moved = "where it has moved, or the other text is wanted, name it: datamodule.path=<file>"
+            self.datamodule.expect(files, moved)
+        for callback in testing:
+            callback.check(self.attack)
+        if count > 1:
+            self.attack.begin_trial(0)  # raises before any test if the attack is deterministic
+        self.datamodule.examples("test")  # a mistake in the user's own texts is told before the run's are read again
+        training = self.known_data(files)
+        oracle = (training or self.datamodule).oracle
+        texts = self.training_texts
+        self.attack.connect(self.run / layout.ARTIFACTS, oracle, from_checkpoint=True, training_texts=texts)
+        folders = [layout.trial_folder(output, number) for number in range(count)]
+        caches = [self.batch_cache(folder) for folder in folders]
+        if is_first():
+            layout.start(output, resuming=caches[0].exists(), key="output_dir")
+            caches[0].create()
+            write_config(output, self.values)
+        results = [
+            *self.result_callbacks(output, training, testing),
+            RunRecord(output, self.embedder, training_of(self.run), checkpoint),
+        ]
+        progress = [TerminalBar()] if self.config.trainer.get("enable_progress_bar", True) else []
+        trainer = self.trainer(output, [*progress, Pace(), *results, Termination()], enable_checkpointing=False)
+        for logger in trainer.loggers:
+            logger.log_hyperparams(self.values)
+        others = [callback for callback in trainer.callbacks if callback not in results]
+        self.attack.batch_cache = caches[0]
+        trainer.test(self.attack, self.datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True)
+        for number in range(1, count):
+            self.attack.begin_trial(number)
+            self.attack.batch_cache = caches[number]
+            predictions = Predictions(folders[number], self.embedder, training, self.models)
+            trainer.callbacks = [*others, predictions, *testing]
+            trainer.test(self.attack, self.datamodule, verbose=False)
+        if trainer.is_global_zero and not any(cache.wanted for cache in caches):
+            for cache in caches:
+                cache.clear()
+        return bool(trainer.is_global_zero)
+
     @property
     def _kept(self) -> FittedDefense:
-        return FittedDefense(self.run / ARTIFACTS, self.threat.settings, self.embedder.fingerprint)
+        return FittedDefense(self.run / layout.ARTIFACTS, self.threat.settings, self.embedder.fingerprint)
 
     @cached_property
     def _defended(self) -> DefendedEmbedder:

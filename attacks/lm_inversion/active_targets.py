@@ -18,7 +18,6 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from unembed.attacks.lm_inversion.interrupted import book_fits, state_fits
 from unembed.attacks.lm_inversion.method import Method, Rows, State
 from unembed.embedders.observation import Seen
 from unembed.embedders.white_box import WhiteBox
@@ -112,14 +111,6 @@ class ActiveTargets:
         self.task, self.length, self.waiting = task, length, waiting
         self.book, self.state = book or {}, state or {}
         self._rows: Rows | None = None
-
-    def fits(self) -> bool:
-        """Whether book and state fit this search; they come from a file, which may be untrusted."""
-        sizes = {"targets": len(self.task.found), "vocabulary": self.task.model.inputs}
-        if not book_fits(self.book, self._new([0]), **sizes):
-            return False
-        begun = self.task.method.begin(self._rows_of(self.book)) if len(self.book["target"]) else {}
-        return state_fits(self.state, begun, vocabulary=self.task.model.inputs) if begun else True
 
     def fill(self) -> bool:
         """Fill free rows with waiting targets; False if no targets are left."""

@@ -4,7 +4,7 @@
 
 Replacements and insertions are ranked by the sum of three scores, each in standard deviations: how the vector of the
 token alone fits the difference of target and text, how it fits the target together with what is left of the text, and
-how often it stands between these neighbours. docs/soda_embedder.md compares this with gradients.
+how often it stands between these neighbours. docs/lm_inversion.md compares this with gradients.
 """
 
 from __future__ import annotations

@@ -15,14 +15,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from unembed.attacks.lm_inversion.active_targets import ActiveTargets, Found, SearchSettings, Task
-from unembed.attacks.lm_inversion.interrupted import fits
 from unembed.attacks.lm_inversion.method import Method, State
+from unembed.attacks.parts.batch_cache import SearchState
 from unembed.embedders.white_box import WhiteBox
-from unembed.runs.search_state import SearchState
 
 SNAPSHOT_SECONDS = 60.0  # a snapshot is written after this time even within snapshot_every iterations
 
@@ -71,17 +69,11 @@ class Search:
     def _interrupted(self, stages: Sequence[tuple[int, Sequence[int]]]) -> tuple[int, ActiveTargets | None]:
         """The stage to begin with, and the active targets of a killed search; takes over what was found."""
         task, saved = self.task, self.unfinished.read()
-        sizes = {"stages": len(stages), "targets": len(task.found), "vocabulary": task.model.inputs}
         if saved is None:
             return 0, None
-        if fits(saved, **sizes):
-            book, state = (_moved(saved[name], task.model.device) for name in ("book", "state"))
-            active = ActiveTargets(task, stages[saved["stage"]][0], saved["waiting"], book, state)
-            if active.fits():
-                task.found[:] = [Found(**values) for values in saved["found"]]
-                return saved["stage"], active
-        rank_zero_warn(f"{self.unfinished.path}: not what this search writes; that batch starts again")
-        return 0, None
+        task.found[:] = [Found(**values) for values in saved["found"]]
+        book, state = (_moved(saved[name], task.model.device) for name in ("book", "state"))
+        return saved["stage"], ActiveTargets(task, stages[saved["stage"]][0], saved["waiting"], book, state)
 
     def _keep(self, stage: int, active: ActiveTargets) -> None:
         """Write a file where the last was written long enough ago."""
@@ -102,4 +94,4 @@ class Search:
 
 
 def _moved(state: State, device: torch.device) -> State:
-    return {name: tensor.to(device) if isinstance(tensor, Tensor) else tensor for name, tensor in state.items()}
+    return {name: tensor.to(device) for name, tensor in state.items()}

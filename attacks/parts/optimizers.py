@@ -211,8 +211,7 @@ def scheduled(settings: OptimizerSettings, module: LightningModule) -> Any:
         if isinstance(part, Muon):  # measured by each process: near the threshold they could differ
             strategy = module.trainer.strategy
             part.dtype = strategy.broadcast(fast_dtype(str(strategy.root_device)))
-    decay: Decay = getattr(settings, "decay", "linear")  # settings of a user's own, written before version 0.3
     scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: schedule(training_progress(module.trainer), step, settings.warmup_steps, decay)
+        optimizer, lambda step: schedule(training_progress(module.trainer), step, settings.warmup_steps, settings.decay)
     )
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

@@ -1,7 +1,7 @@
 """trainer=fsdp: weights, gradients and optimiser states sharded over processes (ZeRO 3), for models beyond one GPU.
 
 Each transformer block is a unit: while one computes, only its weights are whole. The checkpoint is one file, as that of
-every other run, so evaluate.py and invert.py need no sharding.
+every other run, so evaluate.py and unembed invert need no sharding.
 """
 
 from __future__ import annotations

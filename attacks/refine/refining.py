@@ -15,19 +15,26 @@ Its queries count as the attack's. Its result for a target must not depend on th
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from omegaconf import DictConfig, open_dict
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.core.errors import InputError
-from unembed.embedders.base import QueryLimitError
+from unembed.core.ranks import is_first
+from unembed.defenses.base import perturbs
+from unembed.defenses.threat import Threat
+from unembed.embedders.base import QueryLimitError, Remote
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.language_model import LanguageModelEmbedder
+
+log = logging.getLogger("train")
 
 FOLDER = "refine"  # among the artifacts; a folder in it for each refiner
 Texts = Callable[[], Sequence[str]]
@@ -38,7 +45,7 @@ class Refiner:
 
     Attributes:
         proposals: Number of candidates per target requested from the attack, which may find fewer.
-        required: False: left out where it cannot work or would cost money (unembed/runs/optional_refiners.py).
+        required: False: left out where it cannot work or would cost money (``leave_out``).
     """
 
     proposals = 1
@@ -66,7 +73,7 @@ class Refiner:
         before refining.
 
         Args:
-            texts: The training texts; empty if they are unknown, as in invert.py.
+            texts: The training texts; empty if they are unknown, as in unembed invert.
             artifacts: The folder.
             oracle: See refine.
         """
@@ -204,3 +211,32 @@ def embedded(texts: Sequence[str], oracle: CachedEmbedder) -> dict[str, Tensor]:
         return dict(zip(distinct, oracle.embed(distinct, "attack"), strict=True))
     except QueryLimitError as error:
         return {distinct[place]: vector for place, vector in zip(error.done, error.vectors, strict=True)}
+
+
+def optional_refiners(config: DictConfig) -> list[str]:
+    """The names of the attack's refiners with ``required: false``."""
+    refine = config.attack.get("refine") or {}
+    return [str(name) for name, node in refine.items() if not node.get("required", True)]
+
+
+def leave_out(config: DictConfig, embedder: CachedEmbedder, threat: Threat) -> None:
+    """Delete the optional refiners from ``config`` where there is a reason, and log it."""
+    reason, names = _reason_against(embedder, threat), optional_refiners(config)
+    if reason is None:
+        return
+    with open_dict(config):
+        for name in names:
+            del config.attack.refine[name]
+    if is_first():
+        log.info("attack/refine=[%s] is left out: %s", ",".join(names), reason)
+
+
+def _reason_against(embedder: CachedEmbedder, threat: Threat) -> str | None:
+    """Why texts are not compared with the attacked vectors unless the user asks for it; None without a reason."""
+    if isinstance(embedder.embedder, Remote):
+        return "each text that is sent to a server may cost money; to have it, name it"
+    if isinstance(embedder.embedder, LanguageModelEmbedder):
+        return "the targets are outputs of a language model, not vectors of texts"
+    if threat.adaptive and threat.hypotheses == "clean" and not perturbs(threat.defense):
+        return "texts embedded without the defense lie elsewhere than defended ones; add defense.hypotheses=defended"
+    return None

@@ -33,7 +33,6 @@ from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs.config_file import read_config
 from unembed.runs.stored_attack import keep
 from unembed.runs.trust import check_trusted
-from unembed.session import Session
 
 BACK, FORTH = "back", "forth"
 
@@ -72,14 +71,14 @@ class ALGEN(Paired):
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Fit the maps, and copy the decoder's run."""
         source = self.source()
-        known = self.known(source, self.public_texts(source))
+        known = self.known(source, self.public_texts(self.public))
         found = self.aligner.fit(known)
         maps: dict[str, Map] = {START: found.map}
         if self.rounds:
             maps |= {BACK: found.plain, FORTH: LeaveOneOut().fit(known.reversed()).plain}
         keep(self.source_run, artifacts / COPY)
         write_maps(artifacts / MAPS, maps)
-        write_json(artifacts / ABOUT, {**found.about, "encoder": source.embedder.fingerprint})
+        write_json(artifacts / ABOUT, {**found.about, "encoder": source.fingerprint})
         rank_zero_info("aligned: " + ", ".join(f"{name} {value:.4g}" for name, value in found.about.items()))
 
     # -- inversion ------------------------------------------------------------------------------------------------
@@ -106,8 +105,7 @@ class ALGEN(Paired):
             folder = self.artifacts / COPY
             config = read_config(folder)
             check_trusted(config, folder, built=["embedder"])
-            config.cache_dir = str(self.cache_dir)
-            encoder = Session(config, folder).embedder
+            encoder = self.encoder_of(config)
             if encoder.fingerprint != read_json(self.artifacts / ABOUT)["encoder"]:
                 raise InputError(f"{folder}: the attacker's own encoder has changed since the maps were fitted")
             self._encoder = encoder

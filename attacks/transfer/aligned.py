@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from hydra.utils import instantiate
 from lightning.pytorch.utilities import rank_zero_warn
+from omegaconf import DictConfig
 from pydantic import PositiveInt
 from torch import Tensor
 
@@ -19,12 +21,13 @@ from unembed.attacks.transfer.alignment.aligners import Known
 from unembed.attacks.transfer.alignment.maps import Map, read_maps
 from unembed.attacks.transfer.held_decoder import KEY, HeldDecoder
 from unembed.core.errors import InputError, missing
+from unembed.datamodules.inversion import training_data
 from unembed.datamodules.sources.base import folded
+from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs import layout
 from unembed.runs.config_file import read_config
 from unembed.runs.embedder_check import check_embedder
 from unembed.runs.trust import check_trusted
-from unembed.session import Session
 
 MAPS, ABOUT = "alignment.safetensors", "alignment.json"  # among the artifacts
 START = "start"
@@ -56,8 +59,8 @@ class Aligned(HeldDecoder):
         """Texts that the decoder proposes for a vector."""
         return self.refiners.proposals
 
-    def source(self) -> Session:
-        """The run of the decoder.
+    def source(self) -> CachedEmbedder:
+        """The attacker's own encoder, that of the decoder's run.
 
         Raises:
             InputError: It is not a finished run of a decoder, or its embedder is not what it was trained with.
@@ -66,17 +69,30 @@ class Aligned(HeldDecoder):
         if not (run / layout.CONFIG).is_file():
             reason = f"{layout.CONFIG} is missing" if run.is_dir() else missing(run, "directory")
             raise InputError(f"{KEY}={run}: not a run directory ({reason})")
-        config = read_config(run)
-        check_trusted(config, run)
+        config = self._config()
         self.check_kind()
-        config.cache_dir = str(self.cache_dir)
-        session = Session.open(run, config)
-        check_embedder(run, KEY, session.embedder.fingerprint, session.embedder.dimension)
-        return session
+        encoder = self.encoder_of(config)
+        check_embedder(run, KEY, encoder.fingerprint, encoder.dimension)
+        return encoder
 
-    def public_of(self, source: Session, most: int) -> list[str]:
-        """The first ``most`` training texts of the decoder's run; warns where test texts are among them all."""
-        texts = source.training_texts()
+    def encoder_of(self, config: DictConfig) -> CachedEmbedder:
+        """The embedder of a run's configuration, which is trusted, with the attacker's cache."""
+        return CachedEmbedder(instantiate(config.embedder, _convert_="all"), self.cache_dir)
+
+    def public_texts(self, most: int) -> list[str]:
+        """Texts that the attacker knows anyway: the first ``most`` training texts of the decoder's run.
+
+        Raises:
+            InputError: They cannot be read, or are fewer than two.
+        """
+        try:
+            texts = training_data(self.source_run, self._config(), None).examples("train").texts
+        except InputError as error:
+            raise InputError(
+                f"{KEY}={self.source_run}: its training text, which the attacker knows, cannot be read: {error}"
+            ) from error
+        if len(texts) < 2:
+            raise InputError(f"{KEY}={self.source_run}: has no training text, which the attacker knows")
         tests = {folded(text) for text in self.data.examples("test").texts}
         if shared := len(tests.intersection(map(folded, texts))):
             rank_zero_warn(
@@ -85,9 +101,19 @@ class Aligned(HeldDecoder):
             )
         return list(texts[:most])
 
-    def is_own(self, session: Session) -> bool:
+    def _config(self) -> DictConfig:
+        """The configuration of the decoder's run.
+
+        Raises:
+            InputError: It would build what is not trusted.
+        """
+        config = read_config(self.source_run)
+        check_trusted(config, self.source_run)
+        return config
+
+    def is_own(self, encoder: CachedEmbedder) -> bool:
         """Whether the attacker's own encoder is the victim's embedder."""
-        return self.oracle is not None and self.oracle.source.fingerprint == session.embedder.fingerprint
+        return self.oracle is not None and self.oracle.source.fingerprint == encoder.fingerprint
 
     def setup(self, stage: str) -> None:
         """See Attack; maps are fitted to the victim's vectors of the training texts, which are embedded first."""
@@ -148,23 +174,12 @@ class Paired(Aligned):
                 )
         super().prepare_data()
 
-    def public_texts(self, source: Session) -> list[str]:
-        """Texts that the attacker knows anyway.
-
-        Raises:
-            InputError: The training texts of ``source_run`` cannot be read.
-        """
-        texts = self.public_of(source, self.public)
-        if len(texts) < 2:
-            raise InputError(f"{KEY}={self.source_run}: its training text, which the attacker knows, cannot be read")
-        return texts
-
-    def known(self, source: Session, public: Sequence[str]) -> Known:
-        """The vectors that the attacker has; ``public`` are the ``public_texts``."""
+    def known(self, encoder: CachedEmbedder, public: Sequence[str]) -> Known:
+        """The vectors that the attacker has; ``encoder`` is its own, ``public`` are the ``public_texts``."""
         pairs, store = self.data.examples("train"), self.data.examples("test")
         return Known(
             victim=self.data.vectors("train", range(len(pairs))).double(),
-            own=source.embedder.embed(pairs.texts, "training").double(),
+            own=encoder.embed(pairs.texts, "training").double(),
             store=self.data.vectors("test", range(len(store))).double(),
-            public=source.embedder.embed(public, "training").double(),
+            public=encoder.embed(public, "training").double(),
         )

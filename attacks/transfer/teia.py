@@ -93,12 +93,12 @@ class TEIA(Paired):
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Fit the maps, and copy the decoder's run."""
         source = self.source()
-        known = self.known(source, self.public_texts(source))
+        known = self.known(source, self.public_texts(self.public))
         start, forth = LeaveOneOut().fit(known), LeaveOneOut().fit(known.reversed())
         keep(self.source_run, artifacts / COPY)
         write_file(artifacts / HELD_OUT, lambda file: np.save(file, start.held_out.float().numpy()))
         write_maps(artifacts / MAPS, {START: start.map, FORTH: forth.map})
-        write_json(artifacts / ABOUT, {**forth.about, "encoder": source.embedder.fingerprint})
+        write_json(artifacts / ABOUT, {**forth.about, "encoder": source.fingerprint})
         rank_zero_info("surrogate: " + ", ".join(f"{name} {value:.4g}" for name, value in forth.about.items()))
 
     def build(self, dimension: int) -> None:
@@ -120,7 +120,7 @@ class TEIA(Paired):
         super().on_fit_start()
         assert self.artifacts is not None
         source = self.source()
-        public = self.public_texts(source)
+        public = self.public_texts(self.public)
         maps = read_maps(self.artifacts / MAPS, [START, FORTH])
         entered = torch.from_numpy(np.load(self.artifacts / HELD_OUT))
         labels, known = TokenIds(public, self.encode), self.known(source, public)

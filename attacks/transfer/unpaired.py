@@ -78,9 +78,9 @@ class Unpaired(Aligned):
         """Fit the map, unless an interrupted run has fitted it to the same vectors; copy the decoder's run."""
         source = self.source()
         victim = self._store()
-        public = self.public_of(source, self.vectors)
+        public = self.public_texts(self.vectors)
         self._check_enough(len(victim), len(public))
-        own = source.embedder.embed(public, "training").float()
+        own = source.embed(public, "training").float()
         key = blake2b(victim.numpy().tobytes() + own.numpy().tobytes(), digest_size=16)
         key.update(repr(sorted(vars(self.translator).items())).encode())
         if not (artifacts / ABOUT).is_file() or read_json(artifacts / ABOUT).get("key") != key.hexdigest():

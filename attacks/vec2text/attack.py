@@ -37,7 +37,7 @@ class Vec2Text(IterativeAttack):
     Args:
         corrector_run: A finished run of attack=vec2text_corrector; or else ``pretrained``.
         inverter_run: A finished run whose texts are the first hypotheses; None: those of the corrector's own inverter.
-        pretrained: A released checkpoint, by folder or name on the hub (docs/published.md).
+        pretrained: A released checkpoint, by folder or name on the hub (docs/vec2text.md).
         revision: Branch, tag or commit of that name.
         iterative: See IterativeAttack.
     """

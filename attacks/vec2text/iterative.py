@@ -34,6 +34,8 @@ class IterativeAttack(Attack):
         refine: See Attack; after the correction.
     """
 
+    asks_embedder = True
+
     def __init__(
         self,
         search: CorrectionSearch,

@@ -32,6 +32,9 @@ def calling(module: str, name: str, arguments: tuple[object, ...]) -> bytes:
     return b"\x80\x04" + _text(module) + _text(name) + b"\x93" + given + b"R."
 
 
+CALLS = st.sampled_from(_CALLS).map(lambda call: calling(*call))
+
+
 def hostile(sound: bytes) -> Inputs:
     """Pickles: calls, sizes without end, and ``sound`` with bytes changed."""
     sizes = st.sampled_from([2**20, 2**27 - 1, 2**31 - 1, 2**31, 2**32 - 1])
@@ -42,8 +45,7 @@ def hostile(sound: bytes) -> Inputs:
         [b"\x8e", b"\x8d", b"\x96", b"\x95"]), long)  # fmt: skip
     doubling = b"\x80\x04]" + b"2\x862" * 40 + b"."  # a tuple of two of itself, forty times
     deep = st.sampled_from([b"(" * 10**5 + b"t" * 10**5 + b".", b"]" * 10**5 + b"a" * (10**5 - 1) + b".", doubling])
-    calls = st.sampled_from(_CALLS).map(lambda call: calling(*call))
-    return weighted((3, changed(sound)), (2, calls), (1, wide), (1, wider), (1, deep), (1, st.binary(max_size=60)))
+    return weighted((3, changed(sound)), (2, CALLS), (1, wide), (1, wider), (1, deep), (1, st.binary(max_size=60)))
 
 
 def _text(word: str) -> bytes:

@@ -1,36 +1,28 @@
-"""What lies in a run directory besides checkpoints, as evaluate.py, reports, compare.py and resumed tests read it."""
+"""What lies in a run directory besides checkpoints, as evaluate, reports, compare and resumed tests read it."""
 
 from __future__ import annotations
 
 import io
-import json
-import tempfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import torch
-from hypothesis import strategies as st
 from rich.console import Console
 
-import compare
-from unembed.attacks.base import Attack
 from unembed.audit.inputs import read_truths
 from unembed.callbacks.history import History
-from unembed.embedders.cache.queries import Queries
+from unembed.commands import compare
 from unembed.reports import trials
 from unembed.reports.comparison.entries import read_entries
 from unembed.reports.correction_chart import HYPOTHESES
 from unembed.reports.page import print_summary, write_report
 from unembed.runs import layout
-from unembed.runs.batch_cache import BatchCache
 from unembed.runs.config_file import read_config
 from unembed.runs.embedder_check import check_embedder
 from unembed.runs.trust import check_trusted
 
-from .broken import Inputs, inputs, json_of, json_values, lines_of, trees, weighted, written
+from .broken import Inputs, inputs, json_of, lines_of, trees, written
 from .reader import Reader
 
 DIMENSION = 4
@@ -71,8 +63,6 @@ CORRECTED = [{"index": 0, "beams": 1, "reference": "a b", "rounds": ROUNDS}]
 COSINES = {"train, round 0": {"exact": 0.25, "cosines": [1, 3], "edges": [-1.0, 0.0, 1.0]}}
 TRIALS = {"bleu": {"mean": 1.5, "standard_error": 0.5, "values": [1.0, 2.0]}}
 TRUTHS = [{"text": "one", "index": 0, "spans": [[0, 1, "NAME"]]}, {"text": "two", "index": 2, "language": "en"}]
-BATCH = {"index": torch.arange(2), "vectors": torch.ones(2, DIMENSION)}
-FOUND = {"candidates": ["a"], "kind": "sequence"}
 # What a whole run holds; a reader puts its input in the place of one of these.
 RUN = {
     layout.CONFIG: CONFIG, layout.PREDICTIONS: lines_of(PREDICTIONS), layout.METRICS: json_of(METRICS),
@@ -88,7 +78,6 @@ def readers() -> dict[str, Reader]:
         "config.yaml": Reader(_config, lambda: CONFIG),
         "record.json": Reader(_record, lambda: RUN[layout.RECORD], trees),
         "history.jsonl, resumed": Reader(_history, lambda: RUN[layout.HISTORY], _lines),
-        "test_batches": Reader(_finished, _finished_good, _finished_inputs),
         "trials.json": Reader(_trials, lambda: json_of(TRIALS), trees, 0.5),
         "truths.jsonl": Reader(_truths, lambda: lines_of(TRUTHS), _lines),
     }
@@ -171,39 +160,3 @@ def _trials(folder: Path, content: bytes) -> None:
 def _truths(folder: Path, content: bytes) -> object:
     store = SimpleNamespace(ids=["a", "b", "c"])
     return read_truths(str(written(folder / "truths.jsonl", content)), store)  # type: ignore[arg-type]
-
-
-def _attack(folder: Path) -> Any:
-    """As much of an attack as a step of a test asks for."""
-    attack = SimpleNamespace(
-        batch_cache=BatchCache(folder, "settings"), oracle=SimpleNamespace(queries=Queries()),
-        device=torch.device("cpu"), hints=lambda rows: None, lengths=lambda rows: None,
-        invert=lambda targets, oracle: [],
-    )  # fmt: skip
-    attack.invert_once = partial(Attack.invert_once, attack)
-    return attack
-
-
-def _finished(folder: Path, content: bytes) -> object:
-    written(folder / "predictions-000000000.json", content)
-    return Attack.test_step(_attack(folder), dict(BATCH), 0)
-
-
-def _finished_good() -> bytes:
-    with tempfile.TemporaryDirectory() as directory:
-        batches = BatchCache(Path(directory), "settings")
-        batches.once("predictions", BATCH, None, lambda: [FOUND, FOUND])
-        return next(Path(directory).iterdir()).read_bytes()
-
-
-def _finished_inputs(whole: bytes) -> Inputs:
-    """With the right key too, without which nothing else is looked at."""
-    sound = json.loads(whole)
-    encoded = st.sampled_from(["", "AAAAAAAAAAA=", "AAAA", "A", "\u00e9", "A" * 5000, None, 1, []])
-    same = st.builds(
-        lambda value, queries, seconds: json_of({**sound, "value": value, "queries": queries, "seconds": seconds}),
-        st.just(sound["value"]) | json_values() | st.lists(st.just(FOUND) | json_values(), max_size=3),
-        st.just(sound["queries"]) | encoded,
-        st.just(1.0) | json_values(),
-    )
-    return weighted((2, trees(whole)), (1, same))

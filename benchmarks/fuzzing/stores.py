@@ -1,4 +1,4 @@
-"""Vector stores in files and folders, as audit.py reads them: FAISS, Qdrant, Milvus Lite and Chroma."""
+"""Vector stores in files and folders, as unembed audit reads them: FAISS, Qdrant, Milvus Lite and Chroma."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from unembed.datamodules.collections.beir import BeirCollection
 from unembed.datamodules.sources.files import TextFiles
 
-from .broken import Inputs, changed, inputs, lines_of, trees, written
+from .broken import Inputs, inputs, lines_of, trees, weighted, written
 from .reader import Reader
 
 QRELS = b"query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td2\t2\n"
@@ -120,45 +120,14 @@ def _jsonl(whole: bytes) -> Inputs:
     return trees(whole, lines_of, (1, long))
 
 
-@functools.cache
-def _bomb(unit: bytes, megabytes: int) -> bytes:
-    """Gzip of ``unit`` for so many MB: gzip files one after another are one."""
-    member = gzip.compress(unit * (10_000_000 // len(unit)), mtime=0)
-    return member * (megabytes // 10)
-
-
 def _gz(whole: bytes) -> Inputs:
     lines = gzip.decompress(whole)
     packed = trees(lines, lines_of).map(lambda content: gzip.compress(content[-100_000:], 1, mtime=0))
-    units = st.sampled_from([b"a", b"\n", b'{"split": "train", "text": "a", "spans": []}\n', b"[" * 100, b"\0"])
-    return inputs(whole, (100, packed), (2, st.builds(_bomb, units, st.sampled_from([300, 5000]))))
-
-
-@functools.cache
-def _unfolding(kind: str) -> bytes:
-    """Parquet of a few kB that is gigabytes of texts."""
-    if kind == "long":  # a text of a megabyte, again and again: it stands in the file once
-        column = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 3000, pyarrow.int32()), ["a" * 1_000_000])
-    elif kind == "many":
-        column = pyarrow.DictionaryArray.from_arrays(
-            pyarrow.nulls(20_000_000, pyarrow.int32()).fill_null(0), ["a" * 50]
-        )
-    else:
-        column = pyarrow.nulls(50_000_000, pyarrow.string())
-    options = {"store_schema": False, "dictionary_pagesize_limit": 1 << 30}
-    return parquet_of(pyarrow.table({"text": column}), repeated=3 if kind == "many" else 1, **options)
+    return inputs(whole, (100, packed))
 
 
 def _parquet(whole: bytes) -> Inputs:
     values = st.none() | st.text(max_size=5) | st.binary(max_size=5) | st.integers() | st.floats() | st.datetimes()
     values = values | st.lists(st.text(max_size=3), max_size=3) | st.dictionaries(st.text(max_size=3), st.integers())
     names = st.sampled_from(["text", "split", "spans", "", "a\x1b"])
-    bombs = st.sampled_from(["long", "many", "nulls"]).map(_unfolding)
-    return inputs(whole, (60, odd_tables(values, names)), (30, changed(_indexed())), (1, bombs))
-
-
-@functools.cache
-def _indexed() -> bytes:
-    columns = {"text": ["a", "b", "a", None] * 20, "split": ["train", "test"] * 40, "n": list(range(80))}
-    options = {"data_page_version": "2.0", "compression": "zstd", "write_statistics": True, "write_page_index": True}
-    return parquet_of(pyarrow.table(columns), repeated=2, **options)
+    return weighted((9, odd_tables(values, names)), (1, st.binary(max_size=200)))

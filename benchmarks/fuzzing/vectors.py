@@ -1,4 +1,4 @@
-"""Files of vectors, as invert.py and audit.py read them."""
+"""Files of vectors, as unembed invert and unembed audit read them."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from unembed.core.errors import InputError
+from unembed.runs.record import DataFile
 
 _SHOWN = 12  # digits of a hash in messages
 
@@ -24,15 +24,6 @@ class ReadsFiles(Protocol):
     def data_files(self) -> Iterable[Path]:
         """All files that ``load`` reads, fetched where they come from elsewhere; one may be missing."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A file of texts as it was read."""
-
-    path: str
-    bytes: int
-    sha256: str
 
 
 def files_of(source: object) -> list[Path]:

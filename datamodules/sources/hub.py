@@ -27,17 +27,15 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import NonNegativeInt, PositiveInt
 
-from unembed.core import limits
 from unembed.core.errors import InputError, did_you_mean
 from unembed.core.examples import Example, Span, Split
 from unembed.datamodules.arrow_examples import ArrowExamples, to_arrow
 from unembed.datamodules.sources.base import SPLITS, completed, entity_spans
-from unembed.datamodules.sources.file_rows import checked, plain_rows, rows
+from unembed.datamodules.sources.file_rows import plain_rows, rows
 from unembed.datamodules.sources.sentences import split_sentences
 
 TABLES = ("*.parquet", "*.jsonl", "*.jsonl.gz", "*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz")
 ONE_OBJECT = (".json", ".json.gz")
-BLOCK = 1 << 20  # bytes unpacked at once
 ROWS_AT_ONCE = 256
 
 
@@ -163,7 +161,8 @@ class HubSet:
         if not self.one_object and not file.name.endswith(ONE_OBJECT):
             return rows(file, "text")
         try:
-            content = json.loads(_whole(file))
+            whole = file.read_bytes()
+            content = json.loads(gzip.decompress(whole) if file.suffix == ".gz" else whole)
         except (ValueError, RecursionError, OSError, EOFError, zlib.error) as error:
             raise InputError(f"{file}: not JSON ({error})") from error
         where = f"{self.rows[split]}.*" if split in self.rows else "*"
@@ -174,10 +173,9 @@ class HubSet:
         import pyarrow
         from datasets import load_dataset
 
-        checked(file)
         paths = (*self.texts, *self.attributes.values(), *self.fill.values(), *([self.spans] if self.spans else []))
         wanted = {path.partition(".")[0].partition("!=")[0] for path in paths}
-        unfolding, number = limits.Unfolding(file), 0
+        number = 0
         try:
             stream = load_dataset(
                 "parquet", data_files=str(file), split="train", streaming=True, batch_size=ROWS_AT_ONCE
@@ -185,7 +183,6 @@ class HubSet:
             if wanted <= set(stream.column_names):
                 stream = stream.select_columns(sorted(wanted))
             for table in stream.iter(ROWS_AT_ONCE):
-                unfolding.add(table.nbytes, rows=len(table))
                 for row in table.to_pylist():
                     number += 1
                     yield number, row
@@ -267,23 +264,6 @@ class HubSet:
             f"{self._name} is neither on this machine nor to be had ({type(error).__name__}: {reason}); "
             "datamodule=synthetic, and datamodule=files with your own text, work offline"
         )
-
-
-def _whole(file: Path) -> bytes:
-    """What a file of one JSON object or list holds, unpacked.
-
-    Raises:
-        InputError: It is larger than any such data set, or unfolds to more than text does.
-    """
-    if file.suffix != ".gz":
-        return limits.content(file, limits.LARGEST_LIST)
-    limits.check_size(file, limits.LARGEST_LIST)
-    unfolding, parts = limits.Unfolding(file), list[bytes]()
-    with gzip.open(file) as stream:
-        while part := stream.read(BLOCK):
-            unfolding.add(len(part))
-            parts.append(part)
-    return b"".join(parts)
 
 
 def _single(row: Any, path: str, where: str) -> str:

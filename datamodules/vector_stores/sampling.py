@@ -79,17 +79,28 @@ class Sample:
     vectors: Tensor
 
 
-class FileStore:
-    """A file of vectors; its ids are row numbers from 0."""
+class ArrayStore:
+    """An array of vectors, (n, d); its ids are row numbers from 0."""
 
-    def __init__(self, path: str, dimension: int) -> None:
-        self.name = path
-        self._vectors = read_vectors(Path(path).expanduser(), dimension).numpy()
-        self.ids: Sequence[str] = [str(row) for row in range(len(self._vectors))]
+    def __init__(self, name: str, vectors: NDArray[Any]) -> None:
+        self.name, self._vectors = name, vectors
+        self.ids: Sequence[str] = [str(row) for row in range(len(vectors))]
 
     def fetch(self, positions: Sequence[int]) -> NDArray[Any]:
         """See VectorStore."""
         return self._vectors[list(positions)]
+
+
+class TextArray(ArrayStore):
+    """An array of vectors and the texts of its rows, empty where they are unknown."""
+
+    def __init__(self, name: str, vectors: NDArray[Any], texts: Sequence[str]) -> None:
+        super().__init__(name, vectors)
+        self._texts = texts
+
+    def texts(self, positions: Sequence[int], field: str | None = None) -> list[dict[str, str]]:
+        """See TextStore."""
+        return [{"text": self._texts[position]} for position in positions]
 
 
 def open_store(vectors: str, dimension: int, collection: str | None = None) -> VectorStore:
@@ -123,7 +134,7 @@ def open_store(vectors: str, dimension: int, collection: str | None = None) -> V
         raise InputError(f"vectors={vectors}: belongs to a store; give vectors={address}")
     if collection is not None:
         raise InputError(f"collection={collection}: a file has no collections; leave it out")
-    return FileStore(vectors, dimension)
+    return ArrayStore(vectors, read_vectors(Path(vectors).expanduser(), dimension).numpy())
 
 
 def sample_store(

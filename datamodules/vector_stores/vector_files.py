@@ -1,4 +1,4 @@
-"""Vectors from a file, for ``invert.py`` and ``audit.py``: .npy, .parquet, .safetensors or .jsonl.
+"""Vectors from a file, for ``unembed invert`` and ``unembed audit``: .npy, .parquet, .safetensors or .jsonl.
 
 vectors = read_vectors(Path("mine.npy"), dimension=384)      # (n, 384) float32
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from unembed.core import limits
 from unembed.core.commands import command
 from unembed.core.errors import InputError, did_you_mean, listed, missing
-from unembed.datamodules.sources.file_rows import batches
+from unembed.datamodules.vector_stores.child import Answer, Child, limits_for
 from unembed.datamodules.vector_stores.folders import address_of
 
 if TYPE_CHECKING:
@@ -46,6 +46,9 @@ SHORTEST, LONGEST = 1e-18, 1e18  # lengths whose squares float32 holds in full
 NAMES = ("vector", "vectors", "embedding", "embeddings")
 BLOCK = 16_384  # rows
 EXPLAINED = 500  # vectors of another dimension that are read to tell why
+ROWS_AT_ONCE = 4096  # of a parquet file
+MOST_TIMES = 100  # of a parquet file's size: vectors hardly pack, a decompression bomb reaches 1,000 or more
+FREE_BYTES, FREE_ROWS = 128_000_000, 100_000  # any parquet file may unpack to as many
 Array = NDArray[Any]
 FIRST = 2_000  # vectors that are checked before anything heavy is imported
 
@@ -136,14 +139,14 @@ def _checked(array: Array, name: str, dimension: int, limit: int | None) -> Arra
         raise InputError(f"vectors={name}: holds no vectors (its shape is {array.shape}); embed at least one text")
     if array.ndim != 2:
         raise InputError(f"vectors={name}: expected an array (n, {dimension}), found shape {array.shape}")
+    if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:  # numpy counts spans of time as integers
+        raise InputError(f"vectors={name}: expected real numbers (float16 to float64, integers), found {array.dtype}")
     if array.shape[1] != dimension:
         raise DimensionError(
             f"vectors={name}: vectors of dimension {array.shape[1]}, but this attack was trained on dimension "
             f"{dimension}: they come from another embedder (or another defense)",
             np.array(array[:EXPLAINED]),
         )
-    if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:  # numpy counts spans of time as integers
-        raise InputError(f"vectors={name}: expected real numbers (float16 to float64, integers), found {array.dtype}")
     with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and named as such
         array = np.array(array[:limit], dtype=np.float32)
     # In blocks, as a copy of all of them in another type may not fit. A row with NaN or infinity has no finite length.
@@ -216,14 +219,22 @@ def _parquet(path: Path, dimension: int, limit: int | None) -> Array:
     import pyarrow
     import pyarrow.parquet as parquet
 
-    parts: list[Array] = []
+    size, parts, unpacked = path.stat().st_size, list[Array](), 0
+    child = Child(f"vectors={path}", declared, [str(path)], ["pyarrow.parquet"], limits_for(size))
+    child.close()
+    rows, columns = child.opened
+    names = [name for name, _ in columns]
+    name = _choose(path, names)
+    _check_unpacked(path, size, columns[names.index(name)][1], rows)
     try:
         with parquet.ParquetFile(path) as file:
-            name = _choose(path, file.schema_arrow.names)
-        for batch in batches(path, [name]):  # a million vectors as Python lists would fill the memory
-            parts.append(_rows(path, batch.column(0), read := sum(map(len, parts))))
-            if parts[0].shape[1] != dimension or (limit is not None and read + len(batch) >= limit):
-                break
+            if rows:
+                _check_kind(path, file.schema_arrow.field(name).type)  # before it is read: texts would unfold
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=[name]):
+                _check_unpacked(path, size, unpacked := unpacked + batch.nbytes, 0)
+                parts.append(_rows(path, batch.column(0), read := sum(map(len, parts))))
+                if parts[0].shape[1] != dimension or (limit is not None and read + len(batch) >= limit):
+                    break
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"vectors={path}: cannot be read: {' '.join(str(error).split())}") from error
     dimensions = {part.shape[1] for part in parts}
@@ -232,14 +243,57 @@ def _parquet(path: Path, dimension: int, limit: int | None) -> Array:
     return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
 
 
-def _rows(path: Path, column: Any, begin: int) -> Array:
-    """The lists of an Arrow column as an array; ``begin`` is the number of its first row."""
+def declared(path: str) -> tuple[tuple[int, list[tuple[str, int]]], Answer]:
+    """Rows, and name and bytes of each column, as a parquet file declares them.
+
+    Runs in a child process: Arrow aborts on some damaged metadata.
+
+    Raises:
+        InputError: It is damaged.
+    """
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            columns = []
+            for name in file.schema_arrow.names:
+                unpacked = 0
+                for number in range(len(file.schema)):
+                    column = file.schema.column(number)
+                    if f"{column.path}.".startswith(f"{name}."):
+                        for group in range(file.num_row_groups):
+                            part = file.metadata.row_group(group).column(number)
+                            unpacked += max(part.total_uncompressed_size, part.num_values * max(4, column.length))
+                columns.append((name, unpacked))
+            opened = file.metadata.num_rows, columns
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise InputError(f"vectors={path}: cannot be read: {' '.join(str(error).split())}") from error
+    return opened, lambda request: np.empty((len(request), 0), np.float32)
+
+
+def _check_kind(path: Path, kind: Any) -> None:
     import pyarrow
 
-    kind = column.type
     lists = pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind)
     if not lists or not (pyarrow.types.is_floating(kind.value_type) or pyarrow.types.is_integer(kind.value_type)):
         raise InputError(f"vectors={path}: expected a column of lists of numbers, found {kind}")
+
+
+def _check_unpacked(path: Path, size: int, unpacked: int, rows: int) -> None:
+    for count, most, what in (
+        (unpacked, max(FREE_BYTES, MOST_TIMES * size), "bytes"),
+        (rows, max(FREE_ROWS, size), "rows"),
+    ):
+        if count > most:
+            raise InputError(
+                f"vectors={path}: {size:,} bytes that unfold to more than {most:,} {what}, which real data does not; "
+                "if you trust it, save the vectors as .npy"
+            )
+
+
+def _rows(path: Path, column: Any, begin: int) -> Array:
+    """The lists of an Arrow column as an array; ``begin`` is the number of its first row."""
     lengths = column.value_lengths().to_numpy(zero_copy_only=False)  # NaN for a null
     if (bad := lengths != lengths[0]).any() or column.null_count:
         row = begin + int((bad | np.isnan(lengths)).argmax())

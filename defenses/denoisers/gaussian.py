@@ -1,6 +1,6 @@
 """denoiser=gaussian: the posterior mean under a Gaussian prior that is fitted to the noisy vectors of a store.
 
-    python invert.py run=minilm vectors=noisy.npy denoiser=gaussian
+    unembed invert run=minilm vectors=noisy.npy denoiser=gaussian
     python evaluate.py run=<dir> defense=noise defense.level=0.03 denoiser=gaussian
 
 With y = x + level * e, x ~ N(m, C) and e ~ N(0, I), the noisy vectors have the mean m and the covariance

@@ -110,7 +110,7 @@ class Sender:
                 self._add([texts[row] for row in chosen], keys[chosen], positions[chosen], vectors)
 
         if isinstance(self._embedder, Remote):
-            self._embedder.deliver(texts, keep, self._rows.store.dimension)
+            self._embedder.deliver(texts, keep)
             return
         try:
             vectors = self._embedder.embed(texts)

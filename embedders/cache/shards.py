@@ -90,7 +90,7 @@ def write_privately(path: Path, *parts: bytes) -> None:
                 os.fsync(file.fileno())
                 temporary.replace(path)
             break
-        except FileNotFoundError:  # removed by a user or by an older version of this program
+        except FileNotFoundError:  # removed by a user
             if not (again and path.parent.is_dir()):
                 raise
         except BaseException:

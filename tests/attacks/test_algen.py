@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-import invert
 from support.files import load, metrics_of, write_lines
 from support.letters import Letters, Rotated
 from support.own_space import DECODER, OWN, SHORT, TEXTS, VICTIM
@@ -24,6 +23,7 @@ from support.processes import ROOT, Warm
 from unembed import launch
 from unembed.attacks.transfer.algen import ALGEN
 from unembed.attacks.transfer.alignment.aligners import LeaveOneOut
+from unembed.commands import invert
 from unembed.core.errors import InputError
 from unembed.runs import layout
 from unembed.runs.trust import trusting

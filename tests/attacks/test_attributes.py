@@ -270,9 +270,9 @@ def test_the_report_shows_them() -> None:
 
 @pytest.mark.slow
 def test_train_and_evaluate_write_the_same_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from evaluate import evaluate
-    from train import train
     from unembed import launch
+    from unembed.evaluate import evaluate
+    from unembed.train import train
 
     monkeypatch.setenv("UNEMBED_CACHE", str(tmp_path / "cache"))
     path = written(tmp_path / "bios.jsonl", people(30))

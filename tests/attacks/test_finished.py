@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from compare import compare, read_settings
 from support import tiny_settings
 from support.files import load, metrics_of
 from support.letters import TEXTS
 from support.places import Place
 from unembed import launch
+from unembed.commands.compare import compare, read_settings
 from unembed.core.errors import InputError
 from unembed.runs import layout
 

@@ -1,6 +1,6 @@
 """The attacker of LLM scale on tiny models: what it reads, what adapters train and save, trials, continued training.
 
-The runs go through train.py, evaluate.py and invert.py as functions, on a tiny pretrained GPT-2 in a folder.
+The runs go through train.py, evaluate.py and unembed invert as functions, on a tiny pretrained GPT-2 in a folder.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
-import evaluate
-import invert
 from support import tiny_settings
 from support.assembled import built as built_on_texts
 from support.assembled import padded
@@ -32,7 +30,7 @@ from support.files import metrics_of, predictions_of, read_lines, rows_of
 from support.letters import CITIES, NAMES, FewLetters
 from support.places import Place
 from support.tiny_models import pretrained_model
-from unembed import launch
+from unembed import evaluate, launch
 from unembed.attacks.llm import LLM
 from unembed.attacks.parts.adapters import Adapter, FullFineTuning, LoRA, QLoRA
 from unembed.attacks.parts.backbones import Pretrained, RandomGPT2
@@ -42,6 +40,7 @@ from unembed.attacks.parts.memory import footprint
 from unembed.attacks.parts.optimizers import AdamW, MuonAdamW
 from unembed.attacks.parts.predictions import Targets
 from unembed.attacks.parts.prefix import Prefix
+from unembed.commands import invert
 from unembed.core.atomic_files import write_json, write_json_lines
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder

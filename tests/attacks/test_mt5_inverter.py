@@ -12,15 +12,15 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
 import unembed.attacks.mt5_inverter
-from evaluate import evaluate
 from support.files import read_lines, write_lines
 from support.tiny_models import t5_model
-from train import train
 from unembed import launch
 from unembed.attacks.mt5_inverter import MT5Decoder
 from unembed.attacks.parts.backbones import untied
 from unembed.attacks.parts.decoders import EncoderDecoder
 from unembed.attacks.parts.tokenizing import train_tokenizer
+from unembed.evaluate import evaluate
+from unembed.train import train
 
 TEXTS = ["zwei männer kochen", "deux hommes cuisinent", "two men cook", "ein hund läuft", "un chien court"] * 4
 

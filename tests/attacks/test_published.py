@@ -20,13 +20,13 @@ from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
 from support.processes import ROOT
+from support.published_export import export
 from unembed.attacks.parts.backbones import untied
 from unembed.attacks.parts.prefix import Prefix
 from unembed.attacks.parts.tokenizing import train_tokenizer
 from unembed.attacks.vec2text import published_space
 from unembed.attacks.vec2text.network import CorrectorNetwork, Layout, padded
 from unembed.attacks.vec2text.published import Published, load_published
-from unembed.attacks.vec2text.published_export import export
 from unembed.attacks.vec2text.published_space import check_space, stored_embedder
 from unembed.attacks.vec2text.search import CorrectionSearch
 from unembed.core.errors import InputError

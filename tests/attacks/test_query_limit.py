@@ -14,17 +14,15 @@ from omegaconf import OmegaConf
 from pydantic import PositiveInt
 from torch import Tensor
 
-import compare
-import invert
-import train
 from support import tiny_settings
 from support.files import load, read_lines, rows_of, write_lines
 from support.letters import TEXTS, LettersAndSigns
 from support.places import Place
-from unembed import launch
+from unembed import launch, train
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.reranking import Rerank
 from unembed.attacks.vec2text.search import Accept, CorrectionSearch, Proposal
+from unembed.commands import compare, invert
 from unembed.embedders.base import QueryLimitError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs import layout

@@ -15,8 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-import export
-import invert
 from support import tiny_settings
 from support.files import load, metrics_of, write_lines
 from support.letters import Letters, LettersAndSigns, Rotated
@@ -28,6 +26,7 @@ from unembed.attacks.generative import GenerativeAttack
 from unembed.attacks.parts.optimizers import AdamW
 from unembed.attacks.transfer.alignment.surrogate import Surrogate, pivot
 from unembed.attacks.transfer.teia import TEIA
+from unembed.commands import export, invert
 from unembed.core.errors import InputError
 from unembed.runs import layout
 from unembed.runs.trust import trusting

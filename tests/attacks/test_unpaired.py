@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-import invert
 from support.files import load, metrics_of
 from support.letters import Rotated
 from support.own_space import DECODER, OWN, SHORT, TEXTS, VICTIM
@@ -22,6 +21,7 @@ from support.places import Place
 from support.processes import ROOT, Warm
 from unembed import launch
 from unembed.attacks.transfer.alignment.translation import Translator
+from unembed.commands import invert
 from unembed.core.errors import InputError
 from unembed.runs import layout
 from unembed.runs.trust import trusting

@@ -15,13 +15,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-import invert
 from support import tiny_settings
 from support.files import metrics_of, predictions_of
 from support.places import Place
+from support.published_export import export
 from support.tiny_models import pretrained_model, t5_model
 from unembed import launch
 from unembed.attacks.parts.backbones import Pretrained
+from unembed.attacks.parts.batch_cache import BatchCache
 from unembed.attacks.parts.predictions import Targets
 from unembed.attacks.parts.prefix import Prefix
 from unembed.attacks.parts.tokenizing import token_ids, train_tokenizer
@@ -29,14 +30,13 @@ from unembed.attacks.vec2text.attack import Vec2Text
 from unembed.attacks.vec2text.corrector import Corrector
 from unembed.attacks.vec2text.hypothesis_plan import Recipe, matched_noise
 from unembed.attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, padded
-from unembed.attacks.vec2text.published_export import export
 from unembed.attacks.vec2text.search import CorrectionSearch
+from unembed.commands import invert
 from unembed.core.errors import InputError
 from unembed.datamodules.hypotheses import HypothesisStore
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.minilm import MiniLM
 from unembed.runs import layout
-from unembed.runs.batch_cache import BatchCache
 from unembed.runs.stored_attack import attack_of
 
 NAMES, CITIES = ["ada", "bob", "cleo", "dan", "eve", "fay"], ["paris", "rome", "oslo", "lima", "cairo"]

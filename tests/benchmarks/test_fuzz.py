@@ -27,7 +27,7 @@ OLD = ["texts.jsonl", "texts.csv", "texts.parquet", "vectors.npy", "vectors.safe
        "vectors.jsonl", "qrels.tsv", "config.yaml", "last.ckpt", "predictions.jsonl, reported",
        "record.json", "config.yaml, reported"]  # fmt: skip
 QUICK = ["texts.txt", "texts.jsonl.gz", "corpus.jsonl", "FAISS Flat", "Qdrant folder", "answer of a server",
-         "last.ckpt, resumed", "test_batches", "history.jsonl, reported", "metrics.json, compared"]  # fmt: skip
+         "history.jsonl, reported", "metrics.json, compared"]  # fmt: skip
 
 
 @pytest.fixture

@@ -9,14 +9,12 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 
-import evaluate
-import train
 from support import tiny_settings
 from support.assembled import Texts, data_module, quiet_trainer
 from support.files import load, read_lines, write_lines
 from support.letters import Letters
 from support.offline_wandb import recorded
-from unembed import launch
+from unembed import evaluate, launch, train
 from unembed.attacks.base import Attack
 from unembed.attacks.nearest_neighbor import NearestNeighbor
 from unembed.attacks.parts.predictions import Prediction, Targets

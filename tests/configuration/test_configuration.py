@@ -21,15 +21,15 @@ import torch
 from omegaconf import OmegaConf
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from support.processes import ROOT, Warm
+from support.processes import ROOT, Warm, program
 from unembed import launch
 from unembed.callbacks.testing import of_the_test
 from unembed.core.commands import command
 from unembed.core.errors import InputError
 from unembed.datamodules.batching import LengthBucketBatchSampler
-from unembed.launch.command_line import compose
 from unembed.launch.composing import plain, survey
 from unembed.launch.ending import ending
+from unembed.launch.origin import compose
 from unembed.launch.sources import groups
 from unembed.runs.config_file import write_config
 
@@ -218,19 +218,22 @@ def test_all_that_is_misspelt_is_reported_at_once() -> None:
     ]
     with pytest.raises(InputError) as raised:
         launch.compose("train", overrides)
-    assert set(str(raised.value).splitlines()) == {
-        "attack: write key=value, or group=option",
+    lines = set(str(raised.value).splitlines())
+    (added,) = [line for line in lines if line.startswith("trainer.val_check_interval: unknown key, valid: ")]
+    assert added.endswith("; an argument that no option sets is added by +trainer.val_check_interval=7")
+    assert lines - {added} == {
+        "attack: write key=value or group=option, without spaces around =",
         "datamodule=synthetic,files: several values need --multirun (-m)",
         "embedder=minlim: did you mean minilm?",
         "atack: unknown key, did you mean attack?",
         "attack.decodng: unknown key, did you mean decoding?",
         "beams: unknown key, did you mean attack.decoding.beams?",
         "trainer.max_stps: unknown key, did you mean max_steps?",
-        "defense.pieces: unknown key, valid: adaptive, centroids, hypotheses, iterations, seed, subvectors",
-        "trainer.val_check_interval: not set by the chosen option; to set it, write +trainer.val_check_interval=7",
+        "defense.pieces: unknown key, valid: adaptive, centroids, hypotheses, iterations, seed, subvectors; an "
+        "argument that no option sets is added by +defense.pieces=8",
         "+seed=3: already exists, leave out the +",
         "colour: unknown key, valid: access, attack, cache_dir, callbacks, choices, ckpt_path, datamodule, defense, "
-        "denoiser, embedder, init_from, logger, run_dir, scoring, seed, trainer, trust",
+        "denoiser, embedder, init_from, logger, objective, run_dir, scoring, seed, trainer, trust",
         "callbacks.progres: unknown key, did you mean progress?",
         "hydra.job.chdr: unknown key, did you mean chdir?",
         "seed.x: unknown key, seed has no keys",
@@ -435,13 +438,13 @@ def test_settings_and_amendments_are_distinguished(run: Path) -> None:
     settings, _ = launch.on_run("evaluate", [f"run={run}"])
     assert Path(settings.output_dir).parent == run / "evaluations"
     with pytest.raises(InputError) as raised:
-        launch.on_run("invert", [f"run={run}", "limit=0", "attack.decoding.beams=0", "ouput=x"])
-    assert str(raised.value).splitlines() == [
-        "vectors: missing, give it as vectors=<value>",
-        "limit=0: must be at least 1",
-        "ouput: unknown key, did you mean output?",
-        "attack.decoding.beams=0: must be at least 1",
-    ]
+        launch.on_run("invert", [f"run={run}", "limit=0"])
+    missing = "vectors: missing, give it as vectors=<value>"
+    assert str(raised.value).splitlines() == [missing, "limit=0: must be at least 1"]
+    with pytest.raises(InputError) as raised:
+        launch.on_run("invert", [f"run={run}", "vectors=v.npy", "ouput=x", "attack.decoding.bems=0"])
+    wrong = ["ouput: unknown key, did you mean output?", "attack.decoding.bems: unknown key, did you mean beams?"]
+    assert str(raised.value).splitlines() == wrong
 
 
 def test_a_run_that_is_not_there(run: Path) -> None:
@@ -472,57 +475,28 @@ def test_what_the_user_can_mend_ends_with_its_message_alone(capsys: pytest.Captu
         raise KeyError("ours")
 
 
-def test_a_full_disk_names_the_place(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert _end(OSError(errno.ENOSPC, "No space left on device", "/cache/shard")) == 2
-    assert capsys.readouterr().err.startswith("/cache/shard: no space left")
+def test_an_error_of_a_path_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert _end(OSError(errno.EROFS, os.strerror(errno.EROFS), "/runs/\x1b[2J/log")) == 2
+    assert capsys.readouterr().err == "/runs/\ufffd[2J/log: Read-only file system\n"
     config = OmegaConf.create({"run_dir": str(tmp_path)})
-    with pytest.raises(SystemExit, match="2"), ending(config), open("/dev/full", "w") as file:  # noqa: PTH123
+    with pytest.raises(SystemExit, match="2"), ending(config, command=["seed=1"]), open("/dev/full", "w") as file:  # noqa: PTH123
         file.write("x")
-    assert "no space left" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith(f"{tmp_path}: No space left on device; resume with: ")
+    assert said.endswith(" seed=1\n")
     with pytest.raises(FileNotFoundError), ending(config):
         (tmp_path / "absent").read_text()
 
 
-@pytest.mark.parametrize(
-    ("number", "reason"),
-    [
-        (errno.EACCES, "permission denied"), (errno.EROFS, "the file system is read-only"),
-        (errno.ENOTDIR, "a part of the path is a file"), (errno.EEXIST, "a file or a broken link is in the place"),
-        (errno.ENAMETOOLONG, "the name is too long"), (errno.ELOOP, "symbolic links form a cycle"),
-        (errno.EISDIR, "a directory is in the place of a file"), (errno.EPERM, "permission denied"),
-    ],
-)  # fmt: skip
-def test_a_path_that_cannot_be_used_is_named_with_its_key(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int, reason: str
-) -> None:
-    monkeypatch.delenv("HF_HOME", raising=False)
-    config = OmegaConf.create({"run_dir": "/runs/\x1b[2J", "cache_dir": "/cache"})
-    settings = OmegaConf.create({"run": "/runs/a", "output_dir": "/runs/a/evaluations/b"})
-    for path, key in {
-        "/runs/a/evaluations/b": "output_dir=/runs/a/evaluations/b: ",
-        "/runs/a/evaluations/b/log": "output_dir=/runs/a/evaluations/b: /runs/a/evaluations/b/log: ",
-        "/runs/\x1b[2J/log": "run_dir=/runs/\ufffd[2J: /runs/\ufffd[2J/log: ",
-        "/cache/shard": "cache_dir=/cache: /cache/shard: ",
-        f"{Path.home()}/.cache/huggingface/hub": f"{Path.home()}/.cache/huggingface/hub: ",
-    }.items():
-        with pytest.raises(SystemExit, match="2"), ending(config, settings=settings):
-            raise OSError(number, os.strerror(number), path)
-        said = capsys.readouterr().err
-        assert said.startswith(f"{key}{reason}")
-        assert said.count("\n") == 1
-        hint = "HF_HOME=" if "huggingface" in path else "UNEMBED_CACHE" if "cache" in path else f"{key.split('=')[0]}="
-        assert hint in said.partition("; ")[2]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["file/run", "circle/run", f"{'x' * 300}/run", "/proc/nothing/run"])
+@pytest.mark.parametrize("place", ["file/run", "circle/run", f"{'x' * 300}/run", "/proc/nothing"])
 def test_a_run_directory_that_cannot_be_made_is_one_message(warm: Warm, tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "circle").symlink_to("circle")
     done = warm.run([str(ROOT / "train.py"), f"run_dir={place}"], cwd=tmp_path)
     assert done.returncode == 2
-    said = rf"run_dir={place}: [a-z -,]+; choose another place by run_dir=<path>\n"
-    assert re.fullmatch(said, done.stderr)
+    reasons = "Not a directory|Too many levels of symbolic links|File name too long|Permission denied"
+    assert re.fullmatch(rf".*: ({reasons}).*\n", done.stderr)
     assert {path.name for path in tmp_path.iterdir()} == {"file", "circle"}
 
 
@@ -538,10 +512,9 @@ def test_a_configuration_directory_is_read_up_to_a_size(warm: Warm, tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "words", "said"),
     [
-        ("evaluate", ["run=run", "output_dir=file/out"], "output_dir=file/out: "),
-        ("audit", ["run=run", "vectors=mine.npy", "output_dir=/proc/nothing"], "output_dir=/proc/nothing: "),
-        ("invert", ["run=run", "vectors=mine.npy", "output=run"], "output=run: a directory is in the place of a file"),
-        ("compare", ["run", "output=file/comparison"], "file"),
+        ("evaluate", ["run=run", "output_dir=file/out"], "file/out: Not a directory"),
+        ("invert", ["run=run", "vectors=mine.npy", "output=run"], "run: Is a directory"),
+        ("compare", ["run", "output=file/comparison"], "file/comparison: Not a directory"),
     ],
 )
 def test_an_output_that_cannot_be_written_is_one_message_before_the_work(
@@ -551,11 +524,10 @@ def test_an_output_that_cannot_be_written_is_one_message_before_the_work(
     np.save(tmp_path / "mine.npy", np.ones((2, 384), np.float32))
     write_config(tmp_path / "run", plain(compose("train", ["trainer=cpu", f"run_dir={tmp_path}/run"])))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    done = warm.run([str(ROOT / f"{name}.py"), *words], cwd=tmp_path)
+    done = warm.run([*program(name), *words], cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
-    assert "choose another place" in done.stderr
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
@@ -602,13 +574,14 @@ SCRIPT = '''"""Trains nothing.
 
     python {name}.py attack=geia
 """
-import os, signal, sys
+import logging, os, signal, sys
 from unembed import launch as configuration
 from unembed.runs.config_file import write_config
 from unembed.core.errors import InputError
 
 def task(*configs):
     print("run", configs[-1].run_dir, flush=True)
+    logging.getLogger("mine").info("the run %s", configs[-1].run_dir)
     if os.environ.get("TASK") == "complain":
         raise InputError("data.txt: empty")
     if os.environ.get("TASK") == "interrupt":
@@ -639,7 +612,7 @@ def test_help_lists_groups_and_keys_without_torch(tmp_path: Path, name: str) -> 
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert f"python {name}.py attack=geia" in done.stdout
-    headings = [f"Keys of {name}.py (key=value):", "Groups (group=option; ", "Parts of groups (group/part=option):"]
+    headings = ["Keys (key=value):", "Groups (group=option; ", "Parts of groups (group/part=option):"]
     places = [next(place for place, line in enumerate(lines) if line.startswith(one)) for one in headings]
     assert places == sorted(places)
     assert "  attack      how texts are read back from vectors" in lines
@@ -651,12 +624,11 @@ def test_help_lists_groups_and_keys_without_torch(tmp_path: Path, name: str) -> 
 
 @pytest.mark.slow
 def test_mistakes_on_the_command_line_end_with_code_2_and_no_directory(tmp_path: Path, warm: Warm) -> None:
-    done = _run(tmp_path, "train", "embedder=minlim", "attack.decoding.beams=0", "attack.decodng=1", warm=warm)
+    done = _run(tmp_path, "train", "embedder=minlim", "attack.decodng=1", warm=warm)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         "embedder=minlim: did you mean minilm?",
         "attack.decodng: unknown key, did you mean decoding?",
-        "attack.decoding.beams=0: must be at least 1",
     ]
     assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]
 
@@ -664,8 +636,7 @@ def test_mistakes_on_the_command_line_end_with_code_2_and_no_directory(tmp_path:
 @pytest.mark.slow
 def test_a_job_that_complains_and_one_that_is_interrupted(tmp_path: Path, warm: Warm) -> None:
     complained = _run(tmp_path, "train", "run_dir=here", task="complain", warm=warm)
-    assert (complained.returncode, complained.stderr) == (2, "data.txt: empty\n")
-    assert not (tmp_path / "here").exists()  # a start that failed leaves nothing
+    assert (complained.returncode, complained.stderr.splitlines()[-1]) == (2, "data.txt: empty")
     interrupted = _run(tmp_path, "train", "run_dir=there", "seed=3", task="interrupt", warm=warm)
     assert interrupted.returncode == 130
     assert interrupted.stderr.splitlines()[-1].endswith("train.py seed=3 run_dir=there ckpt_path=last")
@@ -678,7 +649,8 @@ def test_a_multirun_gives_each_job_its_directory(tmp_path: Path, warm: Warm) -> 
     assert done.returncode == 0, done.stderr
     directories = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("run ")]
     assert len(set(directories)) == 4
-    assert all((tmp_path / directory / "log").is_file() for directory in directories)
+    for directory in directories:
+        assert (tmp_path / directory / "log").read_text(encoding="utf-8").count(f"the run {directory}") == 1
     shown = _run(tmp_path, "train", "-c", "job", "seed=5", warm=warm)
     assert (shown.returncode, "seed: 5" in shown.stdout) == (0, True)
 
@@ -705,13 +677,16 @@ def test_a_configuration_is_shown_without_secrets(tmp_path: Path, warm: Warm) ->
         ("train.py", "train", "python train.py 'run_dir=a b'"),
         ("/x/evaluate.py", "train", "python /x/train.py 'run_dir=a b'"),
         ("../evaluate.py", None, "python ../evaluate.py 'run_dir=a b'"),
-        ("/bin/pytest", "train", "python train.py 'run_dir=a b'"),
+        ("train.py", "audit", "unembed audit 'run_dir=a b'"),
+        ("/bin/unembed", None, "unembed export 'run_dir=a b'"),
+        ("/x/unembed/__main__.py", "train", "python -m unembed train 'run_dir=a b'"),
+        ("/bin/pytest", "train", "unembed train 'run_dir=a b'"),
     ],
 )
 def test_a_proposed_command_names_the_script_where_it_lies(
     monkeypatch: pytest.MonkeyPatch, running: str, script: str | None, said: str
 ) -> None:
-    monkeypatch.setattr(sys, "argv", [running])
+    monkeypatch.setattr(sys, "argv", [running, "export"])
     assert command(script, "run_dir=a b") == said
 
 

@@ -11,10 +11,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from unembed import launch
+from unembed.commands.compare import read_settings
 from unembed.core.atomic_files import write_json
 from unembed.core.errors import InputError
 from unembed.launch import named_runs
-from unembed.launch.comparison import read_settings
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -70,7 +70,7 @@ def test_without_a_run_the_attacker_is_the_shipped_one_for_the_vectors(here: Pat
     assert str(raised.value).startswith(
         "vectors=mine.npy: vectors of dimension 7, which no shipped attacker reads: large (1024), minilm (384); "
         "vectors of all-MiniLM-L6-v2 have 1024 dimensions, vectors of all-MiniLM-L6-v2 have 384 dimensions; cut ones "
-        "need an attacker of their own; give a trained one by run=<dir>: python "
+        "need an attacker of their own; give a trained one by run=<dir>: unembed train "
     )
     np.save("mine.npy", np.eye(3, 2048, dtype=np.float32))
     with pytest.raises(InputError, match=r"minilm \(384\); give a trained one"):

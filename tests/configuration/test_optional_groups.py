@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from unembed.core.errors import InputError
-from unembed.launch.amending import amend
+from unembed.launch.composing import amend
 
 RUN = OmegaConf.create({"choices": {"defense": "none"}, "seed": 0})
 

@@ -12,11 +12,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from evaluate import evaluate
 from support.data_configs import declared
 from support.files import read_lines, write_lines
 from support.processes import ROOT
-from train import train
 from unembed import launch
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
@@ -25,9 +23,11 @@ from unembed.datamodules.languages import Languages, shared_out
 from unembed.datamodules.sources.base import SPLITS
 from unembed.datamodules.sources.files import FilesDataModule
 from unembed.datamodules.sources.language_sets import LanguageSets
+from unembed.evaluate import evaluate
 from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import score
 from unembed.reports.language_table import language_table
+from unembed.train import train
 
 WORDS = {
     "en": ["a red dog runs", "two men cook", "she reads books", "the sea is cold", "he sings"],

@@ -10,7 +10,7 @@ import pytest
 
 from unembed.core.errors import InputError
 from unembed.datamodules.vector_stores.payloads import flat_texts
-from unembed.datamodules.vector_stores.sampling import FileStore, open_store
+from unembed.datamodules.vector_stores.sampling import ArrayStore, open_store
 from unembed.datamodules.vector_stores.stored_texts import stored_texts
 
 DIMENSION = 6
@@ -68,7 +68,7 @@ def test_fields_that_are_not_there(tmp_path: Path) -> None:
     assert "mine.npy holds vectors alone; give a file" in refusal(str(tmp_path / "mine.npy"), None)
 
 
-class Held(FileStore):
+class Held(ArrayStore):
     """Vectors and texts in memory."""
 
     def __init__(self, rows: list[dict[str, object]]) -> None:

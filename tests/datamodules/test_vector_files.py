@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from unembed.core import limits
 from unembed.core.errors import InputError
+from unembed.datamodules.vector_stores import vector_files
 from unembed.datamodules.vector_stores.vector_files import read_vectors
 
 VECTORS = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
@@ -118,7 +118,7 @@ def test_a_folder_and_a_store(tmp_path: Path) -> None:
     assert said.startswith(f"vectors={tmp_path}: a folder; give a file in it, or a store with its kind")
     (tmp_path / "chroma.sqlite3").touch()
     for path in (tmp_path, tmp_path / "chroma.sqlite3", Path(f"chroma:{tmp_path}")):
-        said = f"a store, which another script reads: python audit.py vectors=chroma:{tmp_path}"
+        said = f"a store, which another script reads: unembed audit vectors=chroma:{tmp_path}"
         assert message(path) == f"vectors={path}: {said}"
 
 
@@ -255,11 +255,23 @@ def test_what_follows_the_limit_is_not_read(written: Callable[[NDArray[Any]], Pa
 def test_vectors_in_parquet_that_unfold_without_end_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "FREE_BYTES", 20_000_000)
+    monkeypatch.setattr(vector_files, "FREE_BYTES", 20_000_000)
     path = tmp_path / "mine.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"vector": [[1.0] * 10_000] * 1000}), path, compression="zstd")
     assert path.stat().st_size < 20_000
     assert "unfold to more than 20,000,000 bytes" in message(path, 10_000)
+
+
+@pytest.mark.parametrize("changed", [b"\x15\x0c\x25\x00", b"\x15\x00\x25\x02"])
+def test_parquet_whose_metadata_aborts_arrow_is_refused(tmp_path: Path, changed: bytes) -> None:
+    """Of a column that may lack values: said to have all of them, against its size statistics; or of another type."""
+    file = tmp_path / "mine.parquet"
+    table = pyarrow.table({"text": ["a text", None], "vector": [[1.0, 2.0, 3.0, 4.0]] * 2})
+    pyarrow.parquet.write_table(table, file, compression="none")
+    content, column = file.read_bytes(), b"\x15\x0c\x25\x02\x18\x04text"
+    assert content.count(column) == 1
+    file.write_bytes(content.replace(column, changed + column[4:]))
+    assert f"vectors={file}" in message(file)
 
 
 def test_a_header_that_claims_to_be_large_is_not_read(tmp_path: Path) -> None:

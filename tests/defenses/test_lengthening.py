@@ -14,13 +14,13 @@ from support.files import write_lines
 from unembed.attacks.base import Attack
 from unembed.attacks.parts.predictions import Prediction
 from unembed.callbacks.analyses import embedded_words
+from unembed.callbacks.scoring import score_predictions
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span
 from unembed.datamodules.sources.files import FilesDataModule, TextFiles
 from unembed.datamodules.truncation import Truncation
 from unembed.defenses.identity import Identity
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.reports.scoring import score_predictions
 from unembed.scoring.models import ScoringModels
 
 ROWS: list[dict[str, Any]] = [

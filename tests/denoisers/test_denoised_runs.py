@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-import audit
-import invert
 from support import tiny_settings
 from support.files import load, metrics_of, read_lines, write_lines
 from support.letters import LettersAndSigns
 from support.places import Place
 from support.processes import ROOT, Warm
 from unembed import launch
+from unembed.commands import audit, invert
 from unembed.core.errors import InputError
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.sources.files import FilesDataModule

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gzip
 import hashlib
 import inspect
 import json
@@ -15,7 +14,6 @@ import socket
 import subprocess
 import threading
 import time
-import tracemalloc
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +32,7 @@ from support.processes import ROOT, Warm
 from unembed import launch
 from unembed.core import stopping
 from unembed.core.errors import InputError
-from unembed.embedders import embedding_server, exchange
+from unembed.embedders import embedding_server, openai_api
 from unembed.embedders.base import Embedder, QueryLimitError, UnfinishedError
 from unembed.embedders.cache import sending
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -256,15 +254,6 @@ def test_bytes_behind_an_answer_are_no_answer_to_the_next_request(server: Server
     assert torch.equal(found, vectors_of(["a", "b", "c"]))
 
 
-def test_bytes_behind_a_packed_answer_are_not_kept(server: Server) -> None:
-    """zlib would collect them, and copy all that it has for each part."""
-    server.script = [lambda handler, body: handler.answer(
-        gzip.compress(json.dumps({"data": rows(body)}).encode()) + bytes(2**24), Content_Encoding="gzip"
-    )]  # fmt: skip
-    with pytest.raises(InputError, match="packed as gzip, and continues behind its end"):
-        embedder(server).embed(["a"])
-
-
 def test_the_index_decides_whose_a_vector_is(server: Server) -> None:
     server.script = [changed(list.reverse)]
     assert torch.equal(embedder(server).embed(["a", "b", "c"]), vectors_of(["a", "b", "c"]))
@@ -395,9 +384,7 @@ WRONG: dict[str, tuple[Behaviour, str]] = {
     "moved": (refusal(301, Location="http://elsewhere/"), "HTTP 301: out of order"),
     "empty account": (empty_account, "HTTP 429: no money"),
     "deep": (raw(b"[" * 40_000), r"no JSON; check .* \[\[\["),
-    "deeper": (raw(b"[" * 200_000), r"holds 200,000 values, too many for 3 vectors: \[\[\["),
     "many digits": (raw(b"1" * 10_000), "no JSON"),
-    "many small lists": (raw(b"[" + b"[]," * 70_000 + b"[]]"), r"holds 140,\d+ values, too many"),
     "deep index": (changed_row(1, index=[[[0]]]), r'index fields .*\[0, "\.\.\.", 2\]'),
     "texts": (all_rows(embedding=["0.5"] * DIM), "no list of numbers"),
     "true": (all_rows(embedding=[True] * DIM), "no list of numbers"),
@@ -405,17 +392,8 @@ WRONG: dict[str, tuple[Behaviour, str]] = {
     "zero": (changed_row(1, embedding=[0.0] * DIM), "gave a vector of zeros for text 1"),
     "3e38": (changed_row(2, embedding=[3e38] * DIM), r"largest number is 3\.0e\+38 .* for text 2"),
     "1e-30": (changed_row(0, embedding=[1e-30] * DIM), r"largest number is 1\.0e-30 .* for text 0"),
-    "unknown packing": (raw(b"x", Content_Encoding="br"), "packed as br, which was not asked for"),
-    "packed twice": (raw(packed(packed(b"{}")), Content_Encoding="gzip, gzip"), "packed as gzip, gzip, which was not"),
-    "not packed": (raw(b"{}", Content_Encoding="gzip"), "said to be packed as gzip, and is not"),
-    "half packed": (raw(packed(b"{}" * 999)[:-9], Content_Encoding="gzip"), "packed as gzip, and ends too early"),
-    "a bomb": (raw(packed(bytes(50_000_000)), Content_Encoding="gzip"), r"larger than [\d,]+ bytes"),
-    "large": (raw(b" " * 4_000_000), r"larger than [\d,]+ bytes"),
+    "not packed": (raw(b"{}", Content_Encoding="gzip"), "DecodingError"),
     "a large refusal": (lambda handler, body: handler.answer(b"no " * 3_000_000, 400), "HTTP 400: no no"),
-    "a packed refusal": (
-        lambda handler, body: handler.answer(packed(b"no " * 90_000), 400, Content_Encoding="gzip"),
-        "HTTP 400: no no",
-    ),
     **{f"a page in {c}": (raw(b"<p>\xff", Content_Type=f"text/html; charset={c}"), "no JSON.*<p>") for c in CHARSETS},
     **{f"a refusal in {c}": (refusal(400, "no", Content_Type=f"a/b; charset={c}"), "HTTP 400: no") for c in CHARSETS},
 }
@@ -435,49 +413,6 @@ def test_a_packed_answer_is_read(server: Server) -> None:
         packed(json.dumps({"data": rows(body)}).encode()), Content_Encoding="gzip"
     )
     assert torch.equal(embedder(server).embed(["a", "b"]), vectors_of(["a", "b"]))
-
-
-def test_a_bomb_is_not_unpacked(server: Server) -> None:
-    server.otherwise = raw(packed(bytes(200_000_000)), Content_Encoding="gzip")
-    tracemalloc.start()
-    try:
-        with pytest.raises(InputError, match="larger than"):
-            embedder(server, dimensions=DIM).embed(["a"])
-        assert tracemalloc.get_traced_memory()[1] < 2e7
-    finally:
-        tracemalloc.stop()
-
-
-def dripping(first: bytes, then: bytes) -> Behaviour:
-    """An answer of which a byte arrives now and then, and which never ends."""
-
-    def behaviour(handler: Handler, body: dict[str, Any]) -> None:
-        handler.close_connection = True
-        handler.wfile.write(first)
-        with contextlib.suppress(OSError):
-            for _ in range(1000):
-                handler.wfile.write(then)
-                time.sleep(0.05)
-
-    return behaviour
-
-
-@pytest.mark.parametrize(
-    "behaviour",
-    [
-        dripping(b"HTTP/1.1 200 OK\r\nX-A: ", b"a"),
-        dripping(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", b" "),
-        dripping(b"HTTP/1.1 500 Oops\r\nContent-Length: 1000\r\n\r\n", b" "),
-        dripping(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-    ],
-    ids=["headers", "body", "refusal", "100 without end"],
-)
-def test_a_byte_now_and_then_is_no_answer(server: Server, behaviour: Behaviour) -> None:
-    server.otherwise = behaviour
-    begun = time.monotonic()
-    with pytest.raises(InputError, match=r"no answer within embedder\.timeout=0\.4 seconds$"):
-        embedder(server, timeout=0.4, retries=0).embed(["a"])
-    assert time.monotonic() - begun < 10  # it would drip for 50 seconds
 
 
 @pytest.mark.parametrize(
@@ -585,7 +520,7 @@ def test_sigterm_leaves_the_requests_under_way_some_seconds(
         raise stopping.Terminated
 
     server.otherwise = behaviour
-    monkeypatch.setattr(exchange, "_TERMINATION_SECONDS", 2.0)
+    monkeypatch.setattr(openai_api, "_TERMINATION_SECONDS", 2.0)
     before = signal.signal(signal.SIGTERM, end)
     begun = time.monotonic()
     cached = CachedEmbedder(embedder(server, dimensions=DIM, batch_size=1, timeout=60), tmp_path)
@@ -957,8 +892,7 @@ def test_a_run_goes_through_and_leaves_no_key_behind(server: Server, tmp_path: P
 
     asked, server.otherwise = len(server.requests), refusal(500)
     del environment["OPENAI_API_KEY"]
-    place = server.url.removeprefix("http://").partition("/")[0]
-    trust = f"trust=[{place},OPENAI_API_KEY]"
+    trust = f"trust=[{server.url},OPENAI_API_KEY]"
     command = [str(ROOT / "evaluate.py"), f"run={tmp_path / 'whole'}", "trainer=cpu", trust]
     done = warm.run(command, environment=environment)
     assert done.returncode == 0, done.stderr

@@ -10,9 +10,7 @@ import pytest
 import torch
 from hydra.utils import instantiate
 
-from evaluate import evaluate
 from support.tiny_models import VOCABULARY
-from train import train
 from unembed import launch
 from unembed.attacks.lm_inversion.chunked_logits import ChunkedLogits
 from unembed.attacks.lm_inversion.logits_inverter import LogitsInverter, TextLogitsInverter
@@ -22,7 +20,9 @@ from unembed.core.examples import written_ids
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.embedders.minilm import MiniLM
+from unembed.evaluate import evaluate
 from unembed.runs.checkpoints import load_checkpoint
+from unembed.train import train
 
 
 def prefix(**settings: Any) -> ChunkedLogits:

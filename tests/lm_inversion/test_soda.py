@@ -15,14 +15,13 @@ from support.tiny_models import POSITIONS, VOCABULARY
 from unembed.attacks.lm_inversion.losses import CosineLoss, LogitLoss, TextLoss
 from unembed.attacks.lm_inversion.method import Rows, State
 from unembed.attacks.lm_inversion.soda import SODA
+from unembed.attacks.parts.batch_cache import BatchCache, SearchState
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.embedders.minilm import MiniLM
 from unembed.embedders.observation import Observation
-from unembed.runs.batch_cache import BatchCache
-from unembed.runs.search_state import SearchState
 
 
 @pytest.fixture(scope="module")
@@ -378,46 +377,6 @@ def test_a_killed_search_resumes(
     resumed, taken[:] = len(taken) - before, []
     assert run(again, oracle, PAIRS[:2]) == whole
     assert len(taken) == before + resumed
-
-
-HOSTILE: list[tuple[tuple[str, ...], Any]] = [
-    (("stage",), 10**9), (("stage",), "1"), (("stage",), -1), (("found",), []), (("found",), [[]] * 2),
-    (("found", "0"), {"ids": [10**9], "loss": 0.0, "verified": True, "iterations": 1, "passes": 1}),
-    (("waiting",), [99]), (("waiting",), None), (("book",), {}), (("book",), []),
-    (("book", "target"), torch.tensor([99])), (("book", "target"), torch.tensor([[0]])),
-    (("book", "ids"), torch.tensor([[10**9]])), (("book", "ids"), torch.tensor([[1.5]])),
-    (("book", "before"), torch.zeros(1)), (("book", "loss"), "x"),
-    (("state",), {}), (("state",), {"z": 3}), (("state", "z"), torch.zeros(1)),
-    (("state", "m"), torch.ones(2).to_sparse()),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("place", "value"), HOSTILE)
-def test_a_file_of_another_search_is_not_resumed_from(
-    oracle: CachedEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[str, ...], value: Any
-) -> None:
-    settings = {"active_targets": 1, "snapshot_every": 1, "length": 1, "iterations": 3}
-    whole = run(attack(oracle, **settings), oracle, PAIRS[:2])
-    write = SearchState.write
-
-    def changed(self: SearchState, content: Any) -> None:
-        node = content
-        for name in place[:-1]:
-            node = node[int(name) if isinstance(node, list) else name]
-        node[int(place[-1]) if isinstance(node, list) else place[-1]] = value
-        write(self, content)
-        raise KilledError
-
-    monkeypatch.setattr(SearchState, "write", changed)
-    killed = attack(oracle, **settings)
-    killed.batch_cache = BatchCache(tmp_path, "settings")
-    with pytest.raises(KilledError):
-        run(killed, oracle, PAIRS[:2])
-    monkeypatch.setattr(SearchState, "write", write)
-    again = attack(oracle, **settings)
-    again.batch_cache = BatchCache(tmp_path, "settings")
-    with pytest.warns(UserWarning, match="that batch starts again"):
-        assert run(again, oracle, PAIRS[:2]) == whole
 
 
 def test_what_is_wrong_is_said(oracle: CachedEmbedder, language_model: Path, tmp_path: Path) -> None:

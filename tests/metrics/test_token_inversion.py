@@ -19,8 +19,8 @@ from unembed.metrics.token_inversion import (
     exact_by_cost,
     token_inversion,
 )
-from unembed.reports.results import Row, Searched
 from unembed.reports.token_charts import token_charts
+from unembed.runs.files import Row, Searched
 
 WHOLE = Inverted(true=(5, 7, 7), found=(5, 7, 7), claimed=True, cost=40)
 MIDDLE_WRONG = Inverted(true=(5, 7, 7), found=(5, 1, 7), claimed=True, cost=10)

@@ -7,12 +7,12 @@ import random
 import pytest
 from nltk.tokenize.destructive import NLTKWordTokenizer
 
+from unembed.callbacks.scoring import subwords_of
 from unembed.core.examples import Span
 from unembed.metrics.scored import Scored, Sets
 from unembed.metrics.scoring import score
 from unembed.metrics.treebank import treebank_tokens
 from unembed.reports.length_table import length_table
-from unembed.reports.scoring import subwords_of
 from unembed.reports.wording import measure
 
 SENTENCES = [
@@ -102,11 +102,11 @@ def test_metrics_by_length_by_hand() -> None:
     assert found["length/bleu/16"] == score(rows[2:3])["bleu"]
     assert found["length/entity_recovery/longer"] is None
     assert not [key for key in score(rows[:2]) if key.startswith("length/")]  # one length
-    assert measure("length/token_f1/16").title == "Token F1, up to 16 tokens"
+    assert measure("length/token_f1/16").title == "Word F1, up to 16 tokens"
     assert length_table(found) is None
     table = length_table(score([*rows[:3] * 20, rows[3]]))
     assert table is not None
-    assert table.columns[:3] == ("Tokens of the text", "Texts", "Token F1")
+    assert table.columns[:3] == ("Tokens of the text", "Texts", "Word F1")
     assert [(line.title, line.cells[0].text) for line in table.lines] == [
         ("1 to 8", "40"),
         ("9 to 16", "20"),

@@ -1,4 +1,4 @@
-"""compare.py columns=access: the cells of the access table, submitted rows, the page, and the messages."""
+"""unembed compare columns=access: the cells of the access table, the page, and the messages."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
-from compare import compare, read_settings
 from support.files import load, write_lines
-from support.processes import ROOT
 from support.runs import PAIRS, write_run
+from unembed.commands.compare import compare, read_settings
 from unembed.core.errors import InputError
-from unembed.reports.access.submitted import published
 
-SCHEMA = ROOT / "docs" / "access-1.schema.json"
 WORSE = [(one, one.split()[0]) for one, _ in PAIRS]
 
 
@@ -44,19 +40,9 @@ def runs(tmp_path: Path) -> list[Path]:
 
 
 def table(folder: Path, *words: object) -> dict[str, Any]:
-    """The access.json of ``compare.py columns=access``."""
+    """The access.json of ``unembed compare columns=access``."""
     compare(read_settings(["columns=access", f"output={folder / 'access'}", "resamples=1000", *map(str, words)]))
     return load(folder / "access.json")
-
-
-def submitted(folder: Path, texts: str, **changed: Any) -> Path:
-    """A row with a perfect cell."""
-    write_lines(folder / "mine.jsonl", [{"index": n, "prediction": one} for n, (one, _) in enumerate(PAIRS)])
-    part = {"has": "pairs_100", "presumes": "As many pairs.", "predictions": "mine.jsonl"}
-    row = {"version": 1, "attack": "mine & others", "source": "A. Author 2026", "texts": texts, "cells": [part]}
-    path = folder / "mine.json"
-    path.write_text(json.dumps(row | changed, indent=1))
-    return path
 
 
 def test_the_figures_are_those_of_the_records(runs: list[Path], tmp_path: Path) -> None:
@@ -112,27 +98,6 @@ def test_a_cell_that_has_not_ended_is_named(runs: list[Path], tmp_path: Path) ->
     assert f"Not finished, so empty: {runs[1]}" in (tmp_path / "access.html").read_text(encoding="utf-8")
 
 
-def test_a_submitted_row_is_scored_beside_the_runs(runs: list[Path], tmp_path: Path) -> None:
-    texts = table(tmp_path, *runs)["texts"]
-    path = submitted(tmp_path, texts)
-    jsonschema.validate(json.loads(path.read_text()), json.loads(SCHEMA.read_text(encoding="utf-8")))
-    found = table(tmp_path, *runs, f"rows={path}")
-    (mine,) = [one for one in found["cells"] if one["submitted"]]
-    assert (mine["attack"], mine["has"], mine["token_f1"]["value"]) == ("mine & others", "pairs_100", 100.0)
-    page = (tmp_path / "access.html").read_text(encoding="utf-8")
-    assert "mine &amp; others" in page
-    assert "submitted: A. Author 2026" in page
-
-
-def test_the_predictions_of_a_run_can_be_submitted(runs: list[Path], tmp_path: Path) -> None:
-    texts = table(tmp_path, *runs)["texts"]
-    part = {"has": "weights", "presumes": "As it is.", "predictions": str(runs[1] / "predictions.jsonl")}
-    found = table(tmp_path, *runs, f"rows={submitted(tmp_path, texts, cells=[part])}")
-    assert found["cells"][-1]["token_f1"] == found["cells"][1]["token_f1"]
-    with pytest.raises(InputError, match=r"the row of A\. Author 2026 and the row of A\. Author 2026 are both of"):
-        table(tmp_path, *runs, f"rows={tmp_path / 'mine.json'},{tmp_path / 'mine.json'}")
-
-
 def test_without_an_exception_as_many_may_differ_as_three_by_their_number(runs: list[Path], tmp_path: Path) -> None:
     table(tmp_path, *runs[:2])
     assert "rule of three" not in (tmp_path / "access.md").read_text()
@@ -154,91 +119,6 @@ def test_without_an_exception_as_many_may_differ_as_three_by_their_number(runs: 
     assert said in (tmp_path / "access.md").read_text()
 
 
-def test_the_schema_is_published() -> None:
-    assert json.loads(SCHEMA.read_text(encoding="utf-8")) == published(), "docs/access-1.schema.json is another one"
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"texts": "0123"}, r"mine\.json: texts=0123: predictions for another test set; that of this table is "),
-        ({"version": 2}, r"mine\.json: version: Input should be 1"),
-        ({"atack": "x"}, r"mine\.json: atack: unknown key, did you mean attack\?"),
-        ({"cells": []}, r"mine\.json: cells: "),
-        ({"cells": [{"has": "pairs_10"}]}, r"mine\.json: cells\.0\.presumes: missing"),
-        (
-            {"cells": [{"has": "pairs_50", "presumes": "x", "predictions": "mine.jsonl"}]},
-            r"mine\.json: cells\.0\.has=pairs_50: no column of the access table, did you mean pairs_10\?",
-        ),
-        (
-            {"cells": [{"has": "pairs_10", "presumes": "x", "predictions": "other.jsonl"}]},
-            r"other\.jsonl: no such file",
-        ),
-        (
-            {"cells": [{"has": "pairs_10", "presumes": "x", "predictions": "mine.jsonl", "defense": "noise .01"}]},
-            r"mine\.json: cells\.0\.defense=noise \.01: that is its title, write noise",
-        ),
-        (
-            {"cells": [{"has": "pairs_10", "presumes": "x", "predictions": "mine.jsonl"}] * 2},
-            r"mine\.json: cells\.1: has=pairs_10 with defense=none is cells\.0, too",
-        ),
-        (
-            {"cells": [{"has": "pairs_10", "presumes": "x", "predictions": "mine.jsonl", "queries": float("nan")}]},
-            r"mine\.json: cells\.0\.queries: Input should be a finite number",
-        ),
-    ],
-)
-def test_a_bad_row_is_refused(changed: dict[str, Any], message: str, runs: list[Path], tmp_path: Path) -> None:
-    texts = table(tmp_path, *runs)["texts"]
-    path = submitted(tmp_path, **({"texts": texts} | changed))
-    with pytest.raises(InputError, match=message):
-        table(tmp_path, *runs, f"rows={path}")
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"index": 0}', r"mine\.jsonl:2: prediction: "),
-        ("not json", r"mine\.jsonl:2: not JSON"),
-        (
-            '{"index": 999, "prediction": ""}',
-            r"mine\.jsonl:2: index 999 is no test text of this table.* 0 to 29",
-        ),
-        ('{"index": 1, "predicton": ""}', r"mine\.jsonl:2: the line: unknown key predicton, did you mean prediction\?"),
-        ('{"index": 1, "prediction": NaN}', r"mine\.jsonl:2: prediction: Input should be a valid string"),
-        ('{"index": 1, "prediction": "", "reference": "x"}', r"mine\.jsonl:2: reference: not the test text 1 of this"),
-        ('{"index": 0, "prediction": ""}', r"mine\.jsonl:2: index 0 is there twice"),
-        ("", r"mine\.jsonl: 1 test texts have no prediction, the first is index 1"),
-    ],
-)
-def test_bad_predictions_are_refused(line: str, message: str, runs: list[Path], tmp_path: Path) -> None:
-    path = submitted(tmp_path, table(tmp_path, *runs)["texts"])
-    lines = (tmp_path / "mine.jsonl").read_text().splitlines()
-    (tmp_path / "mine.jsonl").write_text("\n".join([lines[0], line, *lines[2:]]))
-    with pytest.raises(InputError, match=message):
-        table(tmp_path, *runs, f"rows={path}")
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ('{"version": 1,\n "attack": }', r"mine\.json:2: not JSON"),
-        ('[{"version": 1}]', r"mine\.json: a row is one JSON object, and this is a list"),
-        (None, r"mine\.jsonl: a JSON list; write one object on each line"),
-    ],
-)
-def test_files_of_another_form_are_refused(row: str | None, message: str, runs: list[Path], tmp_path: Path) -> None:
-    path = submitted(tmp_path, table(tmp_path, *runs)["texts"])
-    if row is None:
-        (tmp_path / "mine.jsonl").write_text(json.dumps([{"index": 0, "prediction": ""}], indent=1))
-    else:
-        path.write_text(row)
-    with pytest.raises(InputError, match=message):
-        table(tmp_path, *runs, f"rows={path}")
-    with pytest.raises(InputError, match=r"rows=.*: a directory, and a file is needed"):
-        table(tmp_path, *runs, f"rows={tmp_path}")
-
-
 def test_runs_that_make_no_table(runs: list[Path], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no directory is a finished cell of experiment=access"):
         table(tmp_path, runs[-1])
@@ -250,7 +130,5 @@ def test_runs_that_make_no_table(runs: list[Path], tmp_path: Path) -> None:
         table(tmp_path, *runs, cell(tmp_path / "wrong", "GEIA", "pairs_1"))
     with pytest.raises(InputError, match=r"config\.yaml: access\.attack: "):
         table(tmp_path, *runs, cell(tmp_path / "empty", "", "pairs_10"))
-    with pytest.raises(InputError, match="rows: files of rows belong to the access table"):
-        read_settings(["rows=mine.json", str(runs[0])])
     with pytest.raises(InputError, match=r"columns=access: .* leave out metrics"):
         read_settings(["columns=access", "metrics=bleu", str(runs[0])])

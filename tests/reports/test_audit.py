@@ -1,4 +1,4 @@
-"""audit.py on a tiny run: what it measures and estimates, what it shows and hides, what it refuses, and resuming."""
+"""unembed audit on a tiny run: what it measures, estimates, shows, hides and refuses, and resuming."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import html
 import json
 import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -18,12 +17,12 @@ import numpy as np
 import pytest
 import torch
 
-import audit
-import invert
 from support import tiny_settings
 from support.files import load, read_lines, rows_of, write_lines
 from support.places import Place
+from support.processes import ROOT, program
 from unembed import launch
+from unembed.__main__ import main
 from unembed.attacks.nearest_neighbor import NearestNeighbor
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.audit.defenses import neighbours_kept
@@ -31,6 +30,7 @@ from unembed.audit.entity_kinds import places
 from unembed.audit.findings import Truth
 from unembed.audit.inputs import read_truths
 from unembed.audit.reading import check_embedder, reading
+from unembed.commands import audit, invert
 from unembed.core.errors import InputError, redacted
 from unembed.core.examples import Span
 from unembed.datamodules.vector_stores.sampling import open_store
@@ -161,8 +161,8 @@ def test_texts_are_masked_unless_they_are_asked_for(place: AuditedPlace, monkeyp
     assert place.measured["masked"]
     given = [f"run={place.run}", f"vectors={place.base / 'store.npy'}", f"texts={place.base / 'truth.jsonl'}"]
     given += [f"output_dir={place.base / 'shown'}", "exposed=41", "defenses=[]", "--show-text"]
-    monkeypatch.setattr(sys, "argv", ["audit.py", *given])
-    runpy.run_path(str(Path(audit.__file__)), run_name="__main__")
+    monkeypatch.setattr(sys, "argv", ["unembed", "audit", *given])
+    main()
     shown = json.loads((place.base / "shown" / "audit.json").read_text())
     for name in ("audit.json", "audit.html"):
         content = (place.base / "measured" / name).read_text()
@@ -308,8 +308,8 @@ def test_what_needs_no_attacker_is_told_before_torch_is_imported(lines: list[str
     # A torch that cannot be imported: whatever is told is told without it.
     (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
     ended = subprocess.run(
-        [sys.executable, audit.__file__, *given],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)}, cwd=Path(audit.__file__).parent,
+        [sys.executable, *program("audit"), *given],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, cwd=ROOT,
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert said in ended.stderr
@@ -385,7 +385,7 @@ def test_texts_that_the_store_holds_are_the_truth(place: AuditedPlace, tmp_path:
     found = place.audit("beside", vectors, "texts=store")
     assert (found["readable"]["rows"], found["readable"]["measured"]) == (len(texts) - 1, True)
     assert any(f"those in 'body' of the store, which {len(texts) - 1} of" in one for one in found["warnings"])
-    printed = [html.unescape(line) for line in re.findall(r"python audit\.py ([^<\n]*)", place.page("beside"))]
+    printed = [html.unescape(line) for line in re.findall(r"unembed audit ([^<\n]*)", place.page("beside"))]
     assert [shlex.split(line)[1:3] for line in printed] == [[vectors, "collection=docs"]]
     with pytest.raises(InputError, match="median cosine"):
         place.audit("wrong", vectors, "texts=store:title")
@@ -415,12 +415,8 @@ def test_longer_texts_than_the_run_was_trained_on(place: AuditedPlace) -> None:
 
 def test_settings_are_checked_together_before_anything_is_read(place: AuditedPlace) -> None:
     with pytest.raises(InputError) as raised:
-        place.audit("refused", "limit=0", "readable=120", "exposd=3", "vectors=nowhere.npy")
-    assert str(raised.value).splitlines() == [
-        "limit=0: must be at least 1",
-        "readable=120: must be at most 100.0",
-        "exposd: unknown key, did you mean exposed?",
-    ]
+        place.audit("refused", "limit=0", "readable=120", "vectors=nowhere.npy")
+    assert str(raised.value).splitlines() == ["limit=0: must be at least 1", "readable=120: must be at most 100.0"]
     message = place.refuse(defenses='["defense=nose","defense=noise defense.level=-1","noise"]')
     assert "defense=nose: did you mean noise?" in message
     assert "defense.level=-1: must be at least 0" in message
@@ -448,10 +444,9 @@ def test_settings_are_checked_together_before_anything_is_read(place: AuditedPla
 def test_no_script_repeats_a_password(
     script: str, word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [f"{script}.py", "run=nowhere", word.format("w0rdOfHonour")]
-    monkeypatch.setattr(sys, "argv", given)
+    monkeypatch.setattr(sys, "argv", ["unembed", script, "run=nowhere", word.format("w0rdOfHonour")])
     with pytest.raises(SystemExit) as raised:
-        runpy.run_path(str(Path(audit.__file__).with_name(f"{script}.py")), run_name="__main__")
+        main()
     said = capsys.readouterr()
     assert raised.value.code == 2
     assert "w0rdOfHonour" not in said.out + said.err
@@ -475,11 +470,11 @@ def test_ctrl_c_prints_the_command_without_what_is_secret(
 ) -> None:
     monkeypatch.setenv("QDRANT_API_KEY", "an-open-sesame")
     words = ["vectors=postgresql://ada:a w0rd@host/mail", "texts=an-open-sesame.jsonl", "limit=5"]
-    monkeypatch.setattr(sys, "argv", ["audit.py", *words])
+    monkeypatch.setattr(sys, "argv", ["unembed", "audit", *words])
     with pytest.raises(SystemExit), ending(launch.on_run("audit", [f"run={place.run}", "vectors=x.npy"])[1]):
         raise KeyboardInterrupt
     said = capsys.readouterr().err
-    assert "python audit.py 'vectors=***' 'texts=***.jsonl' limit=5" in said
+    assert "unembed audit 'vectors=***' 'texts=***.jsonl' limit=5" in said
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The composite GitHub action: its script is run as a runner would run it, with a stand-in for audit.py."""
+"""The composite GitHub action: its script is run as a runner would run it, with a stand-in for unembed audit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from unembed.audit.thresholds import parse
 ACTION = ROOT / ".github" / "actions" / "audit" / "action.yml"
 STAND_IN = """\
 import pathlib, sys
-given = dict(word.split("=", 1) for word in sys.argv[1:])
+given = dict(word.split("=", 1) for word in sys.argv[2:])
 output = pathlib.Path(given["output_dir"])
 output.mkdir()
 (output / "audit.md").write_text("FAILED: it reads too much")
-(output / "given").write_text("\\n".join(sys.argv[1:]))
+(output / "given").write_text("\\n".join(sys.argv[2:]))
 sys.exit(int(given.get("limit", "0")))
 """
 
@@ -34,11 +35,13 @@ def action() -> dict[str, Any]:
 
 
 def run(action: dict[str, Any], folder: Path, **inputs: str) -> tuple[int, list[str], str, str]:
-    """Exit code, arguments of audit.py, outputs of the step, and the summary."""
+    """Exit code, arguments of unembed audit, outputs of the step, and the summary."""
     place = folder / "unembed" / ".github" / "actions" / "audit"
     place.mkdir(parents=True)
     shutil.copy(ACTION, place)
-    (folder / "unembed" / "audit.py").write_text(STAND_IN)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "unembed").write_text(f"#!{sys.executable}\n{STAND_IN}")
+    (folder / "bin" / "unembed").chmod(0o755)
     values = {name: str(one.get("default", "")) for name, one in action["inputs"].items()} | inputs
     step = next(step for step in action["runs"]["steps"] if step.get("id") == "audit")
     environment = {
@@ -48,7 +51,8 @@ def run(action: dict[str, Any], folder: Path, **inputs: str) -> tuple[int, list[
     files = {name: str(folder / name.lower()) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     done = subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]], cwd=folder, check=False,
-        env=os.environ | environment | files | {"GITHUB_ACTION_PATH": str(place)},
+        env=os.environ | environment | files
+        | {"GITHUB_ACTION_PATH": str(place), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"},
     )  # fmt: skip
     given = (folder / values["output"] / "given").read_text().splitlines()
     outputs, summary = (Path(file).read_text() for file in files.values())

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-import audit
 from support import tiny_settings
 from support.files import load, write_lines
 from support.places import Place
@@ -19,6 +18,7 @@ from unembed import launch
 from unembed.audit.contenders import closest
 from unembed.audit.findings import Reading, Truth
 from unembed.audit.lookup import Lookup, among_others
+from unembed.commands import audit
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
 from unembed.defenses.noise import Noise

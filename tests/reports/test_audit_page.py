@@ -87,7 +87,7 @@ def test_the_page_answers_first_and_says_what_to_do(tmp_path: Path) -> None:
     places = [page.text.index(part) for part in order]
     assert places == sorted(places)
     assert "init_from=runs/a datamodule=files 'datamodule.path=<file>' run_dir=runs/own" in page.text
-    assert "python audit.py run=runs/a 'vectors=db/my store.npy' 'fail_on=readable>52' baseline=" in page.text
+    assert "unembed audit run=runs/a 'vectors=db/my store.npy' 'fail_on=readable>52' baseline=" in page.text
     assert "None found: phone." in page.text
     all_read = page_of(replace(AUDIT, readable=AuditedShare.counted(200, 200)), tmp_path)
     assert "'fail_on=readable>5'" in all_read.text
@@ -116,7 +116,7 @@ def test_every_command_of_the_page_composes(named: tuple[str, ...], tmp_path: Pa
     for line in lines:
         _, script, *words = shlex.split(line.replace("<file>", "texts.jsonl"))
         given = [f"run={quoted(run)}" if word == "run=runs/own" else word for word in words]
-        if script == "train.py":
+        if script == "train":
             further = launch.compose("train", [*given, "trainer.precision=32-true"])
             assert launch.check(further) == []
             assert (further.embedder, further.choices.embedder) == (config.embedder, "sentence_transformer")
@@ -169,7 +169,7 @@ def test_without_classes_the_kinds_are_shown_and_little_is_no_comfort(tmp_path: 
 
 def test_the_command_that_measures_a_defense_stands_below_it() -> None:
     """Of what left the attack least, whose dimension the attacker's weights can take or not."""
-    train = "python train.py init_from=runs/a datamodule=files 'datamodule.path=<file>'"
+    train = "unembed train init_from=runs/a datamodule=files 'datamodule.path=<file>'"
     for name, dimension, begin, words in (
         ("noise level=0.05", 384, train, "defense=noise defense.level=0.05"),
         ("truncation dimensions=128", 128, train.replace("init_from=runs/a ", ""),

@@ -12,7 +12,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-import audit as script
+import unembed
 from support import tiny_settings
 from support.files import load, write_lines
 from support.places import Place
@@ -21,9 +21,10 @@ from unembed import launch
 from unembed.audit.changes import changes, warned
 from unembed.audit.file import AuditFile, read_audit
 from unembed.audit.findings import Attacker, Audit, AuditedShare, Class, Exposed, Kind, Reading
-from unembed.audit.output import values, write_audit
+from unembed.audit.output import PAGE, values, write_audit
 from unembed.audit.pipeline import JUNIT, SARIF, SUMMARY, write_pipeline
 from unembed.audit.thresholds import check_kinds, judge, parse
+from unembed.commands import audit as script
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.minilm import MiniLM
@@ -129,7 +130,8 @@ def test_the_files_for_pipelines(tmp_path: Path) -> None:
     log = load(tmp_path / SARIF)
     results = log["runs"][0]["results"]
     rules = [rule["id"] for rule in log["runs"][0]["tool"]["driver"]["rules"]]
-    assert log["version"] == "2.1.0"
+    assert (log["version"], log["runs"][0]["tool"]["driver"]["version"]) == ("2.1.0", unembed.__version__)
+    assert f"Made by unembed {unembed.__version__} with" in (tmp_path / PAGE).read_text(encoding="utf-8")
     assert [(one["ruleId"], one["level"]) for one in results] == [
         ("UNEMBED004", "error"), ("UNEMBED001", "warning"), ("UNEMBED002", "warning"), ("UNEMBED003", "note"),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""compare.py: what its tables say, that they are right, and that nothing is resampled before all input is checked."""
+"""unembed compare: its tables are right, and nothing is resampled before all input is checked."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 import scipy.stats
 from rich.console import Console
 
-from compare import compare as run_compare
-from compare import read_settings
-from support.processes import ROOT, Warm
+from support.processes import Warm, program
 from support.runs import PAIRS, write_run
 from unembed.callbacks.analyses import word_frequency
+from unembed.commands.compare import compare as run_compare
+from unembed.commands.compare import read_settings
 from unembed.core.errors import InputError
 from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import score
@@ -28,8 +28,8 @@ from unembed.reports.comparison.table import p_value, tables
 from unembed.reports.frequency_chart import frequency_charts
 from unembed.reports.numbers import DASH, shown
 from unembed.reports.page import write_report
-from unembed.reports.results import Row
 from unembed.reports.tables import Cell, Line, Table, print_tables, write_markdown
+from unembed.runs.files import Row
 
 METRICS = ["bleu", "token_f1", "exact_match", "cosine"]
 
@@ -189,10 +189,10 @@ def test_charts_are_drawn_where_runs_differ(tmp_path: Path) -> None:
     runs.append(write_run(tmp_path / "other", PAIRS[:4], analyses={"training_texts": 9, "corpus_similarity": 0.9}))
     compared = compare(read_entries(runs), ["token_f1"], 1000, 0)
     by_size, by_similarity = charts(compared, ["token_f1"], None)
-    assert by_size[0] == "Token F1 by training texts"
+    assert by_size[0] == "Word F1 by training texts"
     assert by_size[1].count("<polyline") == 2  # one an embedder; the run on other texts is not joined to them
     assert by_size[1].count("<circle") == 3 + 2  # three runs, two names
-    assert by_similarity[0] == "Token F1 by similarity of the corpora"
+    assert by_similarity[0] == "Word F1 by similarity of the corpora"
     assert by_similarity[1].count("<circle") == 4
     assert [title for title, _, _ in charts(compared, ["token_f1"], "corpus_similarity")] == [by_similarity[0]]
 
@@ -205,7 +205,7 @@ def test_compare_draws_metrics_by_the_words_that_were_embedded(tmp_path: Path) -
     runs.append(write_run(tmp_path / "other", PAIRS[:4], analyses={"training_texts": 9, "embedded_words": 3.0}))
     compared = compare(read_entries(runs), ["token_f1"], 1000, 0)
     (chart,) = charts(compared, ["token_f1"], "embedded_words")
-    assert chart[0] == "Token F1 by words of an embedded text"
+    assert chart[0] == "Word F1 by words of an embedded text"
     assert chart[1].count("<circle") == 3 + 1  # three runs on the same references, one name
     assert all(one.paired for one in compared[:3])
 
@@ -230,7 +230,7 @@ def test_lines_join_sizes_of_one_attack_and_never_two_attacks(tmp_path: Path) ->
     assert order[0] == "BLEU by parameters"
     # Only one size of those that have the metric: there is nothing to draw over sizes.
     alone = compare(read_entries([runs[0], runs[2]]), ["token_f1", "bleu"], 1000, 0)
-    assert [title for title, _, _ in charts(alone, ["token_f1", "bleu"], None)] == ["Token F1 by parameters"]
+    assert [title for title, _, _ in charts(alone, ["token_f1", "bleu"], None)] == ["Word F1 by parameters"]
 
 
 def test_a_baseline_that_is_one_of_the_runs_has_no_second_row(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_runs_are_drawn_side_by_side(tmp_path: Path) -> None:
     ]
     compared = compare(read_entries(runs), ["token_f1", "bleu", "perplexity"], 1000, 0)
     words, order = side_by_side(compared, ["token_f1", "bleu", "perplexity"])  # no run has a perplexity
-    assert (words[0], order[0]) == ("Token F1", "BLEU")
+    assert (words[0], order[0]) == ("Word F1", "BLEU")
     assert (words[1].count("<circle"), words[1].count("<polyline")) == (4, 4)
     assert order[1].count("<circle") == 3  # a set of words has no BLEU
     assert "&lt;beam&gt;" in words[1]
@@ -276,19 +276,19 @@ def test_the_script_prints_and_writes_the_tables(tmp_path: Path, warm: Warm) -> 
     write_run(tmp_path / "a", analyses={"training_texts": 10})
     write_run(tmp_path / "b", improved(9), attack="<b>|x", analyses={"training_texts": 100})
     arguments = ["b", "reference=a", "output=out/words", "metrics=token_f1,bleu"]
-    done = warm.run([str(ROOT / "compare.py"), *arguments], cwd=tmp_path)
+    done = warm.run([*program("compare"), *arguments], cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Difference to a" in done.stdout
     text = (tmp_path / "out" / "words.md").read_text()
     header, _, first, second = [line for line in text.splitlines() if line.startswith("|")][:4]
-    assert [cell.strip() for cell in header.strip("|").split("|")][-2:] == ["Token F1", "BLEU"]
+    assert [cell.strip() for cell in header.strip("|").split("|")][-2:] == ["Word F1", "BLEU"]
     assert first.startswith("| a | geia | 1.81")
     assert "\\<b>\\|x" in second
     assert re.search(r"\| 7\d\.\d\u00a0% \(\d\d\.\d to \d\d\.\d\) \|", first)
     page = (tmp_path / "out" / "words.html").read_text()
     assert "<b>|x" not in page
     assert "&lt;b&gt;|x" in page
-    assert "Token F1 by training texts" in page
+    assert "Word F1 by training texts" in page
     assert not re.search(r"<script|https?:|url\(", page)
 
 
@@ -349,7 +349,7 @@ def test_what_is_no_run_is_passed_over_and_named(
 
 @pytest.mark.slow
 def test_the_script_ends_with_code_2_and_one_line(tmp_path: Path, warm: Warm) -> None:
-    done = warm.run([str(ROOT / "compare.py"), "nosuch"], cwd=tmp_path)
+    done = warm.run([*program("compare"), "nosuch"], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
 

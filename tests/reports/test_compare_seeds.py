@@ -1,4 +1,4 @@
-"""compare.py on runs that differ in nothing but their seeds: means, deviations, and what is tested against what."""
+"""unembed compare on runs that differ in their seeds alone: means, deviations, and what is tested against what."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import scipy.stats
 from rich.console import Console
 from test_compare import METRICS, improved
 
-from compare import compare as run_compare
-from compare import read_settings
-from support.processes import ROOT, Warm
+from support.processes import Warm, program
 from support.runs import write_run
+from unembed.commands.compare import compare as run_compare
+from unembed.commands.compare import read_settings
 from unembed.reports import terminal
 from unembed.reports.comparison.charts import charts
 from unembed.reports.comparison.entries import read_entries
@@ -164,7 +164,7 @@ def test_runs_down_and_data_across_have_means_of_seeds(tmp_path: Path) -> None:
     (row,) = [line for line in mean if line.startswith("| r0")]
     assert row.startswith("| r0 and 1 more (geia, minilm, 2 seeds: 0, 1) |")
     assert row.count("(± ") == 2
-    assert seeds[0] == "Token F1 by data, seed by seed"
+    assert seeds[0] == "Word F1 by data, seed by seed"
     assert [line.split(" (")[0] for line in seeds if line.startswith("| r") and "| run" not in line] == ["| r0", "| r1"]
 
 
@@ -182,7 +182,7 @@ def test_no_figure_is_cut_on_a_narrow_terminal(six: list[Path], width: int) -> N
 @pytest.mark.slow
 def test_a_piped_table_is_as_wide_as_its_content(six: list[Path], tmp_path: Path, warm: Warm) -> None:
     metrics = "bleu,token_f1,exact_match,cosine,token_recall,token_precision,rouge1,rouge2,rougeL"
-    done = warm.run([str(ROOT / "compare.py"), *map(str, six), f"metrics={metrics}"], cwd=tmp_path)
+    done = warm.run([*program("compare"), *map(str, six), f"metrics={metrics}"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("┏") == 3  # each table in one part
     lines = [line for line in done.stdout.splitlines() if "±" in line and line.startswith("│")]
@@ -192,7 +192,7 @@ def test_a_piped_table_is_as_wide_as_its_content(six: list[Path], tmp_path: Path
 
 @pytest.mark.slow
 def test_tables_that_nobody_reads_are_written_all_the_same(six: list[Path], tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "compare.py"), *map(str, six)]
+    command = [sys.executable, *program("compare"), *map(str, six)]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.close()  # as head does

@@ -1,4 +1,4 @@
-"""compare.py layout=: runs in the cells of a paper's table with the paper's values, and the messages if none fit."""
+"""unembed compare layout=: runs in a paper's table beside its values, and the messages if none fit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from compare import compare, read_settings
 from support.runs import PAIRS, write_run
+from unembed.commands.compare import compare, read_settings
 from unembed.core.errors import InputError
 
 LAYOUT: dict[str, Any] = {
@@ -140,7 +140,7 @@ def test_runs_that_belong_nowhere_and_layouts_that_do_not_exist(tmp_path: Path) 
     ):
         laid_out(tmp_path, written(tmp_path), run)
     with pytest.raises(InputError, match="layout=geia_tabel3: no such layout"):
-        read_settings(["layout=geia_tabel3", str(run)])
+        compare(read_settings(["layout=geia_tabel3", str(run)]))
     with pytest.raises(InputError, match="leave out metrics, x"):
         read_settings(["layout=geia_table3", "x=parameters", "metrics=bleu", str(run)])
     (tmp_path / "layout.yaml").write_text("rows: [")

@@ -7,9 +7,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from unembed.attacks.parts.batch_cache import BatchResult
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.reports.reading import Reader
-from unembed.runs.batch_cache import BatchResult
 
 
 class Stored:

@@ -19,13 +19,14 @@ from unembed.core.examples import Span
 from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import score
 from unembed.reports import sections
-from unembed.reports.caveats import below_baseline, undertrained
+from unembed.reports.caveats import below_baseline
 from unembed.reports.charts import thin
 from unembed.reports.numbers import duration, in_words, shown
 from unembed.reports.page import print_summary, write_report
 from unembed.reports.results import by_quality, parts, read_results
 from unembed.reports.svg import nice_ticks
 from unembed.reports.wording import measure, verdict
+from unembed.runs.record import undertrained
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 SPACES = dict.fromkeys(map(ord, "\u00a0\u202f"), " ")
@@ -492,7 +493,7 @@ def test_a_training_that_was_cut_short_is_told() -> None:
         ({"bleu": 0.2}, {"bleu": 54.8}, "BLEU 0.2 against 54.8"),
         ({"bleu": 54.8}, {"bleu": 54.8}, None),
         ({"bleu": 87.0, "token_f1": 10.0}, {"bleu": 54.8, "token_f1": 70.0}, None),
-        ({"bleu": None, "token_f1": 10.0}, {"bleu": 54.8, "token_f1": 70.0}, "token F1 10.0 against 70.0"),
+        ({"bleu": None, "token_f1": 10.0}, {"bleu": 54.8, "token_f1": 70.0}, "word F1 10.0 against 70.0"),
         ({"bleu": 0.2}, None, None),
         ({}, {"bleu": 54.8}, None),
     ],

@@ -13,9 +13,7 @@ import torch
 from hydra.errors import InstantiationException
 from torch import Tensor
 
-from evaluate import evaluate
 from support.files import write_lines
-from train import train
 from unembed import launch
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
@@ -23,13 +21,15 @@ from unembed.datamodules.collections.beir import BeirCollection
 from unembed.datamodules.collections.texts import CollectionTexts, HeldOut
 from unembed.datamodules.defended import DefendedEmbedder
 from unembed.defenses.base import Role
+from unembed.evaluate import evaluate
 from unembed.reports.tradeoff.chart import tradeoff_chart
 from unembed.reports.tradeoff.metrics import MeasuredPoint, chief, sentence, with_intervals
 from unembed.reports.tradeoff.sweep import Bench, Point
 from unembed.reports.under_defense import ZeroFilled
+from unembed.train import train
 
 SEARCH = "32 tokens, both defended"
-NAMES = {"bleu": "BLEU", "token_f1": "Token F1"}
+NAMES = {"bleu": "BLEU", "token_f1": "Word F1"}
 THINGS = ("cat", "dog", "fish", "bird", "snake", "horse", "goat", "duck", "whale", "moth")
 PLACES = ("on the mat", "in the river", "behind the old house", "over the city")
 

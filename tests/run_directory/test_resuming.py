@@ -16,7 +16,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from support.files import write_lines
-from support.processes import ROOT, Warm
+from support.processes import ROOT, Warm, program
 from unembed import launch
 from unembed.core.errors import InputError
 from unembed.datamodules.collections.beir import BeirCollection
@@ -395,22 +395,6 @@ def test_paths_are_made_absolute_where_something_lies_there(place: Path, monkeyp
     assert (config.defense.rotation.key_file, config.defense.rotation.key_env) == (data, "gpt2")
 
 
-@pytest.mark.slow
-def test_a_relative_path_of_an_older_run_is_asked_for(place: Path, typed: Type) -> None:
-    run = begun(place, *OLD)
-    change(run, "datamodule.path", "data.jsonl")
-    with pytest.raises(InputError, match=r"datamodule\.path=data\.jsonl .*; give"):
-        launch.on_run("evaluate", [f"run={run}"])
-    settings, config = launch.on_run("evaluate", [f"run={run}", "datamodule.path=data.jsonl"])
-    assert config.datamodule.path == str(place / "data.jsonl")
-    assert settings.other_data
-    again = [f"run_dir={run}", "ckpt_path=last"]
-    bare, named = typed(again, ["datamodule.path=data.jsonl", *again])
-    assert "datamodule.path=data.jsonl does not say in which directory that was" in bare.said
-    assert named.config["datamodule"]["path"] == str(place / "data.jsonl"), named.said
-    launch.on_run("invert", [f"run={run}", "vectors=mine.npy"])  # reads no texts
-
-
 @pytest.mark.parametrize(
     ("line", "chosen"),
     [
@@ -486,7 +470,7 @@ def test_a_file_that_has_moved_is_known_by_its_content(tmp_path: Path) -> None:
 
 def script(warm: Warm, cwd: Path, name: str, *lines: str) -> tuple[int, str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = warm.run([str(ROOT / f"{name}.py"), *lines], cwd=cwd, environment=environment)
+    done = warm.run([*program(name), *lines], cwd=cwd, environment=environment)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stderr
 

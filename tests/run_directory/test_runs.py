@@ -7,25 +7,23 @@ import json
 import os
 import resource
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import pytest
 import torch
-from lightning import Trainer
-from lightning.pytorch.trainer.states import TrainerFn
 
 from unembed.core.atomic_files import remove_temporary, replacing, write_file, write_json, write_json_lines
 from unembed.core.errors import InputError
 from unembed.embedders.cache.shards import text_keys
 from unembed.embedders.cache.store import ShardStore
 from unembed.launch.ending import ending
-from unembed.reports.results import read_results, read_rows
+from unembed.reports.results import read_results
 from unembed.runs import layout
 from unembed.runs.checkpoint_io import WholeCheckpoints
 from unembed.runs.checkpoints import finished_checkpoint, load_checkpoint, resume_from
 from unembed.runs.config_file import read_config, write_config
-from unembed.runs.training_state import check_moments, check_state
+from unembed.runs.files import read_rows
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -71,82 +69,6 @@ def test_where_training_resumes_from(tmp_path: Path) -> None:
     assert resume_from(tmp_path / "other", str(last)) == last
     with pytest.raises(InputError, match=r"ckpt_path=.*nosuch.ckpt: no such file"):
         resume_from(tmp_path, str(tmp_path / "nosuch.ckpt"))
-
-
-def trained_state() -> dict[str, Any]:
-    """What a checkpoint says of a training that has taken no step."""
-    return {
-        "loops": {"fit_loop": Trainer(logger=False, accelerator="cpu", max_steps=3).fit_loop.state_dict()},
-        "callbacks": {"ModelCheckpoint": {"best_model_path": "/etc"}, "History": {"seconds": 3.0}},
-        "optimizer_states": [
-            {"parts": [{"state": {}, "param_groups": [{"lr": 0.1, "betas": (0.9, 0.99), "params": [0]}]}]}
-        ],
-        "lr_schedulers": [{"last_epoch": 3}],
-        "random_states": [{"cpu": torch.get_rng_state()}],
-    }
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "wrong"),
-    [
-        ("loops", [], "loops.fit_loop"),
-        ("loops.fit_loop", None, "loops.fit_loop"),
-        ("loops.fit_loop.epoch_progress", 3, "loops.fit_loop.epoch_progress"),
-        ("loops.fit_loop.epoch_progress.current", {}, "loops.fit_loop.epoch_progress.current"),
-        ("loops.fit_loop.epoch_progress.current.completed", "x", "loops.fit_loop.epoch_progress.current.completed"),
-        ("loops.fit_loop.epoch_progress.current.completed", -1, "loops.fit_loop.epoch_progress.current.completed"),
-        ("loops.fit_loop.epoch_progress.current.completed", 10**30, "loops.fit_loop.epoch_progress.current.completed"),
-        ("loops.fit_loop.state_dict", {"combined_loader": [3]}, "loops.fit_loop.state_dict"),
-        ("optimizer_states", {}, "optimizer_states"),
-        ("optimizer_states", ["x"], "optimizer_states"),
-        ("optimizer_states.0.parts.0.param_groups.0.lr", "x", "optimizer_states: 'lr'"),
-        ("optimizer_states.0.parts.0.param_groups.0.eps", torch.ones(2), "optimizer_states: 'eps'"),
-        ("optimizer_states.0.parts.0.param_groups.0.betas", (0.9,), "optimizer_states: 'betas'"),
-        ("lr_schedulers", None, "lr_schedulers"),
-        ("random_states", 3, "random_states"),
-        ("random_states.0", {}, "random_states"),
-        ("random_states.0.cpu", torch.zeros(3, dtype=torch.uint8), "random_states"),
-        ("random_states.0.cpu", torch.zeros(5056), "random_states"),
-    ],
-)
-def test_a_state_of_no_training_is_one_message(place: str, value: Any, wrong: str) -> None:
-    checkpoint = trained_state()
-    *path, last = place.split(".")
-    # The keys of Lightning's loops have dots of their own.
-    node: Any = checkpoint
-    for name in path:
-        node = node[int(name) if isinstance(node, list) else name]
-    node[int(last) if isinstance(node, list) else last] = value
-    trainer = Trainer(logger=False, accelerator="cpu", max_steps=3)
-    trainer.state.fn = TrainerFn.FITTING
-    with pytest.raises(InputError, match=f"cannot be resumed from: {wrong} "):
-        check_state(checkpoint, trainer)
-    trainer.state.fn = TrainerFn.TESTING  # which takes up none of it
-    check_state(checkpoint, trainer)
-
-
-def test_moments_of_other_weights_are_one_message() -> None:
-    weights = torch.nn.Parameter(torch.zeros(2, 3))
-    optimizer = torch.optim.AdamW([weights])
-    weights.grad = torch.ones(2, 3)
-    optimizer.step()
-    trainer = Trainer(logger=False, accelerator="cpu", max_steps=3)
-    trainer.strategy.optimizers = [optimizer]
-    check_moments(trainer)
-    optimizer.state[weights]["exp_avg"] = torch.zeros(3)
-    with pytest.raises(InputError, match=r"'exp_avg' .*\(3,\).*\(2, 3\)"):
-        check_moments(trainer)
-    del optimizer.state[weights]["exp_avg_sq"]
-    with pytest.raises(InputError, match="cannot be resumed from: exp_avg_sq of the optimizer is missing"):
-        check_moments(trainer)
-
-
-def test_a_state_is_taken_up_without_paths() -> None:
-    checkpoint = trained_state()
-    trainer = Trainer(logger=False, accelerator="cpu", max_steps=3)
-    trainer.state.fn = TrainerFn.FITTING
-    check_state(checkpoint, trainer)
-    assert checkpoint["callbacks"] == {"History": {"seconds": 3.0}}
 
 
 def test_finished_checkpoint(tmp_path: Path) -> None:
@@ -204,7 +126,7 @@ def test_a_limit_on_the_size_of_files_is_one_message(tmp_path: Path, capsys: pyt
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert ended.value.code == 2
-    assert "larger than this process may write (ulimit -f); raise that and run the same" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"{tmp_path / 'a'}: File too large\n"
     assert files(tmp_path) == {"a": b"old"}
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ast
-import io
 import json
-import logging
 import os
-import struct
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +27,6 @@ from unembed.datamodules.sources.files import TextFiles
 from unembed.datamodules.sources.hub import HubSet
 from unembed.embedders.minilm import MiniLM
 from unembed.embedders.sentence_transformer import SentenceTransformerEmbedder
-from unembed.launch import console
 from unembed.runs import layout
 from unembed.runs.checkpoint_io import WholeCheckpoints
 from unembed.runs.checkpoints import finished_checkpoint, load_checkpoint, resume_from
@@ -146,9 +142,9 @@ def test_a_class_that_is_not_ours_is_named_and_not_imported(run: Path, module: P
 def test_trust_names_a_module(run: Path, module: Path) -> None:
     change(run, "attack._target_", "hostile_module.Evil")
     assert "hostile_module.Evil" in refused(run, "trust=hostile")  # not the beginning of a name
-    with pytest.raises(InputError, match="unknown key"):  # its file is read, and takes other arguments
-        launch.on_run("evaluate", [f"run={run}", "trust=hostile_module"])
     assert not module.exists()
+    with pytest.raises(InputError, match="unknown key"):  # it takes other arguments
+        launch.on_run("evaluate", [f"run={run}", "trust=hostile_module"])
     config = yaml.safe_load((run / "config.yaml").read_text())
     fitting = {**launch.plain(launch.compose("train", ["attack=bag_of_words"]))["attack"]}
     changed = {**config, "attack": {**fitting, "_target_": "hostile_module.Evil"}}
@@ -193,53 +189,43 @@ def test_code_that_comes_with_a_model_needs_the_users_word(run: Path) -> None:
 
 
 def test_a_key_is_sent_to_no_server_of_the_runs_choice(run: Path) -> None:
-    server = {"_target_": "unembed.embedders.openai_api.OpenAIEmbedder", "api_key_env": "AWS_SECRET_ACCESS_KEY"}
-    for address in (
-        "https://evil.example/v1",
-        "http://api.openai.com.evil.example/v1",
-        "http://[::1",
-        "https://1.1.1.1",
-    ):
-        change(run, "embedder", {**server, "base_url": address})
-        assert f"embedder.base_url={address}: that server would be sent" in refused(run)
-    change(run, "embedder", {**server, "base_url": "https://evil.example/v1"})
-    launch.on_run("evaluate", [f"run={run}", "trust=[evil.example,AWS_SECRET_ACCESS_KEY]"])
+    server = {"_target_": "unembed.embedders.openai_api.OpenAIEmbedder", "api_key_env": AWS}
     # Not this machine's either: who listens there is the run's guess, and a user may have more keys than one.
-    for address in ("http://127.0.0.1:8000/v1", "http://localhost:8000/v1", "http://[::1]:8000/v1"):
-        change(run, "embedder", {**server, "base_url": address})
-        assert f"embedder.base_url={address}: that server would be sent texts and the key in AWS_SECR" in refused(run)
-    change(run, "embedder", {**server, "base_url": "https://api.openai.com/v1", "api_key_env": "OPENAI_API_KEY"})
+    for address in ("https://evil.example/v1", "http://api.openai.com.evil.example/v1", "http://[::1", LOCAL):
+        change(run, "embedder", {"base_url": address, **server})
+        lines = refused(run).splitlines()
+        assert len(lines) == 2
+        assert f"embedder.base_url={address}: a run chooses no address, key or account; give" in lines[0]
+        assert f"embedder.api_key_env={AWS}: a run chooses no address" in lines[1]
+    launch.on_run("evaluate", [f"run={run}", f"trust=[{LOCAL},{AWS}]"])
+    assert f"base_url={LOCAL}" in refused(run, f"trust=[http://127.0.0.1:8000,{AWS}]")
+    change(run, "embedder", {**server, "base_url": OPENAI, "api_key_env": "OPENAI_API_KEY"})
     check_trusted(read_config(run), run)
 
 
-SHARED = torch.zeros(5_000)
 OPENAI, LOCAL, AWS = "https://api.openai.com/v1", "http://127.0.0.1:8000/v1", "AWS_SECRET_ACCESS_KEY"
 
 
 @pytest.mark.parametrize(
     ("server", "overrides", "said"),
     [
-        # A variable is that of its address, and trusted by its own name.
-        ({"base_url": OPENAI, "api_key_env": AWS}, [], "add trust=AWS_SECRET_ACCESS_KEY, else"),
-        ({"api_key_env": AWS}, [], "add trust=AWS_SECRET_ACCESS_KEY, else"),
+        ({"base_url": OPENAI, "api_key_env": AWS}, [], f"embedder.api_key_env={AWS}: a run"),
+        ({"base_url": OPENAI, "api_key_env": "UNEMBED_ROTATION_KEY"}, [], "api_key_env=UNEMBED_ROTATION_KEY: a run"),
+        ({"api_key_env": AWS}, [], f"embedder.api_key_env={AWS}: a run"),
         ({"base_url": OPENAI, "api_key_env": AWS}, [f"trust={AWS}"], None),
         ({"base_url": OPENAI, "api_key_env": AWS}, [f"embedder.api_key_env={AWS}"], None),
         ({"base_url": OPENAI, "api_key_env": None}, [], None),
-        ({"base_url": LOCAL, "api_key_env": "OPENAI_API_KEY"}, [], "add trust=[127.0.0.1:8000,OPENAI_API_KEY]"),
-        ({"base_url": LOCAL}, [], "the key in OPENAI_API_KEY; if you trust it"),  # the constructor's default
-        ({"base_url": LOCAL}, ["trust=127.0.0.1:8000"], "embedder.api_key_env=OPENAI_API_KEY: the key in that"),
-        ({"base_url": LOCAL, "api_key_env": "OPENAI_API_KEY"}, ["trust=[127.0.0.1:8000,OPENAI_API_KEY]"], None),
-        ({"base_url": LOCAL, "api_key_env": None}, [], "sent texts; if you trust it, add trust=127.0.0.1:8000"),
-        ({"base_url": LOCAL, "api_key_env": None}, ["trust=127.0.0.1:8001"], "add trust=127.0.0.1:8000"),
-        ({"base_url": LOCAL, "api_key_env": None}, ["trust=127.0.0.1:8000"], None),
-        ({"base_url": LOCAL, "api_key_env": None}, ["trust=127.0.0.1"], None),  # all its ports
+        # A variable is that of its address, and trusted by its own name.
+        ({"base_url": LOCAL}, [f"trust=[{LOCAL}]"], "embedder.api_key_env=OPENAI_API_KEY: a run"),  # the default
+        ({"base_url": LOCAL, "api_key_env": "OPENAI_API_KEY"}, [f"trust=[{LOCAL},OPENAI_API_KEY]"], None),
+        ({"base_url": LOCAL, "api_key_env": None}, [], f"embedder.base_url={LOCAL}: a run"),
+        ({"base_url": LOCAL, "api_key_env": None}, [f"trust=[{LOCAL}]"], None),
         # What is typed is the user's own.
         ({"base_url": LOCAL, "api_key_env": None}, ["embedder.base_url=http://127.0.0.1:9/v1"], None),
-        ({"base_url": LOCAL, "api_key_env": "HOME"}, [f"embedder.base_url={LOCAL}"], "key_env=HOME: the key in that"),
+        ({"base_url": LOCAL, "api_key_env": "HOME"}, [f"embedder.base_url={LOCAL}"], "api_key_env=HOME: a run"),
         ({"base_url": LOCAL}, [f"embedder.base_url={LOCAL}", "embedder.api_key_env=null"], None),
         ({"base_url": LOCAL, "api_key_env": "HOME"}, ["embedder=minilm"], None),
-        ({"base_url": ["http://a/v1"]}, [], "add"),
-        ({"base_url": "http://a;rm -rf ~/v1"}, [], "change the run's configuration if you trust it"),  # nothing to copy
+        ({"base_url": ["http://a/v1"], "api_key_env": None}, [], "embedder.base_url[0]=http://a/v1: a run"),
     ],
 )  # fmt: skip
 def test_addresses_and_variables_of_a_run_need_the_users_word(
@@ -260,12 +246,16 @@ def test_addresses_and_variables_of_a_run_need_the_users_word(
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("datamodule.source.path", "https://169.254.169.254/latest", "add trust=169.254.169.254"),
-        ("datamodule.source.files", {"train": ["s3://bucket/x.parquet"]}, "files.train[0]=s3://bucket/x.parquet: that"),
-        ("datamodule.path", "filecache::https://evil.example/x.jsonl", "that address would be asked for files"),
-        ("defense.key_env", AWS, "add trust=AWS_SECRET_ACCESS_KEY"),
-        ("defense.a.key_env", AWS, "defense.a.key_env=AWS_SECRET_ACCESS_KEY: the run asks for"),
-        ("scoring.second_embedder", {"base_url": LOCAL}, "scoring.second_embedder.base_url=http://127.0.0.1:8000/v1"),
+        ("datamodule.source.path", "https://169.254.169.254/latest", "datamodule.source.path=https://169.254.169.254"),
+        (
+            "datamodule.source.files",
+            {"train": ["s3://bucket/x.parquet"]},
+            "train[0]=s3://bucket/x.parquet: a run",
+        ),
+        ("datamodule.path", "filecache::https://evil.example/x.jsonl", "x.jsonl: a run chooses no address"),
+        ("defense.key_env", AWS, f"defense.key_env={AWS}: a run"),
+        ("defense.a.key_env", AWS, f"defense.a.key_env={AWS}: a run"),
+        ("scoring.second_embedder", {"base_url": LOCAL}, f"scoring.second_embedder.base_url={LOCAL}: a run"),
     ],
 )
 def test_other_addresses_and_variables(run: Path, key: str, value: Any, said: str) -> None:
@@ -326,14 +316,10 @@ def test_training_resumes_in_no_directory_with_links_out_of_it(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bashrc").write_text("mine\n")
-    (run / "log").symlink_to(tmp_path / "bashrc")  # Hydra would write its lines there
+    (run / "log").symlink_to(tmp_path / "bashrc")  # the log would be written there
     monkeypatch.setattr(sys, "argv", ["train.py", f"run_dir={run}", "ckpt_path=last"])
     with pytest.raises(SystemExit) as ended:
         launch.main(lambda config: None, "train")
-    root = logging.getLogger()
-    for held in [handler for handler in root.handlers if isinstance(handler, console.Held)]:
-        root.removeHandler(held)  # or it would be said again when the tests end
-        held.buffer.clear()
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith(f"{run / 'log'}: a link that leads out of the run")
     assert (tmp_path / "bashrc").read_text() == "mine\n"
@@ -369,7 +355,7 @@ def test_links_in_a_circle_are_no_traceback(run: Path) -> None:
 
 def test_curves_are_sent_to_no_account_of_the_runs_choice(run: Path) -> None:
     change(run, "logger", {"_target_": "unembed.callbacks.wandb_logger.WandbOrDisk", "entity": "somebody"})
-    assert "logger.entity=somebody: curves and settings would be sent to that account" in refused(run)
+    assert "logger.entity=somebody: a run chooses no address, key or account" in refused(run)
     with trusting("somebody"):
         check_trusted(read_config(run), run)
     check_trusted(read_config(run), run, given={"logger.entity"})
@@ -398,48 +384,13 @@ def test_arguments_of_a_pipeline_run_no_code(tmp_path: Path) -> None:
             SentenceTransformerEmbedder(str(tmp_path), device="cpu").embed(["a"])
 
 
-def test_a_packed_checkpoint_is_not_unfolded(run: Path) -> None:
-    torch.save({"state_dict": {"a": torch.zeros(1_000_000)}}, run / layout.CHECKPOINT)
-    with zipfile.ZipFile(run / layout.CHECKPOINT) as stored:
-        parts = {part.filename: stored.read(part) for part in stored.infolist()}
-    with zipfile.ZipFile(run / layout.CHECKPOINT, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name, content in parts.items():
-            packed.writestr(name, content)
-    assert (run / layout.CHECKPOINT).stat().st_size < 10_000
-    with pytest.raises(InputError, match=r"data/0 is packed, 4,000,000 bytes into \d,\d+"):
-        load_checkpoint(run / layout.CHECKPOINT)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (
-            {"state_dict": {"a": torch.zeros(1).expand(6_000_000_000)}},
-            r"state_dict\.a has the shape \(60+,\), 24,0",
-        ),
-        ({"state_dict": {"a": torch.zeros(4).as_strided((3_000, 4), (0, 1))}}, "of which the file stores 16"),
-        ({"state_dict": {}, "x": [{"y": (torch.zeros(1).expand(10**9),)}]}, r"x\.0\.y\.0 has the shape"),
-        ({"state_dict": {}, "x": torch.ones(2, device="meta")}, "x is not a plain tensor"),
-        ({"state_dict": {}, "x": torch.ones(2).to_sparse()}, "x is not a plain tensor"),
-        # Each is as large as its storage, all together are not: optimisers copy.
-        ({"state_dict": {}, "x": [SHARED.view(5_000) for _ in range(99)]}, "it would unfold"),
-    ],
-)
-def test_no_tensor_is_larger_than_what_is_stored_of_it(run: Path, content: dict[str, Any], said: str) -> None:
-    torch.save(content, run / layout.CHECKPOINT)
-    assert (run / layout.CHECKPOINT).stat().st_size < 50_000
-    for read in (load_checkpoint, WholeCheckpoints().load_checkpoint):
-        with pytest.raises(InputError, match=said):
-            read(run / layout.CHECKPOINT)
-
-
 def test_tied_weights_are_read(run: Path) -> None:
     weight = torch.rand(1_000)
     torch.save({"state_dict": dict.fromkeys("abcd", weight)}, run / layout.CHECKPOINT)
     assert len(load_checkpoint(run / layout.CHECKPOINT)["state_dict"]) == 4
 
 
-def with_pickle(path: Path, pickled: bytes, extra: Sequence[str] = ()) -> None:
+def with_pickle(path: Path, pickled: bytes) -> None:
     """A file as torch.save writes it, with another pickle."""
     torch.save({"state_dict": {}}, path)
     with zipfile.ZipFile(path) as stored:
@@ -447,22 +398,15 @@ def with_pickle(path: Path, pickled: bytes, extra: Sequence[str] = ()) -> None:
     with zipfile.ZipFile(path, "w") as made:
         for name, content in parts.items():
             made.writestr(name, pickled if name.endswith("data.pkl") else content)
-        for name in extra:
-            made.writestr(name, pickled)
 
 
 @pytest.mark.parametrize(
     ("pickled", "named"),
     [
-        (b"\x80\x02cbuiltins\nbytearray\nJ\x00\x94\x35\x77\x85R.", "builtins.bytearray"),  # of 2,000,000,000 zeros
-        (b"\x80\x02ctorch\nTensor\nJ\x00\x94\x35\x77\x85R.", "torch.Tensor"),
-        (b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x04\x00\x00\x00idna\x86R.", "_codecs.encode"),
-        (b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x04true\x85R.", "the operation STACK_GLOBAL"),
-        (b"\x80\x02(" + b"\x8f" * 9 + b"t.", "the operation EMPTY_SET"),
-        (b"\x80\x02}N\x85q\x00" + b"h\x00\x86q\x00" * 60 + b"Ns.", "tuples in tuples"),
-        (b"\x80\x02}(N\x85q\x00" + b"(h\x00h\x00tq\x00" * 60 + b"Nu.", "tuples in tuples"),
-        (b"(S'true'\nios\nsystem\n.", "the operation INST"),
-        (b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R.", "os.system"),
+        (b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R.", r" \(os.system\)"),
+        (b"\x80\x02cbuiltins\nopen\nX\x04\x00\x00\x00true\x85R.", r" \(open\)"),
+        (b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x04true\x85R.", ""),
+        (b"(S'true'\nios\nsystem\n.", ""),
     ],
 )
 def test_a_pickle_names_parts_of_tensors_only(run: Path, pickled: bytes, named: str) -> None:
@@ -474,42 +418,10 @@ def test_a_pickle_names_parts_of_tensors_only(run: Path, pickled: bytes, named: 
         lambda: resume_from(run, str(run / layout.CHECKPOINT)),
     ]
     for way in ways:
-        with pytest.raises(InputError, match=f"it asks for {named}; nothing of it is read"):
+        with pytest.raises(InputError, match=f"more than tensors and plain values{named}; nothing of it is run"):
             way()
     with pytest.raises(InputError, match="not a checkpoint, or a damaged one; delete it"):
         resume_from(run, "last")
-
-
-def test_parts_that_stand_twice_are_refused(run: Path) -> None:
-    with_pickle(run / layout.CHECKPOINT, b"\x80\x02}.", extra=["last/DATA.pkl"])
-    with pytest.raises(InputError, match="parts of it are duplicated"):
-        load_checkpoint(run / layout.CHECKPOINT)
-
-
-@pytest.mark.parametrize("where", ["before", "comment", "beside"])
-def test_an_archive_that_can_be_read_in_two_ways_is_refused(run: Path, where: str) -> None:
-    """torch reads the old format, or another directory of parts, where Python's reader sees a harmless archive."""
-    torch.save({"state_dict": {"a": torch.zeros(1_000_000)}}, run / layout.CHECKPOINT)
-    with zipfile.ZipFile(run / layout.CHECKPOINT) as stored:
-        parts = {part.filename: stored.read(part) for part in stored.infolist()}
-    archives = []
-    for packing in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
-        content = io.BytesIO()
-        if where == "before" and packing == zipfile.ZIP_STORED:
-            torch.save({"state_dict": {}}, content, _use_new_zipfile_serialization=False)
-        with zipfile.ZipFile(content, "a", packing) as made:
-            for name, part in parts.items():
-                made.writestr(name, part if packing == zipfile.ZIP_DEFLATED or where != "beside" else b"")
-            made.comment = b"x" if where == "comment" else b""
-        archives.append(content.getvalue())
-    packed, plain = archives
-    if where == "beside":  # the end tells torch of the directory of the packed parts, Python reads the one before it
-        start = struct.unpack("<L", packed[-6:-2])[0]
-        plain = packed[:-22] + plain[:-6] + struct.pack("<LH", start, 0)
-    (run / layout.CHECKPOINT).write_bytes(plain)
-    for read in (load_checkpoint, lambda path: resume_from(run, str(path))):
-        with pytest.raises(InputError, match="a zip archive that can be read as another file"):
-            read(run / layout.CHECKPOINT)
 
 
 def test_weights_whose_scores_overflow_are_one_message() -> None:
@@ -636,9 +548,9 @@ def test_a_checkpoint_is_never_unpickled(run: Path, tmp_path: Path) -> None:
             return Path.touch, (tmp_path / "executed",)
 
     torch.save({"state_dict": {}, "x": Payload()}, run / layout.CHECKPOINT)
-    with pytest.raises(InputError, match="not a checkpoint, or one that"):
+    with pytest.raises(InputError, match="not a checkpoint, or a damaged one"):
         load_checkpoint(run / layout.CHECKPOINT)
-    with pytest.raises(InputError, match="not a checkpoint, or one that"):
+    with pytest.raises(InputError, match="not a checkpoint, or a damaged one"):
         WholeCheckpoints().load_checkpoint(run / layout.CHECKPOINT)
     assert not (tmp_path / "executed").exists()
 
@@ -646,12 +558,9 @@ def test_a_checkpoint_is_never_unpickled(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"a: &x [1]\nb: *x\n", "references"),
-        (b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "references"),
         (b"a: !!python/object/apply:os.system ['true']\n", "constructor"),
-        (b"[" * 5_000, "more than 50 deep"),
+        (b"[" * 5_000, "cannot be read"),
         (b"x: " + b"y" * 1_000_001, "at most 1,000,000 are read"),
-        (b"a: [" + b"[]," * 20_000 + b"]", "more than 20,000 keys and values"),
         (b"a: 2020-01-01\n", "neither text nor number"),
         (b"? [1, 2]\n: 3\n", "unhashable|cannot be read"),
         (b"1.5: x\n", "neither text nor number"),

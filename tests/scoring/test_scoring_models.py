@@ -13,25 +13,25 @@ from typing import Any
 import pytest
 import torch
 
-from evaluate import evaluate
 from support.files import metrics_of, read_lines
 from support.scored import HeldOut
-from train import train
 from unembed import launch
 from unembed.attacks.base import Attack
 from unembed.attacks.parts.predictions import Prediction
 from unembed.attacks.parts.tokenizing import train_tokenizer
+from unembed.callbacks.scoring import score_predictions
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span
 from unembed.datamodules.truncation import Truncation
+from unembed.evaluate import evaluate
 from unembed.metrics.entity_recovery import EntityWordRecovery
 from unembed.metrics.fluency import Perplexity
 from unembed.metrics.scored import Likelihood, Scored
-from unembed.reports.scoring import score_predictions
 from unembed.scoring.language_model import PerplexityModel
 from unembed.scoring.models import ScoringModels
 from unembed.scoring.taggers import SpacyTagger, StanzaTagger
 from unembed.scoring.token_classification import TokenClassifier
+from unembed.train import train
 
 TEXTS = ["Ada lives in Paris with her dog", "I met Grace Hopper in Rome", "the train to Paris was late", "hello", ""]
 

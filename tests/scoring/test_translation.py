@@ -16,18 +16,18 @@ from support.files import read_lines, write_lines
 from support.processes import ROOT
 from support.scored import HeldOut
 from support.tiny_models import t5_model
-from train import train
 from unembed import launch
 from unembed.attacks.parts.predictions import Prediction
 from unembed.attacks.parts.tokenizing import train_tokenizer
+from unembed.callbacks.scoring import score_predictions
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
 from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import score
-from unembed.reports.scoring import score_predictions
 from unembed.reports.wording import measure
 from unembed.scoring.models import ScoringModels, scoring_models
 from unembed.scoring.translation import Translator
+from unembed.train import train
 
 GERMAN = ["zwei männer kochen", "ein roter hund läuft", "sie liest bücher", "das meer ist kalt"]
 ENGLISH = ["two men cook", "a red dog runs", "she reads books", "the sea is cold"]
@@ -186,7 +186,7 @@ def test_translated_metrics_of_each_language() -> None:
 
 def test_without_translations_there_are_no_such_metrics() -> None:
     assert not [key for key in score([ROWS[2]]) if key.startswith("translated/")]
-    assert measure("translated/token_f1").title == "Token F1, translated"
+    assert measure("translated/token_f1").title == "Word F1, translated"
     assert (measure("translated/bleu").kind, measure("translated/bleu").more) == ("score", "higher")
 
 

@@ -13,16 +13,14 @@ import pytest
 import torch
 import yaml
 
-import export
-import invert
-import train
 from support.files import load, metrics_of, predictions_of, read_lines, rows_of, write_lines
 from support.letters import TEXTS
 from support.places import Place
 from support.tiny_settings import FILES, GEIA
-from unembed import launch
+from unembed import launch, train
 from unembed.audit.part_counts import counted
 from unembed.callbacks import blending
+from unembed.commands import export, invert
 from unembed.core.atomic_files import write_json
 from unembed.core.errors import InputError
 from unembed.embedders.minilm import MiniLM
@@ -186,7 +184,7 @@ def test_an_attack_on_another_run_says_why_it_is_not_exported(tmp_path: Path) ->
     with pytest.raises(
         InputError, match=r"^attack\.source_run=.*: the attack is built on another run, .* export that run"
     ):
-        launch.portable(config)
+        export.portable(config)
 
 
 def test_an_export_without_evaluations(run: Path, tmp_path: Path) -> None:

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import evaluate
-import train
 from support.files import load, metrics_of, predictions_of
 from support.processes import ROOT, Warm
-from unembed import launch
+from unembed import evaluate, launch, train
 from unembed.launch.composing import survey
 from unembed.runs import layout
 

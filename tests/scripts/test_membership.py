@@ -1,4 +1,4 @@
-"""membership.py: planted members are found in a store, whatever was done to its vectors; other texts are not."""
+"""unembed membership: planted members are found in a store, whatever was done to its vectors; other texts are not."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-import membership
 from support.files import read_lines, write_lines
 from support.places import Place
 from unembed import launch
+from unembed.commands import membership
 from unembed.core.errors import InputError
 from unembed.core.examples import Example
 from unembed.datamodules.sources.synthetic import SyntheticCorpus

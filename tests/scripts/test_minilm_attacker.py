@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import invert
 from support.files import read_lines
 from unembed import launch
 from unembed.audit.exposure import FREE, classes
+from unembed.commands import invert
 from unembed.embedders.minilm import MiniLM
 from unembed.launch.named_runs import SHIPPED
 from unembed.metrics.tokens import token_overlap

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import evaluate
-import train
 from support.files import metrics_of
 from support.processes import ROOT
-from unembed import launch
+from unembed import evaluate, launch, train
 from unembed.core.atomic_files import read_json
 from unembed.embedders.cache.shards import text_keys
 from unembed.embedders.cache.store import ShardStore

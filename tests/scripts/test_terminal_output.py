@@ -14,16 +14,15 @@ import sys
 import sysconfig
 import warnings
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
 import tqdm
-from omegaconf import DictConfig, OmegaConf
 
-from support.processes import ROOT, Warm
+from support.processes import ROOT, Warm, program
 from support.tiny_models import tiny_language_model
 from unembed.launch import console
+from unembed.launch.ending import UNREAD
 
 SITE = Path(sysconfig.get_path("purelib"))
 SMALL = [
@@ -42,11 +41,10 @@ NOT_OURS = [
 CODE = """
 import logging, sys, warnings
 from unembed.launch import console
-held = console.hold()
+console.begin()
 import bitsandbytes  # whose operators for a CPU may be missing, of which it warns on stderr
 logging.getLogger("library").warning("of our own file, before there is a log")
-console.show_and_log(None)
-console.quieten(held)
+console.quieten()
 warnings.warn("for the user")
 warnings.warn("for developers", FutureWarning)
 logging.getLogger("lightning").info("said here")
@@ -56,12 +54,23 @@ logging.getLogger("lightning").info("said here")
 def script(name: str, *arguments: str, folder: Path) -> str:
     """All that a script writes on a terminal."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / f"{name}.py"), *arguments],
+        [sys.executable, *program(name), *arguments],
         cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT), "UNEMBED_CACHE": str(folder / "cache")}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     return done.stdout
+
+
+@pytest.mark.parametrize("name", ["train", "compare"])  # more and less than the buffer of a pipe
+def test_help_in_a_pipe_that_is_closed(name: str) -> None:
+    command = [sys.executable, "-m", "unembed", name, "--help"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        running.stdout.close()
+        assert running.stderr is not None
+        assert running.stderr.read() == ""
+    assert running.returncode == UNREAD
 
 
 @pytest.fixture(scope="module")
@@ -208,50 +217,31 @@ ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202egnp.\x9b1A"
 
 
 def test_no_line_of_a_log_is_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever Hydra or we set up: the terminal, the log, a warning, a traceback."""
-    # As dictConfig makes them, which would also close the handlers of everything that was imported in this process.
-    configurator = logging.config.DictConfigurator({})
-    formatters = cast(dict[str, Any], OmegaConf.to_container(job_logging().formatters))
-    configurator.config["formatters"] = {
-        name: configurator.configure_formatter(one) for name, one in formatters.items()
-    }
-    written = {"class": job_logging().handlers.file["class"], "formatter": "dated", "filename": str(tmp_path / "hydra")}
-    made = [
-        configurator.configure_handler(settings)
-        for settings in (
-            {"class": "logging.StreamHandler", "formatter": "simple", "stream": sys.stderr}, written,
-        )
-    ]  # fmt: skip
-    later, held = console.LaterFile(tmp_path / "log"), console.Held()
+    """On the terminal and in the log, with a traceback."""
+    terminal = logging.StreamHandler(sys.stderr)
+    terminal.setFormatter(console.Printable("%(message)s"))
     try:
         raise KeyError(ESCAPES)
     except KeyError:
         error = sys.exc_info()
     record = logging.LogRecord("ours", logging.WARNING, str(ROOT / "train.py"), 1, "%s\nERROR more", (ESCAPES,), error)
-    for handler in (*made, later, held):
+    for handler in (console.Terminal(terminal), console.LaterFile(tmp_path / "log")):
         handler.handle(record)
         handler.close()
     shown = "\ufffd]0;owned\ufffd\ufffd[2J\ufffdgnp.\ufffd1A"
-    said = [capsys.readouterr().err, *((tmp_path / name).read_text(encoding="utf-8") for name in ("hydra", "log"))]
+    said = [capsys.readouterr().err, (tmp_path / "log").read_text(encoding="utf-8")]
     for text in said:
         assert shown in text
         assert not set(ESCAPES) & set(text) - set(shown)
         assert "ERROR more\n" in text
         assert "Traceback (most recent call last):\n" in text
-    assert said[0].count(f"{shown}\nERROR more") == 2  # of the console, and of what was held to the end
-    assert all(line.startswith(("20", "    ")) for text in said[1:] for line in text.splitlines())
-
-
-def job_logging() -> DictConfig:
-    config = OmegaConf.load(ROOT / "configs" / "hydra" / "default.yaml")
-    assert isinstance(config, DictConfig)
-    return cast(DictConfig, config.job_logging)
+    assert all(line.startswith(("20", "    ")) for line in said[1].splitlines())
 
 
 def test_no_traceback_is_obeyed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    logging.getLogger().removeHandler(console.hold())
+    console.begin()
     sys.excepthook(OSError, OSError(f"a file called {ESCAPES}"), None)
     said = capsys.readouterr().err
     assert "a file called \ufffd]0;owned\ufffd" in said
@@ -283,19 +273,9 @@ def test_a_terminal_that_cannot_be_written_raises_nothing(capsys: pytest.Capture
         assert capsys.readouterr().err == ""
 
 
-def test_what_was_held_is_shown_where_a_script_ends_before_its_log(warm: Warm, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "import logging, sys\nfrom unembed.launch import console\nconsole.hold()\n"
-        "logging.getLogger('mine').warning('a file called \\x1b[2J')\nprint('the message', file=sys.stderr)\n"
-        "raise SystemExit(2)\n"
-    )
-    done = warm.run([str(tmp_path / "mine.py")], cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "the message\na file called \ufffd[2J\n")
-
-
 def test_a_wrong_command_line_is_quoted_as_text(warm: Warm, tmp_path: Path) -> None:
     """A shell's ``*`` may stand for any names."""
     for name in ("train", "evaluate"):
-        done = warm.run([str(ROOT / f"{name}.py"), "--\x1b[2J"], cwd=tmp_path)
+        done = warm.run([*program(name), "--\x1b[2J"], cwd=tmp_path)
         assert done.returncode == 2
         assert done.stderr == "unrecognized arguments: --\ufffd[2J; --help lists what can be given\n"

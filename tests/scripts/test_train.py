@@ -26,12 +26,12 @@ import yaml
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-import invert
 from support.files import load, metrics_of, read_lines, rows_of, write_lines
 from support.offline_wandb import recorded
-from support.processes import REPEATABLE, ROOT, Script, Warm
+from support.processes import REPEATABLE, ROOT, Script, Warm, program
 from support.small_scripts import wait_for
 from unembed import launch
+from unembed.commands import invert
 from unembed.core.errors import InputError
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.sources.synthetic import SyntheticCorpus
@@ -89,11 +89,11 @@ class Scripts:
                 "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), "WANDB_BASE_URL": "http://127.0.0.1:9"}  # fmt: skip
 
     def start(self, script: str, *overrides: str, cwd: Path = ROOT) -> Script:
-        command = [*(["-c", script] if " " in script else [str(ROOT / f"{script}.py")]), *overrides]
+        command = [*(["-c", script] if " " in script else program(script)), *overrides]
         return self.warm.start(command, cwd=cwd, environment=self.environment)
 
     def run(self, script: str, *overrides: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-        command = [str(ROOT / f"{script}.py"), *overrides]
+        command = [*program(script), *overrides]
         return self.warm.run(command, cwd=cwd, environment=self.environment)
 
     def succeed(self, script: str, *overrides: str, cwd: Path = ROOT) -> str:
@@ -431,7 +431,7 @@ def test_fewer_evaluation_batches_than_ranks(on_two_ranks: list[Path], scripts: 
     assert metrics_of(tmp_path / "one") == metrics_of(run)
 
 
-# -- invert.py --------------------------------------------------------------------------------------------------------
+# -- unembed invert ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("extension", [".npy", ".safetensors", ".parquet", ".jsonl"])
@@ -580,7 +580,7 @@ def test_a_full_disk_is_one_message(trained: Path, scripts: Scripts, small_disk:
     assert result.returncode == 2, result.stderr[-3000:]
     assert "Traceback" not in result.stderr
     message = result.stderr.splitlines()[-1]
-    assert "no space left on the disk; make room and resume with: python train.py" in message
+    assert "No space left on device; resume with: python train.py" in message
     assert message.endswith("ckpt_path=last")
     assert unfinished(small_disk) == []
     assert not (small_disk / "run" / layout.CHECKPOINT).exists()  # it does not fit

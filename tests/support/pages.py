@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import csv
 import re
 import shlex
 from pathlib import Path
 from string import Template
 
-from unembed.core.commands import SCRIPTS, command
+from unembed.core.commands import command
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "results" / "README.md", *(ROOT / "docs").glob("*.md")]
+)
 
 
 def read(page: Path) -> str:
@@ -30,27 +33,32 @@ def fenced() -> dict[str, str]:
             for line in block.replace("\\\n", " ").splitlines():
                 if given := re.match(r'(?:export )?(\w+)="([^"]*)"$|for (\w+) in (\w+).*; do$', line.strip()):
                     variables[given[1] or given[3]] = given[2] or given[4]
-                elif re.match(r" *(\w+=\w+ )*(python|torchrun|srun) .*?(benchmarks/)?\w+\.py( |$)", line):
+                elif re.match(r" *(\w+=\w+ )*((python|torchrun|srun) .*?(benchmarks/)?\w+\.py|unembed \w+)( |$)", line):
                     found.setdefault(Template(line.strip()).safe_substitute(variables), page.name)
     return found
 
 
 def printed() -> dict[str, str]:
-    """The commands of the scripts that are printed elsewhere: in running text, by ``--help``, and in messages.
+    """The commands that are printed elsewhere: in running text, results, by ``--help``, and in messages.
 
     Returns:
         Their lines with where each is from.
     """
     found: dict[str, str] = {}
     for page in [*PAGES, *sorted((ROOT / "unembed" / "attackers").rglob("*.md"))]:
-        for line in re.findall(r"`(python \w+\.py [^`]+)`", read(page)):
+        for line in re.findall(r"`((?:python \w+\.py|unembed \w+) [^`]+)`", read(page)):
             found.setdefault(" ".join(line.split()), page.name)
     for page in [
-        *(ROOT / f"{script}.py" for script in SCRIPTS),
+        *ROOT.glob("*.py"),
+        *sorted((ROOT / "unembed" / "commands").glob("*.py")),
         *sorted((ROOT / "unembed" / "attackers").rglob("*.md")),
     ]:
-        for line in re.findall(r"^ *(python \w+\.py(?: .*)?)$", read(page), flags=re.MULTILINE):
+        for line in re.findall(r"^ *((?:python \w+\.py|unembed \w+)(?: .*)?)$", read(page), flags=re.MULTILINE):
             found.setdefault(line, page.name)
+    for path in sorted((ROOT / "results").glob("*.csv")):
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                found |= dict.fromkeys(filter(None, row["command"].split(" && ")), f"results/{path.name}")
     for path in sources():
         for call in ast.walk(ast.parse(read(path))):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "command":
@@ -83,7 +91,7 @@ def words(line: str) -> tuple[str, list[str]]:
     line = re.sub(r"<[^<>]+>", "placeholder", line.replace("<the overrides of that run>", ""))
     line = line.rstrip("&").replace("...", "")
     parts = shlex.split(line, comments=True)
-    script = next(i for i, word in enumerate(parts) if word.endswith(".py"))
+    script = next(i for i, word in enumerate(parts) if word.endswith(".py") or parts[i - 1 : i] == ["unembed"])
     return parts[script].removesuffix(".py"), parts[script + 1 :]
 
 

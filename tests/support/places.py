@@ -8,10 +8,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-import evaluate
-import train
 from support.files import write_lines
-from unembed import launch
+from unembed import evaluate, launch, train
 from unembed.runs.trust import trusting
 
 

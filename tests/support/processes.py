@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-# What train.py, evaluate.py and invert.py import with a small attack; a script imports what is missing by itself.
+# What train.py, evaluate.py and unembed invert import with a small attack; a script imports what is missing by itself.
 IMPORTED = (
-    "antlr4.LL1Analyzer", "unembed.runs.batch_cache", "unembed.attacks.geia", "unembed.attacks.parts.sharding",
-    "unembed.runs.trust", "audit", "unembed.callbacks.analyses", "unembed.callbacks.attributes",
+    "antlr4.LL1Analyzer", "unembed.attacks.parts.batch_cache", "unembed.attacks.geia", "unembed.attacks.parts.sharding",
+    "unembed.runs.trust", "unembed.commands.audit", "unembed.callbacks.analyses", "unembed.callbacks.attributes",
     "unembed.callbacks.baseline", "unembed.runs.checkpoint_io", "unembed.reports.comparison.measuring",
     "unembed.callbacks.history", "unembed.callbacks.pace", "unembed.callbacks.predictions", "unembed.reports.page",
     "unembed.callbacks.run_record", "unembed.scoring.models", "unembed.reports.trials", "unembed.launch.checking",
@@ -44,6 +44,12 @@ IMPORTED = (
 
 # Else sums of MKL depend on where arrays lie in memory: a resumed training would differ in its last bits.
 REPEATABLE = {"MKL_CBWR": "COMPATIBLE"}
+
+
+def program(command: str) -> list[str]:
+    """What stands after ``python`` to run a command: train.py and evaluate.py are scripts of the clone."""
+    script = ROOT / f"{command}.py"
+    return [str(script)] if script.is_file() else ["-m", "unembed", command]
 
 
 class Script:
@@ -130,7 +136,7 @@ class Warm:
         """Start ``python <command>``: a script, or ``-c`` and code, with arguments.
 
         Args:
-            command: What would stand after ``python``.
+            command: What would stand after ``python``: a script, ``-m`` and a module, or ``-c`` and code.
             cwd: Where.
             environment: All of it; by default this process's.
         """
@@ -231,6 +237,9 @@ def become(request: Mapping[str, Any]) -> None:
         code, *arguments = arguments
         sys.argv = ["-c", *arguments]
         exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+    elif first == "-m":
+        sys.argv = arguments
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     else:
         sys.argv, sys.path[0] = [first, *arguments], str(Path(first).parent)
         runpy.run_path(first, run_name="__main__")

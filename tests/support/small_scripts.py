@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from support.processes import ROOT, Script, Warm
+from support.processes import ROOT, Script, Warm, program
 
 TINY = [
     "trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_steps=4", "callbacks.progress=null",
@@ -26,11 +26,10 @@ class Scripts:
         self.folder, self.warm = folder, warm
 
     def start(self, script: str, *overrides: str, code: str | None = None) -> Script:
-        path = str(ROOT / f"{script}.py")
         kept = {name: value for name, value in os.environ.items() if name != "RUN_ID"}
         environment = {**kept, "OMP_NUM_THREADS": "1", "UNEMBED_CACHE": str(self.folder / "cache"),
                        "PYTHONPATH": str(ROOT)}  # fmt: skip
-        command = [path, *overrides] if code is None else ["-c", code, path, *overrides]
+        command = [*program(script), *overrides] if code is None else ["-c", code, *program(script), *overrides]
         return self.warm.start(command, cwd=self.folder, environment=environment)
 
     def end(self, script: Script) -> tuple[int | None, str]:

@@ -1,4 +1,4 @@
 """Trained attackers that are shipped with unembed: each folder here is a run directory, opened by its name.
 
-python invert.py run=minilm vectors=mine.npy
+unembed invert run=minilm vectors=mine.npy
 """

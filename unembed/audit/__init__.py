@@ -1,1 +1,1 @@
-"""The audit of a vector store (audit.py)."""
+"""The audit of a vector store (unembed audit)."""

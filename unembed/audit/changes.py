@@ -35,9 +35,8 @@ class Change:
 def changes(audit: Audit, before: AuditFile) -> list[Change]:
     """The shares that both audits have, those of kinds of entities included, where they mean the same in both."""
     now = {"readable": audit.readable, "exact": audit.exact} | _kinds(audit)
-    then = {"readable": before.readable}
-    if not _of_before(before):
-        then |= {"exact": before.exact} | {f"entities.{kind.label}": kind.share for kind in before.kinds}
+    then = {"readable": before.readable, "exact": before.exact}
+    then |= {f"entities.{kind.label}": kind.share for kind in before.kinds}
     return [
         Change(name, _plain(then[name]), share)
         for name, share in now.items()
@@ -55,8 +54,6 @@ def warned(audit: Audit, before: AuditFile) -> list[str]:
             f"{audit.threshold:g} % here."
         )
     then, now = ([(one.name, one.label) for one in attackers] for attackers in (before.attackers, audit.attackers))
-    if not all(label for _, label in then):  # written before attackers had labels
-        then, now = ([(name, "") for name, _ in each] for each in (then, now))
     if sorted(then) != sorted(now):
         found.append("The baseline had other attackers (lookup=, also=, search=), so a change may come from those.")
     if directories[0] != directories[1]:
@@ -64,21 +61,10 @@ def warned(audit: Audit, before: AuditFile) -> list[str]:
             f"The baseline was read by another attacker ({before.run.get('directory', 'unknown')}): a change may come "
             "from the attacker and not from the store."
         )
-    if _of_before(before):
-        found.append(
-            "An older version wrote the baseline: there, word for word counted case and punctuation, too, and without "
-            "true texts entities.<kind> was the share of what the attacker wrote that was right. These are not "
-            "compared; run that audit again to do so."
-        )
     measured = [one.measured for one in (before.readable, audit.readable) if one is not None]
     if len(set(measured)) > 1:
         found.append("Only one of the two audits was measured on true texts; the other one estimates.")
     return found
-
-
-def _of_before(before: AuditFile) -> bool:
-    """Whether a version wrote the file that counted word for word and entities in another way."""
-    return "insider" not in before.model_fields_set
 
 
 def _kinds(audit: Audit) -> dict[str, AuditedShare | None]:

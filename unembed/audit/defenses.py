@@ -6,7 +6,7 @@
 A defense is fitted to the audited rows, as the store's owner would do. Cosines are computed with the undefended
 vectors, which the owner has. So without true texts the share of readable rows is estimated by the same calibration as
 for the whole store, which needs no text read under the defense. It tends to estimate too much, and its interval is
-wider, since the cosines differ from those of the known texts (docs/audit_measured.md).
+wider, since the cosines differ from those of the known texts (docs/audit.md#measured).
 """
 
 from __future__ import annotations

@@ -43,8 +43,7 @@ Counts = Annotated[tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt], AfterV
 class Scored(BaseModel):
     """The scores of a recovered text whose truth is known.
 
-    ``exact`` is None for sets of words; ``classes`` and ``kinds`` are None if its parts were not counted, as in
-    files that older versions exported.
+    ``exact`` is None for sets of words; ``classes`` and ``kinds`` are None if its parts were not counted.
     """
 
     model_config = ConfigDict(frozen=True)

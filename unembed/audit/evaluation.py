@@ -15,7 +15,7 @@ from unembed.audit import exposure
 from unembed.audit.contenders import Contender
 from unembed.audit.defenses import Trials, look_up, neighbours_kept, summary, try_defense
 from unembed.audit.entity_kinds import leaked, leaked_entities, places
-from unembed.audit.estimates import TEST_TEXTS, features, length, measured, was_read
+from unembed.audit.estimates import features, length, measured, was_read
 from unembed.audit.findings import Attacker, Audit, AuditedShare, Exposed, Reading, Tried, Truth, most
 from unembed.audit.lookup import Lookup, among_others
 from unembed.audit.masking import masked
@@ -113,7 +113,7 @@ def evaluate(
     found.unjudged = _unjudged(found)
     if _is_strange(found):
         found.readable = found.exact = None  # what a cosine means was learned from vectors of text
-    found.warnings = _shift(found) + ([] if found.measured else _uncounted(own))
+    found.warnings = _shift(found)
     if learned is None and not found.measured:
         found.warnings.append(
             f"Nothing can be estimated: the run has {len(found.known)} test texts of known truth, and it takes "
@@ -239,16 +239,6 @@ def _with_entities(truths: Sequence[Truth | None], tagger: Tagger) -> list[Truth
     texts = [one.text for one in truths if one is not None]
     tagged = iter(tagger.tag(texts))
     return [None if one is None else Truth(one.text, next(tagged), one.language) for one in truths]
-
-
-def _uncounted(own: Sequence[Contender]) -> list[str]:
-    """A warning if the known texts of an attacker have no counts by class, since an older version exported it."""
-    if all(score.classes is not None for one in own for score in one.estimator.known if score.source != TEST_TEXTS):
-        return []
-    return [
-        "The attacker's calibration.jsonl has no counts by class of data, since an older version exported it: what "
-        "leaks by class is estimated from its test texts alone, with wider intervals. Export it again to change that."
-    ]
 
 
 def _unjudged(found: Audit) -> str:

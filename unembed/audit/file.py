@@ -155,7 +155,7 @@ def read_audit(path: Path) -> AuditFile:
     content = read_json(path)
     version = content.get("version") if isinstance(content, dict) else None
     if version != VERSION:
-        said = "it has no version, as audits before 0.3" if version is None else f"its version is {version}"
+        said = "it has no version" if version is None else f"its version is {version}"
         raise InputError(f"baseline={path}: {said}; version {VERSION} can be compared: run that audit again")
     try:
         return AuditFile.model_validate(content)

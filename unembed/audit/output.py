@@ -1,4 +1,4 @@
-"""Writes an audit: audit.html, audit.json and exposed.csv; and prints a summary."""
+"""Writes an audit: audit.html, audit.json, exposed.csv and the files for pipelines; and prints a summary."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import PrivateAttr
+
 from unembed.audit import changes
 from unembed.audit.advice import steps
 from unembed.audit.changes import Change
-from unembed.audit.file import VALUES, VERSION
+from unembed.audit.file import VALUES, VERSION, AuditFile
 from unembed.audit.findings import Audit, Tried
 from unembed.audit.page import write_audit_page
+from unembed.audit.pipeline import write_pipeline
 from unembed.audit.tables import attackers_table, classes_table, tried_table
 from unembed.audit.thresholds import Outcome
 from unembed.audit.words import answer, best_defense, insider, more
@@ -29,8 +32,26 @@ if TYPE_CHECKING:
 PAGE, EXPOSED = "audit.html", "exposed.csv"
 
 
+class AuditReport(AuditFile):
+    """The values of audit.json, and the files of an audit: what ``unembed.audit_vectors`` returns."""
+
+    _parts: tuple[Audit, Sequence[Outcome], Sequence[Change]] = PrivateAttr()
+
+    @classmethod
+    def of(cls, audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> AuditReport:
+        """Arguments as for ``write_audit``."""
+        report = cls.model_validate(values(audit, outcomes, found))
+        report._parts = audit, outcomes, found
+        return report
+
+    def save(self, directory: str | Path) -> None:
+        """Write audit.html, audit.json, exposed.csv and the files for pipelines, as ``unembed audit`` does."""
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        write_audit(Path(directory), *self._parts)
+
+
 def write_audit(directory: Path, audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> None:
-    """Write audit.json and audit.html; if masked, neither contains recovered or true text.
+    """Write audit.json, audit.html and the files for pipelines; if masked, none contains recovered or true text.
 
     Args:
         directory: Where.
@@ -41,6 +62,7 @@ def write_audit(directory: Path, audit: Audit, outcomes: Sequence[Outcome], foun
     write_json(directory / VALUES, values(audit, outcomes, found))
     write_file(directory / EXPOSED, exposed(audit))
     write_audit_page(directory / PAGE, audit, outcomes, found, directory / VALUES)
+    write_pipeline(directory, audit, outcomes, found)
 
 
 def values(audit: Audit, outcomes: Sequence[Outcome] = (), found: Sequence[Change] = ()) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def write_audit_page(
         warnings=audit.warnings,
         style=macro("style", TEMPLATE),
         sections=sections,
-        footer=f"Made by unembed with the attacker of {audit.run.get('directory', 'a run')}. {kept}",
+        footer=f"with the attacker of {audit.run.get('directory', 'a run')}. {kept}",
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
+from unembed import __version__
 from unembed.audit import changes as changes_between
 from unembed.audit import thresholds
 from unembed.audit.advice import steps
@@ -72,6 +73,7 @@ def sarif(audit: Audit, outcomes: Sequence[Outcome]) -> dict[str, Any]:
             results.append(_result("UNEMBED003", "note", said, store, row.id, row=row.id))
     driver = {
         "name": "unembed",
+        "version": __version__,
         "rules": [
             {
                 "id": rule,

@@ -24,7 +24,7 @@ from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.metrics.tokens import same_words, token_overlap
 from unembed.metrics.vectors import cosine_rows
 from unembed.reports.reading import Reader
-from unembed.reports.results import Row
+from unembed.runs.files import Row
 from unembed.session import Session
 
 PredictionKind = Literal["sequence", "set"]

@@ -1,7 +1,7 @@
 """The exception whose message is printed without a traceback, and the redaction of secrets in messages.
 
 InputError("vectors=postgresql://ada:secret@host/mail: ...")   # postgresql://***@host/mail
-redacted("python audit.py vectors=... api_key=abc")            # api_key=***
+redacted("unembed audit vectors=... api_key=abc")            # api_key=***
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
     limits.text(run / "metrics.json", limits.LARGEST_JSON)     # checks the size before reading
     for number, line in limits.lines(run / "predictions.jsonl"): ...
 
-An uncompressed file that is read line by line may have any size, such as a corpus of 50 GB. Compressed data (gzip,
-parquet dictionaries) may expand only by the factors that real data reaches.
+A file that is read line by line may have any size, such as a corpus of 50 GB.
 """
 
 from __future__ import annotations
@@ -18,13 +17,9 @@ from unembed.core.errors import InputError
 LARGEST_CONFIG = 1_000_000  # bytes of a YAML file; a run's config has a few thousand
 LARGEST_LEXICON = 64_000_000  # bytes of a word list of some million words
 LARGEST_JSON = 32_000_000  # bytes of one object; mT5's vocabulary takes 10 MB; a byte may become 32 bytes of objects
-LARGEST_LIST = 1_000_000_000  # bytes of a data set that is one JSON list; PersonaChat has 200 MB
 LARGEST_TABLE = 4_000_000_000  # bytes of a run's own JSON lines, all held in memory: two million long texts
 LARGEST_TOKENIZER = 250_000_000  # bytes of a tokenizer.json; Gemma 3's has 33 MB
 LONGEST_LINE = 10_000_000  # bytes of a line or row: a book of 1,500 pages has 4 MB
-MOST_TIMES = 100  # compression ratio: text reaches 3 to 20, templates 60, a decompression bomb 1,000 or more
-FREE_BYTES = 128_000_000  # any compressed file may expand to this size
-FREE_ROWS = 100_000  # rows in any compressed file; beyond, distinct texts take more than a byte each
 
 
 def content(path: Path, most: int) -> bytes:
@@ -95,35 +90,6 @@ def check_line(path: Path, number: int, size: int, longest: int = LONGEST_LINE) 
             f"{path}:{number}: longer than {longest:,} bytes, the most that are read of a line or row; cut it into "
             "several texts"
         )
-
-
-class Unfolding:
-    """Counts the decompressed size of a file.
-
-    Args:
-        path: The file; its compressed size determines the limit.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        size = path.stat().st_size
-        self.most_bytes, self.most_rows = max(FREE_BYTES, MOST_TIMES * size), max(FREE_ROWS, size)
-        self.size, self.bytes, self.rows = size, 0, 0
-
-    def add(self, size: int, rows: int = 0) -> None:
-        """Count decompressed bytes and rows, before or after decompression.
-
-        Raises:
-            InputError: The total exceeds the limit for the file's size.
-        """
-        self.bytes += size
-        self.rows += rows
-        for count, most, what in ((self.bytes, self.most_bytes, "bytes"), (self.rows, self.most_rows, "rows")):
-            if count > most:
-                raise InputError(
-                    f"{self.path}: {self.size:,} bytes that unfold to more than {most:,} {what}, which real data does "
-                    "not; if you trust it, unpack it into a .jsonl, which may have any size"
-                )
 
 
 def check_data(path: Path) -> None:

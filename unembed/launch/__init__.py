@@ -1,19 +1,18 @@
-"""Command line handling of the scripts: composing and checking configurations, help, and exit codes.
+"""Command lines: composing and checking configurations, help, and exit codes.
 
     python train.py attack=geia embedder=simcse         # a configuration from configs/, checked before it is built
     python evaluate.py run=runs/x datamodule=files      # a run's own configuration with overrides
 
 Exit codes: 0, 2 for a user error (one line per mistake), 130 for Ctrl-C, 143 for SIGTERM, and 1 with a
-traceback for anything else. torch is imported only after the configuration is checked, so that --help is fast.
+traceback for anything else. torch is imported only after all names are right, so that --help is fast.
 """
 
-from unembed.launch.amending import amend
-from unembed.launch.command_line import compose
-from unembed.launch.composing import check, plain
+from unembed.launch.checking import check
+from unembed.launch.composing import amend, plain
 from unembed.launch.finished_run import on_run
 from unembed.launch.named_runs import find_run
+from unembed.launch.origin import compose
 from unembed.launch.points import DefensePoint, defense_points
-from unembed.launch.portable import portable
 from unembed.launch.resuming import keep, note_changes
 from unembed.launch.running import check_devices, main, main_on_run
 
@@ -31,5 +30,4 @@ __all__ = [
     "note_changes",
     "on_run",
     "plain",
-    "portable",
 ]

@@ -1,8 +1,8 @@
 """Terminal output and log file of a script.
 
-    held = hold()                  # before anything heavy is imported
-    ...                            # the terminal and the log are set up
-    quieten(held)                  # from here on: our own lines on the terminal, everything in the log
+    begin()                        # before anything heavy is imported: our own lines on the terminal
+    quieten()                      # after the imports
+    log_to(directory)              # everything in the log
 
 The terminal shows records of our files and of the user's own modules, and all errors. Notices, advertisements and
 deprecation warnings of installed packages go to the log only. File names and texts in records may be untrusted:
@@ -32,7 +32,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 # Packages that print to the terminal at import, bypassing the root logger.
 _PRINTING = ("lightning", "lightning.pytorch", "lightning.fabric", "transformers", "huggingface_hub", "datasets")
 _OF_DEVELOPERS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)  # warnings for developers of a package
-_DATED = "%(asctime)s %(levelname)s %(name)s: %(message)s"  # the format of configs/hydra/default.yaml
+_DATED = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class Printable(logging.Formatter):
@@ -75,29 +75,6 @@ class LogFile(logging.FileHandler):
             self.failed = True
             with contextlib.suppress(OSError):
                 print(printable(f"{self.baseFilename}: {error.strerror}: the log ends here"), file=sys.stderr)
-
-
-class Held(MemoryHandler):
-    """Buffers records until the handlers are set up; if they never are, terminal records are shown at the end."""
-
-    def __init__(self) -> None:
-        super().__init__(capacity=0)
-
-    def shouldFlush(self, record: logging.LogRecord) -> bool:  # noqa: N802
-        """Never."""
-        return False
-
-    def pass_on(self, handler: logging.Handler) -> None:
-        """Emit the buffered records through ``handler``."""
-        for record in self.buffer:
-            handler.handle(record)
-
-    def close(self) -> None:
-        """Show the remaining records if the script ends before the handlers are set up."""
-        if self.buffer and local_rank() == 0:
-            self.pass_on(Terminal(_plain_stream()))
-        self.buffer.clear()
-        super().close()
 
 
 class LaterFile(MemoryHandler):
@@ -148,42 +125,35 @@ class Terminal(logging.StreamHandler[TextIO]):
             super().handleError(record)
 
 
-def hold() -> Held:
-    """Buffer all warnings and log records from here on, those of imports included, for :func:`quieten`."""
+def begin() -> None:
+    """Show messages on stderr from here on, before anything heavy is imported; the log file comes later."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # C++ code prints without a logger
-    held = Held()
-    logging.getLogger().addHandler(held)
+    stream = logging.StreamHandler()
+    stream.setFormatter(Printable("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[Terminal(stream)], force=True)
     warnings.showwarning = _log_warning
     sys.excepthook = _show_traceback
-    return held
 
 
-def show_and_log(directory: Path | None) -> None:
-    """Set up logging without Hydra: messages on stderr, and everything in ``directory``'s log if one is given.
-
-    On each machine, only local rank 0 writes the log.
-    """
-    handlers: list[logging.Handler] = [_plain_stream()]
-    if directory is not None and local_rank() == 0:
-        handlers.append(LaterFile(directory / "log"))
-    logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
-
-
-def quieten(held: Held) -> None:
-    """Restrict the terminal to our own lines, and emit the buffered records."""
+def quieten() -> None:
+    """Take away the handlers that libraries have added when they were imported."""
     for name in _PRINTING:
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
+
+
+def log_to(directory: Path) -> None:
+    """Write all records from here on to ``directory``'s log, in place of that of the job before.
+
+    On each machine, only local rank 0 writes the log.
+    """
     root = logging.getLogger()
-    root.removeHandler(held)
-    for handler in list(root.handlers):
-        if type(handler) is logging.StreamHandler:
-            root.removeHandler(handler)
-            root.addHandler(Terminal(handler))
-    for handler in root.handlers:
-        held.pass_on(handler)
-    held.buffer.clear()
+    for handler in [handler for handler in root.handlers if isinstance(handler, LaterFile)]:
+        handler.close()
+        root.removeHandler(handler)
+    if local_rank() == 0:
+        root.addHandler(LaterFile(directory / "log"))
 
 
 def is_shown(record: logging.LogRecord) -> bool:
@@ -201,13 +171,6 @@ def _is_installed(file: str) -> bool:
     if path.is_relative_to(_OURS):
         return False
     return bool(_INSTALLED & set(path.parts)) or path.is_relative_to(_STANDARD_LIBRARY) or file.startswith("<")
-
-
-def _plain_stream() -> logging.StreamHandler[TextIO]:
-    """Messages on stderr."""
-    terminal = logging.StreamHandler()
-    terminal.setFormatter(Printable("%(message)s"))
-    return terminal
 
 
 def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -11,29 +11,21 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from unembed.core.errors import InputError, listed
-from unembed.launch.amending import survey_amended
-from unembed.launch.composing import check, raise_all, raise_written, survey
-from unembed.launch.locations import (
-    cache_of,
-    check_data_known,
-    chooses_data,
-    make_absolute,
-    move,
-    relative_data,
-)
+from unembed.launch.checking import check
+from unembed.launch.composing import raise_all, survey, survey_amended
+from unembed.launch.locations import cache_of, chooses_data, make_absolute, move
 from unembed.launch.named_runs import find_run, fitting_attacker
 from unembed.launch.overrides import as_text, key_of, root_of, search_path_of, without
 from unembed.launch.sources import own_names
-from unembed.launch.spacing import joined
 from unembed.runs import layout
 from unembed.runs.config_file import read_config
 from unembed.runs.record import absent_data
 
 
 def on_run(
-    config_name: str, overrides: Sequence[str], first: Callable[[DictConfig], None] | None = None
+    command: str, overrides: Sequence[str], first: Callable[[DictConfig], None] | None = None
 ) -> tuple[DictConfig, DictConfig]:
-    """The settings of evaluate.py or invert.py and the amended configuration of the run that they name, both checked.
+    """The settings of a command such as ``invert`` and the amended configuration of the run that they name, checked.
 
     The run's own logger is dropped; name a logger in ``overrides`` to use one. ``first`` checks what it can of the
     settings before anything heavy is imported.
@@ -41,36 +33,30 @@ def on_run(
     Raises:
         InputError: The run does not exist; or one line for each mistake in either.
     """
-    known = own_names(config_name)
-    words, errors = joined(overrides)
-    overrides = [as_text(word) for word in _with_vectors(words)] if "vectors" in known else words
+    known = own_names(command)
+    overrides = [as_text(word) for word in _with_vectors(overrides)] if "vectors" in known else [*overrides]
     given = next((line.partition("=")[2].strip("'\"") for line in overrides if root_of(line) == "config_dir"), None)
     search = search_path_of(None if given in ("", "null") else given)
     own = [line for line in overrides if root_of(line) in known]
     others = without(overrides, *known)
-    from unembed.launch.checking import check_written
-
-    composed, wrong = survey(config_name, [*own, *search])
-    errors += [*wrong, *(message for found in composed for message in check_written(found))]
-    if not composed or not _names_run(composed[0]):
-        raise_all(errors)
+    composed, errors = survey(command, [*own, *search])
+    if not errors:
+        errors = check(composed[0])  # no constructor receives them
+    raise_all(errors)
     settings = composed[0]
     run = _run_of(settings)
     stored = stored_config(run, settings.trust, {key_of(line) for line in others})
     stored.logger, stored.choices.logger = {}, "none"  # its curves are of the training
     config, misspelt = survey_amended(stored, [*others, *search], known)
-    raise_written([*errors, *misspelt], [config])
+    raise_all(misspelt)
     if first is not None:
         first(settings)
-    raise_all([*check(settings), *check(config)])
+    raise_all(check(config))
     OmegaConf.resolve(config)
-    if config_name == "evaluate":  # the other scripts read no texts of the run
-        original = read_config(run)
+    if command == "evaluate":  # the other commands read no texts of the run
         with open_dict(settings):
             settings.other_data = any(map(chooses_data, others))  # the run's files may have changed then
-            settings.unknown_data = bool(relative_data(original))
         if not settings.other_data:
-            check_data_known(original, f"run={settings.run}")
             _check_data_here(run)
     make_absolute(config)
     return settings, config
@@ -104,20 +90,13 @@ def stored_config(
     return config
 
 
-def _with_vectors(words: list[str]) -> list[str]:
-    """The words, with ``vectors=`` before a path that stands alone, which may have spaces: ``audit.py mine.npy``."""
+def _with_vectors(words: Sequence[str]) -> Sequence[str]:
+    """The words, with ``vectors=`` before a path that stands alone and may have spaces: ``unembed audit mine.npy``."""
     alone = [word for word in words if "=" not in word and not word.startswith(("~", "+"))]
     others = [word for word in words if word not in alone]
     if not alone or any(root_of(word) == "vectors" for word in others):
         return words
     return [*others, f"vectors={' '.join(alone)}"]
-
-
-def _names_run(settings: DictConfig) -> bool:
-    """Whether the settings say which run is meant, by ``run`` or by the vectors that it must fit."""
-    if OmegaConf.is_missing(settings, "run"):
-        return False
-    return settings.run is not None or not OmegaConf.is_missing(settings, "vectors")
 
 
 def _run_of(settings: DictConfig) -> Path:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from unembed.core.commands import arguments
+from unembed.core.commands import command as proposed
 from unembed.core.errors import printable, redacted
 from unembed.launch.sources import CONFIGS, groups, parts
 
@@ -37,7 +39,7 @@ def of_training() -> argparse.Namespace:
     parser.add_argument("--hydra-help", "--version", "--shell-completion", "-sc", dest="of_hydra", action="store_true")
     parser.add_argument("--info", "-i", dest="of_hydra", nargs="?", const="all")
     parser.add_argument("--experimental-rerun", dest="of_hydra")
-    return parser.parse_intermixed_args()
+    return parser.parse_intermixed_args(arguments())
 
 
 def on_run(switches: Mapping[str, str]) -> argparse.Namespace:
@@ -45,7 +47,7 @@ def on_run(switches: Mapping[str, str]) -> argparse.Namespace:
     parser = _parser()
     for flag, override in switches.items():
         parser.add_argument(flag, dest="switched", action="append_const", const=override)
-    found = parser.parse_intermixed_args()
+    found = parser.parse_intermixed_args(arguments())
     found.overrides += getattr(found, "switched", None) or []
     return found
 
@@ -58,10 +60,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def usage(task: Callable[..., None], config_name: str) -> str:
+def usage(task: Callable[..., object], config_name: str) -> str:
     """The text of ``--help``: the script's docstring, its own keys, and the groups with their options."""
     notes = _comments(CONFIGS / "train.yaml")
-    lines = [inspect.getdoc(inspect.getmodule(task)) or "", "", f"Keys of {config_name}.py (key=value):"]
+    about = inspect.getdoc(inspect.getmodule(task)) or ""
+    lines = [re.sub(r"python (train|evaluate)\.py", lambda found: proposed(found[1]), about), "", "Keys (key=value):"]
     for name, (default, note) in _comments(CONFIGS / f"{config_name}.yaml").items():
         if not name.startswith("- "):
             lines += [f"  {name:<11} {note}", f"  {'':<14}{'must be given' if default == '???' else default}"]

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from unembed.core.errors import InputError
 from unembed.launch.sources import CONFIGS
 
 _DATA = "datamodule"
@@ -54,23 +53,6 @@ def make_absolute(config: DictConfig) -> None:
 def data_paths(config: DictConfig) -> list[Text]:
     """The values that name files of texts, or data sets of the hub."""
     return [text for text in _texts(config, (_DATA,)) if text.argument in _TEXTS]
-
-
-def relative_data(config: DictConfig) -> dict[str, str]:
-    """Keys and values of the data's relative paths that exist in the working directory."""
-    return {text.key: text.value for text in data_paths(config) if _absolute(text.value) != text.value}
-
-
-def check_data_known(config: DictConfig, run: str) -> None:
-    """Refuse relative data paths in a run's configuration; ``run`` names the run in messages.
-
-    Raises:
-        InputError: A path is relative, as in runs of earlier versions, and such a file exists in the working directory.
-    """
-    for key, path in relative_data(config).items():
-        raise InputError(
-            f"{run}: its {key}={path} does not say in which directory that was; give {key}=<file> yourself"
-        )
 
 
 def is_data_file(key: str) -> bool:

@@ -51,8 +51,10 @@ def find_run(named: str, key: str) -> Path:
     raise InputError(f"{key}={named}: {missing(directory, 'directory')}{others}")
 
 
-def fitting_attacker(vectors: str) -> str:
+def fitting_attacker(vectors: str, dimension: int | None = None) -> str:
     """The name of the shipped attacker for the dimension of ``vectors``; of a store, where only one is shipped.
+
+    ``dimension`` is that of vectors that are no file.
 
     Raises:
         InputError: None is shipped, none fits, or several do.
@@ -63,7 +65,7 @@ def fitting_attacker(vectors: str) -> str:
         raise InputError(f"run: missing, and no attacker is shipped; give a trained one by run=<dir>: {_training()}")
     from unembed.datamodules.vector_stores.vector_files import dimension_of
 
-    found = dimension_of(vectors)
+    found = dimension or dimension_of(vectors)
     fitting = [name for name, dimension in known.items() if found in (None, dimension)]
     if len(fitting) > 1:
         raise InputError(f"run: missing, and several shipped attackers may read these vectors: run={'|'.join(fitting)}")

@@ -4,15 +4,23 @@
     attack.decodng: unknown key, did you mean decoding?
 
 Hydra stops at the first unknown name; this module reports every misspelt group, option and key.
+
+Options of a group may be listed in order: ``'defense=[masking,noise]'`` is rewritten to what Hydra can compose, which
+would merge them into one node. A group accepts a list if it has an option ``chain``.
+
+    defense=chain +defense@defense.masking=masking +defense@defense.noise=noise choices.defense=masking+noise
 """
 
 from __future__ import annotations
 
+import functools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
@@ -21,11 +29,9 @@ from unembed.core import limits
 from unembed.core.commands import quoted
 from unembed.core.errors import InputError, did_you_mean, holds_secret, missing, secret_refused
 from unembed.datamodules.vector_stores.address import address_error
-from unembed.launch.chains import parsed, unrolled
-from unembed.launch.signatures import imported, written
 from unembed.launch.sources import SEARCH_PATH, options
-from unembed.launch.spacing import joined
 
+_CHAIN = "chain"
 _TEXTS = frozenset(["fail_on", "vectors"])  # keys whose values are no words of Hydra's grammar: readable>5,exact>1
 
 
@@ -74,21 +80,23 @@ class Given:
     """The overrides of a command line, parsed with Hydra's parser.
 
     Attributes:
-        overrides: The valid ones; lists of options are rewritten for Hydra (chains.py).
+        overrides: The valid ones; lists of options are rewritten for Hydra.
         search: Overrides that add config directories, and thereby groups and options.
         errors: A message for each override that cannot be parsed.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        lines, self.errors = joined(words)
-        self.search = tuple(line for line in lines if key_of(line) == SEARCH_PATH)
+        self.search = tuple(word for word in words if key_of(word) == SEARCH_PATH)
         self.overrides: list[Override] = []
-        for line in lines:
+        self.errors: list[str] = []
+        for word in words:
+            if not re.match(r"~|[^=\s]+=", word):
+                self.errors.append(f"{word}: write key=value or group=option, without spaces around =")
+                continue
             try:
-                self.overrides += unrolled(parsed(line), self.search)
+                self.overrides += _unrolled(parsed(word), self.search)
             except HydraException as error:
-                reason = one_line(error) if "=" in line else "write key=value, or group=option"
-                self.errors.append(f"{line}: {reason}")
+                self.errors.append(f"{word}: {one_line(error)}")
 
     @property
     def lines(self) -> list[str]:
@@ -186,21 +194,14 @@ def one_line(error: Exception) -> str:
 
 
 def _unknown(siblings: dict[str, Any], name: str, override: Override, groups: Sequence[str]) -> str:
-    if "_target_" in siblings and name in _arguments(str(siblings["_target_"])):
-        return f"not set by the chosen option; to set it, write +{override.input_line}"
     deeper = [path for path in _paths(siblings, "") if path.endswith(f".{name}") and not path.startswith("hydra.")]
     if len(deeper) == 1:
         return f"unknown key, did you mean {deeper[0]}?"
     names = {key for key in siblings if not key.startswith("_") and key != "hydra"}
-    return f"unknown key, {did_you_mean(name, names | set(groups))}"
-
-
-def _arguments(target: str) -> list[str]:
-    try:
-        signature = written(target) or imported(target)
-    except InputError:
-        return []
-    return [] if signature is None else list(signature.required)
+    nearest = did_you_mean(name, names | set(groups))
+    if "_target_" in siblings and not nearest.startswith("did you mean"):
+        nearest += f"; an argument that no option sets is added by +{override.input_line}"
+    return f"unknown key, {nearest}"
 
 
 def _paths(tree: Any, key: str) -> Iterator[str]:
@@ -225,3 +226,35 @@ def search_path_of(directory: str | None) -> list[str]:
     for file in Path(directory).expanduser().rglob("*.yaml"):  # keep the path as given
         limits.check_size(file, limits.LARGEST_CONFIG)
     return [f"{SEARCH_PATH}=[{quoted(f'file://{path}')}]"]
+
+
+@functools.cache
+def parsed(line: str) -> Override:
+    """Parse an override with Hydra's parser.
+
+    Raises:
+        HydraException: It cannot be parsed.
+    """
+    return OverridesParser.create().parse_override(line)
+
+
+def _unrolled(override: Override, search: tuple[str, ...]) -> list[Override]:
+    """The override itself, or those that replace its list of options; ``search`` as for :func:`options`.
+
+    Raises:
+        HydraException: It sweeps over lists, which Hydra would merge.
+    """
+    group, chosen = override.key_or_group, override.value()
+    valid = options(group, search)
+    if _CHAIN not in valid:
+        return [override]
+    if override.is_sweep_override() and "=[" in str(override.input_line):
+        raise HydraException(f"lists of {group} cannot be swept over; start a run for each")
+    if not isinstance(chosen, list) or not all(option in valid for option in chosen):
+        return [override]
+    steps, seen = [], Counter[str]()
+    for option in map(str, chosen):
+        seen[option] += 1
+        name = option if seen[option] == 1 else f"{option}_{seen[option]}"
+        steps.append(f"+{group}@{group}.{name}={option}")
+    return [*map(parsed, [f"{group}={_CHAIN}", *steps, f"choices.{group}={'+'.join(map(str, chosen)) or _CHAIN}"])]

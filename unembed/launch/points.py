@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
-from unembed.launch.amending import survey_amended
-from unembed.launch.composing import raise_all
+from unembed.launch.checking import check
+from unembed.launch.composing import raise_all, survey_amended
 from unembed.launch.overrides import search_path_of
 
 PREFIX = "defense"
@@ -45,8 +45,6 @@ def defense_points(
         InputError: One line for each mistake: a misspelt name, an invalid value, a key outside the defense, a defense
             that is listed twice.
     """
-    from unembed.launch.checking import check
-
     points: list[DefensePoint] = []
     errors: list[str] = []
     unamended = set(check(config))

@@ -10,26 +10,25 @@ only if the option differs from the run's, so repeating the whole old command ch
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from unembed.core import limits
+from unembed.core.commands import shown_value
 from unembed.core.errors import InputError
-from unembed.launch.amending import survey_amended
-from unembed.launch.changeable import FREE_CHOICES, NOTED, is_free
-from unembed.launch.composing import plain, raise_all, survey, tree
+from unembed.launch.composing import plain, raise_all, survey, survey_amended, tree
 from unembed.launch.finished_run import stored_config
-from unembed.launch.locations import check_data_known, chooses_data, is_data_file, make_absolute, outside
+from unembed.launch.locations import is_data_file, make_absolute, outside
 from unembed.launch.overrides import Given, key_of, one_line, root_of
 from unembed.runs import layout
-from unembed.runs.config_file import parse_config, read_config, write_config
+from unembed.runs.config_file import read_config, write_config
 from unembed.runs.resumption import note_resumption
 
 log = logging.getLogger("train")
@@ -38,6 +37,30 @@ WHOLE = ("experiment", "debug")  # groups that set values in other groups and ar
 DESCRIPTION = "access"  # what the access table says of a run: nothing that the run does depends on it
 _OWN = ("run_dir", "ckpt_path", "trust")
 _UNSET = "(unset)"
+
+# Settings that may change when a run is resumed: its budget, and whatever changes neither weights nor metrics.
+_BUDGETS = {"trainer.max_steps", "trainer.max_epochs", "trainer.min_steps", "trainer.min_epochs", "trainer.max_time",
+            "embedder.max_queries"}  # fmt: skip
+_PROCESSES = ("trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches")
+# Settings that change neither weights nor metrics: paths, speed, display, descriptions.
+_FREE = {"run_dir", "ckpt_path", "cache_dir", "trust", "objective", "attack.gradient_checkpointing"} | _BUDGETS
+_FREE |= {f"trainer.{name}" for name in (
+    "accelerator", "enable_checkpointing", "enable_progress_bar", "enable_model_summary", "log_every_n_steps",
+    "num_sanity_val_steps", "check_val_every_n_epoch", "val_check_interval", "limit_val_batches", "profiler",
+    "detect_anomaly", "deterministic", "benchmark", "inference_mode", "default_root_dir",
+)}  # fmt: skip
+_FREE |= {f"embedder.{name}" for name in (
+    "device", "batch_size", "concurrency", "timeout", "retries", "backoff", "price_per_million_tokens", "api_key_env",
+)}  # fmt: skip
+_FREE_NODES = ("logger", "trainer.strategy", "access")
+_FREE_CHOICES = ("logger", "callbacks", "trainer")  # compared by their values instead of their names
+_WATCHING = {
+    "unembed.callbacks.pace.TerminalBar", "unembed.callbacks.pace.Pace", "unembed.callbacks.history.History",
+    "unembed.callbacks.iterative_correction.IterativeCorrection", "lightning.pytorch.callbacks.ModelCheckpoint",
+    "lightning.pytorch.callbacks.LearningRateMonitor", "lightning.pytorch.callbacks.RichProgressBar",
+    "lightning.pytorch.callbacks.TQDMProgressBar", "lightning.pytorch.callbacks.DeviceStatsMonitor",
+}  # fmt: skip
+_NOTED = {*_BUDGETS, *_PROCESSES}  # recorded in resumed.json, since they describe the training
 
 
 def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
@@ -65,8 +88,6 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
         {key for key in keys if "." in key},  # a whole group may be the run's own
         str(config.cache_dir) if "cache_dir" in keys else None,
     )
-    if not any(map(chooses_data, given.lines)):
-        check_data_known(saved, f"run_dir={directory}")
     amended, different = _amended(saved, given)
     make_absolute(saved)
     make_absolute(amended)
@@ -74,9 +95,9 @@ def resumed(config: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
     noted = (directory / layout.DATA).is_file()
     trained = any((directory / name).exists() for name in (layout.CHECKPOINT, layout.PREVIOUS))
     different += [
-        f"{key}: {_written(before)} -> {_written(now)}"
+        f"{key}: {shown_value(before)} -> {shown_value(now)}"
         for key, before, now in _differences(tree(saved), tree(amended))
-        if not (is_free(key, saved, amended, trained=trained) or (noted and is_data_file(key)))
+        if not (_is_free(key, saved, amended, trained=trained) or (noted and is_data_file(key)))
     ]
     if different:
         listed = "\n".join(f"  {line}" for line in dict.fromkeys(different))
@@ -100,7 +121,7 @@ def is_finished(config: DictConfig) -> bool:
     if config.ckpt_path != "last" or not all((directory / name).is_file() for name in written):
         return False
     differences = _differences(tree(read_config(directory)), tree(config))
-    return all(root_of(key) in (*_OWN, "cache_dir", DESCRIPTION) for key, _, _ in differences)
+    return all(root_of(key) in (*_OWN, "cache_dir", "objective", DESCRIPTION) for key, _, _ in differences)
 
 
 def keep(directory: Path, config: DictConfig) -> None:
@@ -109,7 +130,7 @@ def keep(directory: Path, config: DictConfig) -> None:
     if not path.is_file():
         write_config(directory, plain(config))
         return
-    written, described = parse_config(limits.text(path, limits.LARGEST_CONFIG)), plain(config).get(DESCRIPTION)
+    written, described = yaml.safe_load(limits.text(path, limits.LARGEST_CONFIG)), plain(config).get(DESCRIPTION)
     if written.get(DESCRIPTION) != described:
         write_config(directory, {**written, DESCRIPTION: described})
 
@@ -118,10 +139,10 @@ def note_changes(directory: Path, config: DictConfig) -> None:
     """Record in resumed.json with which other budget, number of processes or data path a run is resumed."""
     differences = _differences(tree(read_config(directory)), plain(config))
     noted = {
-        key: (before, now) for key, before, now in differences if now != _UNSET and (key in NOTED or is_data_file(key))
+        key: (before, now) for key, before, now in differences if now != _UNSET and (key in _NOTED or is_data_file(key))
     }
     for key, (before, now) in noted.items():
-        log.info("resumed with %s: %s -> %s", key, _written(before), _written(now))
+        log.info("resumed with %s: %s -> %s", key, shown_value(before), shown_value(now))
     if noted:
         (directory / layout.REPORT).unlink(missing_ok=True)  # it is of the run before these changes
         note_resumption(directory, noted)
@@ -137,7 +158,7 @@ def _amended(saved: DictConfig, given: Given) -> tuple[DictConfig, list[str]]:
     leaves, found = _set_by_groups(saved, given, chosen)
     chosen = found | chosen
     other = {group: name for group, name in chosen.items() if saved.choices.get(group) != name}
-    left_out = other.keys() - set(FREE_CHOICES)
+    left_out = other.keys() - set(_FREE_CHOICES)
     different = [f"{group}: {saved.choices.get(group)} -> {name}" for group, name in other.items() if group in left_out]
     amended = OmegaConf.create(tree(saved))
     for key, value in leaves.items():
@@ -213,5 +234,26 @@ def _is_open(value: Any) -> bool:
     return isinstance(value, str) and ("${" in value or value == "???")
 
 
-def _written(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _is_free(key: str, saved: DictConfig, amended: DictConfig, *, trained: bool) -> bool:
+    """Whether a value may change when a run is resumed; ``trained`` says whether it has a checkpoint."""
+    if key in _FREE or key.startswith(tuple(f"{node}." for node in _FREE_NODES)) or key in _FREE_NODES:
+        return True
+    root, _, rest = key.partition(".")
+    if root == "callbacks":
+        nodes = [config.callbacks.get(rest.partition(".")[0]) for config in (saved, amended)]
+        return all(node is None or node.get("_target_") in _WATCHING for node in nodes)
+    if key in _PROCESSES:
+        counts = [_batches_a_step(config) for config in (saved, amended)]
+        return not trained or (counts[0] is not None and counts[0] == counts[1])
+    return root in ("embedder", "scoring") and rest.rpartition(".")[2] == "device"
+
+
+def _batches_a_step(config: DictConfig) -> int | None:
+    """Batches per optimizer step over all processes; None if the number of processes depends on the machine."""
+    product = 1
+    for key in _PROCESSES:
+        value = OmegaConf.select(config, key, default=1)
+        if not isinstance(value, int) or value < 1:
+            return None
+        product *= value
+    return product

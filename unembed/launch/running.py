@@ -1,17 +1,18 @@
-"""The entry points of the scripts: from a command line to a checked configuration passed to a function.
+"""The way of every command: a command line -> a composed configuration -> checked -> passed to a function.
 
-configuration.main(train, "train")                    # a configuration from configs/
-configuration.main_on_run(evaluate, "evaluate")       # a run's own configuration with overrides
+main(train, "train")               # a configuration from configs/
+main_on_run(evaluate, "evaluate")  # a run's own configuration with overrides
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
+import functools
 import io
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,18 +23,17 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
+from unembed.core import commands
 from unembed.core.commands import quoted
 from unembed.core.errors import InputError, printable, redacted
 from unembed.core.ranks import is_first, local_rank, started_outside
 from unembed.launch import console, flags
-from unembed.launch.composing import check, plain, raise_all, raise_written, survey
-from unembed.launch.ending import check_output, check_writable, ending
-from unembed.launch.fine_tuning import fine_tuned, with_origin
+from unembed.launch.composing import grid_of, plain, raise_all, settle, spread_out, survey
+from unembed.launch.ending import check_writable, ending
 from unembed.launch.finished_run import on_run
-from unembed.launch.grids import grid_of, spread_out
-from unembed.launch.inherited import handed_on, inherited, is_parallel
 from unembed.launch.locations import make_absolute
 from unembed.launch.named_runs import find_run
+from unembed.launch.origin import fine_tuned, with_origin
 from unembed.launch.overrides import Given, one_line, refuse_secrets, root_of, search_path_of, without
 from unembed.launch.resuming import WHOLE, is_finished, keep, resumed
 from unembed.launch.sources import CONFIGS, SEARCH_PATH, application
@@ -41,6 +41,8 @@ from unembed.launch.trainer import device_errors
 from unembed.runs import claims, layout
 
 _SWEEPS, _TIME = Path("runs/multirun"), "%Y-%m-%d_%H-%M-%S"  # as in configs/hydra/default.yaml
+_INHERITED = "UNEMBED_INHERITED"  # environment variable: a file with the configurations of rank 0
+_OF_LIGHTNING = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE")  # kept by Lightning
 
 
 def check_devices(config: DictConfig) -> None:
@@ -48,90 +50,142 @@ def check_devices(config: DictConfig) -> None:
     raise_all(list(device_errors(plain(config.trainer))))
 
 
-def main(task: Callable[[DictConfig], None], config_name: str) -> None:
+def main(task: Callable[[DictConfig], Any], command: str) -> None:
     """Run ``task`` on the configuration of the command line, or several times with ``--multirun``.
 
     All of Hydra's flags work. Errors in overrides and values end the process with code 2 before a run directory is
     created. The configuration passed to ``task`` has no interpolations.
     """
-    with ending(), claims.Tidied() as made:
-        refuse_secrets(sys.argv[1:])
+    with ending():
+        refuse_secrets(commands.arguments())
         arguments = flags.of_training()
-        name = arguments.config_name or config_name
+        name = arguments.config_name or command
+        overrides = [*arguments.overrides, *search_path_of(arguments.config_dir)]
+        console.begin()
         if arguments.help:
-            print(flags.usage(task, config_name))
+            print(flags.usage(task, command))
         elif arguments.of_hydra:
-            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(task)()
+            sys.argv[1:] = commands.arguments()  # Hydra reads them itself
+            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command)(task)()
         elif arguments.cfg is not None:
-            _show(name, arguments)
-        elif (configs := inherited()) is not None:
+            _show(name, overrides, arguments)
+        elif (configs := _inherited()) is not None:
             _run_as_rank(task, configs)
+        elif arguments.multirun:
+            _train_several(task, name, overrides)
         else:
-            _train(task, name, arguments, made)
+            _train(task, name, overrides, arguments)
 
 
-def _show(config_name: str, arguments: argparse.Namespace) -> None:
+def _show(command: str, overrides: Sequence[str], arguments: argparse.Namespace) -> None:
     """Print the configuration that Hydra composes; its values may be invalid."""
     from unembed.launch.checking import secret_errors
 
-    overrides = [*arguments.overrides, *search_path_of(arguments.config_dir)]
-    configs, errors = survey(config_name, overrides, multirun=arguments.multirun)
+    configs, errors = survey(command, overrides, multirun=arguments.multirun)
     raise_all([*errors, *(message for config in configs for message in secret_errors(config))])
     with application() as composer, contextlib.redirect_stdout(io.StringIO()) as shown:
-        composer.show_cfg(config_name, Given(overrides).lines, arguments.cfg, arguments.package, arguments.resolve)
+        composer.show_cfg(command, Given(overrides).lines, arguments.cfg, arguments.package, arguments.resolve)
     print(redacted(shown.getvalue()), end="")
 
 
 def _train(
-    task: Callable[[DictConfig], None], config_name: str, arguments: argparse.Namespace, made: claims.Tidied
+    task: Callable[[DictConfig], Any],
+    command: str,
+    overrides: Sequence[str],
+    arguments: argparse.Namespace,
 ) -> None:
-    held = console.hold()
-    several = arguments.multirun
-    overrides = [*arguments.overrides, *search_path_of(arguments.config_dir)]
-    if several:
-        overrides = spread_out(config_name, overrides)
-    elif local_rank() == 0 and (grid := grid_of(config_name, overrides)):
+    if local_rank() == 0 and (grid := grid_of(command, overrides)):
         print(f"one cell of a grid over {', '.join(grid)}: -m runs all", flush=True)
-    composed = with_origin(overrides)
-    configs, errors = survey(config_name, composed, multirun=several)
-    again = None if several or not configs else resumed(configs[0], overrides)
+    configs, errors = survey(command, with_origin(overrides))
+    again = resumed(configs[0], overrides) if configs else None
     if again is not None:  # compared with the run's settings, which may have other keys
-        configs, errors = [again], [error for error in errors if error.startswith(tuple(f"{g}=" for g in WHOLE))]
-    raise_written(errors, configs)
-    raise_all([message for config in configs for message in _declared(config)])
-    if again is None and not several:
-        if configs[0].get("init_from") is not None:
-            find_run(str(configs[0].init_from), "init_from")
-        configs = [fine_tuned(configs[0], overrides)]
-    lines = Given(composed).lines
-    if several:
-        _own_sweep(overrides, configs, made)
-        lines.append("hydra.mode=MULTIRUN")
-    else:
-        with ending(settings=configs[0]):
-            directory = _own(str(configs[0].run_dir), "run_dir", overrides, configs[0], made)
-        if local_rank() == 0:  # the following imports take seconds
-            print(printable(f"run directory: {directory}"), flush=True)
-            _say_if_anew(configs[0])
-        if again is not None:  # Hydra only opens the log; the overrides are already applied
-            lines = [line for line in lines if root_of(line) == "hydra"] + [f"ckpt_path={quoted(again.ckpt_path)}"]
-        lines.append(f"run_dir={quoted(directory)}")  # Hydra composes again and would read the clock again
-    raise_all([message for config in configs for message in check(config)])
-    if not several:  # the jobs of a multirun may run on other machines
-        check_devices(configs[0])
-    for config in configs:
-        if local_rank() == 0:
-            with ending(settings=config):
-                check_writable(Path(config.run_dir))
-        if (Path(config.run_dir) / layout.CONFIG).is_file():  # check before Hydra opens its log
-            layout.check_links(Path(config.run_dir))
-
+        errors = [error for error in errors if error.startswith(tuple(f"{group}=" for group in WHOLE))]
+    raise_all(errors)
+    if again is None and configs[0].get("init_from") is not None:
+        find_run(str(configs[0].init_from), "init_from")
+    config = again or fine_tuned(configs[0], overrides)
+    _check([config])
+    check_devices(config)
+    config.run_dir = _own(str(config.run_dir), "run_dir", overrides, config)
+    if local_rank() == 0:
+        print(printable(f"run directory: {config.run_dir}"), flush=True)
+        _say_if_anew(config)
     chosen = {"--config-name": arguments.config_name, "--config-dir": arguments.config_dir}
     same = [f"{flag}={value}" for flag, value in chosen.items() if value is not None]
+    _run(task, config, [*same, *arguments.overrides])
 
-    job = _Job(task, tuple(overrides), tuple(arguments.overrides), tuple(same), several, again, held, made)
-    with application() as composer, _whole_keys() if several else contextlib.nullcontext():
-        (composer.multirun if several else composer.run)(config_name, job, lines)
+
+def _train_several(task: Callable[[DictConfig], Any], command: str, overrides: Sequence[str]) -> None:
+    overrides = spread_out(command, overrides)
+    composed = with_origin(overrides)
+    configs, errors = survey(command, composed, multirun=True)
+    raise_all(errors)
+    _check(configs)
+    _own_sweep(overrides)
+    job = functools.partial(_job, task, tuple(overrides))
+    try:
+        with application() as composer:
+            composer.multirun(command, job, [*Given(composed).lines, "hydra.mode=MULTIRUN"])
+    except ConfigCompositionException as error:  # Hydra also composes a multirun without what is swept
+        hint = "; in a multirun, write a key that only swept options have as <key>='choice(<value>)'"
+        raise InputError(one_line(error) + hint * str(error).startswith("Could not override")) from error
+
+
+def _job(task: Callable[[DictConfig], Any], overrides: Sequence[str], config: DictConfig) -> Any:
+    """Run the task on a configuration of Hydra's, perhaps in another process, as of joblib and submitit."""
+    console.begin()
+    typed = list(HydraConfig.get().overrides.task)
+    settle(config)
+    with ending():
+        given = [*typed, *(line for line in overrides if line.startswith(SEARCH_PATH))]
+        again = resumed(config, given)
+        if again is not None and is_finished(again):
+            if is_first():
+                keep(Path(again.run_dir), again)
+            print(printable(f"finished before: {again.run_dir}"), flush=True)
+            from unembed.callbacks.predictions import objective_of
+
+            return objective_of(Path(again.run_dir), again.objective)
+        config = again or fine_tuned(config, overrides, given)
+        _check([config])
+        if is_first():
+            _say_if_anew(config)
+    return _run(task, config, typed)
+
+
+def _check(configs: Sequence[DictConfig]) -> None:
+    """Check all values, after importing the constructors that receive them; then the places that are written."""
+    from unembed.launch.checking import check
+
+    messages = [message for config in configs for message in check(config)]
+    for node in (config.access for config in configs if config.get("access") is not None):
+        from unembed.reports.access.declared import declaration_errors
+
+        messages += declaration_errors(plain(node) if isinstance(node, DictConfig) else node)
+    raise_all(messages)
+    console.quieten()
+    for config in configs:
+        OmegaConf.resolve(config)
+        if local_rank() == 0:
+            check_writable(Path(config.run_dir))
+        if (Path(config.run_dir) / layout.CONFIG).is_file():  # before its log is opened
+            layout.check_links(Path(config.run_dir))
+
+
+def _run(task: Callable[[DictConfig], Any], config: DictConfig, words: Sequence[str]) -> Any:
+    """Run the task on a checked configuration; ``words`` start it again."""
+    from unembed.runs.trust import trusting
+
+    make_absolute(config)
+    console.log_to(Path(config.run_dir))
+    command = [*without(words, "run_dir", "ckpt_path"), f"run_dir={quoted(config.run_dir)}"]
+    with (
+        ending(config, training=True, command=command),
+        trusting(config.trust),
+        _handed_on(config),
+        _held(config.run_dir, "run_dir"),
+    ):
+        return task(config)
 
 
 def _say_if_anew(config: DictConfig) -> None:
@@ -143,181 +197,82 @@ def _say_if_anew(config: DictConfig) -> None:
         print(printable(said), flush=True)
 
 
-@contextlib.contextmanager
-def _whole_keys() -> Iterator[None]:
-    """Explain a key that only a swept option has: Hydra also composes a multirun without what is swept."""
-    try:
-        yield
-    except ConfigCompositionException as error:
-        hint = "; in a multirun, write a key that only swept options have as <key>='choice(<value>)'"
-        raise InputError(one_line(error) + hint * str(error).startswith("Could not override")) from error
-
-
-def _declared(config: DictConfig) -> list[str]:
-    """Mistakes in the cell that a run declares, which the access table would refuse once it has ended."""
-    node = config.get("access")
-    if node is None:
-        return []
-    from unembed.reports.access.declared import declaration_errors  # pydantic
-
-    return declaration_errors(plain(node) if isinstance(node, DictConfig) else node)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Job:
-    """What Hydra's launcher runs for each configuration; one such as joblib or submitit does so in another process.
-
-    Attributes:
-        task: The function of the script.
-        overrides: Of the command line, with the search path and the values of a grid.
-        typed: The overrides that were typed.
-        same: The flags that a proposed command repeats.
-        several: Whether it is a multirun.
-        again: The configuration of a resumed run.
-        held: Records that this process has held back; None in another process, which holds its own.
-        made: The directories of this process; None in another.
-    """
-
-    task: Callable[[DictConfig], None]
-    overrides: tuple[str, ...]
-    typed: tuple[str, ...]
-    same: tuple[str, ...]
-    several: bool
-    again: DictConfig | None
-    held: console.Held | None
-    made: claims.Tidied | None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what belongs to this process."""
-        return {**self.__dict__, "held": None, "made": None}
-
-    def __call__(self, config: DictConfig) -> None:
-        """Run the task on a configuration of Hydra."""
-        held = console.hold() if self.held is None else self.held
-        typed = list(HydraConfig.get().overrides.task) if self.several else self.typed
-        OmegaConf.resolve(config)
-        if self.several:
-            with ending():
-                searched = [line for line in self.overrides if line.startswith(SEARCH_PATH)]
-                given = [*typed, *searched]
-                again = resumed(config, given)
-                if again is not None and is_finished(again):
-                    if is_first():
-                        keep(Path(again.run_dir), again)
-                    print(printable(f"finished before: {again.run_dir}"), flush=True)
-                    return
-                config = again or fine_tuned(config, self.overrides, given)
-            if self.made is not None:
-                self.made.adopt(Path(config.run_dir))
-            if is_first():
-                _say_if_anew(config)
-        else:
-            config = self.again or fine_tuned(config, self.overrides)
-        make_absolute(config)
-        from unembed.runs.trust import trusting
-
-        console.quieten(held)
-        command = [*self.same, *without(typed, "run_dir", "ckpt_path"), f"run_dir={quoted(config.run_dir)}"]
-        with (
-            ending(config, training=True, command=command),
-            trusting(config.trust),
-            handed_on(config),
-            _held(config.run_dir, "run_dir"),
-        ):
-            self.task(config)
-
-
 def main_on_run(
     task: Callable[[DictConfig, DictConfig], None],
-    config_name: str,
+    command: str,
     switches: Mapping[str, str] | None = None,
     first: Callable[[DictConfig], None] | None = None,
 ) -> None:
     """Run ``task(settings, config)`` on a finished run.
 
-    Overrides of keys in configs/<config_name>.yaml become the settings; all others change the run's config.yaml.
-    ``switches`` are flags of the script that stand for an override; ``first`` as for ``on_run``.
+    Overrides of keys in configs/<command>.yaml become the settings; all others change the run's config.yaml.
+    ``switches`` are flags of the command that stand for an override; ``first`` as for ``on_run``.
     """
-    with ending(), claims.Tidied(keeps_log=False) as made:  # evaluate.py compare= may write nothing
-        refuse_secrets(sys.argv[1:])
+    with ending():
+        refuse_secrets(commands.arguments())
         arguments = flags.on_run(switches or {})
+        console.begin()
         if arguments.help:
-            print(flags.usage(task, config_name))
-        elif (configs := inherited()) is not None:
+            print(flags.usage(task, command))
+        elif (configs := _inherited()) is not None:
             _run_as_rank(task, configs)
         else:
-            _work_on_run(task, config_name, arguments, made, first)
+            _work_on_run(task, command, arguments, first)
 
 
 def _work_on_run(
     task: Callable[[DictConfig, DictConfig], None],
-    config_name: str,
+    command: str,
     arguments: argparse.Namespace,
-    made: claims.Tidied,
     first: Callable[[DictConfig], None] | None,
 ) -> None:
-    held = console.hold()
     overrides = list(arguments.overrides)
     if arguments.config_dir is not None:
         overrides.append(f"config_dir={quoted(Path(arguments.config_dir).absolute())}")
-    settings, config = on_run(config_name, overrides, first)
+    settings, config = on_run(command, overrides, first)
     if local_rank() == 0 and not any(root_of(line) == "run" for line in overrides):
         print(printable(f"attacker: {settings.run_as}, shipped with unembed; run=<dir> takes another"), flush=True)
-    with ending(settings=settings):
-        if "output_dir" in settings:
-            settings.output_dir = _own(settings.output_dir, "output_dir", overrides, config, made)
-        if local_rank() == 0 and "output_dir" in settings:
-            check_writable(Path(settings.output_dir))
-        elif local_rank() == 0 and "output" in settings:
-            check_output(Path(settings.output))
+    places = [key for key in ("output_dir", "output") if key in settings]
+    if "output_dir" in settings:
+        settings.output_dir = _own(settings.output_dir, "output_dir", overrides, config)
+    for key in ("output_dir", "output"):
+        if local_rank() == 0 and key in settings:
+            check_writable(Path(settings[key]), is_file=key == "output")
     from unembed.runs.trust import trusting
 
-    console.show_and_log(Path(settings.output_dir) if "output_dir" in settings else None)
-    console.quieten(held)
-    places = [key for key in ("output_dir", "output") if key in settings]
-    command = [*without(overrides, *places), *(f"{key}={quoted(settings[key])}" for key in places)]
+    console.quieten()
+    if "output_dir" in settings:
+        console.log_to(Path(settings.output_dir))
+    again = [*without(overrides, *places), *(f"{key}={quoted(settings[key])}" for key in places)]
     with (
-        ending(config, settings=settings, command=command),
+        ending(config, command=again),
         trusting(settings.trust),
-        handed_on(settings, config),
+        _handed_on(settings, config),
         _held(settings.get("output_dir"), "output_dir"),
     ):
         task(settings, config)
 
 
-def _run_as_rank(task: Callable[..., None], configs: Sequence[DictConfig]) -> None:
-    """Run ``task`` as one of the ranks that Lightning started; rank 0 writes the log."""
-    from unembed.runs.trust import trusting
-
-    held = console.hold()
-    console.show_and_log(None)
-    for config in configs:
-        check(config)  # imports libraries, some of which change the terminal's logging
-    console.quieten(held)
-    with ending(configs[-1]), trusting(configs[0].trust):
-        task(*configs)
+# -- directories of this process --------------------------------------------------------------------------------------
 
 
-def _own(directory: str, key: str, overrides: Sequence[str], config: DictConfig, made: claims.Tidied) -> str:
+def _own(directory: str, key: str, overrides: Sequence[str], config: DictConfig) -> str:
     """The directory that this process writes; one named after the clock is claimed before another process takes it.
 
     Raises:
         InputError: Several processes were started by torchrun or srun, and each would claim its own.
     """
     if "RUN_ID" in os.environ or any(root_of(line) == key for line in overrides):
-        made.expect(Path(directory))
         return directory
-    if started_outside() and is_parallel(config.get("trainer") or {}):
+    if started_outside() and _is_parallel(config.get("trainer") or {}):
         raise InputError(f"{key}: torchrun and srun start processes that must agree on it: set RUN_ID, or {key}=<dir>")
-    return str(made.claim(Path(directory)))
+    return str(claims.claim(Path(directory)))
 
 
-def _own_sweep(overrides: Sequence[str], configs: Sequence[DictConfig], made: claims.Tidied) -> None:
+def _own_sweep(overrides: Sequence[str]) -> None:
     """Claim the directory of a multirun; its jobs use numbered directories with that name."""
-    for directory in {Path(str(config.run_dir)).parent for config in configs}:
-        made.expect(directory)
     if "RUN_ID" not in os.environ and not any(line.startswith("hydra.sweep.") for line in overrides):
-        os.environ["RUN_ID"] = made.claim(_SWEEPS / time.strftime(_TIME)).name
+        os.environ["RUN_ID"] = claims.claim(_SWEEPS / time.strftime(_TIME)).name
 
 
 @contextlib.contextmanager
@@ -325,3 +280,57 @@ def _held(directory: str | None, key: str) -> Iterator[None]:
     """Lock ``directory`` if this process writes it."""
     with claims.held(Path(directory), key) if directory is not None and is_first() else contextlib.nullcontext():
         yield
+
+
+# -- ranks that Lightning starts with this process's command line -----------------------------------------------------
+# If each composed it again, the configurations would differ: the clock gives another directory, a multirun has several
+# jobs, each rank would measure its own precision, and a resumed run keeps settings that are not on the command line.
+
+
+@contextlib.contextmanager
+def _handed_on(*configs: DictConfig) -> Iterator[None]:
+    """Inside, child processes inherit ``configs``, if the trainer of the last one may start any."""
+    if not _is_parallel(configs[-1].get("trainer") or {}):
+        yield
+        return
+    with tempfile.NamedTemporaryFile("w", prefix="unembed-", suffix=".yaml") as file:
+        OmegaConf.save(OmegaConf.create(list(configs)), file)
+        file.flush()
+        before = {name: os.environ.get(name) for name in (_INHERITED, *_OF_LIGHTNING)}
+        os.environ[_INHERITED] = file.name
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
+        from torch import distributed
+
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.destroy_process_group()  # the next job of a multirun starts its own ranks
+
+
+def _inherited() -> list[DictConfig] | None:
+    """The configurations passed to this rank; None in a process that inherited none."""
+    if _INHERITED not in os.environ or local_rank() == 0:
+        return None
+    return list(OmegaConf.load(os.environ[_INHERITED]))
+
+
+def _is_parallel(trainer: DictConfig | dict[str, object]) -> bool:
+    """Whether training may use several processes."""
+    usual = {"strategy": "auto", "devices": 1, "num_nodes": 1}
+    return any(trainer.get(name, value) != value for name, value in usual.items())
+
+
+def _run_as_rank(task: Callable[..., Any], configs: Sequence[DictConfig]) -> None:
+    """Run ``task`` as one of the ranks that Lightning started; rank 0 writes the log."""
+    from unembed.launch.checking import check
+    from unembed.runs.trust import trusting
+
+    for config in configs:
+        check(config)  # imports libraries, some of which change the terminal's logging
+    console.quieten()
+    with ending(configs[-1]), trusting(configs[0].trust):
+        task(*configs)

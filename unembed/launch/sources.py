@@ -1,10 +1,11 @@
-"""The sources of configurations: configs/, and directories added by ``hydra.searchpath``."""
+"""The sources of configurations: configs/, those of installed packages, and directories of ``hydra.searchpath``."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,27 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
-from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
 
 from unembed import configs
 
 CONFIGS = Path(configs.__file__).parent
 SEARCH_PATH = "hydra.searchpath"
 FOLDERS = frozenset(["experiment"])  # groups whose folders sort their options: experiment=geia/table3
-_MEASURED = "${precision:"  # imports torch and times two matrix products
+
+
+class InstalledPackages(SearchPathPlugin):
+    """Puts the configurations of installed packages after ours, whose options they cannot replace."""
+
+    def manipulate_search_path(self, search_path: Any) -> None:
+        """Called by Hydra."""
+        for folder in configs.folders()[1:]:
+            search_path.append(configs.GROUP, f"file://{folder}")
+
+
+Plugins.instance().register(InstalledPackages)
 
 
 @contextmanager
@@ -51,45 +64,61 @@ def options(group: str, search: tuple[str, ...] = ()) -> tuple[str, ...]:
     with loading() as loader:
 
         def found(kind: ObjectType, of: str) -> list[str]:
-            return loader.get_group_options(of, kind, config_name="train", overrides=list(search))
+            return loader.get_group_options(of, kind, overrides=list(search))
 
         folders = found(ObjectType.GROUP, group) if group in FOLDERS else []
         inner = [f"{folder}/{name}" for folder in folders for name in found(ObjectType.CONFIG, f"{group}/{folder}")]
         return (*found(ObjectType.CONFIG, group), *inner)
 
 
-@functools.cache
-def root_keys(config_name: str, search: tuple[str, ...] = ()) -> frozenset[str]:
-    """Root keys of a configuration composed without overrides: those that the scripts know."""
+def titles(group: str) -> dict[str, str]:
+    """The options of a group, each with the comment that its file begins with; empty for a file without one."""
+    found = {}
     with loading() as loader:
-        composed = loader.load_configuration(config_name, list(search), RunMode.RUN, from_shell=False)
-        return frozenset(str(key) for key in composed)
+        for name in options(group):
+            source = next(one for one in loader.get_sources() if one.is_config(f"{group}/{name}"))
+            folder = files(source.path.replace("/", ".")) if source.scheme() == "pkg" else Path(source.path)
+            first = folder.joinpath(group, f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0]
+            found[name] = first.removeprefix("#").strip() if first.startswith("#") else ""
+    return found
 
 
-def own_names(config_name: str) -> list[str]:
+@functools.cache
+def root_keys(command: str) -> frozenset[str]:
+    """Root keys of a configuration: those of its file, its groups, and what a group's default adds at the root."""
+    keys = {str(key) for key in OmegaConf.load(CONFIGS / f"{command}.yaml")} - {"defaults"}
+    for group, default in _defaults(command).items():
+        if default is not None and group not in FOLDERS:
+            text = (CONFIGS / group / f"{default}.yaml").read_text(encoding="utf-8")
+            keys |= set(map(str, OmegaConf.create(text))) if "@package _global_" in text else {group}
+    return frozenset(keys - {"hydra"})
+
+
+def own_names(command: str) -> list[str]:
     """The keys of a root configuration, and the groups in its defaults list."""
-    content = OmegaConf.load(CONFIGS / f"{config_name}.yaml")
-    chosen = [entry for entry in content.defaults if isinstance(entry, DictConfig)] if "defaults" in content else []
-    return [str(key) for key in content] + [str(next(iter(entry))).split()[-1] for entry in chosen]
+    return [*map(str, OmegaConf.load(CONFIGS / f"{command}.yaml")), *_defaults(command)]
 
 
 def groups() -> dict[str, tuple[str, ...]]:
     """The groups in the defaults list of train.yaml, in order, with their options."""
-    entries = OmegaConf.load(CONFIGS / "train.yaml").defaults
-    names = [str(next(iter(entry))).split()[-1] for entry in entries if isinstance(entry, DictConfig)]
-    return {name: options(name) for name in names}
+    return {name: options(name) for name in _defaults("train")}
+
+
+def _defaults(command: str) -> dict[str, str | None]:
+    """The groups in the defaults list of a root configuration, with the options chosen there."""
+    content = OmegaConf.load(CONFIGS / f"{command}.yaml")
+    entries = content.defaults if "defaults" in content else []
+    chosen = [next(iter(entry.items())) for entry in entries if isinstance(entry, DictConfig)]
+    return {str(group).split()[-1]: option for group, option in chosen if not str(group).startswith("override")}
 
 
 def parts() -> dict[str, tuple[str, ...]]:
     """The groups inside those groups, such as ``attack/decoding``, with their options."""
-    names_of_groups = (name for name in groups() if name not in FOLDERS)
-    folders = (folder for name in names_of_groups for folder in sorted((CONFIGS / name).iterdir()) if folder.is_dir())
-    names = [folder.relative_to(CONFIGS).as_posix() for folder in folders]
-    return {name: options(name) for name in names}
-
-
-def is_measured(node: DictConfig | ListConfig, name: str | int) -> bool:
-    """Whether the value at ``name`` needs a measurement of this machine, which is postponed until all else is valid."""
-    if not OmegaConf.is_interpolation(node, name):
-        return False
-    return _MEASURED in str(OmegaConf.to_container(node, resolve=False)[name])  # type: ignore[index]
+    with loading() as loader:
+        found = [
+            f"{group}/{part}"
+            for group in groups()
+            for part in loader.get_group_options(group, ObjectType.GROUP)
+            if group not in (*FOLDERS, "hydra")
+        ]
+    return {name: options(name) for name in found}

@@ -8,15 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from unembed.metrics.attributes import PREFIX, SOURCES
 from unembed.reports.numbers import number, shown
 from unembed.reports.tables import Cell, Line, Table
 
-PREFIX = "attribute/"
-SOURCES = {
-    "reconstructed": "the recovered text",
-    "target": "the attacked vector",
-    "original": "the original text",
-}
 NOTE = (
     "The guess is the value whose vector lies nearest; nothing is learned for it. Macro accuracy is the mean over "
     "values, each counted once. The original text bounds what any attack could give. The standard error takes texts "

@@ -1,6 +1,5 @@
-"""Warnings shown before the metrics: training or test cut short, or an attack below its baseline.
+"""Warnings shown before the metrics: a test cut short, or an attack below its baseline.
 
-undertrained(record["training"])      # "CUT SHORT: the training stopped at 460 of 1,800 steps, ..."
 below_baseline(metrics, baseline)     # "This attack reads less than a lookup of the nearest training text ..."
 """
 
@@ -10,22 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from unembed.reports.numbers import number
-
-
-def undertrained(training: Mapping[str, Any]) -> str | None:
-    """A warning that ``trainer.max_time`` ended training before the planned steps; else None.
-
-    Args:
-        training: ``training`` of record.json.
-    """
-    steps, planned = number(training, "steps"), number(training, "planned_steps")
-    if training.get("cut_short") is not True or steps is None or planned is None:
-        return None
-    return (
-        f"CUT SHORT: the training stopped at {steps:,.0f} of {planned:,.0f} steps, since trainer.max_time was reached: "
-        "the metrics are those of an undertrained attack. Train again with a longer trainer.max_time, or without one "
-        "(trainer.max_time=null)."
-    )
 
 
 def partial(metrics: Mapping[str, Any]) -> str | None:
@@ -45,9 +28,9 @@ def below_baseline(
 ) -> str | None:
     """A warning that the nearest training text scores higher than the attack; else None.
 
-    Compared by BLEU, or by token F1 for sets of words. Advice on training is given if the attack was ``trained``.
+    Compared by BLEU, or by word F1 for sets of words. Advice on training is given if the attack was ``trained``.
     """
-    for key, name in (("bleu", "BLEU"), ("token_f1", "token F1")):
+    for key, name in (("bleu", "BLEU"), ("token_f1", "word F1")):
         ours, theirs = number(metrics, key), number(baseline, key)
         if ours is not None and theirs is not None:
             if ours >= theirs:

@@ -18,11 +18,11 @@ from pydantic import BaseModel, Field, TypeAdapter, model_validator
 from unembed.core.atomic_files import read_json
 from unembed.reports import charts
 from unembed.reports.charts import Chart
-from unembed.reports.files import read_lines, read_object, validated
 from unembed.reports.numbers import counted, shown
 from unembed.reports.results import Part, parts
 from unembed.reports.tables import Cell, Line, Table
 from unembed.runs import layout
+from unembed.runs.files import read_lines, read_object, validated
 
 HYPOTHESES = "hypotheses.json"
 # Columns of the table: metric, title, format.
@@ -31,7 +31,7 @@ COLUMNS = (
     ("bleu_sentence", "BLEU, sentence", "score"),
     ("rouge1", "ROUGE-1", "score"),
     ("rougeL", "ROUGE-L", "score"),
-    ("token_f1", "Token F1", "percent"),
+    ("token_f1", "Word F1", "percent"),
     ("token_set_f1", "Token-set F1", "percent"),
     ("exact_match", "Exact match", "percent"),
     ("cosine", "Cosine", "cosine"),

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, TypeAdapter
 
 from unembed.reports import charts
-from unembed.reports.files import validated
 from unembed.runs import layout
+from unembed.runs.files import validated
 
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from unembed import __version__
 from unembed.core.atomic_files import write_file
 from unembed.reports.charts import Chart
 
@@ -67,4 +68,5 @@ def _template(name: str) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["version"] = __version__
     return environment.get_template(name).module

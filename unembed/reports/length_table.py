@@ -1,6 +1,6 @@
 """A table of the metrics by length of the texts.
 
-"length/token_f1/16": 71.2, "length/examples/16": 500, ...   ->   9 to 16: 500 texts, token F1 71.2
+"length/token_f1/16": 71.2, "length/examples/16": 500, ...   ->   9 to 16: 500 texts, word F1 71.2
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from unembed.metrics.attributes import PREFIX
 from unembed.metrics.lengths import BY_LENGTH
-from unembed.reports.attribute_table import PREFIX
 from unembed.reports.language_table import is_of_language
 from unembed.reports.numbers import number, shown
 from unembed.reports.results import Results

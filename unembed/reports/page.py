@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from unembed.core.errors import printable
 from unembed.metrics.statistics import evenly
 from unembed.reports import terminal
-from unembed.reports.caveats import below_baseline, partial, undertrained
+from unembed.reports.caveats import below_baseline, partial
 from unembed.reports.html import write_page
 from unembed.reports.metrics_table import metrics_table
 from unembed.reports.results import Results, by_quality, parts, read_results
@@ -24,6 +24,7 @@ from unembed.reports.tables import print_values
 from unembed.reports.terminal import plain
 from unembed.reports.wording import knowing, verdict
 from unembed.runs import layout
+from unembed.runs.record import undertrained
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""Inversion of vectors without a trainer, for invert.py, audit.py and the trade-off.
+"""Inversion of vectors without a trainer, for unembed.load, unembed audit and the trade-off.
 
 reader = Reader(attack, session.oracle, batch_size=128)
 predictions = reader.read(vectors)                      # one per vector, in order, with a progress bar
@@ -11,17 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
 from unembed.attacks.base import Attack
 from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.callbacks.scoring import cosines_at
 from unembed.core.errors import InputError
 from unembed.embedders.base import QueryLimitError
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.reports.results import Row, read_rows
-from unembed.reports.scoring import cosines_at
 from unembed.runs import layout
+from unembed.runs.files import Row, read_rows
 
 
 class Reader:
@@ -56,7 +57,8 @@ class Reader:
         """
         index = torch.arange(len(vectors)) if positions is None else torch.tensor(positions)
         predictions: list[Prediction] = []
-        for begin in track(range(0, len(vectors), self.batch_size), description):
+        begins = range(0, len(vectors), self.batch_size)
+        for begin in track(begins, description, console=Console(stderr=True), disable=len(begins) == 1):
             rows = slice(begin, begin + self.batch_size)
             targets = Targets(vectors[rows].to(self.attack.device), index[rows])
             with torch.no_grad():

@@ -17,70 +17,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter
 
-from unembed.core.errors import InputError
 from unembed.core.examples import Span
 from unembed.metrics.description import Description
 from unembed.metrics.scored import Scored
 from unembed.metrics.text import exact_match, sentence_bleu
 from unembed.metrics.tokens import recovered_words, token_overlap, words
-from unembed.reports.files import read_config, read_lines, read_object, validated
 from unembed.runs import layout
+from unembed.runs.files import Row, read_config, read_lines, read_object, read_rows, validated
 from unembed.runs.record import training_of
 from unembed.runs.resumption import changed_values, with_changes
-
-
-class Searched(BaseModel):
-    """The search record of a language model's input; see unembed.attacks.base.SearchRecord."""
-
-    verified: bool
-    passes: int
-
-
-class Row(BaseModel):
-    """A line of predictions.jsonl; ``spans`` are (start, end, label) in characters of the reference. ``given`` is the
-    start of a baseline without vectors. Token ids are set if a language model's input was attacked. ``unseen`` and
-    ``in_lexicon`` are of each span (see unembed.metrics.scored.Scored)."""
-
-    index: int
-    reference: str
-    prediction: str
-    kind: Literal["sequence", "set"]
-    spans: list[tuple[int, int, str]] = []
-    cosine: float | None = None
-    language: str | None = None
-    attributes: dict[str, str] = {}
-    given: str | None = None
-    reference_tokens: tuple[int, ...] | None = None
-    prediction_tokens: tuple[int, ...] | None = None
-    search: Searched | None = None
-    unseen: list[bool] | None = None
-    in_lexicon: list[bool] | None = None
-
-    @model_validator(mode="after")
-    def _of_each_span(self) -> Row:
-        for known in (self.unseen, self.in_lexicon):
-            if known is not None and len(known) != len(self.spans):
-                raise ValueError(f"{len(known)} values of unseen or in_lexicon for {len(self.spans)} spans")
-        return self
-
-    @property
-    def scored(self) -> Scored:
-        """The row as metrics take it, without what only models give."""
-        unseen, in_lexicon = (None if known is None else tuple(known) for known in (self.unseen, self.in_lexicon))
-        return Scored(
-            self.reference,
-            self.prediction,
-            tuple(Span(*span) for span in self.spans),
-            kind=self.kind,
-            cosine=self.cosine,
-            unseen=unseen,
-            in_lexicon=in_lexicon,
-        )
 
 
 def _finite(value: float | None) -> float | None:
@@ -195,16 +145,18 @@ def read_results(run_dir: Path) -> Results:
     )
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The lines of predictions.jsonl; at least one.
-
-    Raises:
-        InputError: The file is missing, invalid or empty; names it, and the line.
-    """
-    rows = read_lines(path, Row)
-    if not rows:
-        raise InputError(f"{path}: holds no prediction")
-    return rows
+def as_scored(row: Row) -> Scored:
+    """The row as metrics take it, without what only models give."""
+    unseen, in_lexicon = (None if known is None else tuple(known) for known in (row.unseen, row.in_lexicon))
+    return Scored(
+        row.reference,
+        row.prediction,
+        tuple(Span(*span) for span in row.spans),
+        kind=row.kind,
+        cosine=row.cosine,
+        unseen=unseen,
+        in_lexicon=in_lexicon,
+    )
 
 
 def by_quality(recovered: Sequence[Recovered]) -> list[Recovered]:

@@ -32,7 +32,7 @@ from unembed.reports.length_table import length_table
 from unembed.reports.lexicon_table import lexicon_table
 from unembed.reports.metrics_table import metrics_table
 from unembed.reports.numbers import duration, number, shown
-from unembed.reports.results import Moment, Recovered, Results, by_quality, parts
+from unembed.reports.results import Moment, Recovered, Results, as_scored, by_quality, parts
 from unembed.reports.threshold_chart import threshold_charts
 from unembed.reports.token_charts import token_charts
 from unembed.reports.wording import measure
@@ -159,7 +159,7 @@ def frequency(results: Results) -> Markup:
 
 def lexicon(results: Results) -> Markup | None:
     """Entities inside and outside the lexicon of the attack; None if it has none."""
-    table = lexicon_table([one.row.scored for one in results.recovered])
+    table = lexicon_table([as_scored(one.row) for one in results.recovered])
     return macro("table_of", table=table) if table else None
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from pydantic import BaseModel, TypeAdapter
 
 from unembed.reports import charts
-from unembed.reports.files import read_object, validated
 from unembed.runs import layout
+from unembed.runs.files import read_object, validated
 
 FILE = "threshold.json"
 

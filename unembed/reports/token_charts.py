@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from unembed.metrics.token_inversion import Inverted, TokenExact, TokenPartial, by_length, by_position, exact_by_cost
 from unembed.reports import charts
-from unembed.reports.results import Row
+from unembed.runs.files import Row
 
 POINTS = 100  # of a curve, at most
 

@@ -21,11 +21,11 @@ from pydantic import BaseModel, Field, TypeAdapter
 from unembed.core.atomic_files import read_json, write_json
 from unembed.core.commands import command
 from unembed.core.errors import InputError
-from unembed.reports.files import read_lines, validated
 from unembed.reports.tables import Cell, Line, Table, print_values
 from unembed.reports.terminal import console, plain
 from unembed.reports.wording import measure, ordered
 from unembed.runs import layout
+from unembed.runs.files import read_lines, validated
 
 TRIALS, T_TEST = "trials.json", "t_test.json"
 TITLE = "Two-sided unpaired t-test between trials (Welch); * p < 0.05, not corrected for many metrics"
@@ -52,14 +52,9 @@ class _Referring(BaseModel):
 _SUMMARIES = TypeAdapter(dict[str, Summary])
 
 
-def folder(output: Path, number: int) -> Path:
-    """The directory of a trial; trial 0 is the evaluation itself."""
-    return output if number == 0 else output / "trials" / str(number)
-
-
 def write_trials(output: Path, count: int) -> None:
     """Write trials.json from the metrics.json of ``count`` trials."""
-    metrics = [read_json(folder(output, n) / layout.METRICS) for n in range(count)]
+    metrics = [read_json(layout.trial_folder(output, n) / layout.METRICS) for n in range(count)]
     write_json(output / TRIALS, {key: summary([one[key] for one in metrics]) for key in metrics[0]})
 
 

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from unembed.attacks.base import Attack
+from unembed.callbacks.scoring import score_predictions
 from unembed.core.examples import Example
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.defenses.base import Defense, Role
 from unembed.defenses.threat import Hypotheses
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.reports.reading import Reader
-from unembed.reports.scoring import score_predictions
 from unembed.scoring.models import ScoringModels
 
 Metrics = dict[str, float | int | None]

@@ -1,23 +1,26 @@
-"""Check that vectors given to invert.py or audit.py could come from the run's embedder.
+"""Check that vectors given to unembed invert or unembed audit could come from the run's embedder.
 
     space = reference_space(session, ["a text of the run's test", ...])
     with dimension_explained(space, session):
         vectors = read_vectors(...)
     warnings = check_space("mine.npy", vectors, space, session, texts, trusted=False)
     warnings += check_reading("mine.npy", vectors, reader, known_cosines, trusted=False)
+    keep_space(run, session, datamodule.training_sample(TEXTS))     # at the end of training
 
 Vectors of another embedder or pooling, or with permuted or rescaled components, would be inverted to fluent but
 unrelated text, or would make a store look safe. So their lengths and directions are compared with those of the run's
-training vectors (unembed/runs/space_file.py), or of its test texts. docs/audit.md has the measurements behind the
-bounds.
+training vectors (their statistics are in artifacts/space.safetensors, some 100 kB and no text), or of its test texts.
+docs/audit.md has the measurements behind the bounds.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -26,14 +29,19 @@ from torch import Tensor
 from unembed.core.errors import InputError
 from unembed.datamodules.vector_stores.vector_files import DimensionError
 from unembed.embedders.base import Embedder, QueryLimitError
+from unembed.embedders.cache.shards import write_privately
+from unembed.embedders.language_model import LanguageModelEmbedder
 from unembed.embedders.variants import variants
+from unembed.metrics import spaces
 from unembed.metrics.spaces import Space
 from unembed.reports import vector_faults
 from unembed.reports.reading import Reader
 from unembed.reports.vector_faults import FEWEST, Fault
-from unembed.runs.space_file import read_space
+from unembed.runs.layout import ARTIFACTS
 from unembed.session import Session
 
+FILE = "space.safetensors"
+TEXTS = 5000  # number of vectors whose statistics are kept, evenly from the training texts
 COMPARED = 2048  # number of the run's test texts to compare with
 MOST = 5000  # vectors that are looked at, evenly
 TRIED = 64  # texts that variants of the embedder embed, once directions do not match
@@ -62,6 +70,53 @@ def reference_space(session: Session, references: Sequence[str]) -> Space | None
         return stored
     step = -(-len(references) // COMPARED)
     return Space.of(session.service.embed(list(references[::step]), "scoring"))
+
+
+def keep_space(run: Path, session: Session, vectors: Tensor | None) -> None:
+    """Write the statistics of vectors, (n, d), that the attack was trained on.
+
+    Nothing is written where there are too few, or for a language model, whose output is no text's vector.
+    """
+    from safetensors.torch import save
+
+    of_texts = not isinstance(session.embedder.embedder, LanguageModelEmbedder)
+    if vectors is None or len(vectors) < spaces.FEWEST or not of_texts:
+        return
+    tensors = {name: tensor.contiguous() for name, tensor in Space.of(vectors).tensors().items()}
+    folder = run / ARTIFACTS
+    folder.mkdir(parents=True, exist_ok=True)
+    write_privately(folder / FILE, save(tensors, _about(session)))
+
+
+def read_space(run: Path, session: Session) -> Space | None:
+    """The statistics of a run's vectors; None if it has none, or those of another embedder or defense.
+
+    Raises:
+        InputError: The file is damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = run / ARTIFACTS / FILE
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            if file.metadata() != _about(session):
+                return None
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        found = Space.restored(tensors)
+    except (SafetensorError, KeyError, ValueError, TypeError, IndexError, RuntimeError, OSError) as error:
+        raise InputError(f"{path}: the statistics of the run's vectors cannot be read: {error}") from error
+    sound = all(tensor.isfinite().all() for tensor in tensors.values()) and bool((found.norm > 0).all())
+    if not sound or found.dimension != session.dimension:
+        raise InputError(f"{path}: not the statistics of vectors of dimension {session.dimension}, or damaged")
+    return found
+
+
+def _about(session: Session) -> dict[str, str]:
+    """What the vectors depend on: the embedder, and the defense that the attacker was trained with."""
+    defense = json.dumps(session.threat.settings, sort_keys=True) if session.threat.adaptive else ""
+    return {"embedder": session.embedder.fingerprint, "defense": defense}
 
 
 @contextmanager

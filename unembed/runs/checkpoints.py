@@ -12,8 +12,9 @@ import re
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -22,6 +23,9 @@ from unembed.core.commands import command
 from unembed.core.errors import InputError
 from unembed.runs.layout import CHECKPOINT, PREVIOUS
 from unembed.runs.quantized import restored
+
+if TYPE_CHECKING:
+    from lightning import Trainer
 
 log = logging.getLogger("runs")
 
@@ -84,16 +88,14 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     Callback states are reduced to numbers, since ModelCheckpoint would delete the files that its state names.
 
     Raises:
-        InputError: It is not a checkpoint, is damaged, is larger in memory than on disk, or holds other objects, which
-            are never created.
+        InputError: It is not a checkpoint, is damaged, or holds other objects, which are never created.
     """
-    content = tensor_files.read(path, "a checkpoint")
+    content = tensor_files.load(path, "a checkpoint")
     if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
         raise InputError(f"{path}: not a checkpoint: it has no weights (state_dict)")
     for name, tensor in content["state_dict"].items():
         if not isinstance(name, str) or not tensor_files.is_dense(tensor):
             raise InputError(f"{path}: not a checkpoint: its weights {name!r} are not a tensor of real numbers")
-    tensor_files.check_sizes(path, content)
     if scales := content.pop(SCALES, None):
         content["state_dict"] = restored(content["state_dict"], _checked_scales(path, content["state_dict"], scales))
     for name, tensor in content["state_dict"].items():
@@ -136,12 +138,29 @@ def numbers_of_callbacks(states: Any) -> dict[str, dict[str, Any]]:
     }
 
 
+@contextlib.contextmanager
+def resuming_from(checkpoint: Path | None, trainer: Trainer) -> Iterator[None]:
+    """Turn any error that Lightning raises while it restores a checkpoint's training state into one message.
+
+    Raises:
+        InputError: It cannot be restored: the optimizer is another, or the file was modified.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, AssertionError) as error:
+        # Lightning holds the checkpoint until it is restored; later errors are not the file's fault.
+        if checkpoint is None or not trainer._checkpoint_connector._loaded_checkpoint:
+            raise
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise InputError(f"{checkpoint}: cannot be resumed from: {type(error).__name__}: {reason}") from error
+
+
 def _is_number(value: Any) -> bool:
     return value is None or isinstance(value, int | float) or (tensor_files.is_dense(value) and value.numel() == 1)
 
 
 def _checked(checkpoint: Path) -> Path:
-    # Always checked here: Lightning's strategies for sharded models read checkpoints with their own code.
+    # Always checked here: Lightning's FSDP strategy reads checkpoints with Python's unpickler, which runs code.
     tensor_files.check(checkpoint, "a checkpoint")
     return checkpoint
 

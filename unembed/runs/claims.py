@@ -1,4 +1,4 @@
-"""Directories owned by one process: created exclusively, locked while in use, and removed if left empty.
+"""Directories owned by one process: created exclusively, locked while in use, and removed if nothing was written.
 
     directory = claim(Path("runs/x/2026-11-22_14-05-09"))     # or ..._14-05-09-2 if the first name is taken
     with held(directory, "run_dir"):                          # refused while another process holds it
@@ -20,17 +20,12 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
-from unembed.core import stopping
 from unembed.core.errors import InputError
-from unembed.core.ranks import is_first
-from unembed.runs import layout
 
 log = logging.getLogger("claims")
 
-LOCK, LOG = ".lock", "log"
-_OF_LOGGERS = ("hparams.yaml", "events.out.tfevents.*")  # written before any curve
+LOCK = ".lock"
 _TRIES = 100
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -79,6 +74,7 @@ def held(directory: Path, key: str) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             path.unlink()  # while locked, so that no other process's file is removed
+            directory.rmdir()  # if it is empty, as after a failed start
         os.close(file)
 
 
@@ -113,82 +109,3 @@ def _locked(path: Path, named: str) -> int:
 def _is_own(status: os.stat_result) -> bool:
     """Whether a file has a single name; with a second hard link, writing could change a file outside the run."""
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-
-
-class Tidied:
-    """Removes the directories that this process created when its start fails.
-
-        with Tidied() as made:
-            made.expect(directory)      # before it is created
-            ...
-
-    After a user error, a directory is removed if it holds only what every start writes: its configuration and log.
-    After a signal, it is removed only if no work had begun, since the configuration is needed to resume. After any
-    other error, only an empty directory is removed.
-
-    Args:
-        keeps_log: Whether a directory that holds only a log is kept after success.
-    """
-
-    def __init__(self, *, keeps_log: bool = True) -> None:
-        self.keeps_log = keeps_log
-        self._places: list[tuple[Path, list[Path]]] = []
-
-    def __enter__(self) -> Tidied:
-        return self
-
-    def expect(self, directory: Path) -> None:
-        """Register a directory that will be created, and its missing parents; an existing one is never removed."""
-        missing = _missing(directory)
-        if missing and missing[0] == directory.absolute():
-            self._places.append((directory.absolute(), missing))
-
-    def claim(self, directory: Path) -> Path:
-        """Call :func:`claim` and register the directory."""
-        above = _missing(directory.parent)
-        path = claim(directory).absolute()
-        self._places.append((path, [path, *above]))
-        return path if directory.is_absolute() else path.relative_to(Path.cwd())
-
-    def adopt(self, directory: Path) -> None:
-        """Register a directory that was created for this process, unless it holds a run."""
-        if not (directory / layout.CONFIG).exists():
-            self._places.append((directory.absolute(), [directory.absolute()]))
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        stopped = isinstance(error, KeyboardInterrupt) or getattr(error, "code", None) in stopping.WORDS
-        disposable: tuple[str, ...] = ()
-        if isinstance(error, InputError) or getattr(error, "mistake", False):
-            disposable = (LOG, layout.CONFIG, *_OF_LOGGERS)
-        elif stopped or (error is None and not self.keeps_log):
-            disposable = (LOG,)
-        if is_first():
-            for directory, missing in reversed(self._places):
-                _remove(directory, missing, disposable, failed=error is not None)
-
-
-def _missing(directory: Path) -> list[Path]:
-    directory = directory.absolute()
-    return [path for path in (directory, *directory.parents) if not path.exists()]
-
-
-def _remove(directory: Path, missing: list[Path], disposable: tuple[str, ...], *, failed: bool) -> None:
-    """Remove a directory if all its files have ``disposable`` names, then its parents that have become empty."""
-
-    def is_disposable(path: Path) -> bool:
-        if path.name == LOG and failed and path.stat().st_size == 0:
-            return True
-        return any(path.match(name) for name in (*disposable, LOCK))
-
-    # rmdir fails, and the directory stays, if another process has just written a file into it.
-    with contextlib.suppress(OSError, InputError):
-        files = [path for path in directory.rglob("*") if not path.is_dir() or path.is_symlink()]
-        if directory.is_dir() and all(map(is_disposable, files)):
-            with held(directory, "directory"):
-                for path in files:
-                    if path.name != LOCK:
-                        path.unlink()
-            for folder in sorted((path for path in directory.rglob("*") if path.is_dir()), reverse=True):
-                folder.rmdir()
-            for path in missing:
-                path.rmdir()

@@ -21,9 +21,6 @@ from unembed.runs.resumption import with_changes
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-_DEEPEST = 50
-_MOST_EVENTS = 20_000  # YAML events; a run's config has some hundred, a megabyte of small values takes 20 s to parse
-
 
 def write_config(directory: Path, config: Mapping[str, Any]) -> None:
     """Write ``config.yaml``."""
@@ -40,10 +37,10 @@ def read_config(directory: Path) -> DictConfig:
 
     path = directory / CONFIG
     try:
-        values = parse_config(limits.text(path, limits.LARGEST_CONFIG))
+        values = yaml.safe_load(limits.text(path, limits.LARGEST_CONFIG))
     except FileNotFoundError as error:
         raise InputError(f"run={directory}: not a run directory ({CONFIG} is missing)") from error
-    except (yaml.YAMLError, OSError, ValueError) as error:
+    except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     if not isinstance(values, dict):
         raise InputError(f"{path}: holds no mapping")
@@ -52,25 +49,6 @@ def read_config(directory: Path) -> DictConfig:
     config = OmegaConf.create(values)
     assert isinstance(config, DictConfig)
     return config
-
-
-def parse_config(text: str) -> Any:
-    """Parse a configuration, refusing YAML that takes very long: references expand, and nesting is quadratic.
-
-    Raises:
-        yaml.YAMLError: It is not YAML.
-        ValueError: It has references, or is deeper or larger than any run's configuration.
-    """
-    depth = 0
-    for number, event in enumerate(yaml.parse(text, yaml.SafeLoader)):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent):
-            raise ValueError("it holds references (*name), and a run writes none")
-        if number > _MOST_EVENTS:
-            raise ValueError(f"it holds more than {_MOST_EVENTS:,} keys and values")
-        if depth > _DEEPEST:
-            raise ValueError(f"it is nested more than {_DEEPEST} deep")
-    return yaml.safe_load(text)
 
 
 def _check_plain(value: Any, key: str, path: Path) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from unembed.core.atomic_files import read_json, write_file, write_json
-from unembed.datamodules.defended import FILE
 from unembed.core.errors import InputError
 from unembed.runs import layout
 from unembed.runs.checkpoints import SCALES, load_checkpoint
@@ -66,8 +65,10 @@ def copy_parts(run: Path, folder: Path) -> None:
         InputError: An artifact names a directory of this machine; or the run was trained against a defense that is
             fitted to data.
     """
-    if (run / layout.ARTIFACTS / FILE).exists():
-        raise InputError(f"run={run}: {layout.ARTIFACTS}/{FILE} is the state of a defense, which is not shipped")
+    if (run / layout.ARTIFACTS / layout.DEFENSE).exists():
+        raise InputError(
+            f"run={run}: {layout.ARTIFACTS}/{layout.DEFENSE} is the state of a defense, which is not shipped"
+        )
     shutil.copytree(run / layout.ARTIFACTS, folder / layout.ARTIFACTS)
     described = [file for file in (folder / layout.ARTIFACTS).rglob("*") if file.suffix in (".json", ".yaml")]
     for file in sorted(described):

@@ -22,7 +22,7 @@ log = logging.getLogger("runs")
 
 HUB = "hub:"
 _FORM = re.compile(r"hub:([A-Za-z0-9][\w.-]*)/([A-Za-z0-9][\w.-]*)(?:@([A-Za-z0-9][\w./-]*))?")
-# What invert.py, audit.py, evaluate.py and init_from= read of a run.
+# What unembed invert, unembed audit, evaluate.py and init_from= read of a run.
 _FILES = (
     layout.CONFIG, layout.RESUMED, layout.RECORD, layout.DATA, layout.CHECKPOINT, f"{layout.ARTIFACTS}/*",
     layout.PREDICTIONS, layout.METRICS, layout.BASELINE, layout.ANALYSES, layout.DESCRIPTIONS, layout.CALIBRATION,

@@ -6,14 +6,13 @@ artifacts and weights of the old one; optimizer, schedule and random state are n
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from unembed.core.atomic_files import replacing
-from unembed.datamodules.defended import FILE
+from unembed.core.commands import shown_value
 from unembed.core.errors import InputError
 from unembed.runs import layout
 from unembed.runs.config_file import read_config
@@ -46,7 +45,7 @@ def check_origin(run: Path, attack: dict[str, Any], fingerprint: str, dimension:
     there = dict(_values(OmegaConf.to_container(config.attack), "attack"))
     here = dict(_values(attack, "attack"))
     different = [
-        f"{key}={_written(here.get(key, '(unset)'))}, {_written(there.get(key, '(unset)'))} there"
+        f"{key}={shown_value(here.get(key, '(unset)'))}, {shown_value(there.get(key, '(unset)'))} there"
         for key in here | there
         if here.get(key) != there.get(key)
     ]
@@ -61,9 +60,9 @@ def copy_artifacts(run: Path, artifacts: Path) -> None:
     """
     with replacing(artifacts) as copy:
         shutil.copytree(run / layout.ARTIFACTS, copy, dirs_exist_ok=True)
-        (copy / FILE).unlink(missing_ok=True)
-        if (artifacts / FILE).is_file():
-            shutil.copy2(artifacts / FILE, copy / FILE)
+        (copy / layout.DEFENSE).unlink(missing_ok=True)
+        if (artifacts / layout.DEFENSE).is_file():
+            shutil.copy2(artifacts / layout.DEFENSE, copy / layout.DEFENSE)
 
 
 def _values(node: Any, key: str) -> Iterator[tuple[str, Any]]:
@@ -74,7 +73,3 @@ def _values(node: Any, key: str) -> Iterator[tuple[str, Any]]:
                 yield from _values(child, f"{key}.{name}")
     else:
         yield key, node
-
-
-def _written(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -1,23 +1,21 @@
 """File names and structure of a run directory.
 
-    config.yaml        the resolved config as plain values; written once, unchanged by resuming
-    resumed.json       only if the run was resumed with other values: when, and which values changed
-    record.json        versions, device, embedder, queries, and how it was trained
-    data.json          the files that texts were read from: path, size, SHA-256
-    checkpoints/       last.ckpt; while it is trained, previous.ckpt too
-    artifacts/         what the model needs besides its weights: tokenizer, decoder architecture, neighbour index
-    predictions.jsonl  one JSON object per example
-    metrics.json       flat; baseline.json has the same keys for the nearest neighbour
-    descriptions.json  titles and units of the user's own metrics, if there are any
-    analyses.json      how the training text relates to the result
-    test_batches/      the test batch cache (batch_cache.py); removed once the metrics are written
-    history.jsonl      the training curve
-    report.html, log
-    calibration.jsonl  of a shipped attacker: scores of held-out texts, without the texts (unembed/attackers/README.md)
-    README.md          of a shipped attacker: its model card
-    .lock              held by the process that writes to the run (claims.py)
-
-The package is not called ``runs`` because the output folder of training runs has that name.
+config.yaml        the resolved config as plain values; written once, unchanged by resuming
+resumed.json       only if the run was resumed with other values: when, and which values changed
+record.json        versions, device, embedder, queries, and how it was trained
+data.json          the files that texts were read from: path, size, SHA-256
+checkpoints/       last.ckpt; while it is trained, previous.ckpt too
+artifacts/         what the model needs besides its weights: tokenizer, decoder architecture, neighbour index
+predictions.jsonl  one JSON object per example
+metrics.json       flat; baseline.json has the same keys for the nearest neighbour
+descriptions.json  titles and units of the user's own metrics, if there are any
+analyses.json      how the training text relates to the result
+test_batches/      the test batch cache (attacks/parts/batch_cache.py); removed once the metrics are written
+history.jsonl      the training curve
+report.html, log
+calibration.jsonl  of a shipped attacker: scores of held-out texts, without the texts (unembed/attackers/README.md)
+README.md          of a shipped attacker: its model card
+.lock              held by the process that writes to the run (claims.py)
 """
 
 from __future__ import annotations
@@ -35,6 +33,7 @@ CHECKPOINT, PREVIOUS = "checkpoints/last.ckpt", "checkpoints/previous.ckpt"
 PREDICTIONS, METRICS, BASELINE, ANALYSES = "predictions.jsonl", "metrics.json", "baseline.json", "analyses.json"
 DESCRIPTIONS, REPORT = "descriptions.json", "report.html"
 CALIBRATION, CARD = "calibration.jsonl", "README.md"
+DEFENSE = "defense.safetensors"  # among the artifacts: the fitted state of a defense
 CORRECTIONS, CORRECTION_ROUNDS = "corrections.json", "corrections.jsonl"
 TEST_BATCHES = "test_batches"
 EXPORTED = "<run>"  # run_dir in the config.yaml of an exported run; no path, replaced when the run is opened
@@ -53,6 +52,11 @@ def start(directory: Path, *, resuming: bool, key: str = "run_dir") -> None:
         raise InputError(f"{key}={directory}: already holds {what} choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
     remove_temporary(directory)
+
+
+def trial_folder(output: Path, number: int) -> Path:
+    """The directory of a trial of an evaluation; trial 0 is the evaluation itself."""
+    return output if number == 0 else output / "trials" / str(number)
 
 
 def check_links(directory: Path) -> None:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from unembed.core.atomic_files import read_json
-from unembed.datamodules.sources.data_files import DataFile
 from unembed.core.errors import InputError
 from unembed.runs.layout import DATA, RECORD
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of texts as it was read."""
+
+    path: str
+    bytes: int
+    sha256: str
+
 
 _FILES = TypeAdapter(list[DataFile])
 
@@ -20,6 +31,22 @@ def training_of(directory: Path) -> dict[str, Any] | None:
     record = directory / RECORD
     found = read_json(record).get("training") if record.is_file() else None
     return found if isinstance(found, dict) else None
+
+
+def undertrained(training: Mapping[str, Any]) -> str | None:
+    """A warning that ``trainer.max_time`` ended training before the planned steps; else None.
+
+    Args:
+        training: ``training`` of record.json.
+    """
+    steps, planned = training.get("steps"), training.get("planned_steps")
+    if training.get("cut_short") is not True or not isinstance(steps, int) or not isinstance(planned, int):
+        return None
+    return (
+        f"CUT SHORT: the training stopped at {steps:,} of {planned:,} steps, since trainer.max_time was reached: "
+        "the metrics are those of an undertrained attack. Train again with a longer trainer.max_time, or without one "
+        "(trainer.max_time=null)."
+    )
 
 
 def tested_weights(directory: Path) -> str | None:

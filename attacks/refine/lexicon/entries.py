@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 
 import torch
+from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
@@ -109,7 +110,7 @@ class Lexicon:
         why = f"The lexicon has {len(words):,} entries, each embedded once"
         blocks = unit_vectors(words, self._oracle, "lexicon", key=_KEY, why=why)
         if len(words) > AT_ONCE:
-            return track(blocks, "embedding the lexicon", total=-(-len(words) // AT_ONCE))
+            return track(blocks, "embedding the lexicon", total=-(-len(words) // AT_ONCE), console=Console(stderr=True))
         return blocks
 
     def _check_limit(self, words: Sequence[str]) -> None:

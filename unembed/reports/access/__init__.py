@@ -1,1 +1,1 @@
-"""The access table: attacks down, what the attacker has across (compare.py columns=access)."""
+"""The access table: attacks down, what the attacker has across (unembed compare columns=access)."""

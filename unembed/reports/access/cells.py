@@ -20,10 +20,9 @@ from unembed.core.errors import InputError, missing
 from unembed.reports.access.declared import Declared, declaration_errors
 from unembed.reports.comparison.entries import Entry, read_entries
 from unembed.reports.comparison.measuring import Compared, MetricValue, compare
-from unembed.reports.files import read_config
 from unembed.reports.numbers import number
-from unembed.reports.results import Row
 from unembed.runs import layout
+from unembed.runs.files import Row, read_config
 
 METRICS = ("token_f1", "entity_recovery")
 
@@ -40,8 +39,7 @@ class AccessCell:
         values: By key of ``METRICS``.
         queries: Texts that the attack asked the embedder for, for each vector; None if unknown.
         seconds: Time for each vector, training apart; None if unknown.
-        source: The run directory; of a submitted row who made it.
-        submitted: Whether it is of a submitted row.
+        source: The run directory.
     """
 
     attack: str
@@ -52,12 +50,6 @@ class AccessCell:
     queries: float | None
     seconds: float | None
     source: str
-    submitted: bool = False
-
-    @property
-    def named(self) -> str:
-        """What it was read from, for messages."""
-        return f"the row of {self.source}" if self.submitted else self.source
 
     @property
     def f1(self) -> float:
@@ -72,14 +64,14 @@ class Found:
 
     Attributes:
         cells: Each attack, column and defense once.
-        rows: The test examples with their references, by index; predictions are those of the first run.
+        rows: The test examples with their references; predictions are those of the first run.
         texts: Hash of the test texts.
         facts: Names and values for the page: embedder, data, processor.
         unfinished: Directories of runs that have not ended.
     """
 
     cells: list[AccessCell]
-    rows: Mapping[int, Row]
+    rows: list[Row]
     texts: str
     facts: list[tuple[str, str]]
     unfinished: list[str]
@@ -108,27 +100,23 @@ def read_cells(directories: Sequence[Path], resamples: int, seed: int) -> Found:
     present = {key for entry in entries for key in entry.results.metrics}
     compared = compare(entries, [key for key in METRICS if key in present], resamples, seed)
     cells = [_cell(one, declared[one.entry.results.directory]) for one in compared]
-    check_once(cells)
-    rows = {one.row.index: one.row for one in entries[0].results.recovered}
-    return Found(cells, rows, texts_key(rows), _facts(entries), unfinished)
+    _check_once(cells)
+    rows = [one.row for one in entries[0].results.recovered]
+    listed = sorted([row.index, row.reference] for row in rows)
+    texts = blake2b(json.dumps(listed).encode(), digest_size=8).hexdigest()
+    return Found(cells, rows, texts, _facts(entries), unfinished)
 
 
-def check_once(cells: Sequence[AccessCell]) -> None:
+def _check_once(cells: Sequence[AccessCell]) -> None:
     """Raise InputError if two cells are of one place."""
     places: dict[tuple[str, str, str], AccessCell] = {}
     for cell in cells:
         other = places.setdefault((cell.attack, cell.has, cell.defense), cell)
         if other is not cell:
             raise InputError(
-                f"columns=access: {other.named} and {cell.named} are both of attack {cell.attack!r}, {cell.has}, "
+                f"columns=access: {other.source} and {cell.source} are both of attack {cell.attack!r}, {cell.has}, "
                 f"defense {cell.defense}; leave one of them out, or name the attack otherwise"
             )
-
-
-def texts_key(rows: Mapping[int, Row]) -> str:
-    """The hash that identifies a test set: of each index and reference."""
-    listed = [[index, rows[index].reference] for index in sorted(rows)]
-    return blake2b(json.dumps(listed).encode(), digest_size=8).hexdigest()
 
 
 def _declared(directory: Path) -> Declared | None:

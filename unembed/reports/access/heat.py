@@ -99,7 +99,7 @@ def undefended(cells: Sequence[AccessCell]) -> HeatMap:
     rows = []
     for attack in attacks:
         across = tuple(_heat(measured.get((attack, has)), attack, has) for has in KNOWN.columns)
-        rows.append(HeatRow(attack, _source(cells, attack), across))
+        rows.append(HeatRow(attack, "", across))
     best = [highest(cells, has) for has in KNOWN.columns]
     first = HeatRow(HIGHEST, "of this column and those that it includes", tuple(_best(one) for one in best))
     titles = tuple(column.title for column in KNOWN.columns.values())
@@ -145,8 +145,3 @@ def _best(one: AccessCell | None) -> HeatCell:
 
 def _heat(cell: AccessCell | None, attack: str, has: str) -> HeatCell:
     return HeatCell(cell) if cell is not None else HeatCell(reason=KNOWN.impossible.get(attack, {}).get(has, ""))
-
-
-def _source(cells: Sequence[AccessCell], attack: str) -> str:
-    """For a submitted row, who made it."""
-    return next((f"submitted: {one.source}" for one in cells if one.attack == attack and one.submitted), "")

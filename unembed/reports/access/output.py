@@ -21,8 +21,9 @@ TEMPLATE = "access.html.jinja"
 SAID = ("vectors", "pairs_1000", "queries_0", "queries_20", "weights")  # columns that the first sentence names
 
 
-def write_table(output: Path, cells: Sequence[AccessCell], found: Found, resamples: int) -> list[Path]:
+def write_table(output: Path, found: Found, resamples: int) -> list[Path]:
     """Write the three files and print the tables; returns the files."""
+    cells = found.cells
     maps = [one for one in (undefended(cells), defended(cells)) if one is not None]
     said, notes, presumed = lead(cells, found), _notes(cells, found, resamples), _presumed(cells)
     paths = [output.with_name(output.name + ending) for ending in (".html", ".md", ".json")]
@@ -40,7 +41,7 @@ def write_table(output: Path, cells: Sequence[AccessCell], found: Found, resampl
         lead=said,
         sections=sections,
         style=macro("style", TEMPLATE),
-        footer="Made by unembed from the files of the runs alone. The page holds no text of the test set.",
+        footer="from the files of the runs alone. The page holds no text of the test set.",
     )
     print_tables(tables)
     return paths
@@ -83,7 +84,7 @@ def _at_an_end(cells: Sequence[AccessCell], found: Found) -> list[str]:
     """What an interval without width leaves open: 3/n, for n texts or entities without an exception."""
     counts = {
         "token_f1": ("texts", len(found.rows)),
-        "entity_recovery": ("entities", sum(len(row.spans) for row in found.rows.values())),
+        "entity_recovery": ("entities", sum(len(row.spans) for row in found.rows)),
     }
     return [
         f"{shown('percent', min(100, 300 / count))} of further {name}"
@@ -124,7 +125,6 @@ def _plain(cells: Sequence[AccessCell], found: Found) -> dict[str, Any]:
                 "queries_per_target": one.queries,
                 "seconds_per_target": one.seconds,
                 "source": one.source,
-                "submitted": one.submitted,
             }
             for one in cells
         ],

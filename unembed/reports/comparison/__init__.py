@@ -1,1 +1,1 @@
-"""The comparison of several runs (compare.py)."""
+"""The comparison of several runs (unembed compare)."""

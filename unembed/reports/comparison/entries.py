@@ -1,4 +1,4 @@
-"""The runs and evaluations that compare.py reads."""
+"""The runs and evaluations that unembed compare reads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 from unembed.core.atomic_files import read_json
 from unembed.core.errors import InputError, missing, printable
-from unembed.reports.files import read_config
 from unembed.reports.numbers import number
 from unembed.reports.results import Results, chosen, read_results
 from unembed.runs import layout
+from unembed.runs.files import read_config
 
 COMPARED = ("attack", "defense", "embedder", "datamodule", "trainer")  # config nodes whose differences are shown
 ALSO_COMPARED = ("scoring", "init_from")  # compared when grouping seeds, but not shown
@@ -159,7 +159,7 @@ def _labels(directories: Sequence[Path]) -> list[str]:
 
 
 def _record(directory: Path) -> dict[str, Any]:
-    """record.json; empty if missing, as in runs of earlier versions or other tools."""
+    """record.json; empty if missing, as in runs of other tools."""
     path = directory / layout.RECORD
     return read_json(path) if path.is_file() else {}
 

@@ -1,6 +1,6 @@
 """Tables with runs as rows and data sets as columns, for transfer of an attack to other kinds of text.
 
-    python compare.py runs/*/evaluations/* columns=data metrics=bleu,exact_match
+    unembed compare runs/*/evaluations/* columns=data metrics=bleu,exact_match
 
 One table per metric (Chen et al. 2024, appendix G, and the cross-lingual tables of its section 5).
 """

@@ -15,12 +15,12 @@ from unembed.reports.comparison.measuring import Compared, MetricValue, compare
 from unembed.reports.comparison.paper_layout import TRAINED, Layout, Place
 from unembed.reports.comparison.seeds import grouped, spread
 from unembed.reports.comparison.table import spread_cell, value_cell
-from unembed.reports.files import read_config
 from unembed.reports.numbers import DASH, number, shown
 from unembed.reports.results import chosen
 from unembed.reports.tables import Cell, Line, Table
 from unembed.reports.wording import measure
 from unembed.runs import layout as files
+from unembed.runs.files import read_config
 
 ABSENT = object()
 TRADE_OFF = "tradeoff.json"  # a sweep of defenses has no metrics.json of its own

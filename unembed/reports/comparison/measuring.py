@@ -25,6 +25,7 @@ from unembed.metrics.statistics import Floats, Interval, interval, resampled_sum
 from unembed.reports.comparison.entries import Entry
 from unembed.reports.comparison.own_metrics import own_metrics_of
 from unembed.reports.numbers import number
+from unembed.reports.results import as_scored
 from unembed.reports.wording import measure
 
 TOLERANCE = 5e-3  # allowed difference between metrics.json and predictions.jsonl, below the precision of all tables
@@ -142,7 +143,7 @@ def baseline_values(metrics: Mapping[str, Any], keys: Sequence[str]) -> dict[str
 def _sums(entry: Entry, metrics: Sequence[str]) -> dict[str, Measured[Scored]]:
     """Each metric of the run that predictions.jsonl reproduces, examples ordered by index."""
     rows = sorted((one.row for one in entry.results.recovered), key=lambda row: row.index)
-    scored = [row.scored for row in rows]
+    scored = [as_scored(row) for row in rows]
     found, own = {}, own_metrics_of(entry, metrics)
     for key in metrics:
         value, metric = number(entry.results.metrics, key), metric_of(key) or own.get(key)

@@ -1,8 +1,8 @@
 """The layout of a paper's table: which run belongs in which cell, and the paper's value there.
 
-    python compare.py layout=geia_table3 runs/geia_table3/*        # configs/layout/geia_table3.yaml
+    unembed compare layout=geia_table3 runs/geia_table3/*        # table3 of configs/layout/geia.yaml
 
-A file of configs/layout, or your own:
+A file of configs/layout holds a paper's tables by their names; one of your own holds one table:
 
     title: "GEIA, table 3: named entities and stop words"
     source: "Li et al. 2023, section 4.3"
@@ -34,7 +34,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
-from unembed.core.errors import InputError, did_you_mean
+from unembed.core.errors import InputError, did_you_mean, missing
 
 TRAINED = "trained."  # before a condition on the training of an evaluated run
 OF_THE_VALUE = ("metric", "file", "table", "select", "mean")  # keys of a row or column that are no conditions
@@ -140,20 +140,42 @@ class Layout(BaseModel):
                 )
 
 
-def read_layout(path: Path) -> Layout:
-    """Read a layout file.
+def read_layout(name: str, folder: Path) -> Layout:
+    """Read a layout: a paper's table by its name, ``geia_table3``, or a .yaml file of one's own.
+
+    Args:
+        name: The layout.
+        folder: The papers' files.
 
     Raises:
-        InputError: Not YAML, or a key or value that a layout does not have.
+        InputError: There is none of that name; or the file is not YAML, or has a key or value that a layout has not.
     """
+    if name.endswith(".yaml"):
+        if not Path(name).is_file():
+            raise InputError(f"layout={name}: {missing(Path(name))}")
+        return _checked(_content(Path(name)), name)
+    paper, _, table = name.partition("_")
+    path = folder / f"{paper}.yaml"
+    tables = _content(path) if path.is_file() else {}
+    if table not in tables:
+        known = [f"{path.stem}_{table}" for path in sorted(folder.glob("*.yaml")) for table in _content(path)]
+        raise InputError(f"layout={name}: no such layout, {did_you_mean(name, known)}; or name a .yaml file")
+    return _checked(tables[table], name)
+
+
+def _content(path: Path) -> Any:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return Layout.model_validate(content)
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
+
+
+def _checked(content: Any, where: str) -> Layout:
+    try:
+        return Layout.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         hint = f", {did_you_mean(key, Layout.model_fields)}" if first["type"] == "extra_forbidden" else ""
         said = first["msg"].removeprefix("Value error, ")
-        raise InputError(f"{path}: {key}: {said}{hint}" if key else f"{path}: {said}") from error
+        raise InputError(f"{where}: {key}: {said}{hint}" if key else f"{where}: {said}") from error

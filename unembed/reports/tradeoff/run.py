@@ -59,7 +59,7 @@ def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePo
     width = trained.dimension(session.embedder.dimension)
     attack = session.restored_attack(session.embedder, width, settings.ckpt_path)
     collection = sweep.collection.read()
-    training = session.training_data([] if settings.unknown_data else data_of(session.run))
+    training = session.training_data(data_of(session.run))
     source = session.trained.datamodule.get("source") or {}
     split = {key: source[key] for key in ("valid_fraction", "test_fraction", "split_seed") if key in source}
     bench = Bench(sweep, session.embedder, attack, HeldOut(collection, **split), training, models)

@@ -1,0 +1,222 @@
+"""The test batch cache: results of finished test batches, stored until the metrics are written, so that a killed test
+can be resumed.
+
+    attack.batch_cache = BatchCache(run / layout.TEST_BATCHES, settings_key(config, embedder.fingerprint))
+    done = attack.batch_cache.once("predictions", batch, oracle, work)   # calls work() only if no file has the result
+
+One small file for each batch and kind of work:
+
+    {"key": "5f2c...", "value": [...], "queries": "<64-bit keys of the texts asked for, base64>", "seconds": 4.1}
+
+The key is a hash of the settings, the weights and the batch's vectors: if any of them changes, the batch is computed
+again.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unembed.core import tensor_files
+from unembed.core.atomic_files import write_file, write_json
+from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
+from unembed.embedders.cache.queries import Queries
+from unembed.runs.keys import content, weights_key
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """The stored result of one batch.
+
+    Attributes:
+        value: The return value of ``work`` after a round trip through JSON.
+        queries: 64-bit keys of the distinct texts that the attack embedded for this batch, (n,).
+        seconds: Time that the batch took when it was computed.
+        limit: The embedder's message if a query limit cut the batch short; such a batch is not stored.
+    """
+
+    value: Any
+    queries: NDArray[np.uint64]
+    seconds: float
+    limit: str | None = None
+
+
+class BatchCache:
+    """The stored batches of one test.
+
+    Args:
+        folder: Directory of the files; None stores nothing.
+        settings: Hash of all settings that may change a result.
+
+    Attributes:
+        wanted: Whether ``keep`` was called, so that ``clear`` leaves the files.
+    """
+
+    def __init__(self, folder: Path | None = None, settings: str = "") -> None:
+        self.folder, self.settings = folder, settings
+        self.wanted = False
+        self._weights = ""
+        self._said = False
+
+    def exists(self) -> bool:
+        """Whether a test has begun whose metrics are not written yet."""
+        return self.folder is not None and self.folder.is_dir()
+
+    def create(self) -> None:
+        """Create the folder: from here on a killed test can be resumed."""
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def open(self, weights: Mapping[str, Tensor]) -> None:
+        """Set the weights under test; call it before ``once``."""
+        if self.folder is not None:
+            self._weights = weights_key(weights)
+
+    def once(
+        self,
+        part: str,
+        batch: Mapping[str, Tensor],
+        oracle: CachedEmbedder | None,
+        work: Callable[[], Any],
+        settings: str = "",
+    ) -> BatchResult:
+        """The result of ``work`` for a batch, read from its file or else computed and stored.
+
+        The queries are counted for ``oracle`` in both cases. A result that a query limit cut short is not stored.
+
+        Args:
+            part: Name of the work; a batch may have several results.
+            batch: ``index`` (n,) and ``vectors`` (n, d); ``work`` is not called for an empty batch.
+            oracle: The embedder that counts the queries.
+            work: Returns a JSON list with one entry per row of the batch.
+            settings: Anything else that the result depends on.
+        """
+        if len(batch["index"]) == 0:
+            return BatchResult([], np.empty(0, np.uint64), 0.0)
+        path = self._path(part, batch, "json")
+        key = self._key(part, batch, settings)
+        done = None if path is None else _read(path, key)
+        if done is not None:
+            if not self._said:
+                rank_zero_info(f"an interrupted test is resumed: the batches in {self.folder} are not inverted again")
+            self._said = True
+            if oracle is not None:
+                _count(oracle.queries, done.queries)
+            return done
+        started = time.perf_counter()
+        with counted(oracle) as queries:
+            value = work()
+        seconds, asked = time.perf_counter() - started, queries.keys("attack")
+        if path is not None and queries.limit is None:
+            encoded = base64.b64encode(asked.astype("<u8").tobytes()).decode()
+            write_json(path, {"key": key, "value": value, "queries": encoded, "seconds": seconds})
+        return BatchResult(json.loads(json.dumps(value)), asked, seconds, queries.limit)
+
+    def search_state(self, part: str, batch: Mapping[str, Tensor], settings: str = "") -> SearchState:
+        """The file for the intermediate state of a long search; arguments as for ``once``."""
+        return SearchState(self._path(part, batch, "pt"), self._key(part, batch, settings))
+
+    def keep(self) -> None:
+        """Keep the files at ``clear``: the test was cut short and can be resumed."""
+        self.wanted = True
+
+    def clear(self) -> None:
+        """Remove the files once the metrics are written, unless ``keep`` was called."""
+        if self.folder is not None and not self.wanted:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _path(self, part: str, batch: Mapping[str, Tensor], suffix: str) -> Path | None:
+        first = int(batch["index"][0]) if len(batch["index"]) else 0
+        return None if self.folder is None else self.folder / f"{part}-{first:09d}.{suffix}"
+
+    def _key(self, part: str, batch: Mapping[str, Tensor], settings: str) -> str:
+        digest = blake2b(json.dumps([self.settings, self._weights, part, settings]).encode(), digest_size=16)
+        for name in ("index", "vectors"):
+            digest.update(content(batch[name]))
+        return digest.hexdigest()
+
+
+class SearchState:
+    """The intermediate state of a long search on one batch, in one file, so that a killed search can be resumed.
+
+    Args:
+        path: The file; None stores nothing.
+        key: Hash of the batch and all settings; a file with another key is ignored.
+    """
+
+    def __init__(self, path: Path | None, key: str) -> None:
+        self.path, self.key = path, key
+
+    def read(self) -> dict[str, Any] | None:
+        """The last written state, tensors on the CPU; None if there is none with this key."""
+        if self.path is None or not self.path.is_file():
+            return None
+        try:
+            content = tensor_files.load(self.path, "an interrupted search")
+        except InputError as error:
+            rank_zero_warn(f"{error}; that batch starts again")
+            return None
+        if content.get("key") != self.key:
+            return None
+        rank_zero_info(f"a batch that was interrupted is resumed: {self.path}")
+        found: dict[str, Any] = content["value"]
+        return found
+
+    def write(self, value: Mapping[str, Any]) -> None:
+        """Replace the file by ``value``, which holds tensors and plain values."""
+        if self.path is not None:
+            write_file(self.path, lambda file: torch.save({"key": self.key, "value": dict(value)}, file))
+
+    def remove(self) -> None:
+        """Remove the file when the search is done."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+@contextmanager
+def counted(oracle: CachedEmbedder | None) -> Iterator[Queries]:
+    """Yield the queries counted within the block; at its end they are also added to the oracle's own count."""
+    own = Queries()
+    if oracle is None:
+        yield own
+        return
+    before, oracle.queries = oracle.queries, own
+    try:
+        yield own
+    finally:
+        oracle.queries = before
+        before.limit = own.limit or before.limit
+        for purpose, sent in own.sent.items():
+            before.count_sent(purpose, sent)
+            _count(before, own.keys(purpose), purpose)
+
+
+def _count(queries: Queries, asked: NDArray[np.uint64], purpose: Any = "attack") -> None:
+    queries.count_asked(purpose, np.column_stack([asked, asked]))  # only the first column is used as the key of a text
+
+
+def _read(path: Path, key: str) -> BatchResult | None:
+    """The content of a file; None if it is missing, damaged, or has another key."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if found["key"] != key:
+        return None
+    queries = np.frombuffer(base64.b64decode(found["queries"]), "<u8").astype(np.uint64)
+    return BatchResult(found["value"], queries, found["seconds"])

@@ -1,0 +1,397 @@
+"""The Python API, imported from ``unembed``; docs/python.md shows every call.
+
+    attacker = unembed.load("minilm")
+    attacker.invert(attacker.embed(["I have two cats."]))      # ["I have two cats."]
+    unembed.audit_vectors(vectors).readable.low
+    unembed.embed(["I have two cats."], "mpnet")               # (1, 768) float32
+
+Mistakes raise InputError with the message of the command line. Warnings are logged.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+from hydra.errors import InstantiationException
+from numpy.typing import NDArray
+from omegaconf import DictConfig, open_dict
+
+from unembed import launch
+from unembed.core.atomic_files import read_json
+from unembed.core.commands import quoted
+from unembed.core.errors import InputError
+from unembed.launch import ending, named_runs, sources
+from unembed.runs import layout
+from unembed.runs.config_file import read_config
+from unembed.runs.trust import trusting
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from unembed.attacks.parts.predictions import Prediction
+    from unembed.audit.output import AuditReport
+    from unembed.embedders.cache.cached import CachedEmbedder
+    from unembed.metrics.spaces import Space
+    from unembed.reports.reading import Reader
+    from unembed.runs.files import Row
+
+    Vectors = NDArray[Any] | Tensor | Sequence[Sequence[float]] | str | Path
+
+ARRAY = "array"  # the name of vectors in messages that come from no file
+log = logging.getLogger("unembed")
+
+
+def load(run: str | Path, *overrides: str, trust: str | Sequence[str] = (), device: str | None = None) -> Attacker:
+    """Open a trained attack.
+
+    Args:
+        run: A run directory, a shipped attacker by its name, or ``hub:<owner>/<name>``.
+        overrides: As on the command line of ``unembed invert``: ``"attack.decoding.beams=1"``.
+        trust: What the run may name besides our own classes: modules, models with code, servers, variables.
+        device: Of attack and embedder, such as ``"cpu"`` or ``"cuda:1"``; None: a GPU if there is one.
+
+    Raises:
+        InputError: There is no such run, it cannot be rebuilt, or an override is wrong.
+    """
+    lines = [*_lines(run=run, vectors=ARRAY), *overrides, *(_lines(trust=trust) if trust else [])]
+    with _in_one_sentence():
+        attacker = Attacker(*launch.on_run("invert", lines), device)
+        attacker.check()
+    return attacker
+
+
+class Attacker:
+    """A trained attack and its embedder; made by ``load``.
+
+    Args:
+        settings: Those of configs/invert.yaml.
+        config: The run's configuration with overrides, as ``launch.on_run`` returns it.
+        device: See ``load``.
+
+    Attributes:
+        session: The objects of the run.
+    """
+
+    def __init__(self, settings: DictConfig, config: DictConfig, device: str | None = None) -> None:
+        from unembed.session import Session
+
+        self.settings, self.device = settings, _device(device)
+        if self.device is not None:
+            config.trainer.accelerator = "cpu" if self.device.type == "cpu" else config.trainer.accelerator
+            if "device" in config.embedder:
+                config.embedder.device = device
+        self.session = Session.open(Path(settings.run), config)
+        self._opened: tuple[int | None, Reader] | None = None
+
+    @property
+    def dimension(self) -> int:
+        """Dimension of the vectors that the attack reads."""
+        return self.session.dimension
+
+    @overload
+    def invert(
+        self, vectors: Vectors, max_queries: int | None = 0, *, return_cosines: Literal[False] = False,
+        trust_vectors: bool = False,
+    ) -> list[str]: ...  # fmt: skip
+
+    @overload
+    def invert(
+        self, vectors: Vectors, max_queries: int | None = 0, *, return_cosines: Literal[True],
+        trust_vectors: bool = False,
+    ) -> tuple[list[str], list[float | None]]: ...  # fmt: skip
+
+    def invert(
+        self, vectors: Vectors, max_queries: int | None = 0, *, return_cosines: bool = False,
+        trust_vectors: bool = False,
+    ) -> list[str] | tuple[list[str], list[float | None]]:  # fmt: skip
+        """The text behind each vector, in order.
+
+        Args:
+            vectors: An array or tensor (n, d), or a file of vectors.
+            max_queries: Texts that the attack may have embedded for a vector. 0: none, its decoder alone; n: then
+                lexicon search (docs/lexicon.md); None: as the run is configured, which is what ``unembed invert`` does.
+            return_cosines: Also return the cosine of each text, embedded again, with its vector.
+            trust_vectors: Warn of vectors that seem to come from another embedder instead of refusing them.
+
+        Raises:
+            InputError: Vectors of another dimension or of another embedder; NaN; an attack that needs queries.
+        """
+        with _in_one_sentence(), trusting(self.settings.trust):
+            read = self.read(vectors, max_queries, cosines=return_cosines, trusted=trust_vectors)
+        texts = [prediction.candidates[0] for prediction, _ in read]
+        return (texts, [cosine for _, cosine in read]) if return_cosines else texts
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Vectors of texts as the attack reads them, (n, d); texts that were embedded before come from the cache."""
+        with _in_one_sentence(), trusting(self.settings.trust):
+            return _vectors_of(texts, self.session.service)
+
+    def check(self) -> None:
+        """Check that attack and weights are there.
+
+        Raises:
+            InputError: They are not.
+        """
+        with trusting(self.settings.trust):
+            self.session.checkpoint(self.settings.ckpt_path)
+
+    def read(
+        self, given: Vectors, max_queries: int | None, *, cosines: bool, trusted: bool, limit: int | None = None
+    ) -> list[tuple[Prediction, float | None]]:
+        """A prediction for each vector, with its cosine if ``cosines``; see ``invert``."""
+        from unembed.datamodules.vector_stores.vector_files import checked, read_vectors
+        from unembed.reports.vector_space import check_reading, check_space, dimension_explained
+
+        session, space, references = self.session, self._space, [row.reference for row in self._known]
+        from_file = isinstance(given, str | Path)
+        name = str(given) if from_file else ARRAY
+        with dimension_explained(space, session):
+            if from_file:
+                vectors = read_vectors(Path(name), session.dimension, limit)
+            else:
+                vectors = checked(_array(given), name, session.dimension, limit)
+        for warning in check_space(name, vectors, space, session, references, trusted):
+            log.warning(warning)
+        vectors = session.denoised(vectors)
+        reader = self._reader(max_queries)
+        for warning in check_reading(name, vectors, reader, [row.cosine for row in self._known], trusted):
+            log.warning(warning)
+        predictions = reader.read(vectors)
+        of_each = reader.cosines(predictions, vectors) if cosines else [None] * len(predictions)
+        return list(zip(predictions, of_each, strict=True))
+
+    @functools.cached_property
+    def _known(self) -> list[Row]:
+        """The run's test texts that vectors are compared with."""
+        from unembed.embedders.language_model import LanguageModelEmbedder
+        from unembed.reports.reading import known_rows
+
+        # Outputs of a language model are not text embeddings, and a defense without its fitted state cannot be applied.
+        of_texts = not isinstance(self.session.embedder.embedder, LanguageModelEmbedder)
+        applicable = self.session.is_fitted or not self.session.threat.adaptive
+        return known_rows(self.session.run) if of_texts and applicable else []
+
+    @functools.cached_property
+    def _space(self) -> Space | None:
+        from unembed.embedders.base import QueryLimitError
+        from unembed.reports.vector_space import reference_space
+
+        try:
+            return reference_space(self.session, [row.reference for row in self._known])
+        except QueryLimitError as error:
+            log.warning("the vectors are not compared with those of the run's test texts. %s", error)
+            return None
+
+    def _reader(self, max_queries: int | None) -> Reader:
+        """The attack with at most this many queries; the last one is kept."""
+        from unembed.reports.reading import Reader
+        from unembed.session import Session
+
+        if self._opened is None or self._opened[0] != max_queries:
+            session = Session.open(self.session.run, _limited(self.session.config, max_queries))
+            session.embedder = self.session.embedder
+            if max_queries is not None and session.attack.asks_embedder:
+                raise InputError(
+                    f"max_queries={max_queries}: {type(session.attack).__name__} corrects its texts with the embedder; "
+                    "max_queries=None inverts as the run is configured, and its own settings limit the queries"
+                )
+            with _own_random_numbers():
+                attack = session.restored_attack(session.oracle, session.dimension, self.settings.ckpt_path)
+            attack = attack if self.device is None else attack.to(self.device)
+            self._opened = max_queries, Reader(attack, session.oracle, self.settings.batch_size, partial=True)
+        return self._opened[1]
+
+
+def audit_vectors(
+    vectors: Vectors,
+    texts: Sequence[str | None] | str | Path | None = None,
+    attacker: str | Path | None = None,
+    **settings: Any,
+) -> AuditReport:
+    """How much of the text behind vectors can be recovered; ``unembed audit`` as a function (docs/audit.md).
+
+    Args:
+        vectors: An array or tensor (n, d), or what ``vectors=`` takes: a file or a store.
+        texts: The true texts of an array's rows, None where one is unknown; or what ``texts=`` takes. None: estimate.
+        attacker: A run as for ``load``; None: the shipped one for vectors of this dimension.
+        settings: Keys of configs/audit.yaml (``limit=500``), and overrides of the run (``**{"denoiser": "gaussian"}``).
+
+    Raises:
+        InputError: As ``load`` and ``Attacker.invert``; or the texts are others than those of the vectors.
+    """
+    from unembed.audit.output import AuditReport
+    from unembed.commands.audit import audited, check_given
+    from unembed.datamodules.vector_stores.sampling import ArrayStore, TextArray, VectorStore
+    from unembed.datamodules.vector_stores.vector_files import checked
+
+    given: dict[str, Any] = {"vectors": vectors, "texts": texts, "run": attacker}
+    array = None if isinstance(vectors, str | Path) else _array(vectors)
+    known = None if texts is None or isinstance(texts, str | Path) else [text or "" for text in texts]
+    if array is not None:
+        given["vectors"] = ARRAY
+        if attacker is None and array.ndim == 2:
+            given["run"] = named_runs.fitting_attacker(ARRAY, array.shape[1])
+    if known is not None:
+        given["texts"] = "store:text"
+        if array is None or len(known) != len(array):
+            rows = "no array of" if array is None else f"{len(array):,}"
+            raise InputError(f"texts: {len(known):,} for {rows} vectors; give None where one is unknown")
+
+    def stored(dimension: int) -> VectorStore:
+        rows = checked(array, ARRAY, dimension).numpy()  # type: ignore[arg-type]
+        return ArrayStore(ARRAY, rows) if known is None else TextArray(ARRAY, rows, known)
+
+    with _in_one_sentence(), _own_random_numbers(), tempfile.TemporaryDirectory(prefix="unembed-") as folder:
+        lines = _lines(**{**given, "output_dir": folder, **settings})
+        found, config = launch.on_run("audit", lines, check_given if array is None else None)
+        with trusting(found.trust):
+            return AuditReport.of(*audited(found, config, None if array is None else stored))
+
+
+def embed(texts: Sequence[str], embedder: str = "minilm", *overrides: str) -> NDArray[np.float32]:
+    """Vectors of texts, (n, d), by an option of ``embedder=``.
+
+    Args:
+        texts: Those that were embedded before come from the cache.
+        embedder: Its name (``list_embedders()``).
+        overrides: As on the command line: ``"embedder.model=<name>"``.
+
+    Raises:
+        InputError: No such embedder, or an override is wrong.
+    """
+    with _in_one_sentence():
+        return _vectors_of(texts, _embedder(f"embedder={quoted(embedder)}", *overrides))
+
+
+def list_attacks() -> dict[str, str]:
+    """The options of ``attack=`` with a line each, those of installed packages included."""
+    return sources.titles("attack")
+
+
+def list_embedders() -> dict[str, str]:
+    """The options of ``embedder=`` with a line each."""
+    return sources.titles("embedder")
+
+
+def list_defenses() -> dict[str, str]:
+    """The options of ``defense=`` with a line each."""
+    return sources.titles("defense")
+
+
+def list_attackers() -> dict[str, str]:
+    """The shipped attackers with a line each."""
+    found = {}
+    for name in named_runs.shipped():
+        run = named_runs.SHIPPED / name
+        choices, record = read_config(run).choices, read_json(run / layout.RECORD)
+        found[name] = (
+            f"{choices.attack}, {record['parameters']:,} parameters: reads vectors of embedder={choices.embedder}, "
+            f"dimension {record['embedder']['dimension']}"
+        )
+    return found
+
+
+@functools.cache
+def _embedder(*overrides: str) -> CachedEmbedder:
+    """An embedder of the configuration; kept, since loading its weights takes time."""
+    from unembed.session import Session
+
+    config = launch.compose("train", overrides)
+    if wrong := [line for line in launch.check(config) if line.startswith("embedder")]:
+        raise InputError("\n".join(wrong))
+    return Session(config, Path(config.run_dir)).embedder
+
+
+def _vectors_of(texts: Sequence[str], embedder: CachedEmbedder) -> NDArray[np.float32]:
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        raise InputError("texts: expected a list of texts")
+    vectors: NDArray[np.float32] = embedder.embed(list(texts), "scoring").numpy()
+    return vectors
+
+
+def _array(vectors: Any) -> NDArray[Any]:
+    """Vectors as an array; of a tensor on any device, of any type of floating-point numbers."""
+    if hasattr(vectors, "detach"):
+        vectors = vectors.detach().cpu()
+        vectors = vectors.float() if vectors.is_floating_point() else vectors  # numpy knows no bfloat16
+    try:
+        return np.asarray(vectors)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"vectors={ARRAY}: expected an array (n, d): {error}") from error
+
+
+def _limited(config: DictConfig, max_queries: int | None) -> DictConfig:
+    """The configuration of a run whose attack has at most so many texts embedded for a vector; None: as it is."""
+    if max_queries is None:
+        return config
+    if max_queries < 0:
+        raise InputError(f"max_queries={max_queries}: must be at least 0, or None")
+    limited = deepcopy(config)
+    with open_dict(limited):
+        lexicon = (limited.attack.pop("refine", None) or {}).get("lexicon")
+        if "rerank" in (limited.attack.get("decoding") or {}):
+            limited.attack.decoding.rerank = 0
+        if max_queries and lexicon is None:
+            limited = launch.amend(limited, ["attack/refine=[lexicon]"])
+            lexicon = limited.attack.refine.lexicon
+        if max_queries:
+            limited.attack.refine = {"lexicon": lexicon}
+            limited.attack.refine.lexicon.update(max_queries=max_queries, required=True)
+    return limited
+
+
+def _lines(**values: Any) -> list[str]:
+    """Overrides for values of Python; None stands for a default."""
+    return [f"{key}={_written(value)}" for key, value in values.items() if value is not None]
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, str | Path):
+        return quoted(value)
+    if isinstance(value, Sequence):
+        return f"[{','.join(map(_written, value))}]"
+    return {None: "null", True: "true", False: "false"}.get(value, str(value))
+
+
+def _device(name: str | None) -> torch.device | None:
+    """The device of this name, which this machine has."""
+    if name is None:
+        return None
+    import torch
+
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device={name}: {str(error).splitlines()[0]}") from error
+    return device
+
+
+@contextmanager
+def _in_one_sentence() -> Iterator[None]:
+    """What the command line would say of an error of the user, as an InputError."""
+    try:
+        yield
+    except InstantiationException as error:
+        message = ending.said_of(error)
+        if message is None:
+            raise
+        raise InputError(message) from error
+
+
+@contextmanager
+def _own_random_numbers() -> Iterator[None]:
+    """Leave the caller's generators of random numbers as they are: a run is opened with its own seed."""
+    from lightning.pytorch.utilities.seed import isolate_rng
+
+    with isolate_rng():
+        yield

@@ -1,0 +1,142 @@
+"""What an exported attacker says of how well it reads: its model card, and the scores of held-out texts.
+
+write_card(folder, "minilm", config, {"built-in corpus": metrics}, scores)            # README.md, from a template
+calibration([Path("evaluation")])   # the lines of calibration.jsonl, without the texts, which may not be passed on
+
+{"source": "goemotions", "words": 13, "cosine": 0.81, "f1": 64.2, "exact": false,
+ "classes": {"names": [2, 1, 3], "free text": [5, 3, 6]}, "kinds": {"DATE": [1, 0, 0]}}
+
+``words`` are those of the recovered text, ``cosine`` is of the re-embedded recovered text with the vector, ``f1`` is
+the word F1 in percent, ``exact`` whether all words came back in their order. An attacker knows words and cosine of any
+row, so a store's rows can be compared with these. ``classes`` and ``kinds`` count parts found by form (part_counts.py):
+in the true text, of these recovered, and in the recovered text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from unembed.audit.estimates import Scored
+from unembed.audit.part_counts import Parts, counted
+from unembed.core.atomic_files import read_json, write_file
+from unembed.core.errors import InputError
+from unembed.metrics.tokens import same_words, token_overlap, words
+from unembed.runs import layout
+from unembed.runs.files import Row, read_rows
+
+_METRICS = {"token_f1": "word F1", "exact_match": "exact", "bleu": "BLEU", "entity_recovery": "entities"}
+_LENGTHS = ((1, 7), (8, 15), (16, 31), (32, 63), (64, 127), (128, None))  # words of the recovered text
+_FEWEST = 20  # texts from which a mean is shown
+SOURCE = "source"  # the attribute of a text that tells where it comes from
+_NAME = re.compile(r"[\w.+ -]{1,60}")  # anything longer could be a text
+
+
+class Scores(NamedTuple):
+    """A line of calibration.jsonl."""
+
+    source: str
+    words: int
+    cosine: float
+    f1: float
+    exact: bool
+    classes: Mapping[str, tuple[int, int, int]]
+    kinds: Mapping[str, tuple[int, int, int]]
+
+
+def write_card(
+    folder: Path,
+    name: str,
+    config: Mapping[str, Any],
+    tested: Mapping[str, Mapping[str, Any]],
+    scores: Sequence[Scores | Scored],
+) -> None:
+    """Write README.md.
+
+    Args:
+        folder: The exported attacker, with everything else in it.
+        name: What it is opened by.
+        config: Its configuration.
+        tested: metrics.json of each test, by what the texts were.
+        scores: Lines of calibration.jsonl; may be empty.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(  # Markdown, not HTML: nothing is escaped
+        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    record = read_json(folder / layout.RECORD)
+    text = environment.get_template("model_card.md.jinja").render(
+        name=name,
+        config=config,
+        record=record,
+        training=record.get("training") or {},
+        megabytes=(folder / layout.CHECKPOINT).stat().st_size / 1e6,
+        files=read_json(folder / layout.DATA)["files"],
+        metrics=list(_METRICS.values()),
+        tested=[(title, found.get("examples"), _shown(found)) for title, found in tested.items()],
+        sources=_means(scores, lambda one: one.source, sorted({one.source for one in scores})),
+        lengths=_means(scores, _length, [_range(*bounds) for bounds in _LENGTHS]),
+    )
+    write_file(folder / layout.CARD, text)
+
+
+def _shown(found: Mapping[str, Any]) -> list[str]:
+    values = [found.get(key) for key in _METRICS]
+    return ["" if value is None else f"{value:.1f}" for value in values]
+
+
+def _means(
+    scores: Sequence[Scores | Scored], group_of: Callable[[Scores | Scored], str], groups: Sequence[str]
+) -> list[tuple[str, int, str, str]]:
+    """Name, texts, mean word F1 and share of exact texts, in percent, of each group with enough texts."""
+    rows = []
+    for group in groups:
+        found = [one for one in scores if group_of(one) == group]
+        if len(found) >= _FEWEST:
+            f1 = sum(one.f1 for one in found) / len(found)
+            exact = 100 * sum(bool(one.exact) for one in found) / len(found)
+            rows.append((group, len(found), f"{f1:.1f}", f"{exact:.1f}"))
+    return rows
+
+
+def _length(one: Scores | Scored) -> str:
+    return next((_range(*bounds) for bounds in _LENGTHS if bounds[0] <= one.words <= (bounds[1] or one.words)), "0")
+
+
+def _range(low: int, high: int | None) -> str:
+    return f"{low} and more" if high is None else f"{low} to {high}"
+
+
+def calibration(evaluations: Sequence[Path]) -> list[Scores]:
+    """The scores of all predictions of some evaluations, in their order; those without a cosine are left out.
+
+    The source of a text is its attribute ``source`` (``datamodule.attributes=[source]``), else the name of the
+    evaluation's directory.
+
+    Raises:
+        InputError: predictions.jsonl cannot be read, or a source is no short name.
+    """
+    return [scores for directory in evaluations for scores in _of(directory)]
+
+
+def _of(directory: Path) -> Iterator[Scores]:
+    path = directory / layout.PREDICTIONS
+    rows = [row for row in read_rows(path) if row.cosine is not None]
+    ordered = all(row.kind == "sequence" for row in rows)
+    parts = counted([row.reference for row in rows], [row.prediction for row in rows], None, ordered=ordered)
+    for row, own in zip(rows, parts, strict=True):
+        source = row.attributes.get(SOURCE, directory.resolve().name)
+        if not _NAME.fullmatch(source):
+            raise InputError(f"{path}: attributes.{SOURCE}={source:.40}...: should be a short name, and no text")
+        yield _scores(row, source, own)
+
+
+def _scores(row: Row, source: str, parts: Parts) -> Scores:
+    exact = row.kind == "sequence" and same_words(row.reference, row.prediction)
+    f1 = token_overlap(row.reference, row.prediction).f1
+    cosine = round(row.cosine or 0.0, 4)
+    return Scores(source, len(words(row.prediction)), cosine, round(f1, 2), exact, parts.classes, parts.kinds)

@@ -1,0 +1,235 @@
+"""Audit a vector store with a finished run: how much of its text can be recovered, as a page for the store's owner.
+
+    unembed audit run=<dir> vectors=mine.npy                      # <run>/audits/<time>/audit.html and audit.json
+    unembed audit run=<dir> vectors=chroma:db texts=truth.jsonl   # measured where true texts are known
+    unembed audit run=<dir> vectors=mine.npy 'defenses=["defense=noise defense.level=0.02"]' --show-text
+    unembed audit run=<dir> vectors=mine.npy also=minilm search=true  # several attackers side by side; search is slow
+    unembed audit run=<dir> vectors=mine.npy fail_on='readable>5'  # exit code 3 if the interval reaches above 5 %
+
+It estimates what share of the store this attacker reads, which kinds of entities leak, which rows are most exposed, and
+what defenses would change. Beside the page stand audit.sarif, audit.junit.xml and audit.md for
+pipelines. Recovered texts are masked unless --show-text. The same command with the output_dir of an
+audit that was killed resumes it. docs/audit.md says how the metrics are made.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unembed import launch
+from unembed.core.errors import InputError
+from unembed.launch import named_runs
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from unembed.audit.changes import Change
+    from unembed.audit.findings import Audit
+    from unembed.audit.thresholds import Outcome
+    from unembed.datamodules.vector_stores.sampling import VectorStore
+    from unembed.session import Session
+
+SEARCH = ["attack/refine=[lexicon]"]  # what search=true adds to an attack
+EXCEEDED = 3  # exit code where a threshold is exceeded; 1 is an error, 2 bad input
+
+
+def check_given(settings: DictConfig) -> None:
+    """Check what needs no attacker, before torch is imported: thresholds, and whatever lies on this machine."""
+    from unembed.audit.file import VALUES, read_audit
+    from unembed.audit.thresholds import parse
+    from unembed.datamodules.sources.file_rows import existing
+    from unembed.datamodules.vector_stores.address import split_address
+    from unembed.datamodules.vector_stores.sampling import open_store
+    from unembed.datamodules.vector_stores.stored_texts import held_by_store
+    from unembed.datamodules.vector_stores.vector_files import check_file
+    from unembed.runs import layout
+
+    output, vectors = Path(settings.output_dir), Path(settings.vectors).expanduser()
+    if (output / VALUES).exists() and not (output / layout.TEST_BATCHES).exists():
+        raise InputError(f"output_dir={output}: already holds an audit; choose another directory")
+    parse(settings.fail_on)
+    if settings.baseline is not None:
+        read_audit(Path(settings.baseline).expanduser())
+    for named in [settings.also] if isinstance(settings.also, str) else settings.also or []:
+        launch.find_run(named, "also")
+    if settings.texts is not None and not held_by_store(settings.texts):
+        existing(settings.texts, "texts")
+    kind, place = split_address(settings.vectors)
+    is_file = (not kind or vectors.is_file()) and vectors.suffix != ".faiss"
+    is_remote = kind == "pinecone" or "//" in place
+    if is_file and settings.collection is None:
+        check_file(vectors)
+    elif is_file or not (is_remote or Path(place).expanduser().exists()):
+        open_store(settings.vectors, 0, settings.collection)  # says what is wrong
+
+
+def audit(settings: DictConfig, config: DictConfig) -> None:
+    """Audit the store -> write -> say it, by the exit code too."""
+    from unembed.audit.output import print_audit, write_audit
+    from unembed.runs import layout
+
+    output = Path(settings.output_dir)
+    found, outcomes, changed = audited(settings, config)
+    write_audit(output, found, outcomes, changed)
+    shutil.rmtree(output / layout.TEST_BATCHES, ignore_errors=True)  # it holds unmasked recovered text
+    print_audit(output, found, outcomes, changed)
+    if unjudged := [one.said for one in outcomes if not one.passed and one.share is None]:
+        raise InputError("\n".join(unjudged))
+    if not all(one.passed for one in outcomes):
+        raise SystemExit(EXCEEDED)
+
+
+def audited(
+    settings: DictConfig, config: DictConfig, opened: Callable[[int], VectorStore] | None = None
+) -> tuple[Audit, list[Outcome], list[Change]]:
+    """Open the run and the store -> check -> defend -> read back -> evaluate.
+
+    Args:
+        settings: Those of configs/audit.yaml.
+        config: The run's configuration with overrides.
+        opened: The store of vectors of a dimension, where ``settings.vectors`` is no address.
+
+    Returns:
+        The results, the outcomes of ``fail_on``, and what changed since ``baseline``.
+    """
+    from unembed.audit.changes import changes, warned
+    from unembed.audit.contenders import Contender, by_lookup, closest_of
+    from unembed.audit.defenses import prepare
+    from unembed.audit.estimates import Estimator, read_scored, scored
+    from unembed.audit.evaluation import evaluate
+    from unembed.audit.file import read_audit
+    from unembed.audit.inputs import check_truths, read_truths, stored_truths
+    from unembed.audit.lookup import training_lookup
+    from unembed.audit.other_attackers import SEARCHED, TESTED, check_same, read_by
+    from unembed.audit.reading import StoreReader, held_out, same_attack, services
+    from unembed.audit.thresholds import check_kinds, judge, parse
+    from unembed.datamodules.vector_stores.sampling import open_store, sample_store
+    from unembed.datamodules.vector_stores.stored_texts import held_by_store
+    from unembed.defenses.threat import threat_of
+    from unembed.metrics.statistics import evenly
+    from unembed.reports.reading import known_rows
+    from unembed.reports.vector_space import check_reading, check_space, dimension_explained, reference_space
+    from unembed.runs import layout
+    from unembed.scoring.recognisers import Recognisers
+    from unembed.session import Session
+
+    run, output = Path(settings.run), Path(settings.output_dir)
+    conditions = parse(settings.fail_on)
+    before = None if settings.baseline is None else read_audit(Path(settings.baseline).expanduser())
+    points = launch.defense_points(config, settings.defenses, "defenses", settings.config_dir)
+    tried = {point.name: threat_of(point.config.defense).defense for point in points}
+    session = Session.open(run, config)
+    others = _others(settings, config)
+    for _, _, other in others:
+        check_same(session, other)
+    service, oracle = services(session)
+    for one in tried.values():
+        one.output_dimension(session.dimension)
+    rows = known_rows(run)
+    references = [row.reference for row in rows]
+    space = reference_space(session, references)
+    with dimension_explained(space, session):
+        store = (opened or partial(open_store, settings.vectors, collection=settings.collection))(session.dimension)
+    beside = held_by_store(settings.texts)
+    truths = {} if settings.texts is None or beside else read_truths(settings.texts, store)
+    models = session.models
+    with dimension_explained(space, session):
+        sample = sample_store(store, session.dimension, settings.limit, config.seed, truths)
+    warnings: list[str] = []
+    if beside:
+        truths, warnings = stored_truths(settings.texts, store, sample.positions)
+    del store  # also ends the process that read it
+    warnings += check_space(sample.name, sample.vectors, space, session, references, settings.trust_vectors)
+    if truths:
+        truths, more = check_truths(truths, sample, service, config, settings.trust_vectors)
+        warnings += more
+    spans = {span.label for truth in truths.values() for span in truth.spans}
+    finder = models.tagger or Recognisers()
+    by_form = finder.labels if isinstance(finder, Recognisers) else ()
+    check_kinds(conditions, spans or set(by_form), any_kind=not spans and not by_form)
+    trials = prepare(tried, sample, truths, settings.defense_limit)
+    stored = sample.vectors
+    if session.denoiser is not None:
+        sample = replace(sample, vectors=session.denoised(sample.vectors))
+        warnings.append(
+            f"{session.denoiser.report()}. Cosines are with the denoised vectors; defenses are tried without."
+        )
+
+    attack = session.restored_attack(oracle, session.dimension, settings.ckpt_path)
+    first, cosines = StoreReader(attack, oracle, settings.batch_size), [row.cosine for row in rows]
+    warnings += check_reading(sample.name, sample.vectors, first, cosines, settings.trust_vectors)
+    attack.batch_cache = cache = session.batch_cache(output)
+    layout.start(output, resuming=cache.exists(), key="output_dir")
+    cache.create()
+    cache.open(attack.all_weights())
+    reader = StoreReader(attack, oracle, settings.batch_size)
+    unchanged = same_attack(config, session.trained, session.threat, settings.ckpt_path)
+    truth = [truths.get(place) for place in sample.positions]
+    known = held_out(rows, unchanged, reader, lambda: service.embed(references, "scoring"))
+    texts = reader.texts("store", sample.vectors, sample.positions)
+    most = (SEARCHED if settings.search else TESTED) if others else len(rows)
+    tested = evenly(range(len(rows)), most)
+    known_truths = [known.truths[place] for place in tested]
+    own = [
+        Contender(
+            "attack",
+            _label(run, config),
+            reader.readings(texts, sample.vectors, truth),
+            [known.readings[place] for place in tested],
+            Estimator([*(read_scored(run) if unchanged else []), *scored(known.readings)]),
+        )
+    ]
+    lookup, more = training_lookup(session, service, settings.lookup)
+    warnings += more
+    if lookup is not None:
+        test = service.embed([one.text for one in known_truths], "scoring")
+        own.append(by_lookup(lookup, reader, sample.vectors, truth, test, known_truths, stored))
+    for name, label, other in others:
+        own.append(read_by(name, label, other, output, settings, sample, truth, known_truths))
+    if len(own) > 1:
+        own.append(closest_of(own))
+    found = evaluate(settings, config, sample, truth, own, known_truths, models.tagger, trials, reader, lookup)
+    found.warnings = warnings + found.warnings + ([] if before is None else warned(found, before))
+    return found, judge(conditions, found), [] if before is None else changes(found, before)
+
+
+def _others(settings: DictConfig, config: DictConfig) -> list[tuple[str, str, Session]]:
+    """Name, label and session of the attackers of ``also``, and of all with lexicon search if that is wanted."""
+    from omegaconf import OmegaConf
+
+    from unembed.session import Session
+
+    runs = [(_label(Path(settings.run), config), Path(settings.run), config)]
+    for named in [settings.also] if isinstance(settings.also, str) else settings.also or []:
+        trust = [f"trust={list(settings.trust)}"] if settings.trust else []
+        found, other = launch.on_run("audit", [f"run={named}", f"vectors={settings.vectors}", *trust])
+        if Path(found.run).resolve() in [run.resolve() for _, run, _ in runs]:
+            raise InputError(f"also={named}: takes part already")
+        runs.append((_label(Path(found.run), other, str(named)), Path(found.run), other))
+    others = [("other", label, Session.open(run, other)) for label, run, other in runs[1:]]
+    for label, run, other in runs if settings.search else []:
+        if "lexicon" in (other.attack.get("refine") or {}):  # it searches already
+            continue
+        amended = launch.amend(other, SEARCH)
+        OmegaConf.resolve(amended)
+        others.append(("search", f"{label}, with lexicon search", Session.open(run, amended)))
+    return others
+
+
+def _label(run: Path, config: DictConfig, named: str = "") -> str:
+    """What a reader calls the attack of a run; ``named`` as it was given, empty for that of ``run=``."""
+    if run.resolve().parent == named_runs.SHIPPED.resolve():
+        whose = f"the shipped attacker {run.name}"
+    else:
+        whose = f"the attack of {named}" if named else "the run's attack"
+    return f"{whose} ({config.choices.attack})"
+
+
+def main() -> None:
+    """``unembed audit``."""
+    launch.main_on_run(audit, "audit", {"--show-text": "show_text=true"}, check_given)
