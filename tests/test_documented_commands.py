@@ -104,6 +104,11 @@ def shrink(config: DictConfig, small: Mapping[str, Any] = SMALL) -> None:
     config.get("callbacks", {}).pop("progress", None)
 
 
+def _ends(every: list[Any]) -> list[Any]:
+    """The first and the last."""
+    return [every[0], *every[1:][-1:]]
+
+
 class Desk:
     """A folder with the files that the pages speak of, in which their commands run."""
 
@@ -147,11 +152,11 @@ class Desk:
     def compose(self, lines: list[str], several: bool) -> list[DictConfig]:
         """What is run: of a multirun the first and the last job (tests/test_docs.py composes all)."""
         with pytest.MonkeyPatch.context() as patch:
-            jobs = composing._jobs
-            patch.setattr(composing, "_jobs", lambda *given: [(every := jobs(*given))[0], *every[1:][-1:]])
+            combinations = composing._combinations
+            patch.setattr(composing, "_combinations", lambda groups: _ends([*combinations(groups)]))
             configs, errors = survey("train", lines, multirun=several)
         assert errors == []
-        return configs
+        return _ends(configs)
 
     def write(self, name: str, content: str | list[dict[str, Any]]) -> None:
         path = self.folder / name

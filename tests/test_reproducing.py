@@ -47,8 +47,7 @@ class Reader(Desk):
         Composed are the first cell of a grid and, for each key, its other values beside the first ones of the others.
         """
         with pytest.MonkeyPatch.context() as patch:
-            jobs = composing._jobs
-            patch.setattr(composing, "_jobs", lambda kept, groups: jobs(kept, ()))
+            patch.setattr(composing, "_combinations", composing._one_at_a_time)
             configs, errors = survey("train", lines, multirun=several)
         assert errors == []
         found: dict[str, DictConfig] = {}

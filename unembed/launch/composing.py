@@ -89,7 +89,7 @@ def survey(command: str, words: Sequence[str], *, multirun: bool = False) -> tup
     values = [o for o in given.values if root_of(o.key_or_group) not in wrong]
     configs: list[DictConfig] = []
     with loading() as loader:
-        for chosen in itertools.product(*map(elements, groups)):
+        for chosen in _combinations(groups):
             try:
                 base = loader.load_configuration(command, [*given.search, *chosen], RunMode.RUN, from_shell=False)
             except (HydraException, OmegaConfBaseException) as error:
@@ -105,6 +105,11 @@ def survey(command: str, words: Sequence[str], *, multirun: bool = False) -> tup
     if len(configs) > 1 and not errors and len({config.run_dir for config in configs}) == 1:
         errors.append(f"run_dir={configs[0].run_dir}: the runs of a multirun would share it; append ${{job_suffix:}}")
     return configs, list(dict.fromkeys(errors))
+
+
+def _combinations(groups: Sequence[Override]) -> Iterator[Sequence[str]]:
+    """Every combination of the groups' options, as a multirun runs them."""
+    return itertools.product(*map(elements, groups))
 
 
 def _one_at_a_time(values: Sequence[Override]) -> Iterator[list[str]]:
