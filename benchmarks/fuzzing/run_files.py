@@ -15,7 +15,7 @@ from unembed.callbacks.history import History
 from unembed.commands import compare
 from unembed.reports import trials
 from unembed.reports.comparison.entries import read_entries
-from unembed.reports.correction_chart import HYPOTHESES
+from unembed.reports.corrections import HYPOTHESES
 from unembed.reports.page import print_summary, write_report
 from unembed.runs import layout
 from unembed.runs.config_file import read_config

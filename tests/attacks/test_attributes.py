@@ -27,8 +27,8 @@ from unembed.defenses.identity import Identity
 from unembed.embedders.base import fingerprint_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.attributes import Guessed, MacroAccuracy, Majority, StandardError, TopK, ranks, similarities
-from unembed.reports.attribute_table import attribute_table
-from unembed.reports.sections import SECTIONS
+from unembed.reports.breakdowns import attribute_table
+from unembed.reports.page import SECTIONS
 from unembed.scoring.models import ScoringModels
 
 CITIES = ["Oslo", "Lima", "Accra", "Quito"]

@@ -22,7 +22,7 @@ from unembed.attacks.parts.predictions import Targets
 from unembed.attacks.parts.vocabulary import Pieces, Vocabulary, Words
 from unembed.core.errors import InputError
 from unembed.datamodules.inversion import InversionDataModule
-from unembed.reports.threshold_chart import threshold_charts
+from unembed.reports.breakdowns import threshold_charts
 
 VALID, TEST = ["dan lives in oslo", "ada saw rome"], ["bob lives in lima ."]
 

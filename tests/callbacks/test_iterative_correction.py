@@ -26,9 +26,8 @@ from unembed.core.atomic_files import write_json
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.text import sentence_bleu
-from unembed.reports.correction_chart import corrections, hypothesis_charts, story
+from unembed.reports.corrections import correction, hypothesis_charts
 from unembed.reports.results import Results
-from unembed.reports.sections import correction, hypotheses
 from unembed.runs import layout
 from unembed.scoring.models import ScoringModels
 
@@ -175,27 +174,12 @@ def test_the_report_draws_curves_and_one_text(tmp_path: Path) -> None:
     assert html is not None
     for expected in ("BLEU by step", "Exact match by queries", "1 beam", "2 beams", "2 beams, 1 step<", "33.3"):
         assert expected in html
-    found = corrections(directory)
-    assert found is not None
-    chosen = story(found[1])
-    assert chosen is not None
     # Two texts changed, one by little and one by more: the median of two is the upper one.
-    changes = {line.index: line.rounds[-1].cosine - line.rounds[0].cosine for line in found[1] if line.beams == 2}
-    assert chosen.index == max(changes, key=lambda index: changes[index])
-    assert chosen.rounds[-1].text == TEXTS[chosen.index]
+    lines = [line for line in read_lines(directory / "corrections.jsonl") if line["beams"] == 2]
+    gains = {line["index"]: line["rounds"][-1]["cosine"] - line["rounds"][0]["cosine"] for line in lines}
+    assert f"Text {max(gains, key=lambda index: gains[index])}, 2 beams" in html
     assert "<b>we" not in html  # recovered text is hostile input
     assert correction(results(tmp_path)) is None
-
-
-def test_a_file_of_an_earlier_version_is_drawn_without_the_newer_metrics(tmp_path: Path) -> None:
-    directory = run(tmp_path, Fixer(), IterativeCorrection(steps=[0, 1], beams=[1]))
-    found = load(directory / "corrections.json")
-    kept = ("beams", "step", "bleu", "token_f1", "exact_match", "cosine", "queries", "seconds")
-    old = {**found, "table": [{key: row[key] for key in kept} for row in found["table"]]}
-    (directory / "corrections.json").write_text(json.dumps(old))
-    html = correction(results(directory))
-    assert html is not None
-    assert "BLEU, sentence" in html
 
 
 def test_nothing_changed_is_no_story(tmp_path: Path) -> None:
@@ -209,23 +193,23 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     directory = run(tmp_path, Fixer(), IterativeCorrection(steps=[0], beams=[1]))
     (directory / "corrections.jsonl").write_text('{"index": 1}\n')
     with pytest.raises(InputError, match=r"corrections\.jsonl:1: beams"):
-        corrections(directory)
+        correction(results(directory))
     table = load(directory / "corrections.json")
     for value in (10**400, float("nan")):
         odd = {**table, "table": [{**row, "queries": value} for row in table["table"]]}
         (directory / "corrections.json").write_text(json.dumps(odd))
         with pytest.raises(InputError, match=r"corrections\.json: table\.0\.queries"):
-            corrections(directory)
+            correction(results(directory))
     (directory / "corrections.json").write_text(json.dumps(table))
     (directory / "corrections.jsonl").write_text("")
-    assert story(corrections(directory)[1]) is None
+    assert "One text" not in (correction(results(directory)) or "")
     (directory / "corrections.jsonl").unlink()
     with pytest.raises(InputError, match=r"corrections\.jsonl: missing"):
-        corrections(directory)
+        correction(results(directory))
 
 
 def test_hypotheses_of_training_are_drawn(tmp_path: Path) -> None:
-    assert hypotheses(results(tmp_path)) == ""
+    assert hypothesis_charts(tmp_path) == []
     path = tmp_path / layout.ARTIFACTS / "hypotheses.json"
     edges = [-1.0, -0.5, 0.0, 0.5, 1.0]
     counts = {"exact": 0.25, "cosines": [0, 0, 1, 3], "edges": edges}
@@ -234,8 +218,7 @@ def test_hypotheses_of_training_are_drawn(tmp_path: Path) -> None:
     assert title == "Train, sampled <1>"
     assert note == "4 hypotheses by their cosine with the target; 25.0 % right."
     assert chart.count("<rect") == 2
-    html = hypotheses(results(tmp_path))
-    assert "<1>" not in html
+    assert "<1>" not in chart
     write_json(path, {"valid": {**counts, "edges": [0.5, 1.0]}})
     with pytest.raises(InputError, match="4 counts need one more edge"):
         hypothesis_charts(tmp_path)

@@ -26,7 +26,7 @@ from unembed.datamodules.sources.language_sets import LanguageSets
 from unembed.evaluate import evaluate
 from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import score
-from unembed.reports.language_table import language_table
+from unembed.reports.breakdowns import language_table
 from unembed.train import train
 
 WORDS = {

@@ -16,7 +16,7 @@ from unembed.core.errors import InputError
 from unembed.metrics.base import Description, Mean
 from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import collection, metric_of, score, text_metrics
-from unembed.reports.language_table import language_table
+from unembed.reports.breakdowns import language_table
 from unembed.reports.wording import knowing, measure
 from unembed.scoring.models import own_metrics
 

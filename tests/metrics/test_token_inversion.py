@@ -19,7 +19,7 @@ from unembed.metrics.token_inversion import (
     exact_by_cost,
     token_inversion,
 )
-from unembed.reports.token_charts import token_charts
+from unembed.reports.breakdowns import token_charts
 from unembed.runs.files import Row, Searched
 
 WHOLE = Inverted(true=(5, 7, 7), found=(5, 7, 7), claimed=True, cost=40)

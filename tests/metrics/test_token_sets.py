@@ -12,7 +12,7 @@ from unembed.core.examples import Span
 from unembed.metrics.scored import Scored, Sets
 from unembed.metrics.scoring import score
 from unembed.metrics.treebank import treebank_tokens
-from unembed.reports.length_table import length_table
+from unembed.reports.breakdowns import length_table
 from unembed.reports.wording import measure
 
 SENTENCES = [

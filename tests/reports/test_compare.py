@@ -21,11 +21,11 @@ from unembed.commands.compare import read_settings
 from unembed.core.errors import InputError
 from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import score
+from unembed.reports.breakdowns import frequency_charts
 from unembed.reports.comparison.charts import charts, side_by_side
 from unembed.reports.comparison.entries import read_entries
 from unembed.reports.comparison.measuring import compare
 from unembed.reports.comparison.table import p_value, tables
-from unembed.reports.frequency_chart import frequency_charts
 from unembed.reports.numbers import DASH, shown
 from unembed.reports.page import write_report
 from unembed.reports.tables import Cell, Line, Table, print_tables, write_markdown

@@ -19,14 +19,13 @@ from support.processes import Warm, program
 from support.runs import write_run
 from unembed.commands.compare import compare as run_compare
 from unembed.commands.compare import read_settings
-from unembed.reports import terminal
 from unembed.reports.comparison.charts import charts
 from unembed.reports.comparison.entries import read_entries
 from unembed.reports.comparison.measuring import compare
 from unembed.reports.comparison.seeds import settings
 from unembed.reports.comparison.table import tables
 from unembed.reports.numbers import DASH
-from unembed.reports.tables import print_tables
+from unembed.reports.tables import print_tables, terminal
 
 
 def write_seed(path: Path, right: int, seed: int, width: int = 96, more: str = "", parameters: int = 7) -> Path:
@@ -206,5 +205,5 @@ def test_what_scripts_print_is_not_cut_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    terminal.console().print("word " * 100)
+    terminal().print("word " * 100)
     assert capsys.readouterr().out == "word " * 100 + "\n"

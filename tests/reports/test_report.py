@@ -18,14 +18,12 @@ from unembed.core.errors import InputError
 from unembed.core.examples import Span
 from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import score
-from unembed.reports import sections
-from unembed.reports.caveats import below_baseline
 from unembed.reports.charts import thin
 from unembed.reports.numbers import duration, in_words, shown
-from unembed.reports.page import print_summary, write_report
+from unembed.reports.page import SECTIONS, Section, print_summary, write_report
 from unembed.reports.results import by_quality, parts, read_results
 from unembed.reports.svg import nice_ticks
-from unembed.reports.wording import measure, verdict
+from unembed.reports.wording import below_baseline, measure, verdict
 from unembed.runs.record import undertrained
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -307,7 +305,7 @@ def test_a_section_is_added_in_one_place(tmp_path: Path, monkeypatch: pytest.Mon
     def mine(results: Any) -> Markup:
         return Markup("<p class='mine'>{}</p>").format(results.metrics["examples"])
 
-    added = (*sections.SECTIONS, sections.Section("My own", mine), sections.Section("Empty", lambda results: None))
+    added = (*SECTIONS, Section("My own", mine), Section("Empty", lambda results: None))
     monkeypatch.setattr("unembed.reports.page.SECTIONS", added)
     page = page_of(make_run(tmp_path))
     assert page.texts("p", "mine") == ["3"]

@@ -22,9 +22,7 @@ from unembed.audit.tables import attackers_table, classes_table, tried_table
 from unembed.audit.thresholds import Outcome
 from unembed.audit.words import answer, best_defense, insider, more
 from unembed.core.atomic_files import write_file, write_json
-from unembed.reports import terminal
-from unembed.reports.tables import print_values
-from unembed.reports.terminal import plain
+from unembed.reports.tables import plain, print_values, terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,7 +100,7 @@ def print_audit(
     console: Console | None = None,
 ) -> None:
     """Print the answer, warnings, thresholds and what changed, then the tables of the page and what to do next."""
-    console = console or terminal.console()
+    console = console or terminal()
     console.print(plain(answer(audit), style="bold red" if audit.unjudged else "bold"))
     for warning in audit.warnings:
         console.print(plain(warning, style="bold red"))

@@ -5,7 +5,7 @@ Recovered text is untrusted: it enters a page only through autoescaping template
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,8 +14,9 @@ from typing import Any
 from markupsafe import Markup
 
 from unembed import __version__
-from unembed.core.atomic_files import write_file
+from unembed.core.atomic_files import write_file, write_json
 from unembed.reports.charts import Chart
+from unembed.reports.tables import Table, write_markdown
 
 
 def macro(name: str, template: str = "report.html.jinja", **values: Any) -> Markup:
@@ -55,6 +56,29 @@ def write_page(path: Path, **values: Any) -> None:
     """Write a page; ``values`` are the arguments of the macro ``page``. A section is its anchor, title and HTML."""
     page = macro("page", **values)
     write_file(path, page.encode("utf-8", "replace").decode())  # replace lone surrogates, which cannot be encoded
+
+
+def write(
+    output: Path, page: Mapping[str, Any], tables: Sequence[Table], values: Mapping[str, Any] | None = None
+) -> list[Path]:
+    """Write tables as a page, as Markdown and, with ``values``, as JSON.
+
+    Args:
+        output: Path of the files without their endings.
+        page: Arguments of the macro ``page``; its ``lead`` is the first paragraph of the Markdown, too.
+        tables: For the Markdown.
+        values: For the JSON.
+
+    Returns:
+        The paths of the files.
+    """
+    text, html, plain = (output.with_name(output.name + ending) for ending in (".md", ".html", ".json"))
+    write_markdown(text, tables, page["lead"])
+    write_page(html, **page)
+    if values is None:
+        return [text, html]
+    write_json(plain, values)
+    return [text, html, plain]
 
 
 @cache

@@ -3,32 +3,53 @@
     write_report(Path("runs/geia-minilm-synthetic/2025-11-21"))     # -> .../report.html
     print_summary(Path("runs/geia-minilm-synthetic/2025-11-21"))    # the same, short, in the terminal
 
-``sections`` lists the sections. The page's content security policy forbids scripts and external resources.
+To add a section, write a function from ``Results`` to HTML and list it in ``SECTIONS``; a section that returns nothing
+is left out. Recovered text is untrusted: it enters the page only through the autoescaping template or
+``Markup.format``.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
 
 from unembed.core.errors import printable
+from unembed.metrics.attributes import PREFIX
+from unembed.metrics.lengths import BY_LENGTH
 from unembed.metrics.statistics import evenly
-from unembed.reports import terminal
-from unembed.reports.caveats import below_baseline, partial
-from unembed.reports.html import write_page
-from unembed.reports.metrics_table import metrics_table
-from unembed.reports.results import Results, by_quality, parts, read_results
-from unembed.reports.sections import SECTIONS
-from unembed.reports.tables import print_values
-from unembed.reports.terminal import plain
-from unembed.reports.wording import knowing, verdict
+from unembed.reports.breakdowns import (
+    attribute_table,
+    frequency_charts,
+    is_of_language,
+    language_table,
+    length_table,
+    lexicon_table,
+    threshold_charts,
+    token_charts,
+)
+from unembed.reports.charts import Bars, Chart, Series, grouped_bars, histogram, line_chart, scatter, thin
+from unembed.reports.corrections import correction, hypothesis_charts
+from unembed.reports.html import Tile, charts_of, macro, write_page
+from unembed.reports.numbers import duration, number, shown
+from unembed.reports.results import Moment, Recovered, Results, as_scored, by_quality, parts, read_results
+from unembed.reports.tables import Cell, Line, Table, plain, print_values, terminal
+from unembed.reports.wording import below_baseline, difference, knowing, measure, ordered, partial, verdict
 from unembed.runs import layout
 from unembed.runs.record import undertrained
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+HEADLINES = ("exact_match", "token_f1", "bleu", "cosine", "entity_recovery")
+SCATTER_LIMIT = 1500
+CURVE_LIMIT = 300
+_WORDS = ((1, 5), (6, 10), (11, 15), (16, 20), (21, 30), (31, 50), (51, None))  # groups of texts by length
 
 
 def write_report(run_dir: Path) -> Path:
@@ -61,12 +82,12 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
     """
     from rich.table import Table
 
-    console = console or terminal.console()
+    console = console or terminal()
     results = read_results(run_dir)
     with knowing(results.described):
-        found = metrics_table(results, secondary=False, explained=False)
-    columns = tuple(column.lower() for column in found.columns)
-    print_values(replace(found, title=_heading(results), columns=columns), console)
+        table = metrics_table(results, secondary=False, explained=False)
+    columns = tuple(column.lower() for column in table.columns)
+    print_values(replace(table, title=_heading(results), columns=columns), console)
     console.print(plain(f"More metrics: {run_dir / layout.METRICS}", style="dim"), soft_wrap=True)
     console.print(plain(_lead(results)))
     for warning in _warnings(results):
@@ -75,8 +96,8 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
     pairs = Table.grid(padding=(0, 2))
     for one in evenly(by_quality(results.recovered), 5, middle=True):
         pairs.add_row(plain("text", style="dim"), _painted(one.row.reference, one.row.prediction))
-        said = "read" if one.row.given is None else "guessed"
-        pairs.add_row(plain(said, style="dim"), _painted(one.row.prediction, one.row.reference))
+        verb = "read" if one.row.given is None else "guessed"
+        pairs.add_row(plain(verb, style="dim"), _painted(one.row.prediction, one.row.reference))
         pairs.add_row()
     console.print(pairs)
     report = run_dir / layout.REPORT
@@ -85,15 +106,15 @@ def print_summary(run_dir: Path, console: Console | None = None) -> None:
 
 
 def _lead(results: Results) -> str:
-    """The summary: a warning if the attack is below its baseline, and what was recovered."""
-    said = verdict(results.metrics, results.baseline, len(results.recovered))
-    below = below_baseline(results.metrics, results.baseline, trained=bool(results.training))
-    return said if below is None else f"{below} {said}"
+    """What was recovered, after a warning if the attack is below its baseline."""
+    summary = verdict(results.metrics, results.baseline, len(results.recovered))
+    warning = below_baseline(results.metrics, results.baseline, trained=bool(results.training))
+    return summary if warning is None else f"{warning} {summary}"
 
 
 def _warnings(results: Results) -> list[str]:
-    found = (undertrained(results.training), partial(results.metrics))
-    return [warning for warning in found if warning is not None]
+    warnings = (undertrained(results.training), partial(results.metrics))
+    return [warning for warning in warnings if warning is not None]
 
 
 def _heading(results: Results) -> str:
@@ -118,3 +139,223 @@ def _painted(text: str, other: str) -> Text:
     for part in parts(text, other, limit=400):
         line.append(printable(" ".join(part.text.split("\n"))), style="bold green" if part.recovered else "")
     return line
+
+
+# ------------------------------------------------------------------------------------------------------------ sections
+
+
+def headline(results: Results) -> Markup:
+    """The large numbers, each beside the nearest neighbour's."""
+    tiles = []
+    for key in HEADLINES:
+        one = measure(key)
+        full = 1.0 if one.kind == "cosine" else 100.0
+        mine, other = number(results.metrics, key), number(results.baseline, key)
+        width, tick = (
+            None if value is None else round(100 * min(1.0, max(0.0, value / full)), 1) for value in (mine, other)
+        )
+        if mine is None:
+            note, tick = "does not apply to this run", None
+        elif other is not None:
+            note = Markup("nearest neighbour <strong>{}</strong>").format(shown(one.kind, other))
+        else:
+            note = "" if results.baseline is None else "no nearest neighbour value"
+        value = shown(one.kind, results.metrics.get(key))
+        tiles.append(Tile(one.title, value, note, width, tick, explanation=one.explanation))
+    note = (
+        "This run has no nearest neighbour baseline to compare with."
+        if results.baseline is None
+        else "The nearest neighbour is the training text whose vector lies closest to the attacked one: what a plain "
+        "look-up gives, without any learning."
+    )
+    return macro("tiles", tiles=tiles, note=note)
+
+
+def training(results: Results) -> Markup | None:
+    """Loss and learning rate over the steps, and training facts; None if nothing was trained."""
+    history = results.history
+    curves = [("training", _curve(history, "train_loss"), False), ("validation", _curve(history, "val_loss"), True)]
+    losses = [Series(name, points, dots) for name, points, dots in curves if points]
+    if not losses:
+        return None
+    charts = [("Loss", line_chart("Loss by training step", losses, "step"))]
+    rates = _curve(history, "learning_rate")
+    if rates:
+        series = [Series("learning rate", rates)]
+        chart = line_chart("Learning rate by training step", series, "step", from_zero=True)
+        charts.append(("Learning rate", chart))
+    facts = [("Steps", f"{history[-1].step:,}")]
+    seconds = [moment.seconds for moment in history if moment.seconds is not None]
+    if seconds and math.isfinite(seconds[-1]):
+        facts.append(("Time", duration(seconds[-1])))
+    epochs = [moment.epoch for moment in history if moment.epoch is not None]
+    if epochs:
+        facts.append(("Last epoch", f"{epochs[-1]:g}"))
+    trained, validated = (_values(history, name) for name in ("train_loss", "val_loss"))
+    if trained:
+        facts.append(("Last training loss", f"{trained[-1][1]:.3f}"))
+    if validated:
+        step, best = min(validated, key=lambda point: point[1])
+        facts.append(("Best validation loss", f"{best:.3f} at step {step:,.0f}"))
+    averaged = max(len(trained), len(validated)) > CURVE_LIMIT
+    return macro("training", charts=charts, facts=facts, limit=CURVE_LIMIT if averaged else None)
+
+
+def _values(history: Sequence[Moment], name: str) -> list[tuple[float, float]]:
+    points = [(float(moment.step), getattr(moment, name)) for moment in history]
+    return [(step, value) for step, value in points if value is not None and math.isfinite(value)]
+
+
+def _curve(history: Sequence[Moment], name: str) -> list[tuple[float, float]]:
+    return thin(_values(history, name), CURVE_LIMIT)
+
+
+def closeness(results: Results) -> Markup:
+    """Histogram of cosines, BLEU against cosine, quality by length."""
+    recovered = results.recovered
+    known = [(one.cosine, one.quality) for one in recovered if one.cosine is not None]
+    cosines = [cosine for cosine, _ in known]
+    name = "BLEU" if results.ordered_words else "words recovered"
+    charts: list[Chart] = []
+    if known:
+        lines = [("this run", math.fsum(cosines) / len(cosines))]
+        neighbour = number(results.baseline, "cosine")
+        if neighbour is not None:
+            lines.append(("nearest neighbour", neighbour))
+        chart = histogram("Histogram of cosine similarity", cosines, "cosine", lines)
+        note = f"{len(cosines):,} texts, by how near the recovered text's vector is to the attacked one. Lines: means."
+        charts.append(("Cosine", chart, note))
+        dots = evenly(known, SCATTER_LIMIT)
+        note = "One dot a text" + (f"; {len(dots):,} of {len(known):,} drawn, evenly." if dots is not known else ".")
+        chart = scatter(f"{name} against cosine, one dot a text", dots, "cosine", name)
+        charts.append((f"{name[0].upper()}{name[1:]} against cosine", chart, note))
+    names = [f"mean {name}", "exact match"] if results.ordered_words else [name]
+    chart = grouped_bars("Quality by text length", names, _quality_by_length(results), "words in the text")
+    charts.append(("Quality by length", chart, "Means in percent; below each length, how many texts have it."))
+    return charts_of(charts)
+
+
+def _quality_by_length(results: Results) -> list[Bars]:
+    groups = []
+    for low, high in _WORDS:
+        chosen = [one for one in results.recovered if low <= max(1, one.words) <= (high or one.words)]
+        if chosen:
+            heights: list[float | None] = [math.fsum(one.quality for one in chosen) / len(chosen)]
+            if results.ordered_words:
+                heights.append(100 * sum(one.exact for one in chosen) / len(chosen))
+            label = f"{low}+" if high is None else f"{low}–{high}"  # noqa: RUF001
+            groups.append(Bars(label, f"{len(chosen):,}", heights))
+    return groups
+
+
+def examples(results: Results) -> Markup:
+    """Texts side by side: the best ten, thirty evenly sampled by quality, the worst ten."""
+    ranked = by_quality(results.recovered)
+    how = "sentence BLEU" if results.ordered_words else "the share of the text's words that came back"
+    if len(ranked) <= 50:
+        groups = [("From best to worst", f"All {len(ranked)}, by {how}.", ranked)]
+    else:
+        between = [*evenly(ranked[10:-10], 30, middle=True)]
+        note = f"The other {len(ranked) - 20:,}, sorted by {how} and cut into thirty equal parts: the middle of each."
+        groups = [
+            ("The best ten", f"Highest {how}; among equals the longest texts.", ranked[:10]),
+            ("Thirty in between", note, between),
+            ("The worst ten", f"Lowest {how}; among equals the shortest texts.", ranked[-10:]),
+        ]
+    spans = any(one.row.spans for one in results.recovered)
+    shown_groups = [(title, note, [_card(one) for one in chosen]) for title, note, chosen in groups]
+    return macro("examples", groups=shown_groups, spans=spans)
+
+
+def _card(one: Recovered) -> dict[str, Any]:
+    row = one.row
+    return {
+        "index": row.index,
+        "exact": one.exact,
+        "quality": f"{one.quality:.0f}",
+        "measure": "BLEU" if row.kind == "sequence" else "% of words",
+        "cosine": None if one.cosine is None else f"{one.cosine:.3f}",
+        "reference": parts(row.reference, row.prediction, row.spans),
+        "prediction": parts(row.prediction, row.reference),
+        "given": row.given,
+        "cut": max(len(row.reference), len(row.prediction)) > 1000,
+    }
+
+
+def all_metrics(results: Results) -> Markup:
+    """All metrics of metrics.json with explanations, the secondary ones folded."""
+    also = ", or was not computed for the nearest neighbour" if results.baseline is not None else ""
+    note = f"Shares, BLEU and ROUGE run from 0 to 100. A dash: the metric does not apply{also}."
+    tables = [metrics_table(results, secondary=secondary) for secondary in (False, True)]
+    return macro("metrics", table=tables[0], folded=tables[1], note=note)
+
+
+def metrics_table(results: Results, *, secondary: bool, explained: bool = True) -> Table:
+    """The metrics of metrics.json beside those of the nearest neighbour; better values are coloured.
+
+    Args:
+        results: The results of the run.
+        secondary: Whether to show the metrics with ``Description.secondary``, or all others.
+        explained: Whether to add explanations, and metrics without any value.
+    """
+    baseline = results.baseline
+    lines = []
+    apart = {key for key in results.metrics if key.startswith((PREFIX, BY_LENGTH)) or is_of_language(key)}
+    for one in ordered({key: value for key, value in results.metrics.items() if key not in apart}):
+        value, other = results.metrics[one.key], (baseline or {}).get(one.key)
+        if one.secondary is not secondary or not (explained or value is not None or other is not None):
+            continue
+        cells = [Cell(shown(one.kind, value), title="" if value is not None else "does not apply")]
+        if baseline is not None:
+            mine, theirs = number(results.metrics, one.key), number(baseline, one.key)
+            gain = None
+            if one.more is not None and mine is not None and theirs is not None and mine != theirs:
+                gain = (mine > theirs) == (one.more == "higher")
+            cells += [Cell(shown(one.kind, other)), Cell(difference(one, mine, theirs), gain=gain)]
+        lines.append(Line(one.title, one.explanation if explained else "", tuple(cells), f"metric-{one.key}"))
+    columns = ("Nearest neighbour", "Difference") if baseline is not None else ()
+    return Table("", ("Metric", "This run", *columns), tuple(lines))
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of the page: its title, and the function that renders it or returns nothing."""
+
+    title: str
+    render: Callable[[Results], Markup | None]
+
+    @property
+    def anchor(self) -> str:
+        return self.title.lower().replace(" ", "-")
+
+
+def _section(title: str, content: Callable[[Results], Table | list[Chart] | None]) -> Section:
+    """A section of one table, or of charts."""
+
+    def render(results: Results) -> Markup | None:
+        made = content(results)
+        return macro("table_of", table=made) if isinstance(made, Table) else charts_of(made or ())
+
+    return Section(title, render)
+
+
+SECTIONS = (
+    Section("In short", headline),
+    Section("How close it came", closeness),
+    _section("Token by token", lambda results: token_charts([one.row for one in results.recovered])),
+    _section("Languages", lambda results: language_table(results.metrics)),
+    _section("Short and long texts", lambda results: length_table(results.metrics)),
+    Section("Step by step", correction),
+    _section("Rare and common words", lambda results: frequency_charts(results.analyses)),
+    _section(
+        "Inside and outside the lexicon",
+        lambda results: lexicon_table([as_scored(one.row) for one in results.recovered]),
+    ),
+    _section("What it discloses", lambda results: attribute_table(results.metrics)),
+    Section("How it learned", training),
+    _section("Hypotheses it learned from", lambda results: hypothesis_charts(results.directory)),
+    _section("Which words are named", lambda results: threshold_charts(results.directory)),
+    Section("Side by side", examples),
+    Section("All metrics", all_metrics),
+    Section("Configuration", lambda results: macro("configuration", text=results.config_text)),
+)

@@ -1,4 +1,8 @@
-"""Tables for HTML pages (macro ``table``), the terminal and Markdown."""
+"""Tables for HTML pages (macro ``table_of``), the terminal and Markdown.
+
+Recovered text, names of runs and configuration values may come from an untrusted run directory: ``plain`` prints them
+without interpreting rich markup or control characters, ``escaped`` writes them into Markdown.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from unembed.core.atomic_files import write_file
 from unembed.core.errors import printable
-from unembed.reports import terminal
 from unembed.reports.numbers import DASH
-from unembed.reports.terminal import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
+    from rich.text import Text
 
+PIPED = 10_000  # columns of a file or pipe, where lines need no wrapping
 NAMES = 26  # minimum width of the first column, which names the run
 COLOURS = {True: "green", False: "red", None: ""}
 
@@ -68,18 +72,33 @@ class Table:
     notes: tuple[str, ...] = ()
 
 
+def plain(text: str, style: str = "") -> Text:
+    """``text`` as a rich Text, printed literally and without escape sequences."""
+    from rich.text import Text
+
+    return Text(printable(text), style=style)
+
+
+def terminal() -> Console:
+    """The console of all commands: as wide as the terminal, or unlimited for a file or pipe."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPED)
+
+
 def print_values(table: Table, console: Console, *, intervals: bool = False) -> None:
     """Print a table: of each cell the value alone, or with the text below it, such as its interval, in brackets."""
     from rich.table import Table as RichTable
 
-    found = RichTable(title=plain(table.title) if table.title else None, title_justify="left")
-    found.add_column(plain(table.columns[0]), overflow="fold")
+    drawn = RichTable(title=plain(table.title) if table.title else None, title_justify="left")
+    drawn.add_column(plain(table.columns[0]), overflow="fold")
     for column in table.columns[1:]:
-        found.add_column(plain(column), justify="right")
+        drawn.add_column(plain(column), justify="right")
     for line in table.lines:
-        shown = ((cell.line if intervals else cell.text, COLOURS[cell.gain]) for cell in line.cells)
-        found.add_row(plain(line.title), *(plain(text, style=style) for text, style in shown))
-    console.print(found)
+        cells = (plain(cell.line if intervals else cell.text, style=COLOURS[cell.gain]) for cell in line.cells)
+        drawn.add_row(plain(line.title), *cells)
+    console.print(drawn)
 
 
 def print_tables(tables: Sequence[Table], console: Console | None = None) -> None:
@@ -88,7 +107,7 @@ def print_tables(tables: Sequence[Table], console: Console | None = None) -> Non
     Columns that describe a run are printed below its name, so that only metrics have columns. A table wider than the
     terminal is printed in several parts; no value is cut.
     """
-    console = console or terminal.console()
+    console = console or terminal()
     for table in tables:
         for warning in table.warnings:
             console.print(plain(warning, style="bold red"))
@@ -100,7 +119,7 @@ def print_tables(tables: Sequence[Table], console: Console | None = None) -> Non
 
 def _parts(table: Table, places: Sequence[int], console: Console) -> Iterator[Sequence[int]]:
     """Split the metrics of a table, by column index, into parts that fit, of at least one metric each."""
-    unlimited = console.options.update_width(terminal.PIPED)  # rich never measures more than this limit
+    unlimited = console.options.update_width(PIPED)  # rich never measures more than this limit
     begin = 0
     while begin < len(places):
         end = len(places)
@@ -113,31 +132,29 @@ def _parts(table: Table, places: Sequence[int], console: Console) -> Iterator[Se
 
 
 def _of_runs(table: Table, places: Sequence[int]) -> RichTable:
-    """A table with a subset of its metrics."""
     from rich.table import Table as RichTable
 
-    found = RichTable(title=plain(table.title), title_justify="left", show_lines=True)
-    found.add_column(plain(table.columns[0]), min_width=NAMES, overflow="fold")
+    drawn = RichTable(title=plain(table.title), title_justify="left", show_lines=True)
+    drawn.add_column(plain(table.columns[0]), min_width=NAMES, overflow="fold")
     chosen = [table.facts + place for place in places]
     for place in chosen:
         column, cells = table.columns[1 + place], [line.cells[place] for line in table.lines]
         # Otherwise rich would narrow the columns of a wide table and break values.
         parts = [*column.split(), *(part for cell in cells for part in (cell.text, *cell.below))]
-        found.add_column(plain(column), justify="right", width=max(map(len, parts)))
+        drawn.add_column(plain(column), justify="right", width=max(map(len, parts)))
     for line in table.lines:
         named = zip(table.columns[1:], line.cells[: table.facts], strict=False)
         facts = ", ".join(f"{name} {cell.text}" for name, cell in named if cell.text != DASH)
         title = plain(line.title, style="bold")
         title.append(plain("".join(f"\n{part}" for part in (facts, line.below) if part), style="not bold"))
         own = (line.cells[place] for place in chosen)
-        found.add_row(title, *(plain("\n".join([c.text, *c.below]), style=COLOURS[c.gain]) for c in own))
-    return found
+        drawn.add_row(title, *(plain("\n".join([c.text, *c.below]), style=COLOURS[c.gain]) for c in own))
+    return drawn
 
 
 def write_markdown(path: Path, tables: Sequence[Table], lead: str = "") -> None:
     """Write the tables as Markdown, after a first paragraph."""
-    blocks = [lead] if lead else []
-    write_file(path, "\n\n".join([*blocks, *map(markdown, tables)]) + "\n")
+    write_file(path, "\n\n".join([*([lead] if lead else []), *map(markdown, tables)]) + "\n")
 
 
 def markdown(table: Table) -> str:

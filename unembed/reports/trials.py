@@ -21,8 +21,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from unembed.core.atomic_files import read_json, write_json
 from unembed.core.commands import command
 from unembed.core.errors import InputError
-from unembed.reports.tables import Cell, Line, Table, print_values
-from unembed.reports.terminal import console, plain
+from unembed.reports.tables import Cell, Line, Table, plain, print_values, terminal
 from unembed.reports.wording import measure, ordered
 from unembed.runs import layout
 from unembed.runs.files import read_lines, validated
@@ -140,7 +139,7 @@ def compare(one: Path, other: Path) -> None:
             **{row.key: {"difference": row.one[0] - row.other[0], "t": row.t, "p": row.p} for row in rows},
         },
     )
-    out = console()
+    out = terminal()
     print_values(Table(TITLE, ("metric", "this", "the other", "difference", "p"), tuple(map(_line, rows))), out)
     out.print(plain(f"this: {one}\nthe other: {other}"), soft_wrap=True)
     if _references(one) != _references(other):

@@ -9,8 +9,7 @@ from typing import Any
 from unembed.core.atomic_files import write_json
 from unembed.reports.html import macro, write_page
 from unembed.reports.numbers import DASH, interval, shown, signed
-from unembed.reports.tables import Cell, Line, Table, print_values, write_markdown
-from unembed.reports.terminal import console
+from unembed.reports.tables import Cell, Line, Table, print_values, terminal, write_markdown
 from unembed.reports.tradeoff.chart import tradeoff_chart
 from unembed.reports.tradeoff.metrics import READ, DefendedValue, MeasuredPoint, chief, sentence
 from unembed.reports.wording import measure
@@ -52,7 +51,7 @@ def write_results(
             ("table", table.title, macro("table_of", table=table, style="wide points")),
         ],
     )
-    print_values(table, console())
+    print_values(table, terminal())
     return said
 
 

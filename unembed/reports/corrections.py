@@ -1,4 +1,4 @@
-"""Charts and tables of iterative correction: curves over steps, queries and time, and the rounds of one text.
+"""Iterative correction: curves over steps, queries and time, the rounds of one text, and the training hypotheses.
 
 Reads corrections.json and corrections.jsonl (callbacks/iterative_correction.py), and the statistics of the hypotheses
 that a corrector was trained on:
@@ -9,17 +9,18 @@ that a corrector was trained on:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+from markupsafe import Markup
 from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
 from unembed.core.atomic_files import read_json
-from unembed.reports import charts
-from unembed.reports.charts import Chart
+from unembed.reports.charts import COLOURS, Chart, Series, counted_histogram, line_chart
+from unembed.reports.html import macro
 from unembed.reports.numbers import counted, shown
-from unembed.reports.results import Part, parts
+from unembed.reports.results import Results, parts
 from unembed.reports.tables import Cell, Line, Table
 from unembed.runs import layout
 from unembed.runs.files import read_lines, read_object, validated
@@ -39,7 +40,7 @@ COLUMNS = (
     ("queries", "Queries a text", "score"),
     ("seconds", "Seconds a text", "moment"),
 )
-
+_COSTS = ("tokens_prediction", "queries", "seconds")  # never coloured
 
 # Finite numbers, which a chart can show.
 _Number = Annotated[float, Field(ge=-1e150, le=1e150, allow_inf_nan=False)]
@@ -47,23 +48,22 @@ _Count = Annotated[int, Field(ge=-(2**53), le=2**53)]
 
 
 class StepScores(BaseModel):
-    """One beam width and step of corrections.json."""
+    """One beam width and step of corrections.json; ``partial`` texts whose search was cut short."""
 
     beams: _Count
     step: _Count
     bleu: _Number | None
-    # None in files of earlier versions.
-    bleu_sentence: _Number | None = None
-    rouge1: _Number | None = None
-    rougeL: _Number | None = None  # noqa: N815  # the key of corrections.json
-    token_set_f1: _Number | None = None
-    tokens_prediction: _Number | None = None
+    bleu_sentence: _Number | None
+    rouge1: _Number | None
+    rougeL: _Number | None  # noqa: N815  # the key of corrections.json
+    token_set_f1: _Number | None
+    tokens_prediction: _Number | None
     token_f1: _Number
     exact_match: _Number
     cosine: _Number | None
     queries: _Number
     seconds: _Number
-    partial: _Count = 0  # number of texts whose search was cut short
+    partial: _Count = 0
 
 
 class Corrections(BaseModel):
@@ -90,6 +90,16 @@ class Corrected(BaseModel):
     reference: str
     rounds: list[CorrectedRound] = Field(min_length=1)
 
+    @property
+    def changed(self) -> bool:
+        return self.rounds[-1].text != self.rounds[0].text
+
+    @property
+    def gain(self) -> float:
+        """Increase of the cosine; 0 if there is none."""
+        first, last = self.rounds[0].cosine, self.rounds[-1].cosine
+        return 0.0 if first is None or last is None else last - first
+
 
 class HypothesisCosines(BaseModel):
     """Histogram of the cosines of training hypotheses with their targets, counted between ``edges``."""
@@ -105,13 +115,30 @@ class HypothesisCosines(BaseModel):
         return self
 
 
-_HYPOTHESES = TypeAdapter(HypothesisCosines)
+def correction(results: Results) -> Markup | None:
+    """The section: results and cost of each correction step, and the rounds of one text; None without corrections.
+
+    Raises:
+        InputError: A file is missing or broken.
+    """
+    path = results.directory / layout.CORRECTIONS
+    if not path.exists():
+        return None
+    found = validated(TypeAdapter(Corrections), read_object(path), path)
+    chosen = story(read_lines(results.directory / layout.CORRECTION_ROUNDS, Corrected))
+    return macro(
+        "correction",
+        charts=correction_curves(found.table),
+        table=correction_table(found),
+        story=chosen,
+        steps=None if chosen is None else story_table(chosen),
+    )
 
 
 def correction_curves(table: Sequence[StepScores]) -> list[Chart]:
     """BLEU by step, exact match by queries, BLEU by time; one curve per beam width."""
-    beam_widths = sorted({row.beams for row in table})[: charts.COLOURS]
-    found = []
+    beam_widths = sorted({row.beams for row in table})[:COLOURS]
+    curves = []
     for title, x_name, y_name, x_label, note in (
         ("BLEU by step", "step", "bleu", "correction steps", "Step 0 is the initial hypothesis."),
         ("Exact match by queries", "queries", "exact_match", "queries a text", "Percent of the texts, a dot a step."),
@@ -124,10 +151,10 @@ def correction_curves(table: Sequence[StepScores]) -> list[Chart]:
             if x_name == "seconds":  # a wide beam takes a hundred times as long as the initial hypothesis
                 known = [(math.log10(x), y) for x, y in known if x > 0]
             if known:
-                series.append(charts.Series(counted(beams, "beam"), known, dots=True))
+                series.append(Series(counted(beams, "beam"), known, dots=True))
         if series:
-            found.append((title, charts.line_chart(title, series, x_label), note))
-    return found
+            curves.append((title, line_chart(title, series, x_label), note))
+    return curves
 
 
 def correction_table(found: Corrections) -> Table:
@@ -139,7 +166,7 @@ def correction_table(found: Corrections) -> Table:
         for name, _, kind in COLUMNS:
             value = getattr(row, name)
             last = None if before is None or before.beams != row.beams else getattr(before, name)
-            moved = name not in ("tokens_prediction", "queries", "seconds") and None not in (value, last)
+            moved = name not in _COSTS and None not in (value, last)
             moved = moved and shown(kind, last) != shown(kind, value)
             cells.append(Cell(shown(kind, value), gain=value > last if moved else None))
         cut = f"{row.partial:,} cut short" if row.partial else ""
@@ -155,40 +182,21 @@ def correction_table(found: Corrections) -> Table:
 def story(paths: Sequence[Corrected]) -> Corrected | None:
     """Among the texts changed by the widest search, the one with the median gain in cosine; None if there is none."""
     widest = max((path.beams for path in paths), default=0)
-    changed = [path for path in paths if path.beams == widest and path.rounds[-1].text != path.rounds[0].text]
-    return sorted(changed, key=lambda path: (_gain(path), path.index))[len(changed) // 2] if changed else None
+    changed = [path for path in paths if path.beams == widest and path.changed]
+    return sorted(changed, key=lambda path: (path.gain, path.index))[len(changed) // 2] if changed else None
 
 
-def story_table(chosen: Corrected, passage: Callable[[list[Part]], str]) -> Table:
-    """The rounds in which a text changed, and the last one; ``passage`` marks the words found in the reference."""
+def story_table(chosen: Corrected) -> Table:
+    """The rounds in which a text changed, and the last one; words of the reference are marked."""
     lines = [Line("text", "", (Cell(chosen.reference, quoted=True), Cell(""), Cell("")))]
     before = None
     for one in chosen.rounds:
         if one.text != before or one is chosen.rounds[-1]:
-            text = Cell(passage(parts(one.text, chosen.reference)), quoted=True)
+            text = Cell(macro("passage", parts=parts(one.text, chosen.reference)), quoted=True)
             values = (Cell(shown("cosine", one.cosine)), Cell(shown("count", one.queries)))
             lines.append(Line(str(one.step), "", (text, *values)))
         before = one.text
     return Table("", ("Step", "Closest text so far", "Cosine", "Queries"), tuple(lines))
-
-
-def _gain(path: Corrected) -> float:
-    """Increase of the cosine; 0 if there is none."""
-    first, last = path.rounds[0].cosine, path.rounds[-1].cosine
-    return 0.0 if first is None or last is None else last - first
-
-
-def corrections(directory: Path) -> tuple[Corrections, list[Corrected]] | None:
-    """The content of both files; None if the run has no corrections.
-
-    Raises:
-        InputError: A file is missing or broken.
-    """
-    path = directory / layout.CORRECTIONS
-    if not path.exists():
-        return None
-    rounds = directory / layout.CORRECTION_ROUNDS
-    return validated(TypeAdapter(Corrections), read_object(path), path), read_lines(rounds, Corrected)
 
 
 def hypothesis_charts(directory: Path) -> list[Chart]:
@@ -198,17 +206,13 @@ def hypothesis_charts(directory: Path) -> list[Chart]:
         InputError: The file is broken.
     """
     path = directory / layout.ARTIFACTS / HYPOTHESES
-    if not path.exists():
-        return []
-    found = []
-    for name, content in read_json(path).items():
-        hypotheses = validated(_HYPOTHESES, content, f"{path}: {name}")
+    charts = []
+    for name, content in (read_json(path) if path.exists() else {}).items():
+        hypotheses = validated(TypeAdapter(HypothesisCosines), content, f"{path}: {name}")
         if any(hypotheses.cosines):
-            title = f"{name[:1].upper()}{name[1:]}"
-            chart = charts.counted_histogram(
-                f"Cosine of hypotheses, {name}", hypotheses.cosines, hypotheses.edges, "cosine"
-            )
+            title = f"Cosine of hypotheses, {name}"
+            chart = counted_histogram(title, hypotheses.cosines, hypotheses.edges, "cosine")
             count, right = sum(hypotheses.cosines), 100 * hypotheses.exact
             note = f"{count:,} hypotheses by their cosine with the target; {right:.1f} % right."
-            found.append((title, chart, note))
-    return found
+            charts.append((f"{name[:1].upper()}{name[1:]}", chart, note))
+    return charts
