@@ -9,18 +9,20 @@ always matches the stored weights.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
+from unembed.attacks.base import Attack
 from unembed.attacks.parts.backbones import Dropout
-from unembed.attacks.parts.optimizers import OptimizerSettings
+from unembed.attacks.parts.optimizers import OptimizerSettings, scheduled
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.parts.vocabulary import Vocabulary
-from unembed.attacks.word_sets import WordSetAttack, scaled
 from unembed.core.atomic_files import write_json
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -28,6 +30,43 @@ from unembed.embedders.cache.cached import CachedEmbedder
 THRESHOLDS = tuple(step / 20 for step in range(1, 20))
 BLOCK = 512  # validation texts processed at once
 CURVE = "threshold.json"  # among the artifacts: the threshold, and precision and recall at all of them
+
+
+class WordSetAttack(Attack):
+    """Base of the attacks whose predictions are sets.
+
+    Args:
+        vocabulary: The predicted entries: words, or tokens of a BPE.
+        optimizer: Optimiser settings.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, optimizer: OptimizerSettings) -> None:
+        super().__init__()
+        self.vocabulary, self.optimizer_settings = vocabulary, optimizer
+
+    def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
+        """Choose the vocabulary."""
+        self.vocabulary.prepare(texts, artifacts)
+
+    def load(self, artifacts: Path) -> None:
+        """Read the vocabulary back."""
+        self.vocabulary.load(artifacts)
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Entries of each text; words that the vocabulary lacks have the number after its last."""
+        return self.vocabulary.ids(texts)
+
+    def validation_weight(self, batch: dict[str, Tensor]) -> int:
+        """Number of texts: losses of sets are means over texts."""
+        return len(batch["index"])
+
+    def prediction(self, ids: Sequence[int]) -> Prediction:
+        """A set of entries, the likeliest first."""
+        return Prediction((self.vocabulary.text(ids),), kind="set", tokens=tuple(ids))
+
+    def configure_optimizers(self) -> Any:
+        """The optimiser with the learning-rate schedule of the training budget."""
+        return scheduled(self.optimizer_settings, self)
 
 
 class BagOfWords(WordSetAttack):
@@ -102,11 +141,6 @@ class BagOfWords(WordSetAttack):
     # -- the threshold --------------------------------------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
-        """See :class:`Attack`.
-
-        Raises:
-            InputError: There is no validation text to choose the threshold on, or no word of it is in the vocabulary.
-        """
         super().setup(stage)
         if stage == "fit":
             if not self.data.examples("valid"):
@@ -183,3 +217,8 @@ def _reached(probabilities: Tensor, thresholds: Tensor) -> Tensor:
     likely = probabilities[probabilities >= thresholds[0]]
     highest = torch.bucketize(likely, thresholds, right=True)  # 1 ... k: number of thresholds reached
     return highest.bincount(minlength=len(thresholds) + 1).flip(0).cumsum(0).flip(0)[1:]
+
+
+def scaled(vectors: Tensor) -> Tensor:
+    """Vectors (n, d) brought to norm sqrt(d), so that a coordinate is of size 1 whatever the embedder's scale."""
+    return torch.nn.functional.normalize(vectors, dim=-1) * math.sqrt(vectors.shape[-1])

@@ -17,26 +17,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning import LightningModule
 from lightning.pytorch.utilities import rank_zero_info
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from unembed.attacks.checkpointed import Checkpointed
 from unembed.attacks.parts.batch_cache import BatchCache, BatchResult
-from unembed.attacks.parts.memory import footprint
 from unembed.attacks.parts.predictions import Hint, Prediction, Targets
+from unembed.attacks.parts.sharding import footprint
 from unembed.attacks.refine.refining import Refiner, Refiners
 from unembed.core.errors import InputError
+from unembed.core.ranks import of_every_rank
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.token_ids import IGNORED
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.runs.checkpoints import finished_checkpoint
+from unembed.runs.checkpoints import finished_checkpoint, load_checkpoint, numbers_of_callbacks
 from unembed.runs.init_from import copy_artifacts
 
 _PREDICTIONS = TypeAdapter(list[Prediction])
 
 
-class Attack(Checkpointed):
+class Attack(LightningModule):
     """Base of all attacks.
 
     A subclass implements ``prepare`` (write tokenizer and vocabulary), ``load`` (read them), ``build`` (create the
@@ -66,6 +67,7 @@ class Attack(Checkpointed):
 
     def __init__(self, refine: Mapping[str, Refiner] | None = None) -> None:
         super().__init__()
+        self.strict_loading = False  # on_load_checkpoint has compared every name and shape before
         self.refiners = Refiners(refine)
         self.artifacts: Path | None = None
         self.oracle: CachedEmbedder | None = None
@@ -76,6 +78,7 @@ class Attack(Checkpointed):
         self.target_device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._training_texts: Callable[[], Sequence[str]] = tuple
         self._built = False
+        self._random_states: list[dict[str, Tensor]] = []  # of each rank, in a checkpoint
 
     def connect(
         self,
@@ -103,11 +106,7 @@ class Attack(Checkpointed):
     # -- what a subclass gives ------------------------------------------------------------------------------------
 
     def check_embedder(self, embedder: CachedEmbedder) -> None:
-        """Check that the attack supports the embedder, before anything is embedded.
-
-        Raises:
-            InputError: It does not.
-        """
+        """Check that the attack supports the embedder, before anything is embedded."""
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Write tokenizer, vocabulary and the like for ``texts`` to ``artifacts``; called on global rank 0 only."""
@@ -143,11 +142,7 @@ class Attack(Checkpointed):
         return self.state_dict() | self.refiners.all_weights()
 
     def begin_trial(self, number: int) -> None:
-        """Set the trial, which selects the random numbers of ``invert``; trial 0 uses the configuration's seed.
-
-        Raises:
-            InputError: The attack is deterministic, so all trials would be equal.
-        """
+        """Set the trial, which selects the random numbers of ``invert``; trial 0 uses the configuration's seed."""
         raise InputError(f"trials: {type(self).__name__} samples nothing at random, so all trials would be alike")
 
     def hints(self, index: Sequence[int]) -> tuple[Hint, ...] | None:
@@ -165,28 +160,16 @@ class Attack(Checkpointed):
     # -- inversion ------------------------------------------------------------------------------------------------
 
     def invert(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        """One prediction a target, in order: what the attack proposes, refined.
-
-        Raises:
-            InputError: See check_refining.
-        """
+        """One prediction a target, in order: what the attack proposes, refined."""
         self.check_refining(targets.vectors.shape[1], oracle)
         return self.refiners.refine(targets, self.propose(targets, oracle), oracle)
 
     def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
-        """Check that targets of this dimension can be refined as configured.
-
-        Raises:
-            InputError: See Refiner.check.
-        """
+        """Check that targets of this dimension can be refined as configured."""
         self.refiners.check(dimension, oracle)
 
     def restore(self, checkpoint: Path | None, dimension: int) -> None:
-        """Build the attack for ``invert`` without a trainer: artifacts, modules, then the weights of ``checkpoint``.
-
-        Raises:
-            InputError: See on_load_checkpoint.
-        """
+        """Build the attack for ``invert`` without a trainer: artifacts, modules, then the weights of ``checkpoint``."""
         if self.artifacts is None:
             raise RuntimeError("call Attack.connect before restore")
         with self._reading():
@@ -313,3 +296,57 @@ class Attack(Checkpointed):
             raise InputError(
                 f"{self.artifacts}: the attack cannot be rebuilt from what lies there: {type(error).__name__}: {reason}"
             ) from error
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------
+
+    def checkpoint_weights(self) -> dict[str, Tensor]:
+        """The part of the state dict stored in checkpoints: everything, or without published pretrained weights."""
+        return self.state_dict()
+
+    def on_train_start(self) -> None:
+        """Resume with the random numbers of a checkpoint.
+
+        Each rank restores its own state if the number of ranks is unchanged; otherwise all are seeded anew.
+        """
+        if len(self._random_states) == self.trainer.world_size:
+            own = self._random_states[self.trainer.global_rank]
+            torch.set_rng_state(own["cpu"].cpu())
+            if self.device.type == "cuda" and "cuda" in own:
+                torch.cuda.set_rng_state(own["cuda"].cpu(), self.device)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Store ``checkpoint_weights``, and the state of the random generators (dropout, noise)."""
+        if type(self).checkpoint_weights is not Attack.checkpoint_weights:  # gathering all again takes time
+            names = self.checkpoint_weights().keys()
+            weights = checkpoint["state_dict"].items()
+            checkpoint["state_dict"] = {name: tensor for name, tensor in weights if name in names}
+        own = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            own["cuda"] = torch.cuda.get_rng_state(self.device)
+        checkpoint["random_states"] = of_every_rank(own)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the random generators, and check the weights against the modules before they are loaded."""
+        # A strategy that cuts the model into shards has read the file itself, and may have loaded the weights.
+        checkpoint["callbacks"] = numbers_of_callbacks(checkpoint.get("callbacks"))
+        self._random_states = checkpoint.get("random_states", [])
+        if "state_dict" in checkpoint:
+            self.check_weights(checkpoint)
+
+    def load_weights(self, path: Path) -> None:
+        """Load the weights of a checkpoint file, without a trainer."""
+        content = load_checkpoint(path)
+        self.check_weights(content)
+        self.load_state_dict(content["state_dict"], strict=self.strict_loading)
+
+    def check_weights(self, checkpoint: dict[str, Any]) -> None:
+        """Compare the weights of a checkpoint with the expected ones."""
+        found = {name: tuple(tensor.shape) for name, tensor in checkpoint["state_dict"].items()}
+        wanted = {name: tuple(tensor.shape) for name, tensor in self.checkpoint_weights().items()}
+        if found != wanted:
+            name = next(name for name in sorted(found | wanted) if found.get(name) != wanted.get(name))
+            raise InputError(
+                "the weights of the checkpoint do not fit the attack and the vectors: "
+                f"{name} is {found.get(name, 'missing')} in the file, {wanted.get(name, 'unknown')} here; were the "
+                "attack, the embedder or the defense changed since?"
+            )

@@ -13,10 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from unembed.attacks.base import Attack
+from unembed.attacks.geia import GenerativeAttack
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.refining import Refiner
-from unembed.attacks.transfer.held_decoder import COPY, KEY, HeldDecoder
 from unembed.core.atomic_files import read_json, write_json
 from unembed.core.errors import InputError
 from unembed.defenses.base import Fitted
@@ -24,9 +26,60 @@ from unembed.defenses.threat import threat_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs.config_file import read_config
 from unembed.runs.embedder_check import check_embedder
-from unembed.runs.stored_attack import keep
+from unembed.runs.stored_attack import attack_of, class_of, keep
 
 ABOUT = "finished.json"  # among the artifacts
+
+
+class HeldDecoder(Attack):
+    """Holds the decoder of a finished run; a subclass copies that run in ``prepare`` and calls ``hold`` in ``build``.
+
+    Args:
+        source_run: A finished run of attack=geia, or another decoder of vectors.
+        refine: See Attack.
+    """
+
+    trainable = False
+    reads_training_text = False
+
+    def __init__(self, source_run: str, refine: Mapping[str, Refiner] | None = None) -> None:
+        super().__init__(refine)
+        self.source_run = Path(source_run)
+        self._held: list[GenerativeAttack] = []  # no submodule: it is not trained
+
+    def check_kind(self) -> None:
+        """Check what ``source_run`` is a run of."""
+        kind = class_of(self.source_run)
+        if not (issubclass(kind, GenerativeAttack) and kind.decodes_vectors):
+            raise InputError(
+                f"{KEY}={self.source_run}: a trained decoder of vectors is wanted (attack=geia, vec2text_inverter), "
+                f"and that is a run of {kind.__name__}"
+            )
+
+    def hold(self, dimension: int, proposals: int) -> None:
+        """Read the copied decoder, of vectors of this dimension, and let it propose so many texts for a vector."""
+        assert self.artifacts is not None
+        decoder = attack_of(self.artifacts / COPY, dimension)
+        assert isinstance(decoder, GenerativeAttack)
+        decoder.decoding.propose(proposals)
+        self._held = [decoder.requires_grad_(self.trainable)]
+
+    @property
+    def decoder(self) -> GenerativeAttack:
+        """The decoder, where this attack is."""
+        return self._held[0].to(self.device)
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Those of the decoder."""
+        return self.decoder.tokens(texts)
+
+    def begin_trial(self, number: int) -> None:
+        self.decoder.begin_trial(number)
+
+    def all_weights(self) -> dict[str, Tensor]:
+        """The decoder's weights beside the attack's own."""
+        held = {f"{COPY}.{name}": tensor for name, tensor in self.decoder.all_weights().items()}
+        return super().all_weights() | held
 
 
 class Finished(HeldDecoder):
@@ -45,11 +98,7 @@ class Finished(HeldDecoder):
         self._trained = 0  # dimension of the vectors that it was trained on
 
     def prepare_data(self) -> None:
-        """Check before anything is embedded that the run has ended, is of a decoder, and of this embedder.
-
-        Raises:
-            InputError: It is not.
-        """
+        """Check before anything is embedded that the run has ended, is of a decoder, and of this embedder."""
         if not self.from_checkpoint:
             assert self.oracle is not None
             source = self.oracle.source
@@ -70,11 +119,7 @@ class Finished(HeldDecoder):
         write_json(artifacts / ABOUT, {"dimension": trained})
 
     def build(self, dimension: int) -> None:
-        """Read the decoder.
-
-        Raises:
-            InputError: It was trained on vectors of fewer dimensions than these have.
-        """
+        """Read the decoder."""
         assert self.artifacts is not None
         self._trained = int(read_json(self.artifacts / ABOUT)["dimension"])
         if dimension > self._trained:
@@ -91,3 +136,7 @@ class Finished(HeldDecoder):
         found = self.decoder.propose(replace(targets, vectors=vectors), None)
         count = max(1, self.refiners.proposals)
         return [replace(one, candidates=one.candidates[:count]) for one in found]
+
+
+COPY = "source"  # among the artifacts
+KEY = "attack.source_run"

@@ -64,11 +64,7 @@ class GEIACopy(GEIA):
         self.word_tokens = WordTokens(self.tokenizer, self.words.copied)
 
     def make_decoder(self, model: Any) -> CopyingDecoder:
-        """The prefix stands before the text; the decoder knows the words by their vectors.
-
-        Raises:
-            InputError: The model is no GPT-2.
-        """
+        """The prefix stands before the text; the decoder knows the words by their vectors."""
         if type(model).__name__ != "GPT2LMHeadModel":
             raise InputError(f"{_NAME}: copies words with a GPT-2, and the backbone is a {type(model).__name__}")
         decoder = CopyingDecoder(model, self.dimension, self.shortlist)
@@ -90,12 +86,10 @@ class GEIACopy(GEIA):
         return self.word_tokens.encode(texts)
 
     def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
-        """See GenerativeAttack."""
         smoothing = self.label_smoothing if self.training else 0.0
         return self.decoder.copying_loss(self.prefix(vectors), labels, smoothing, vectors)
 
     def decoded(self, targets: Targets) -> list[list[list[int]]]:
-        """See GenerativeAttack."""
         shortlist = self.decoder.shortlist(targets.vectors)
         end = self.tokenizer.eos_token_id
         copying = self.decoder.copying(shortlist)
@@ -109,7 +103,6 @@ class GEIACopy(GEIA):
         return super().all_weights() | {"words": digest_of(self.words.copied)}
 
     def text(self, ids: Sequence[int]) -> str:
-        """See GenerativeAttack."""
         return self.word_tokens.decode(ids)
 
     def _oracle(self) -> CachedEmbedder:

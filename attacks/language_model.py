@@ -21,7 +21,7 @@ import torch
 from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
-from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.geia import GenerativeAttack
 from unembed.attacks.parts.decoders import CausalDecoder
 from unembed.attacks.parts.predictions import Hint, Prediction, Targets
 from unembed.attacks.parts.prefix import Prefix
@@ -82,11 +82,6 @@ class LanguageModel(GenerativeAttack):
         return 1 + self.context_tokens + FIRST + self.decoding.max_new_tokens
 
     def setup(self, stage: str) -> None:
-        """See Attack.
-
-        Raises:
-            InputError: Contexts are to be read, and no test text has one.
-        """
         examples = self.data.examples("test")
         if self.context_tokens and examples and not any(example.context for example in examples):
             raise InputError(
@@ -96,11 +91,7 @@ class LanguageModel(GenerativeAttack):
         super().setup(stage)
 
     def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
-        """None: reranking would read the vectors.
-
-        Raises:
-            InputError: Reranking is configured.
-        """
+        """None: reranking would read the vectors."""
         if self.decoding.rerank:
             raise InputError(
                 f"attack.decoding.rerank={self.decoding.rerank}: attack=language_model reads no vectors, so there is "
@@ -131,11 +122,7 @@ class LanguageModel(GenerativeAttack):
 
     @torch.no_grad()
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        """Continue the hint of each target; neither the vectors nor the embedder are used.
-
-        Raises:
-            InputError: There are no hints, as in unembed invert.
-        """
+        """Continue the hint of each target; neither the vectors nor the embedder are used."""
         if targets.hints is None:
             raise InputError(
                 "attack=language_model reads no vectors: it continues first words, which only a test on texts can give"

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.geia import GenerativeAttack
 from unembed.attacks.parts.adapters import Adapter
 from unembed.attacks.parts.decoders import ClosedPrefixDecoder
 from unembed.core.errors import InputError
@@ -51,11 +51,7 @@ class LLM(GenerativeAttack):
         super().prepare_data()
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Fetch the tokenizer, and write the model's config.
-
-        Raises:
-            InputError: See Backbone.prepare and Adapter.check.
-        """
+        """Fetch the tokenizer, and write the model's config."""
         self.adapter.check(self.backbone)
         super().prepare(texts, artifacts)
 
@@ -91,11 +87,7 @@ class LLM(GenerativeAttack):
         checkpoint["base"] = self.base
 
     def check_weights(self, checkpoint: dict[str, Any]) -> None:
-        """Compare with the checkpoint the weights that it holds, and the model that it belongs to.
-
-        Raises:
-            InputError: Other weights, or adapters that were trained beside another model.
-        """
+        """Compare with the checkpoint the weights that it holds, and the model that it belongs to."""
         super().check_weights(checkpoint)
         if checkpoint["base"] != self.base:
             raise InputError(

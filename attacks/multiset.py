@@ -16,12 +16,12 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from unembed.attacks.bag_of_words import WordSetAttack
 from unembed.attacks.parts.backbones import Dropout
 from unembed.attacks.parts.optimizers import OptimizerSettings
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.parts.prefix import Prefix
 from unembed.attacks.parts.vocabulary import Vocabulary
-from unembed.attacks.word_sets import WordSetAttack
 from unembed.datamodules.token_ids import IGNORED
 from unembed.embedders.cache.cached import CachedEmbedder
 
@@ -110,7 +110,6 @@ class Multiset(WordSetAttack):
         return scores.argmax(1, keepdim=True)
 
     def loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
-        """See multiset_loss."""
         logits, named = self(vectors)
         return multiset_loss(logits, labels, named, end=self.end)
 

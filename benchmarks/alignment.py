@@ -26,10 +26,10 @@ from measuring import command_line
 from torch import Tensor
 
 from unembed import launch, train
-from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.geia import GenerativeAttack
 from unembed.attacks.parts.predictions import Targets
-from unembed.attacks.transfer.alignment.aligners import Known, LeaveOneOut, PseudoInverse
-from unembed.attacks.transfer.alignment.feedback import Feedback, Proposals
+from unembed.attacks.transfer.algen import Feedback, Proposals
+from unembed.attacks.transfer.aligners import Known, LeaveOneOut, PseudoInverse
 from unembed.metrics.rouge import RougeL
 from unembed.metrics.scored import Scored
 from unembed.metrics.statistics import interval, resampled_sums

@@ -24,7 +24,7 @@ from common import arguments, job, quiet, texts_of
 from measuring import Clock, ratios, spread
 from torch import Tensor
 
-from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.geia import GenerativeAttack
 from unembed.attacks.parts.decoding import BeamSearch
 from unembed.session import Session
 

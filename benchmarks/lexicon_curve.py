@@ -31,8 +31,7 @@ from unembed import launch
 from unembed.attacks.base import Attack
 from unembed.attacks.nearest_neighbor import BLOCK, nearest
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.refining import Refiner
-from unembed.attacks.refine.reranking import Rerank
+from unembed.attacks.refine.refining import Refiner, Rerank
 from unembed.core.atomic_files import write_json
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder

@@ -25,8 +25,8 @@ from measuring import command_line, read_rows
 from small_models import Budget, add_budget, fit_muon, save
 from torch import Tensor
 
+from unembed.attacks.parts.backbones import token_ids, train_tokenizer
 from unembed.attacks.parts.optimizers import MuonAdamW
-from unembed.attacks.parts.tokenizing import token_ids, train_tokenizer
 
 
 class Stream:

@@ -26,9 +26,9 @@ from measuring import command_line, read_rows
 from small_models import Budget, add_budget, fit_muon, save
 from torch import Tensor
 
-from unembed.attacks.parts.cross_entropy import cross_entropy
+from unembed.attacks.parts.backbones import train_tokenizer
+from unembed.attacks.parts.decoders import cross_entropy
 from unembed.attacks.parts.optimizers import MuonAdamW
-from unembed.attacks.parts.tokenizing import train_tokenizer
 from unembed.datamodules.batching import LengthBucketBatchSampler
 from unembed.datamodules.token_ids import IGNORED
 from unembed.metrics.bleu import bleu

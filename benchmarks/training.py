@@ -30,7 +30,7 @@ from lightning import Callback
 from measuring import Clock, ratios, spread
 from torch import Tensor, nn
 
-from unembed.attacks.parts.tokenizing import load_tokenizer
+from unembed.attacks.parts.backbones import load_tokenizer
 from unembed.datamodules.batching import LengthBucketBatchSampler
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.session import Session

@@ -27,8 +27,7 @@ import torch
 from measuring import Clock, command_line
 from torch import Tensor
 
-from unembed.attacks.transfer.alignment.prepared import Prepared
-from unembed.attacks.transfer.alignment.translation import Translator, nearest_rotation
+from unembed.attacks.transfer.translation import Prepared, Translator, nearest_rotation
 
 TESTED = 8192
 

@@ -16,7 +16,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from pydantic import PositiveInt
 from torch import Tensor
 
-from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.geia import GenerativeAttack
 from unembed.attacks.parts.predictions import Targets
 from unembed.attacks.parts.sharding import is_sharded
 from unembed.metrics.statistics import evenly

@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from pydantic import NonNegativeInt, PositiveFloat
 
-from unembed.attacks.parts.budget import own_progress, planned_steps, timer
+from unembed.attacks.parts.optimizers import own_progress, planned_steps, timer
 from unembed.embedders.cache.progress import duration
 
 log = logging.getLogger("train")

@@ -21,7 +21,7 @@ from lightning import Callback, LightningModule, Trainer
 
 from unembed import __version__
 from unembed.attacks.parts import precision
-from unembed.attacks.parts.budget import cut_short, planned_steps
+from unembed.attacks.parts.optimizers import cut_short, planned_steps
 from unembed.core.atomic_files import write_json
 from unembed.core.ranks import of_every_rank
 from unembed.embedders.cache.cached import CachedEmbedder

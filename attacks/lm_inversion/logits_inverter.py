@@ -17,13 +17,12 @@ from typing import Any
 import torch
 from pydantic import PositiveInt
 
-from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.geia import GenerativeAttack
 from unembed.attacks.lm_inversion.base import language_model_of
 from unembed.attacks.lm_inversion.chunked_logits import ChunkedLogits
-from unembed.attacks.parts.backbones import Dropout, RandomT5
+from unembed.attacks.parts.backbones import Dropout, RandomT5, token_ids
 from unembed.attacks.parts.decoders import EncoderDecoder
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.parts.tokenizing import token_ids
 from unembed.core.errors import InputError
 from unembed.core.examples import read_ids, written_ids
 from unembed.embedders.cache.cached import CachedEmbedder

@@ -36,11 +36,7 @@ class Adapter(Protocol):
     frozen: bool
 
     def check(self, backbone: Backbone) -> None:
-        """Check that the adapter fits the backbone, by its configuration only.
-
-        Raises:
-            InputError: It does not.
-        """
+        """Check that the adapter fits the backbone, by its configuration only."""
         ...
 
     def model(self, backbone: Backbone, artifacts: Path, *, weights: bool, device: torch.device) -> Any:
@@ -64,7 +60,6 @@ class FullFineTuning:
         """See :class:`Adapter`; goes with any backbone."""
 
     def model(self, backbone: Backbone, artifacts: Path, *, weights: bool, device: torch.device) -> Any:
-        """See :class:`Adapter`."""
         return backbone.model(artifacts, weights=weights)
 
 
@@ -91,12 +86,7 @@ class LoRA:
     frozen = True
 
     def check(self, backbone: Backbone) -> None:
-        """See :class:`Adapter`; no weights are read for it.
-
-        Raises:
-            InputError: The backbone starts from random weights, which no checkpoint would hold; or the model has no
-                linear layer of a name in ``modules``.
-        """
+        """See :class:`Adapter`; no weights are read for it."""
         known = layers(_pretrained(backbone).skeleton())
         for name in [] if self.modules == ALL_LINEAR else self.modules:
             if not any(path == name or path.endswith(f".{name}") for path in known):

@@ -16,7 +16,6 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from pydantic import Field, PositiveInt
 
-from unembed.attacks.parts.tokenizing import train_tokenizer
 from unembed.core.atomic_files import replacing
 from unembed.core.errors import InputError
 
@@ -28,11 +27,7 @@ class Backbone(Protocol):
     """Makes a transformers model with a language-modelling head, and its tokenizer."""
 
     def prepare(self, texts: Sequence[str], artifacts: Path, positions: int) -> None:
-        """Write ``artifacts/decoder``: a tokenizer (trained on ``texts`` where it is our own) and the model's config.
-
-        Raises:
-            InputError: The model cannot be found, has fewer than ``positions`` positions, or no end-of-text token.
-        """
+        """Write ``artifacts/decoder``: tokenizer (trained on ``texts`` where it is our own) and the model's config."""
         ...
 
     def model(self, artifacts: Path, *, weights: bool) -> Any:
@@ -65,7 +60,6 @@ class RandomGPT2:
         self.vocabulary, self.dropout = vocabulary, dropout
 
     def prepare(self, texts: Sequence[str], artifacts: Path, positions: int) -> None:
-        """See :class:`Backbone`."""
         from transformers import GPT2Config
 
         tokenizer = train_tokenizer(texts, self.vocabulary)
@@ -86,7 +80,6 @@ class RandomGPT2:
         _save(artifacts, tokenizer, config)
 
     def model(self, artifacts: Path, *, weights: bool) -> Any:
-        """See :class:`Backbone`."""
         from transformers import AutoModelForCausalLM
 
         return AutoModelForCausalLM.from_config(_config(artifacts), dtype=torch.float32, attn_implementation="eager")
@@ -149,7 +142,6 @@ class RandomT5:
         return T5Config
 
     def model(self, artifacts: Path, *, weights: bool) -> Any:
-        """See :class:`Backbone`."""
         from transformers import AutoModelForSeq2SeqLM
 
         model = AutoModelForSeq2SeqLM.from_config(_config(artifacts), dtype=torch.float32, attn_implementation="eager")
@@ -185,7 +177,6 @@ class Pretrained:
         self.random_weights, self.dtype, self.trust_remote_code = random_weights, dtype, trust_remote_code
 
     def prepare(self, texts: Sequence[str], artifacts: Path, positions: int) -> None:
-        """See :class:`Backbone`."""
         from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 
         try:
@@ -273,11 +264,7 @@ def untied(model: Any) -> Any:
 
 
 def check_positions(config: Any, positions: int) -> None:
-    """Whether a model can take ``positions`` vectors in a row.
-
-    Raises:
-        InputError: It has fewer positions.
-    """
+    """Whether a model can take ``positions`` vectors in a row."""
     available = getattr(config, "max_position_embeddings", None)  # None: relative positions
     if available is not None and available < positions:
         raise InputError(
@@ -302,3 +289,47 @@ def _config(artifacts: Path) -> Any:
     from transformers import AutoConfig
 
     return AutoConfig.from_pretrained(artifacts / "decoder", trust_remote_code=False)
+
+
+PAD, EOS = "<pad>", "<eos>"
+
+
+def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
+    """A byte-level BPE over ``texts`` of at most ``vocabulary`` entries: any text can be written with it, and read back
+    character for character."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[PAD, EOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, clean_up_tokenization_spaces=False
+    )
+
+
+def load_tokenizer(artifacts: Path) -> Any:
+    """The tokenizer that ``prepare`` wrote."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(artifacts / "decoder", trust_remote_code=False)
+
+
+def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of each text, uncut and without special tokens."""
+    # A text that contains "<eos>" holds five characters, not the end of a text.
+    options = {"add_special_tokens": False, "split_special_tokens": True}
+    ids: list[list[int]] = tokenizer(list(texts), **options)["input_ids"] if len(texts) else []
+    return ids
+
+
+def label_ids(rows: Sequence[Sequence[int]], end: int, longest: int) -> list[list[int]]:
+    """Token ids of each text and the ``end`` token, cut to the ``longest`` that decoding can write."""
+    return [[*row, end][:longest] for row in rows]

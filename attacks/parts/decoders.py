@@ -16,20 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unembed.attacks.parts.cross_entropy import cross_entropy
 from unembed.attacks.parts.gpt2_beams import GPT2Beams, runs
+from unembed.datamodules.token_ids import IGNORED
 
 
 class StateSteps:
     """Steps of decoders whose state takes them itself."""
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """See decoding.Decoder."""
         logits: Tensor = state.step(tokens)
         return logits
 
     def select(self, rows: Tensor, state: Any) -> None:
-        """See decoding.Decoder."""
         state.select(rows)
 
 
@@ -61,7 +59,6 @@ class CausalDecoder(StateSteps, nn.Module):
         return cross_entropy(logits, labels, smoothing)
 
     def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
-        """See decoding.Decoder."""
         prefix = prefix.to(self.model.get_input_embeddings().weight.dtype)
         state = GPT2Beams(self.model, prefix) if runs(self.model) else BeamRows(self.model, prefix)
         return state.logits, state
@@ -105,7 +102,6 @@ class ClosedPrefixDecoder(CausalDecoder):
         return super().loss(self._closed(prefix), labels, smoothing)
 
     def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
-        """See decoding.Decoder."""
         return super().start(self._closed(prefix))
 
     def _closed(self, prefix: Tensor) -> Tensor:
@@ -134,15 +130,12 @@ class EncoderDecoder(nn.Module):
         return cross_entropy(logits, labels, smoothing)
 
     def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
-        """See decoding.Decoder."""
         return start_decoder(self.model, prefix)
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """See decoding.Decoder."""
         return step_decoder(self.model, tokens, state)
 
     def select(self, rows: Tensor, state: Any) -> None:
-        """See decoding.Decoder."""
         state.select(rows)
 
 
@@ -197,3 +190,58 @@ def step_decoder(model: Any, tokens: Tensor, state: EncoderDecoderState) -> Tens
     state.cache = output.past_key_values
     logits: Tensor = output.logits
     return logits.view(*tokens.shape, -1)
+
+
+_BLOCK_BYTES = {"cpu": 2**21}  # float32 logits at a time: about a core's share of the cache
+_BLOCK_BYTES_ELSEWHERE = 2**28
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Mean over the labels (n, T) that are not -100, for logits (n, T, V).
+
+    The result is that of torch.nn.functional.cross_entropy. ``smoothing`` is the share of each target that is spread
+    evenly over the vocabulary.
+    """
+    loss: Tensor = _CrossEntropy.apply(logits.flatten(0, -2), labels.flatten(), smoothing)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Computes gradient and loss together: the logits are read once, and never stored in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        kept = labels != IGNORED
+        weights = (kept / kept.sum())[:, None]
+        targets = labels.clamp_min(0)[:, None]
+        vocabulary = logits.shape[1]
+        block = max(1, _BLOCK_BYTES.get(logits.device.type, _BLOCK_BYTES_ELSEWHERE) // (4 * vocabulary))
+        wanted = ctx.needs_input_grad[0]
+        # In float16, small gradients are 0 until the loss scale multiplies them.
+        dtype = torch.float32 if logits.dtype is torch.float16 else logits.dtype
+        gradient = torch.empty_like(logits, dtype=dtype) if wanted else None
+        total = torch.zeros((), device=logits.device)
+        for begin in range(0, len(logits), block):
+            rows = slice(begin, begin + block)
+            weight, target = weights[rows], targets[rows]
+            log_p = torch.log_softmax(logits[rows], -1, dtype=torch.float32)
+            losses = -(1 - smoothing) * log_p.gather(1, target)
+            if smoothing:
+                losses -= smoothing * log_p.mean(1, keepdim=True)
+            # An ignored row of infinite loss must not make the sum NaN.
+            total += torch.where(weight > 0, losses * weight, 0.0).sum()
+            if gradient is not None:
+                block_gradient = log_p.exp_().sub_(smoothing / vocabulary).mul_(weight)
+                block_gradient.scatter_add_(1, target, (smoothing - 1) * weight)
+                gradient[rows] = block_gradient
+        ctx.save_for_backward(gradient)
+        ctx.dtype = logits.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *above: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        # Above the loss there is mostly nothing, and a pass over this much memory takes a tenth of the whole function.
+        if above[0].device.type == "cpu" and above[0].item() == 1:
+            return gradient.to(ctx.dtype), None, None
+        return (gradient * above[0]).to(ctx.dtype), None, None

@@ -21,7 +21,7 @@ LIKELY = 64  # tokens that are sorted before the whole vocabulary is
 
 
 class Decoder(Protocol):
-    """The interface of decoders; attacks/parts/decoders.py holds the implementations."""
+    """The interface of decoders (attacks/parts/decoders.py)."""
 
     def start(self, prefix: Tensor) -> tuple[Tensor, object]:
         """Prefix vectors (n, k, width) -> next-token logits (n, V) and the state to continue from."""
@@ -46,7 +46,7 @@ class Decoding(Protocol):
     Attributes:
         max_new_tokens: Longest text that is decoded, its end token included.
         candidates: Texts to return per target.
-        rerank: Texts to decode per target and rerank by their vectors (see attacks/refine/reranking.py); 0: return the
+        rerank: Texts to decode per target and rerank by their vectors (see attacks/refine/refining.py); 0: return the
             most probable ones.
     """
 
@@ -98,7 +98,6 @@ class BeamSearch:
 
     @torch.no_grad()
     def __call__(self, decoder: Decoder, prefix: Tensor, *, eos: int, index: Tensor) -> list[list[list[int]]]:
-        """See :class:`Decoding`."""
         n, b, device = len(prefix), self.beams, prefix.device
         limit = self.max_new_tokens
         ended = torch.full((n, b, limit), eos, dtype=torch.long, device=device)
@@ -182,12 +181,10 @@ class NucleusSampling:
         self.candidates, self.rerank, self.seed, self.trial = candidates, rerank, seed, 0
 
     def propose(self, count: int) -> None:
-        """See :class:`Decoding`."""
         self.proposals = max(self.proposals, count)
 
     @torch.no_grad()
     def __call__(self, decoder: Decoder, prefix: Tensor, *, eos: int, index: Tensor) -> list[list[list[int]]]:
-        """See :class:`Decoding`."""
         n, device = len(prefix), prefix.device
         uniforms = torch.stack([self._uniforms(i) for i in index.tolist()]).flatten(0, 1).to(device)
         logits, state = decoder.start(prefix)
@@ -281,11 +278,7 @@ def _until(ids: list[int], eos: int) -> list[int]:
 
 
 def _proposals(candidates: int, rerank: int) -> int:
-    """Texts to decode a target.
-
-    Raises:
-        ValueError: More are to be kept than there are to choose from.
-    """
+    """Texts to decode a target."""
     if rerank and candidates > rerank:
         raise ValueError(f"candidates={candidates}: at most as many as rerank={rerank}")
     return rerank or candidates

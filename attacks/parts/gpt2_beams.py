@@ -61,7 +61,6 @@ class GPT2Beams:
         self.logits = self.scores(output.last_hidden_state[:, -1]).clone()
 
     def select(self, rows: Tensor) -> None:
-        """See decoding.Decoder."""
         width = self.bias.shape[1]
         targets = rows[:, 0] // width
         beams = rows - targets[:, None] * width

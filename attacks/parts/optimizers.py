@@ -9,19 +9,19 @@ Lightning gives clipping, accumulation and a right step count to one optimiser o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
-from lightning import LightningModule
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unembed.attacks.parts.budget import training_progress
-from unembed.attacks.parts.muon import Muon
-from unembed.attacks.parts.newton_schulz import MINIMAX, STANDARD
+from unembed.attacks.parts.muon import MINIMAX, STANDARD, Muon
 from unembed.attacks.parts.precision import fast_dtype
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -215,3 +215,56 @@ def scheduled(settings: OptimizerSettings, module: LightningModule) -> Any:
         optimizer, lambda step: schedule(training_progress(module.trainer), step, settings.warmup_steps, settings.decay)
     )
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def planned_steps(trainer: Trainer) -> int | None:
+    """Optimiser steps after which ``max_steps`` or ``max_epochs`` ends the training, whichever comes first."""
+    limits = []
+    if trainer.max_steps > 0:
+        limits.append(trainer.max_steps)
+    if trainer.max_epochs is not None and trainer.max_epochs > 0:
+        batches = trainer.num_training_batches  # infinite before the data are there
+        if math.isfinite(batches):  # the last batches of an epoch make a step, however few they are
+            limits.append(max(1, trainer.max_epochs * math.ceil(batches / trainer.accumulate_grad_batches)))
+    return min(limits, default=None)
+
+
+def timer(trainer: Trainer) -> Timer | None:
+    """What ends the training after ``max_time``; None without such a limit."""
+    timers = (callback for callback in trainer.callbacks if isinstance(callback, Timer))  # type: ignore[attr-defined]
+    return next((found for found in timers if found.time_remaining() is not None), None)
+
+
+def training_progress(trainer: Trainer) -> float:
+    """Share of the training budget that is used, 0 to 1; 0 without a budget. All ranks call this together.
+
+    With a planned number of steps, progress is counted in steps, so that the learning rate does not depend on the speed
+    of the machine; an additional time limit only stops the training early. Without planned steps, progress is the
+    elapsed time, averaged over ranks so that all have the same learning rate.
+    """
+    share = own_progress(trainer)
+    if trainer.world_size > 1 and planned_steps(trainer) is None:  # on the device: nccl reduces nothing else
+        local = torch.tensor(share, device=trainer.strategy.root_device)
+        share = float(trainer.strategy.reduce(local, reduce_op="mean"))
+    return share
+
+
+def own_progress(trainer: Trainer) -> float:
+    """The share that is used by this rank's own clock, where time counts; asks no other rank."""
+    steps, clock = planned_steps(trainer), timer(trainer)
+    if steps is not None:
+        return min(1.0, trainer.global_step / steps)
+    if clock is None:
+        return 0.0
+    elapsed, remaining = clock.time_elapsed(), clock.time_remaining()
+    assert remaining is not None
+    return min(1.0, elapsed / max(elapsed + remaining, 1e-9))
+
+
+def cut_short(trainer: Trainer) -> bool:
+    """Whether ``max_time`` ended the training before its planned steps."""
+    steps, clock = planned_steps(trainer), timer(trainer)
+    if steps is None or clock is None or trainer.global_step >= steps:
+        return False
+    remaining = clock.time_remaining()
+    return remaining is not None and remaining <= 0

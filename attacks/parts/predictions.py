@@ -65,9 +65,6 @@ class Prediction:
         given: The hint that a baseline without vectors was given; None for every attack.
         search: The result of a search for the input of a language model.
         partial: Whether a query limit ended the search early; the candidates are the best texts until then.
-
-    Raises:
-        InputError: There is no text: no beam survives where weights are so large that scores overflow.
     """
 
     candidates: tuple[str, ...]

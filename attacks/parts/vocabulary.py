@@ -19,7 +19,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from unembed.attacks.parts.tokenizing import train_tokenizer
+from unembed.attacks.parts.backbones import train_tokenizer
 from unembed.core import limits
 from unembed.core.atomic_files import write_file
 from unembed.core.errors import InputError
@@ -69,11 +69,7 @@ class Vocabulary(ABC):
         write_file(artifacts / self.file, json.dumps(content, ensure_ascii=False) + "\n")
 
     def load(self, artifacts: Path) -> None:
-        """Read back what ``prepare`` wrote.
-
-        Raises:
-            InputError: The run was trained with another kind of vocabulary.
-        """
+        """Read back what ``prepare`` wrote."""
         try:
             content = json.loads(limits.text(artifacts / self.file, limits.LARGEST_JSON))
         except FileNotFoundError as error:
@@ -108,7 +104,6 @@ class Words(Vocabulary):
         return sorted(counts, key=lambda word: (-counts[word], word))[: self.limit]
 
     def use(self, entries: list[str]) -> int:
-        """See :class:`Vocabulary`."""
         if not all(isinstance(word, str) for word in entries):  # the file may be untrusted
             raise InputError(f"{self.file}: its entries are no words")
         self.words = list(entries)
@@ -116,11 +111,9 @@ class Words(Vocabulary):
         return len(entries)
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """See :class:`Vocabulary`."""
         return [[self.numbers.get(word, self.size) for word in words(text)] for text in texts]
 
     def text(self, ids: Sequence[int]) -> str:
-        """See :class:`Vocabulary`."""
         return " ".join(self.words[number] for number in ids)
 
 
@@ -146,7 +139,6 @@ class Pieces(Vocabulary):
         return described
 
     def use(self, entries: str) -> int:
-        """See :class:`Vocabulary`."""
         from tokenizers import Tokenizer
 
         self.tokenizer = Tokenizer.from_str(entries)
@@ -162,3 +154,30 @@ class Pieces(Vocabulary):
         """See :class:`Vocabulary`; blank tokens are left out."""
         tokens = (self.tokenizer.decode([number], skip_special_tokens=True).strip() for number in ids)
         return " ".join(token for token in tokens if token)
+
+
+class HubTokens(Pieces):
+    """All tokens of a tokenizer of the hub, or of a local folder.
+
+    Args:
+        name: Hub name or local path.
+        revision: Branch, tag or commit of a hub name.
+    """
+
+    def __init__(self, name: str, revision: str | None = None) -> None:
+        super().__init__()
+        self.name, self.revision = name, revision
+
+    def choose(self, texts: Sequence[str]) -> str:
+        """The tokenizer, as the library writes it."""
+        from transformers import AutoTokenizer
+
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(self.name, revision=self.revision, trust_remote_code=False)
+        except OSError as error:
+            raise InputError(
+                f"attack.vocabulary.name={self.name}: no such local directory, and no such tokenizer in the hub's "
+                "cache or on the hub. Offline, attack/vocabulary=pieces trains one"
+            ) from error
+        described: str = tokenizer.backend_tokenizer.to_str()
+        return described

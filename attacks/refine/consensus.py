@@ -44,7 +44,6 @@ class ConsensusSampling(NucleusSampling):
         self.propose(samples)
 
     def __call__(self, decoder: Decoder, prefix: Tensor, *, eos: int, index: Tensor) -> list[list[list[int]]]:
-        """See :class:`Decoding`."""
         sampled = super().__call__(decoder, prefix, eos=eos, index=index)
         return [[texts[place] for place in Expected(texts, [1.0] * len(texts)).order()] for texts in sampled]
 

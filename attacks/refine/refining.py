@@ -20,9 +20,12 @@ import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
+import torch
 from omegaconf import DictConfig, open_dict
+from pydantic import PositiveInt
 from torch import Tensor
 
 from unembed.attacks.parts.predictions import Prediction, Targets
@@ -33,6 +36,7 @@ from unembed.defenses.threat import Threat
 from unembed.embedders.base import QueryLimitError, Remote
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.language_model import LanguageModelEmbedder
+from unembed.metrics.vectors import cosine_rows
 
 log = logging.getLogger("train")
 
@@ -52,18 +56,10 @@ class Refiner:
     required = True
 
     def check_sources(self) -> None:
-        """Check the files and packages that its settings name, before anything else is read.
-
-        Raises:
-            InputError: One is missing, or not what is needed.
-        """
+        """Check the files and packages that its settings name, before anything else is read."""
 
     def check(self, dimension: int, oracle: CachedEmbedder | None) -> None:
-        """Check, before anything is embedded, that vectors of this dimension can be refined.
-
-        Raises:
-            InputError: See comparable.
-        """
+        """Check, before anything is embedded, that vectors of this dimension can be refined."""
         comparable(dimension, oracle)
 
     def prepare(self, texts: Sequence[str], artifacts: Path, oracle: CachedEmbedder | None) -> None:
@@ -187,11 +183,7 @@ def named(key: str) -> Iterator[None]:
 
 
 def comparable(dimension: int, oracle: CachedEmbedder | None) -> None:
-    """Check that texts can be compared with targets of this dimension by their vectors.
-
-    Raises:
-        InputError: There is no embedder, its vectors have another dimension, or they are no vectors of texts.
-    """
+    """Check that texts can be compared with targets of this dimension by their vectors."""
     if oracle is None:
         raise InputError("needs the embedder to compare texts with the vector, and there is none")
     if isinstance(oracle.source.embedder, LanguageModelEmbedder):
@@ -240,3 +232,50 @@ def _reason_against(embedder: CachedEmbedder, threat: Threat) -> str | None:
     if threat.adaptive and threat.hypotheses == "clean" and not perturbs(threat.defense):
         return "texts embedded without the defense lie elsewhere than defended ones; add defense.hypotheses=defended"
     return None
+
+
+# The last bits of a vector depend on its batch in the embedder. Cosines closer than this count as equal, and the text
+# that is more probable for the attack comes first.
+EQUAL = 1e-6
+
+
+class Rerank(Refiner):
+    """Orders the distinct candidates of each target by the cosine of their vectors with it.
+
+    Candidates without a vector, where a limit of the embedder was reached, stand last; such a prediction is partial.
+
+    Args:
+        proposals: Texts that the attack proposes for a target.
+    """
+
+    def __init__(self, proposals: PositiveInt = 16) -> None:
+        self.proposals = proposals
+
+    def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
+        """See Refiner; each distinct text is embedded once."""
+        distinct = [tuple(dict.fromkeys(prediction.candidates)) for prediction in predictions]
+        vectors = embedded(list(chain.from_iterable(distinct)), oracle)
+        known = [[text for text in texts if text in vectors] for texts in distinct]
+        owners = [row for row, texts in enumerate(known) for _ in texts]
+        cosines = iter(())
+        if owners:
+            met = torch.stack([vectors[text] for text in chain.from_iterable(known)])
+            cosines = iter(cosine_rows(met, targets.vectors.cpu()[owners]).tolist())
+        found = []
+        for prediction, texts, near in zip(predictions, distinct, known, strict=True):
+            ordered = [near[place] for place in closest_first([next(cosines) for _ in near])]
+            far = [text for text in texts if text not in vectors]
+            found.append(prediction.refined((*ordered, *far), partial=bool(far)))
+        return found
+
+
+def closest_first(cosines: Sequence[float]) -> list[int]:
+    """Places from the highest cosine to the lowest; those that differ by ``EQUAL`` or less keep their order."""
+    order: list[int] = []
+    alike: list[int] = []
+    for place in sorted(range(len(cosines)), key=lambda place: -cosines[place]):
+        if alike and cosines[alike[-1]] - cosines[place] > EQUAL:
+            order += sorted(alike)
+            alike = []
+        alike.append(place)
+    return order + sorted(alike)

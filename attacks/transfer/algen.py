@@ -12,21 +12,21 @@ and a map from its space to the victim's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
+import torch
 from lightning.pytorch.utilities import rank_zero_info
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
+from unembed.attacks.finished import COPY
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.refining import Refiner
 from unembed.attacks.transfer.aligned import ABOUT, MAPS, START, Paired
-from unembed.attacks.transfer.alignment.aligners import Aligner, LeaveOneOut
-from unembed.attacks.transfer.alignment.feedback import Feedback, Proposals
-from unembed.attacks.transfer.alignment.maps import Map, write_maps
-from unembed.attacks.transfer.held_decoder import COPY
+from unembed.attacks.transfer.aligners import Aligner, LeaveOneOut, Map, write_maps
 from unembed.core.atomic_files import read_json, write_json
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -46,7 +46,7 @@ class ALGEN(Paired):
         source_run: See Aligned.
         aligner: How the map is fitted.
         cache_dir: Cache of the own encoder.
-        rounds: Rounds of feedback by the own encoder (see attacks/transfer/alignment/feedback.py); 0: the map alone.
+        rounds: Rounds of feedback by the own encoder (see attacks/transfer/algen.py); 0: the map alone.
         proposals: Texts decoded for a target in each round.
         public: Training texts of ``source_run`` whose own vectors say how vectors of that space are distributed.
         refine: See Attack; these refiners ask the victim's embedder.
@@ -95,11 +95,7 @@ class ALGEN(Paired):
 
     @property
     def encoder(self) -> CachedEmbedder:
-        """The attacker's own encoder.
-
-        Raises:
-            InputError: It is not the one that the maps were fitted to.
-        """
+        """The attacker's own encoder."""
         if self._encoder is None:
             assert self.artifacts is not None
             folder = self.artifacts / COPY
@@ -126,3 +122,69 @@ class ALGEN(Paired):
             texts = decode(start)
         count = max(1, self.refiners.proposals)
         return [Prediction(tuple(found[:count])) for found in texts]
+
+
+Proposals = list[list[str]]
+
+
+class Feedback:
+    """Rounds of decoding and comparing.
+
+    Args:
+        back: From the victim's space to the own, a regression without scaling.
+        forth: From the own space to the victim's.
+        rounds: How often the best text of each target is decoded again.
+    """
+
+    def __init__(self, back: Map, forth: Map, rounds: NonNegativeInt) -> None:
+        self.back, self.forth, self.rounds = back, forth, rounds
+
+    def __call__(
+        self,
+        targets: Tensor,
+        start: Tensor,
+        decode: Callable[[Tensor], Proposals],
+        embed: Callable[[list[str]], Tensor],
+    ) -> Proposals:
+        """The distinct texts found for each target, closest first.
+
+        Args:
+            targets: (m, d) in the victim's space.
+            start: (m, k) in the own space, decoded first.
+            decode: Texts, best first, for each vector of the own space.
+            embed: Vectors of texts by the own encoder.
+        """
+        targets = targets.cpu().double()
+        found: list[dict[str, _Text]] = [{} for _ in targets]
+        wanted = start
+        for number in range(self.rounds + 1):
+            self._add(found, decode(wanted), embed)
+            ranked = [_ranked(target, texts) for target, texts in zip(targets, found, strict=True)]
+            if number < self.rounds:
+                best = [texts[ranking[0]] for texts, ranking in zip(found, ranked, strict=True)]
+                theirs = self.back(torch.stack([one.there for one in best]))
+                wanted = torch.stack([one.own for one in best]) + self.back(targets) - theirs
+        return ranked
+
+    def _add(self, found: list[dict[str, _Text]], decoded: Proposals, embed: Callable[[list[str]], Tensor]) -> None:
+        new = list(dict.fromkeys(t for texts, more in zip(found, decoded, strict=True) for t in more if t not in texts))
+        if not new:
+            return
+        own = embed(new).double()
+        known = dict(zip(new, map(_Text, own, self.forth(own)), strict=True))
+        for texts, more in zip(found, decoded, strict=True):
+            texts.update((text, known[text]) for text in more if text not in texts)
+
+
+class _Text(NamedTuple):
+    """Vectors of a text: by the own encoder, and mapped to the victim's space."""
+
+    own: Tensor
+    there: Tensor
+
+
+def _ranked(target: Tensor, texts: dict[str, _Text]) -> list[str]:
+    """The texts by cosine; of equals, the one that was found first."""
+    there = torch.stack([one.there for one in texts.values()])
+    cosines = torch.cosine_similarity(there, target[None]).tolist()
+    return [text for _, text in sorted(zip(cosines, texts, strict=True), key=lambda one: -one[0])]

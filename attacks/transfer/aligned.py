@@ -16,10 +16,9 @@ from omegaconf import DictConfig
 from pydantic import PositiveInt
 from torch import Tensor
 
+from unembed.attacks.finished import KEY, HeldDecoder
 from unembed.attacks.refine.refining import Refiner
-from unembed.attacks.transfer.alignment.aligners import Known
-from unembed.attacks.transfer.alignment.maps import Map, read_maps
-from unembed.attacks.transfer.held_decoder import KEY, HeldDecoder
+from unembed.attacks.transfer.aligners import Known, Map, read_maps
 from unembed.core.errors import InputError, missing
 from unembed.datamodules.inversion import training_data
 from unembed.datamodules.sources.base import folded
@@ -60,11 +59,7 @@ class Aligned(HeldDecoder):
         return self.refiners.proposals
 
     def source(self) -> CachedEmbedder:
-        """The attacker's own encoder, that of the decoder's run.
-
-        Raises:
-            InputError: It is not a finished run of a decoder, or its embedder is not what it was trained with.
-        """
+        """The attacker's own encoder, that of the decoder's run."""
         run = self.source_run
         if not (run / layout.CONFIG).is_file():
             reason = f"{layout.CONFIG} is missing" if run.is_dir() else missing(run, "directory")
@@ -80,11 +75,7 @@ class Aligned(HeldDecoder):
         return CachedEmbedder(instantiate(config.embedder, _convert_="all"), self.cache_dir)
 
     def public_texts(self, most: int) -> list[str]:
-        """Texts that the attacker knows anyway: the first ``most`` training texts of the decoder's run.
-
-        Raises:
-            InputError: They cannot be read, or are fewer than two.
-        """
+        """Texts that the attacker knows anyway: the first ``most`` training texts of the decoder's run."""
         try:
             texts = training_data(self.source_run, self._config(), None).examples("train").texts
         except InputError as error:
@@ -102,11 +93,7 @@ class Aligned(HeldDecoder):
         return list(texts[:most])
 
     def _config(self) -> DictConfig:
-        """The configuration of the decoder's run.
-
-        Raises:
-            InputError: It would build what is not trusted.
-        """
+        """The configuration of the decoder's run."""
         config = read_config(self.source_run)
         check_trusted(config, self.source_run)
         return config
@@ -123,11 +110,7 @@ class Aligned(HeldDecoder):
         super().setup(stage)
 
     def build(self, dimension: int) -> None:
-        """Read maps and decoder.
-
-        Raises:
-            InputError: The maps are for vectors of another dimension.
-        """
+        """Read maps and decoder."""
         assert self.artifacts is not None
         path = self.artifacts / MAPS
         self._maps = read_maps(path, self.map_names)

@@ -6,7 +6,7 @@ victim vector --map fitted without pairs--> vector in the attacker's own space -
 
 The victim's vectors are those of the training and the test texts, as the store holds them; no training text is read.
 The attacker's own texts are the training texts of ``attack.source_run``, which its own encoder embeds. What is compared
-are the two sets of vectors (alignment/translation.py). A secret rotation of the vectors is one case of it.
+are the two sets of vectors (translation.py). A secret rotation of the vectors is one case of it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from pydantic import PositiveInt
 from torch import Tensor
 
+from unembed.attacks.finished import COPY, KEY
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.refining import Refiner
 from unembed.attacks.transfer.aligned import ABOUT, MAPS, START, Aligned
-from unembed.attacks.transfer.alignment.maps import write_maps
-from unembed.attacks.transfer.alignment.translation import Translator
-from unembed.attacks.transfer.held_decoder import COPY, KEY
+from unembed.attacks.transfer.aligners import write_maps
+from unembed.attacks.transfer.translation import Translator
 from unembed.core.atomic_files import read_json, write_json
 from unembed.core.errors import InputError
 from unembed.defenses.identity import Identity

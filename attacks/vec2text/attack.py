@@ -15,18 +15,18 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from unembed.attacks.base import Attack
-from unembed.attacks.parts.predictions import Targets
-from unembed.attacks.parts.tokenizing import token_ids
-from unembed.attacks.vec2text.correction import check_corrector
+from unembed.attacks.parts.backbones import token_ids
+from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.attacks.refine.refining import Refiner
 from unembed.attacks.vec2text.corrector import Corrector
-from unembed.attacks.vec2text.iterative import IterativeAttack
 from unembed.attacks.vec2text.network import NetworkRewriter
-from unembed.attacks.vec2text.published import Published, load_published
-from unembed.attacks.vec2text.published_space import check_space
-from unembed.attacks.vec2text.search import Proposal
+from unembed.attacks.vec2text.published import Published, check_space, load_published
+from unembed.attacks.vec2text.search import CorrectionSearch, IterativeAttack, Proposal
+from unembed.core.atomic_files import read_json, write_json
+from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs.embedder_check import check_embedder
-from unembed.runs.stored_attack import attack_of, keep
+from unembed.runs.stored_attack import attack_of, class_of, keep
 
 CORRECTOR, INVERTER = "corrector", "inverter"
 
@@ -85,11 +85,7 @@ class Vec2Text(IterativeAttack):
                 check_space(self._published[0], self.oracle.source)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Copy the runs.
-
-        Raises:
-            InputError: One does not go with the embedder, or the corrector's is none of a corrector.
-        """
+        """Copy the runs."""
         self._check()
         for name, run in self.runs.items():
             keep(run, artifacts / name)
@@ -140,3 +136,65 @@ class Vec2Text(IterativeAttack):
             return self.corrector.guess(targets, oracle)
         found = self._held[INVERTER].to(self.device).invert(targets, oracle)
         return self.rewriter.read([prediction.candidates[0] for prediction in found])
+
+
+KEY = "attack.refine.correction.corrector_run"
+COPY, SOURCE = "corrector", "source.json"  # among the artifacts
+
+
+class Correction(Refiner):
+    """Rewrites the best candidate of each target; the others stand behind it.
+
+    Args:
+        corrector_run: A finished run of attack=vec2text_corrector on the same embedder.
+        search: How corrections are searched.
+    """
+
+    def __init__(self, corrector_run: str, search: CorrectionSearch) -> None:
+        self.corrector_run, self.search = Path(corrector_run), search
+        self._source = {"corrector_run": corrector_run}
+        self._corrector: Corrector | None = None
+
+    def check(self, dimension: int, oracle: CachedEmbedder | None) -> None:
+        super().check(dimension, oracle)
+        assert oracle is not None
+        if self.corrector_run.is_dir():  # else the attack's run has a copy, or ``prepare`` says what is missing
+            check_corrector(self.corrector_run, KEY, oracle)
+
+    def prepare(self, texts: Sequence[str], artifacts: Path, oracle: CachedEmbedder | None) -> None:
+        """Copy the run."""
+        keep(self.corrector_run, artifacts / COPY)
+        write_json(artifacts / SOURCE, self._source)
+
+    def prepared(self, artifacts: Path) -> bool:
+        """Whether the copied run is the configured one."""
+        return (artifacts / SOURCE).is_file() and read_json(artifacts / SOURCE) == self._source
+
+    def load(self, artifacts: Path, dimension: int) -> None:
+        """Read the corrector."""
+        corrector = attack_of(artifacts / COPY, dimension)
+        assert isinstance(corrector, Corrector)
+        corrector.search, self._corrector = self.search, corrector
+
+    def all_weights(self) -> dict[str, Tensor]:
+        """The corrector's."""
+        return {} if self._corrector is None else self._corrector.all_weights()
+
+    def refine(self, targets: Targets, predictions: Sequence[Prediction], oracle: CachedEmbedder) -> list[Prediction]:
+        assert self._corrector is not None
+        corrector = self._corrector.to(targets.vectors.device)
+        start = corrector.rewriter.read([prediction.candidates[0] for prediction in predictions])
+        last = [rounds[-1] for rounds in corrector.correct(targets, oracle, start=start)]
+        return [
+            before.refined((one.text, *before.candidates), partial=one.partial)
+            for before, one in zip(predictions, last, strict=True)
+        ]
+
+
+def check_corrector(run: Path, key: str, oracle: CachedEmbedder) -> None:
+    """Whether ``run`` is that of a corrector on the same embedder; ``key`` names it in messages."""
+    check_embedder(run, key, oracle.source.fingerprint, oracle.source.dimension)
+    if not issubclass(kind := class_of(run), Corrector):
+        raise InputError(
+            f"{key}={run}: a run of attack=vec2text_corrector is wanted, and that is one of {kind.__name__}"
+        )

@@ -20,13 +20,11 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from unembed.attacks.generative import GenerativeAttack
-from unembed.attacks.parts.backbones import Pretrained
-from unembed.attacks.parts.budget import training_progress
+from unembed.attacks.geia import GenerativeAttack
+from unembed.attacks.parts.backbones import Pretrained, label_ids, load_tokenizer, token_ids
 from unembed.attacks.parts.decoders import EncoderDecoder
-from unembed.attacks.parts.optimizers import MuonAdamW, OptimizerSettings, scheduled
+from unembed.attacks.parts.optimizers import MuonAdamW, OptimizerSettings, scheduled, training_progress
 from unembed.attacks.parts.predictions import Targets
-from unembed.attacks.parts.tokenizing import label_ids, load_tokenizer, token_ids
 from unembed.attacks.refine.refining import comparable
 from unembed.attacks.vec2text.hypothesis_plan import (
     HypothesisPlan,
@@ -35,9 +33,8 @@ from unembed.attacks.vec2text.hypothesis_plan import (
     matched_noise,
     write_hypotheses,
 )
-from unembed.attacks.vec2text.iterative import IterativeAttack
 from unembed.attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRewriter, without_ignored
-from unembed.attacks.vec2text.search import Proposal
+from unembed.attacks.vec2text.search import IterativeAttack, Proposal
 from unembed.core.atomic_files import read_json, write_json
 from unembed.core.errors import InputError
 from unembed.core.examples import Split
@@ -117,11 +114,7 @@ class Corrector(IterativeAttack):
             )
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Copy the inverter's run.
-
-        Raises:
-            InputError: It is no finished run, or one of another embedder.
-        """
+        """Copy the inverter's run."""
         self._check()
         keep(self.inverter_run, artifacts / INVERTER)
 
@@ -133,11 +126,7 @@ class Corrector(IterativeAttack):
             raise InputError(f"attack.inverter_run={self.inverter_run}: {_WANTED}; it has no tokenizer") from error
 
     def build(self, dimension: int) -> None:
-        """Read the inverter, and make the network from its encoder-decoder.
-
-        Raises:
-            InputError: The inverter is no encoder-decoder.
-        """
+        """Read the inverter, and make the network from its encoder-decoder."""
         assert self.artifacts is not None
         inverter = self._read_inverter(self.artifacts / INVERTER, dimension)
         assert isinstance(inverter.decoder, EncoderDecoder)
@@ -203,11 +192,7 @@ class Corrector(IterativeAttack):
             self._add(split, folder, recipe.name, lambda part, recipe=recipe: self._by_inverter(split, part, recipe))
 
     def _answers(self) -> CachedEmbedder:
-        """Embeds hypotheses of the training: a naive attacker never asked the defended service.
-
-        Raises:
-            InputError: Its vectors are not of the targets' width.
-        """
+        """Embeds hypotheses of the training: a naive attacker never asked the defended service."""
         assert self.oracle is not None
         answers = self.oracle if self.data.adaptive else self.oracle.source
         comparable(self.data.dimension, answers)
@@ -314,7 +299,6 @@ class Corrector(IterativeAttack):
         checkpoint["rewritten"] = self._later
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """See Attack."""
         super().on_load_checkpoint(checkpoint)
         names = checkpoint.get("rewritten")
         if not isinstance(names, list) or not all(isinstance(name, str) and is_folder_name(name) for name in names):
@@ -336,7 +320,6 @@ class Corrector(IterativeAttack):
         )
 
     def configure_optimizers(self) -> Any:
-        """See GenerativeAttack."""
         return scheduled(self.optimizer_settings, self)
 
     @property

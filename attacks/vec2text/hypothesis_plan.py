@@ -19,7 +19,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
-from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.geia import GenerativeAttack
 from unembed.attacks.parts.decoding import BeamSearch, Decoding, NucleusSampling
 from unembed.attacks.parts.predictions import Targets
 

@@ -19,11 +19,10 @@ from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from unembed.attacks.parts.cross_entropy import cross_entropy
-from unembed.attacks.parts.decoders import start_decoder, step_decoder
+from unembed.attacks.parts.backbones import token_ids
+from unembed.attacks.parts.decoders import cross_entropy, start_decoder, step_decoder
 from unembed.attacks.parts.decoding import BeamSearch
 from unembed.attacks.parts.prefix import Prefix
-from unembed.attacks.parts.tokenizing import token_ids
 from unembed.attacks.vec2text.search import Proposal
 from unembed.datamodules.token_ids import IGNORED
 
@@ -163,7 +162,6 @@ class NetworkRewriter:
 
     @torch.no_grad()
     def project(self, targets: Tensor) -> Tensor:
-        """See search.Rewriter."""
         return self.network.project(targets)
 
     @torch.no_grad()
@@ -204,15 +202,12 @@ class _MaskedDecoder:
         self.model, self.mask = model, mask
 
     def start(self, prefix: Tensor) -> tuple[Tensor, Any]:
-        """See decoding.Decoder."""
         return start_decoder(self.model, prefix, self.mask)
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """See decoding.Decoder."""
         return step_decoder(self.model, tokens, state)
 
     def select(self, rows: Tensor, state: Any) -> None:
-        """See decoding.Decoder."""
         state.select(rows)
 
 

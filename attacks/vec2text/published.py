@@ -7,11 +7,13 @@
 The layouts that were released: an inverter's ``embedding_transform.{0,3}``, in older files ``.{0,2}``; a corrector's
 three transforms with a layer norm over the encoder's input, without it, or one transform for all three; a head that is
 tied to the input embeddings, of its own (mT5), or stored as zeros and to be tied. The frozen embedder that is in a file
-is not loaded as part of the attack; published_space.py compares it with the user's.
+is not loaded as part of the attack: check_space compares it with the user's.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from unembed.attacks.vec2text.network import CorrectorNetwork, Layout, NetworkRe
 from unembed.attacks.vec2text.published_files import EMBEDDER, ReleasedFiles, fill, find, find_pair
 from unembed.attacks.vec2text.search import Proposal
 from unembed.core.errors import InputError
+from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.model_files import read_json
 
 _T5 = ("t5", "mt5")
@@ -74,11 +77,7 @@ class Published(nn.Module):
 
     @property
     def rewriter(self) -> NetworkRewriter:
-        """The corrector, for ``CorrectionSearch``.
-
-        Raises:
-            InputError: An inverter without a corrector was loaded.
-        """
+        """The corrector, for ``CorrectionSearch``."""
         if self.corrector is None:
             raise InputError(f"attack.pretrained={self.name}: no corrector was found beside this inverter")
         return NetworkRewriter(self.corrector, self.tokenizer, self.max_new_tokens)
@@ -103,10 +102,6 @@ def load_published(name: str, revision: str | None = None) -> Published:
     Args:
         name: Of either, on the hub or as a folder; or a folder with ``inverter`` and ``corrector`` in it.
         revision: Branch, tag or commit on the hub.
-
-    Raises:
-        InputError: Files are nowhere to be found; weights are missing, unknown or of another shape (all are listed);
-            the corrector was trained on vectors of another width.
     """
     return Published(name, *find_pair(name, revision))
 
@@ -189,3 +184,116 @@ def _tokenizer(files: ReleasedFiles) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(_language_model_folder(files), trust_remote_code=False)
+
+
+# Everyday English on five subjects; the released models were trained on questions and passages of the web.
+SENTENCES = (
+    "The harbour was quiet before the storm reached the coast.",
+    "She earned a doctorate in chemistry at the university of Vienna.",
+    "How long should I boil an egg for breakfast?",
+    "The company repaid its loan of four million dollars in 1998.",
+    "Our football team lost the final match against Brazil.",
+)
+CLOSE = 0.99  # rounding and half precision leave more than .999
+# The multilingual authors' code takes the pooler's output wherever a model has one, and no prefix.
+_E5_POOLER = 'embedder=me5_base embedder.pooling=pooler embedder.normalize=false embedder.prefix=""'
+# What checkpoints call their embedder -> the override that gives its vectors.
+OVERRIDES = {
+    "gtr_base": "embedder=gtr",
+    "gtr_base_st": "embedder=gtr_st",
+    "intfloat/multilingual-e5-base": _E5_POOLER,
+    "multilingual_e5_base": _E5_POOLER,
+    "sentence-transformers/all-MiniLM-L6-v2": "embedder=minilm",
+    "text-embedding-ada-002": "embedder=openai embedder.model=text-embedding-ada-002",
+}
+
+Embed = Callable[[list[str]], Tensor]
+
+
+def check_space(published: Published, oracle: CachedEmbedder) -> None:
+    """Compare the spaces; the sentences count as asked for scoring, not as queries of the attack.
+
+    Warns where only the third check is possible and fails: an inverter may also be weak on these sentences.
+    """
+    wanted = f"embedder {published.embedder}"
+    if published.embedder in OVERRIDES:
+        wanted += f": {OVERRIDES[published.embedder]}"
+    if oracle.dimension != published.dimension:
+        raise InputError(
+            f"attack.pretrained={published.name} reads vectors of {published.dimension} dimensions, and the embedder "
+            f"gives {oracle.dimension}; the checkpoint names the {wanted}"
+        )
+    sentences = list(SENTENCES)
+    own = oracle.embed(sentences, "scoring").float()
+    stored = stored_embedder(published)
+    if stored is not None:
+        _compare(published, own, stored(sentences), wanted)
+        return
+    returned = oracle.embed([one.text for one in published.guess(own)], "scoring").float()
+    normal = torch.nn.functional.normalize
+    nearest = (normal(returned, dim=1) @ normal(own, dim=1).T).argmax(1)
+    right = int((nearest == torch.arange(len(sentences))).sum())
+    if right < len(sentences) - 1:
+        warnings.warn(
+            f"attack.pretrained={published.name}: what its inverter makes of {len(sentences)} known sentences is "
+            f"closest to the right one for {right} of them only, so its vectors are probably of another space than the "
+            f"embedder's; the checkpoint names the {wanted}",
+            stacklevel=2,
+        )
+
+
+def _compare(published: Published, own: Tensor, stored: Tensor, wanted: str) -> None:
+    cosine = float(torch.nn.functional.cosine_similarity(own, stored).min())
+    length = float((own.norm(dim=1) / stored.norm(dim=1)).mean())
+    if cosine < CLOSE:
+        raise InputError(
+            f"attack.pretrained={published.name} was trained on vectors of another space than the embedder's: known "
+            f"sentences have a cosine of {cosine:.3f} with their vectors by the embedder in the checkpoint, where "
+            f"at least {CLOSE} is wanted; the checkpoint names the {wanted}. Look at model, pooling and prefix"
+        )
+    if abs(length - 1) > 1 - CLOSE:
+        raise InputError(
+            f"attack.pretrained={published.name}: the embedder's vectors are {length:.3g} times as long as those that "
+            f"the checkpoint was trained on ({float(stored.norm(dim=1).mean()):.3g}); the checkpoint names the "
+            f"{wanted}. Look at normalisation"
+        )
+
+
+def stored_embedder(published: Published) -> Embed | None:
+    """The frozen embedder in the inverter's file; None where there is none that can be rebuilt from its tensors.
+
+    Only a T5 encoder over the inverter's own vocabulary can: its tensors tell its whole architecture.
+    """
+    from transformers import T5Config, T5EncoderModel
+
+    weights = published.embedder_weights
+    bias = weights.get("block.0.layer.0.SelfAttention.relative_attention_bias.weight")
+    table = weights.get("embed_tokens.weight")
+    # Rows beyond the tokenizer's entries only fill up.
+    if bias is None or table is None or len(published.tokenizer) > len(table):
+        return None
+    gated = "block.0.layer.1.DenseReluDense.wi_0.weight" in weights
+    inner = weights[f"block.0.layer.1.DenseReluDense.{'wi_0' if gated else 'wi'}.weight"]
+    config = T5Config(
+        vocab_size=table.shape[0],
+        d_model=table.shape[1],
+        d_ff=inner.shape[0],
+        num_heads=bias.shape[1],
+        d_kv=weights["block.0.layer.0.SelfAttention.q.weight"].shape[0] // bias.shape[1],
+        num_layers=1 + max(int(name.split(".")[1]) for name in weights if name.startswith("block.")),
+        relative_attention_num_buckets=bias.shape[0],
+        feed_forward_proj="gated-gelu" if gated else "relu",
+        dropout_rate=0.0,
+    )
+    model = T5EncoderModel(config).eval()
+    model.encoder.load_state_dict(weights)
+
+    @torch.no_grad()
+    def embed(texts: list[str]) -> Tensor:
+        batch = published.tokenizer(texts, padding=True, return_tensors="pt")
+        mask = batch["attention_mask"]
+        hidden = model(input_ids=batch["input_ids"], attention_mask=mask).last_hidden_state
+        vectors: Tensor = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        return vectors
+
+    return embed

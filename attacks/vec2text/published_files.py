@@ -63,9 +63,6 @@ def find_pair(name: str, revision: str | None = None) -> tuple[ReleasedFiles, Re
 
     Returns:
         Inverter and corrector; None in place of the corrector where an inverter without one was named.
-
-    Raises:
-        InputError: Something cannot be found, or is no such checkpoint.
     """
     both = Path(name).expanduser()
     if (both / "inverter").is_dir() and (both / "corrector").is_dir():
@@ -116,11 +113,7 @@ def _read(name: str, revision: str | None) -> ReleasedFiles:
 
 
 def find(name: str, revision: str | None, what: str, *, weights: bool) -> Path:
-    """The folder of a checkpoint or language model; from the hub's cache or the hub where there is no such folder.
-
-    Raises:
-        InputError: It is in none of the three, or its index of weights is broken.
-    """
+    """The folder of a checkpoint or language model; from the hub's cache or the hub where there is no such folder."""
     for file in _LOADED if weights else ():
         parts_of(Path(name).expanduser() / f"{file}.index.json")  # else a broken one would read as a missing folder
     try:
@@ -168,9 +161,6 @@ def fill(module: nn.Module, files: ReleasedFiles, names: Mapping[str, str], *, t
         files: The checkpoint; the embedder's weights in it are left out.
         names: Beginning of a name in the file -> beginning in ``module``; the first that fits is taken.
         tied: Whether the language model's head is its input embedding, whatever the file has under its name.
-
-    Raises:
-        InputError: Weights are missing, unknown or of another shape: all of them are listed, under the file's names.
     """
     given: dict[str, Tensor] = {}
     original: dict[str, str] = {}

@@ -22,7 +22,7 @@ from support.places import Place
 from support.processes import ROOT, Warm
 from unembed import launch
 from unembed.attacks.transfer.algen import ALGEN
-from unembed.attacks.transfer.alignment.aligners import LeaveOneOut
+from unembed.attacks.transfer.aligners import LeaveOneOut
 from unembed.commands import invert
 from unembed.core.errors import InputError
 from unembed.runs import layout

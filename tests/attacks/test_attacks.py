@@ -21,15 +21,13 @@ from transformers import (
 from support.assembled import Texts, built, data_module, quiet_trainer
 from support.letters import TEXTS, FewLetters
 from support.tiny_models import pretrained_model
-from unembed.attacks.geia import GEIA, GEIAEncoderDecoder
-from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.geia import GEIA, GEIAEncoderDecoder, GenerativeAttack
 from unembed.attacks.nearest_neighbor import NearestNeighbor
-from unembed.attacks.parts.backbones import Backbone, Pretrained, RandomGPT2, RandomT5
+from unembed.attacks.parts.backbones import Backbone, Pretrained, RandomGPT2, RandomT5, load_tokenizer, train_tokenizer
 from unembed.attacks.parts.decoding import BeamSearch
 from unembed.attacks.parts.optimizers import AdamW, MuonAdamW
 from unembed.attacks.parts.predictions import Targets
 from unembed.attacks.parts.prefix import Prefix
-from unembed.attacks.parts.tokenizing import load_tokenizer, train_tokenizer
 from unembed.core.errors import InputError
 from unembed.datamodules.inversion import InversionDataModule
 

@@ -16,10 +16,9 @@ from support.assembled import Texts, built, data_module, padded, quiet_trainer
 from support.letters import TEXTS, FewLetters
 from support.tiny_models import pretrained_model
 from unembed.attacks.bag_of_words import THRESHOLDS, BagOfWords
-from unembed.attacks.parts.hub_vocabulary import HubTokens
 from unembed.attacks.parts.optimizers import AdamW
 from unembed.attacks.parts.predictions import Targets
-from unembed.attacks.parts.vocabulary import Pieces, Vocabulary, Words
+from unembed.attacks.parts.vocabulary import HubTokens, Pieces, Vocabulary, Words
 from unembed.core.errors import InputError
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.reports.breakdowns import threshold_charts

@@ -36,10 +36,10 @@ from unembed.attacks.parts.adapters import Adapter, FullFineTuning, LoRA, QLoRA
 from unembed.attacks.parts.backbones import Pretrained, RandomGPT2
 from unembed.attacks.parts.decoders import CausalDecoder, ClosedPrefixDecoder
 from unembed.attacks.parts.decoding import BeamSearch, NucleusSampling
-from unembed.attacks.parts.memory import footprint
 from unembed.attacks.parts.optimizers import AdamW, MuonAdamW
 from unembed.attacks.parts.predictions import Targets
 from unembed.attacks.parts.prefix import Prefix
+from unembed.attacks.parts.sharding import footprint
 from unembed.commands import invert
 from unembed.core.atomic_files import write_json, write_json_lines
 from unembed.core.errors import InputError

@@ -16,9 +16,8 @@ from support.files import read_lines, write_lines
 from support.tiny_models import t5_model
 from unembed import launch
 from unembed.attacks.mt5_inverter import MT5Decoder
-from unembed.attacks.parts.backbones import untied
+from unembed.attacks.parts.backbones import train_tokenizer, untied
 from unembed.attacks.parts.decoders import EncoderDecoder
-from unembed.attacks.parts.tokenizing import train_tokenizer
 from unembed.evaluate import evaluate
 from unembed.train import train
 

@@ -21,13 +21,11 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from support.processes import ROOT
 from support.published_export import export
-from unembed.attacks.parts.backbones import untied
+from unembed.attacks.parts.backbones import train_tokenizer, untied
 from unembed.attacks.parts.prefix import Prefix
-from unembed.attacks.parts.tokenizing import train_tokenizer
-from unembed.attacks.vec2text import published_space
+from unembed.attacks.vec2text import published as module
 from unembed.attacks.vec2text.network import CorrectorNetwork, Layout, padded
-from unembed.attacks.vec2text.published import Published, load_published
-from unembed.attacks.vec2text.published_space import check_space, stored_embedder
+from unembed.attacks.vec2text.published import Published, check_space, load_published, stored_embedder
 from unembed.attacks.vec2text.search import CorrectionSearch
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -312,7 +310,7 @@ def test_without_an_embedder_in_the_file_the_inverter_itself_tells(
     texts = [f"{' '.join(parts)}." for parts in made]
     guesses = published.guess(embed(texts))
     known = [text for text, guess in zip(texts, guesses, strict=True) if text == guess.text]
-    monkeypatch.setattr(published_space, "SENTENCES", tuple(known[:5]))  # the tiny inverter knows few sentences
+    monkeypatch.setattr(module, "SENTENCES", tuple(known[:5]))  # the tiny inverter knows few sentences
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_space(published, CachedEmbedder(Scaled(embed, lambda vectors: vectors), tmp_path / "cache"))

@@ -20,7 +20,7 @@ from support.letters import TEXTS, LettersAndSigns
 from support.places import Place
 from unembed import launch, train
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.attacks.refine.reranking import Rerank
+from unembed.attacks.refine.refining import Rerank
 from unembed.attacks.vec2text.search import Accept, CorrectionSearch, Proposal
 from unembed.commands import compare, invert
 from unembed.embedders.base import QueryLimitError

@@ -22,10 +22,9 @@ from support.own_space import DECODER, OWN, PLACES, SHORT, TEXTS, VICTIM, WHO
 from support.places import Place
 from support.processes import ROOT, Warm
 from unembed import launch
-from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.geia import GenerativeAttack
 from unembed.attacks.parts.optimizers import AdamW
-from unembed.attacks.transfer.alignment.surrogate import Surrogate, pivot
-from unembed.attacks.transfer.teia import TEIA
+from unembed.attacks.transfer.teia import TEIA, Surrogate, pivot
 from unembed.commands import export, invert
 from unembed.core.errors import InputError
 from unembed.runs import layout

@@ -20,7 +20,7 @@ from support.own_space import DECODER, OWN, SHORT, TEXTS, VICTIM
 from support.places import Place
 from support.processes import ROOT, Warm
 from unembed import launch
-from unembed.attacks.transfer.alignment.translation import Translator
+from unembed.attacks.transfer.translation import Translator
 from unembed.commands import invert
 from unembed.core.errors import InputError
 from unembed.runs import layout

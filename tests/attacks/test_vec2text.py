@@ -21,11 +21,10 @@ from support.places import Place
 from support.published_export import export
 from support.tiny_models import pretrained_model, t5_model
 from unembed import launch
-from unembed.attacks.parts.backbones import Pretrained
+from unembed.attacks.parts.backbones import Pretrained, token_ids, train_tokenizer
 from unembed.attacks.parts.batch_cache import BatchCache
 from unembed.attacks.parts.predictions import Targets
 from unembed.attacks.parts.prefix import Prefix
-from unembed.attacks.parts.tokenizing import token_ids, train_tokenizer
 from unembed.attacks.vec2text.attack import Vec2Text
 from unembed.attacks.vec2text.corrector import Corrector
 from unembed.attacks.vec2text.hypothesis_plan import Recipe, matched_noise

@@ -14,7 +14,7 @@ import torch
 
 from support.letters import TEXTS
 from support.running_benchmarks import Benchmarks
-from unembed.attacks.parts.tokenizing import train_tokenizer
+from unembed.attacks.parts.backbones import train_tokenizer
 
 WIDTH, HEADS, LAYERS, INNER = 64, 2, 2, 96
 

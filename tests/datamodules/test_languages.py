@@ -118,7 +118,7 @@ def test_a_limit_is_shared_by_the_languages(parallel: Path) -> None:
 
 
 def test_texts_are_cut_by_a_tokenizer_of_their_languages(tmp_path: Path) -> None:
-    from unembed.attacks.parts.tokenizing import train_tokenizer
+    from unembed.attacks.parts.backbones import train_tokenizer
 
     long = [" ".join(f"Haus{number} schön" for number in range(start, start + 90)) for start in range(3)]
     path = tmp_path / "long.jsonl"

@@ -9,10 +9,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from unembed.attacks.transfer.alignment.aligners import Known, LeaveOneOut, PseudoInverse
-from unembed.attacks.transfer.alignment.feedback import Feedback
-from unembed.attacks.transfer.alignment.maps import AffineMap, pseudo_inverse, read_maps, write_maps
-from unembed.attacks.transfer.alignment.ridge import RidgePath
+from unembed.attacks.transfer.algen import Feedback
+from unembed.attacks.transfer.aligners import (
+    AffineMap,
+    Known,
+    LeaveOneOut,
+    PseudoInverse,
+    RidgePath,
+    pseudo_inverse,
+    read_maps,
+    write_maps,
+)
 from unembed.core.errors import InputError
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from unembed.attacks.parts.backbones import train_tokenizer
 from unembed.attacks.parts.copying.decoder import CopyingDecoder
 from unembed.attacks.parts.copying.space import WordSpace
 from unembed.attacks.parts.copying.tokens import WordTokens, spelled_parts
 from unembed.attacks.parts.decoding import BeamSearch, NucleusSampling
-from unembed.attacks.parts.tokenizing import train_tokenizer
 
 COPIED = ["delphine", "lupus", "118", "mri", "é"]
 DIMENSION, SIZE, END = 6, 11, 1

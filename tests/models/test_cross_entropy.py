@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from unembed.attacks.parts import cross_entropy as module
-from unembed.attacks.parts.cross_entropy import cross_entropy
+from unembed.attacks.parts import decoders as module
+from unembed.attacks.parts.decoders import cross_entropy
 from unembed.datamodules.token_ids import IGNORED
 
 

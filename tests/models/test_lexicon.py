@@ -20,8 +20,7 @@ from unembed.attacks.refine.lexicon.own_words import read_words
 from unembed.attacks.refine.lexicon.search import LexiconSearch
 from unembed.attacks.refine.lexicon.units import Units
 from unembed.attacks.refine.lexicon.words import cities, common_words, merged, names
-from unembed.attacks.refine.refining import Refiners
-from unembed.attacks.refine.reranking import Rerank
+from unembed.attacks.refine.refining import Refiners, Rerank
 from unembed.core.errors import InputError
 from unembed.embedders.base import QueryLimitError, fingerprint_of
 from unembed.embedders.cache.cached import CachedEmbedder

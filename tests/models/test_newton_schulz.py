@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from unembed.attacks.parts import precision
-from unembed.attacks.parts.muon import Muon
-from unembed.attacks.parts.newton_schulz import MINIMAX, STANDARD, Iterations, orthogonalized
+from unembed.attacks.parts.muon import MINIMAX, STANDARD, Iterations, Muon, orthogonalized
 from unembed.attacks.parts.precision import Rates
 
 

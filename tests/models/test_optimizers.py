@@ -15,10 +15,16 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 from support.assembled import quiet_trainer
-from unembed.attacks.parts.budget import cut_short, planned_steps, training_progress
-from unembed.attacks.parts.muon import Muon
-from unembed.attacks.parts.newton_schulz import STANDARD
-from unembed.attacks.parts.optimizers import AdamW, MuonAdamW, schedule, scheduled
+from unembed.attacks.parts.muon import STANDARD, Muon
+from unembed.attacks.parts.optimizers import (
+    AdamW,
+    MuonAdamW,
+    cut_short,
+    planned_steps,
+    schedule,
+    scheduled,
+    training_progress,
+)
 
 
 def gpt2() -> nn.Module:

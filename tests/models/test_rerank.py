@@ -16,15 +16,14 @@ from torch import Tensor
 from support.assembled import Texts, built, quiet_trainer
 from support.files import load
 from support.letters import LettersAndSigns as Letters
-from unembed.attacks.geia import GEIA, GEIAEncoderDecoder
-from unembed.attacks.generative import GenerativeAttack
+from unembed.attacks.geia import GEIA, GEIAEncoderDecoder, GenerativeAttack
 from unembed.attacks.language_model import LanguageModel
 from unembed.attacks.parts.backbones import RandomGPT2, RandomT5
 from unembed.attacks.parts.decoding import BeamSearch, Decoding, NucleusSampling
 from unembed.attacks.parts.optimizers import AdamW
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.parts.prefix import Prefix
-from unembed.attacks.refine.reranking import EQUAL, Rerank, closest_first
+from unembed.attacks.refine.refining import EQUAL, Rerank, closest_first
 from unembed.callbacks.predictions import Predictions
 from unembed.core.errors import InputError
 from unembed.core.examples import Example

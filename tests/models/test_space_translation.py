@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from unembed.attacks.transfer.alignment.translation import Translator
+from unembed.attacks.transfer.translation import Translator
 
 
 def themes(count: int, seed: int) -> Tensor:

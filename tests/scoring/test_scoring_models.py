@@ -17,8 +17,8 @@ from support.files import metrics_of, read_lines
 from support.scored import HeldOut
 from unembed import launch
 from unembed.attacks.base import Attack
+from unembed.attacks.parts.backbones import train_tokenizer
 from unembed.attacks.parts.predictions import Prediction
-from unembed.attacks.parts.tokenizing import train_tokenizer
 from unembed.callbacks.scoring import score_predictions
 from unembed.core.errors import InputError
 from unembed.core.examples import Example, Span

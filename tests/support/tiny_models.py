@@ -66,7 +66,7 @@ def pretrained_model(
     """
     import transformers
 
-    from unembed.attacks.parts.tokenizing import train_tokenizer
+    from unembed.attacks.parts.backbones import train_tokenizer
 
     torch.manual_seed(seed)
     tokenizer = train_tokenizer(texts, 300)

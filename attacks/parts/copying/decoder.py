@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from unembed.attacks.parts.copying.space import WordSpace
 from unembed.attacks.parts.copying.tokens import CASES
-from unembed.attacks.parts.cross_entropy import cross_entropy
-from unembed.attacks.parts.decoders import CausalDecoder, StateSteps
+from unembed.attacks.parts.decoders import CausalDecoder, StateSteps, cross_entropy
 from unembed.attacks.parts.gpt2_beams import GPT2Beams
 from unembed.datamodules.token_ids import IGNORED
 

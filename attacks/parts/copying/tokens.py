@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from unembed.attacks.parts.tokenizing import token_ids
+from unembed.attacks.parts.backbones import token_ids
 from unembed.attacks.refine.lexicon.writing import capitalised
 
 CASES = 3

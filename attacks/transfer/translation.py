@@ -4,7 +4,7 @@
     found.map(targets)                        # (m, d) -> (m, k)
     found.about                               # {"score": 0.46, "worst_guess": 0.41, "agreement": 0.62, ...}
 
-1. First guesses of the rotation in the first principal components (first_guesses.py). Those by a
+1. First guesses of the rotation in the first principal components (Guesses). Those by a
    single matching of axes are many and mostly wrong: a few small steps show which to keep.
 2. Each is refined for some steps: vectors of a sample take the mean of their nearest own vectors as partners, and the
    rotation is fitted to these partners (Procrustes). An own vector that is near to many counts as less near (CSLS,
@@ -24,9 +24,8 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from unembed.attacks.transfer.alignment.first_guesses import by_axes, by_moments
-from unembed.attacks.transfer.alignment.maps import AffineMap
-from unembed.attacks.transfer.alignment.prepared import Prepared, rows_of_length_one
+from unembed.attacks.transfer.aligners import AffineMap
+from unembed.attacks.transfer.axis_matching import Profile, SkewedAxes, matched
 
 PARTNERS = 10  # own vectors whose mean is the partner of a translated one
 KEPT, BEST = 6, 3  # single guesses kept; guesses that are refined in all dimensions
@@ -70,11 +69,7 @@ class Translator:
         self.power, self.seed = power, seed
 
     def fit(self, victim: Tensor, own: Tensor) -> Translation:
-        """The map from the space of ``victim`` (m, d) to that of ``own`` (p, k).
-
-        Raises:
-            ValueError: There are fewer vectors than axes, or all vectors of a set are equal.
-        """
+        """The map from the space of ``victim`` (m, d) to that of ``own`` (p, k)."""
         if (least := min(len(victim), len(own))) < self.axes:
             raise ValueError(f"{least} vectors do not have {self.axes} axes")
         random = torch.Generator().manual_seed(self.seed)
@@ -163,3 +158,101 @@ def nearest_rotation(matrix: Tensor) -> Tensor:
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
     rotation: Tensor = left @ right
     return rotation.float()
+
+
+COMPONENTS = (4, 8, 16, 32)
+FEWEST, BETWEEN = 16, 4  # axes of a matching, and the difference to the next
+WEIGHTS = (0.3, 1.0)  # of how single coordinates are distributed: neither was better in all pairs of spaces
+RANK = 8  # of a guess by a single matching: the axes that fit best
+RANKS = (8, 16, 32)  # of guesses by all matchings
+SAMPLE = 15_000  # vectors whose axes are matched
+
+
+def by_moments(x: Tensor, y: Tensor) -> list[Tensor]:
+    """Principal components matched in order of variance, their signs by skewness: rotations (r, r)."""
+    signs = torch.sign((x**3).mean(0) * (y**3).mean(0))
+    signs[signs == 0] = 1
+    return [torch.diag(signs * (torch.arange(len(signs)) < count)) for count in COMPONENTS if count <= len(signs)]
+
+
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """Rotations of low rank, (r, r): one of each matching, and those that agree best with all of them."""
+
+    single: list[Tensor]
+    joint: list[Tensor]
+
+
+def by_axes(x: Tensor, y: Tensor, axes: int, matchings: int, random: torch.Generator) -> Guesses:
+    """Rotations from matchings of skewed axes of samples, in varying numbers of the first components.
+
+    A single matching is wrong in part, mostly. Its right part is the same in all of them, and its errors are not: the
+    sum of the outer products of matched directions, each by how well it fits, shows it.
+    """
+    low = x.shape[1]
+    counts = list(range(FEWEST, min(axes, low) + 1, BETWEEN)) or [min(axes, low)]
+    total, single = torch.zeros(low, low), []
+    for number in range(matchings):
+        count = counts[number % len(counts)]
+        theirs, ours = (SkewedAxes.of(_sample(vectors, random)[:, :count], random) for vectors in (x, y))
+        order, support = matched(Profile.of(theirs), Profile.of(ours), WEIGHTS[number % 2], random)
+        weights = support.clamp_min(0) / support.clamp_min(0).sum().clamp_min(1e-9)
+        partners = ours.directions[order]
+        total[:count, :count] += (theirs.directions * weights[:, None]).T @ partners
+        best = support.argsort(descending=True)[:RANK]
+        guess = torch.zeros(low, low)
+        guess[:count, :count] = theirs.directions[best].T @ partners[best]
+        single.append(_of_rank(guess, min(RANK, count)))
+    ranks = sorted({min(rank, low) for rank in RANKS}) if matchings else []
+    return Guesses(single, [_of_rank(total, rank) for rank in ranks])
+
+
+def _of_rank(matrix: Tensor, rank: int) -> Tensor:
+    left, _, right = torch.linalg.svd(matrix)
+    found: Tensor = left[:, :rank] @ right[:rank]
+    return found
+
+
+def _sample(vectors: Tensor, random: torch.Generator) -> Tensor:
+    return vectors[torch.randperm(len(vectors), generator=random)[:SAMPLE]]
+
+
+SMALLEST = 1e-5  # share of the largest variance: directions with less hold rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A centre and a change of basis.
+
+    Attributes:
+        center: (d,).
+        weight: To principal components, scaled by their variance to the power of -power/2, (d, r).
+        inverse: Back, (r, d).
+    """
+
+    center: Tensor
+    weight: Tensor
+    inverse: Tensor
+
+    @classmethod
+    def of(cls, vectors: Tensor, power: float) -> Prepared:
+        """Fitted to vectors, (n, d)."""
+        center = vectors.double().mean(0)
+        centred = rows_of_length_one(vectors.double() - center)
+        values, directions = torch.linalg.eigh(centred.T @ centred / len(centred))
+        values, directions = values.flip(0), directions.flip(1)
+        if not float(values[0]) > 0:
+            raise ValueError("the vectors are all equal")
+        kept = values > SMALLEST * values[0]
+        values, directions = values[kept], directions[:, kept]
+        scales = values ** (-power / 2)
+        return cls(center.float(), (directions * scales).float(), (directions / scales).T.float())
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """(n, d) -> (n, r)."""
+        return rows_of_length_one(rows_of_length_one(vectors.float() - self.center) @ self.weight)
+
+
+def rows_of_length_one(vectors: Tensor) -> Tensor:
+    """Each row divided by its length; a row of zeros stays."""
+    return torch.nn.functional.normalize(vectors, dim=-1)

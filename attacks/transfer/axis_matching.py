@@ -16,11 +16,43 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unembed.attacks.transfer.alignment.skewed_axes import SkewedAxes
-
 TRIES, STEPS = 16, 40  # starts, and steps of each
 PROFILED = 8000  # vectors whose quantiles are compared
 CLIPPED = 3.0  # standard deviations
+
+ICA_STEPS, CONVERGED = 60, 1e-3
+
+
+LARGEST = 6.0  # standard deviations: a value beyond counts as this, so that no single vector decides
+
+
+@dataclass(frozen=True, slots=True)
+class SkewedAxes:
+    """Coordinates along the axes, and their directions."""
+
+    values: Tensor
+    directions: Tensor
+
+    @classmethod
+    def of(cls, vectors: Tensor, random: torch.Generator) -> SkewedAxes:
+        """Axes of vectors, (n, r), n well above r and of full rank; as many as dimensions."""
+        centred = vectors - vectors.mean(0)
+        variances, basis = torch.linalg.eigh((centred.T @ centred / len(centred)).double())
+        roots = variances.clamp_min(1e-9 * float(variances[-1])).sqrt()
+        white = centred @ (basis / roots).float()
+        unmixing = torch.linalg.qr(torch.randn(white.shape[1], white.shape[1], generator=random))[0]
+        for _ in range(ICA_STEPS):
+            left, _, right = torch.linalg.svd((white @ unmixing.T).clamp(-LARGEST, LARGEST).square().T @ white)
+            before, unmixing = unmixing, left @ right
+            if float((unmixing * before).sum(1).abs().min()) > 1 - CONVERGED:
+                break
+        values = white @ unmixing.T
+        signs = torch.sign((values**3).mean(0))
+        signs[signs == 0] = 1
+        mixing = (unmixing.double() * roots) @ basis.T
+        directions = torch.nn.functional.normalize(mixing.float() * signs[:, None], dim=1)
+        return cls(values * signs, directions)
+
 
 Matrix = NDArray[np.float64]
 Order = NDArray[np.int64]

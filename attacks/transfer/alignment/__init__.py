@@ -1,1 +1,0 @@
-"""Maps from one vector space to another, fitted to few pairs of vectors."""
