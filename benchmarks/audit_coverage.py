@@ -21,11 +21,9 @@ import numpy as np
 from measuring import command_line
 from scipy.optimize import isotonic_regression
 
-from unembed.audit.estimates import Scored, read_scored, was_read
+from unembed.audit.estimates import PartEstimator, Parts, Scored, read_scored, was_read
 from unembed.audit.exposure import shown_classes
-from unembed.audit.findings import Reading
-from unembed.audit.part_counts import Parts
-from unembed.audit.part_estimates import PartEstimator
+from unembed.audit.results import Reading
 from unembed.metrics import calibration
 
 SMALLEST = 20  # texts of a source that a store is sampled from

@@ -23,7 +23,7 @@ from support.places import Place
 from support.tiny_settings import FILES, GEIA, NEIGHBOR
 from unembed import launch
 from unembed.attacks import geia
-from unembed.audit.file import read_audit
+from unembed.audit.results import read_audit
 from unembed.commands.invert import invert
 from unembed.train import train
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from unembed.attacks.parts.predictions import Prediction
-    from unembed.audit.output import AuditReport
+    from unembed.audit.results import Audit
     from unembed.embedders.cache.cached import CachedEmbedder
     from unembed.metrics.spaces import Space
     from unembed.reports.reading import Reader
@@ -216,7 +216,7 @@ def audit_vectors(
     texts: Sequence[str | None] | str | Path | None = None,
     attacker: str | Path | None = None,
     **settings: Any,
-) -> AuditReport:
+) -> Audit:
     """How much of the text behind vectors can be recovered; ``unembed audit`` as a function (docs/audit.md).
 
     Args:
@@ -228,7 +228,6 @@ def audit_vectors(
     Raises:
         InputError: As ``load`` and ``Attacker.invert``; or the texts are others than those of the vectors.
     """
-    from unembed.audit.output import AuditReport
     from unembed.commands.audit import audited, check_given
     from unembed.datamodules.vector_stores.sampling import ArrayStore, TextArray, VectorStore
     from unembed.datamodules.vector_stores.vector_files import checked
@@ -254,7 +253,7 @@ def audit_vectors(
         lines = _lines(**{**given, "output_dir": folder, **settings})
         found, config = launch.on_run("audit", lines, check_given if array is None else None)
         with trusting(found.trust):
-            return AuditReport.of(*audited(found, config, None if array is None else stored))
+            return audited(found, config, None if array is None else stored)
 
 
 def embed(texts: Sequence[str], embedder: str = "minilm", *overrides: str) -> NDArray[np.float32]:

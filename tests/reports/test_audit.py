@@ -11,6 +11,7 @@ import subprocess
 import sys
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,11 @@ from unembed import launch
 from unembed.__main__ import main
 from unembed.attacks.nearest_neighbor import NearestNeighbor
 from unembed.attacks.parts.predictions import Prediction, Targets
+from unembed.audit.attackers import reading, services
 from unembed.audit.defenses import neighbours_kept
-from unembed.audit.entity_kinds import places
-from unembed.audit.findings import Truth
+from unembed.audit.exposure import places
 from unembed.audit.inputs import read_truths
-from unembed.audit.reading import check_embedder, reading
+from unembed.audit.results import Truth
 from unembed.commands import audit, invert
 from unembed.core.errors import InputError, redacted
 from unembed.core.examples import Span
@@ -154,7 +155,7 @@ def test_each_attacker_has_one_calibration_for_each_threshold(
     found = place.audit("calibrated", defenses=defenses)
     assert len(found["tried"]) == 3
     # Readable and word for word, of the attack, the lookup, and the closest text of both; others have totals.
-    assert len([given for given in fitted if len(given) == 4]) == 2 * len(found["attackers"]) == 6
+    assert len([given for given in fitted if given[-1] is None]) == 2 * len(found["attackers"]) == 6
 
 
 def test_texts_are_masked_unless_they_are_asked_for(place: AuditedPlace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -511,9 +512,9 @@ def test_a_run_that_was_not_tested_can_only_be_measured(place: AuditedPlace) -> 
 
 
 def test_a_run_on_a_language_models_output_is_no_auditor(tmp_path: Path) -> None:
+    session: Any = SimpleNamespace(run=tmp_path, embedder=CachedEmbedder(LanguageModelEmbedder("nowhere"), tmp_path))
     with pytest.raises(InputError, match="an audit is of embeddings"):
-        check_embedder(tmp_path, CachedEmbedder(LanguageModelEmbedder("nowhere"), tmp_path))
-    check_embedder(tmp_path, CachedEmbedder(MiniLM(), tmp_path))
+        services(session)
 
 
 def test_an_attacker_of_defended_vectors_is_for_a_store_of_such(place: AuditedPlace) -> None:

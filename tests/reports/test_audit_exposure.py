@@ -7,14 +7,10 @@ from pathlib import Path
 import pytest
 
 from support.files import write_lines
-from unembed.audit.contenders import Contender
-from unembed.audit.entity_kinds import leaked, leaked_entities
-from unembed.audit.estimates import Estimator, Scored, read_scored
-from unembed.audit.exposure import class_of, items, measured
-from unembed.audit.findings import Reading, Truth
-from unembed.audit.part_counts import counted
-from unembed.audit.part_estimates import PartEstimator, estimated_classes
-from unembed.audit.reading import reading
+from unembed.audit.attackers import reading
+from unembed.audit.estimates import PartEstimator, Scored, counted, estimated_classes, read_scored
+from unembed.audit.exposure import class_of, items, leaked_classes, leaked_entities, leaked_kinds
+from unembed.audit.results import Reading, Truth
 from unembed.core.errors import InputError
 from unembed.core.examples import Span
 from unembed.metrics.statistics import clustered, wilson
@@ -61,7 +57,7 @@ def test_of_each_class_the_attacker_who_reads_most_counts() -> None:
     truths = [Truth("we met Ada in Rome", (Span(7, 10, "PERSON"), Span(14, 18, "GPE"))), Truth("call 555-123-4567")]
     one = [Reading("we met ada in oslo", 0.9), Reading("call 555-123-4568", 0.9)]
     other = [Reading("rome, ada and we", 0.9), Reading("nothing", 0.2)]
-    found = {one.name: one for one in measured(truths, [one, other], "labels", ordered=True)}
+    found = {one.name: one for one in leaked_classes(truths, [one, other], "labels", ordered=True)}
     assert list(found) == ["names", "numbers", "dates", "e-mail", "phone", "free text"]
     assert [(name, part.total, part.found) for name, part in found.items() if part.total] == [
         ("names", 2, "labels"), ("phone", 1, "form"), ("free text", 2, "form"),
@@ -81,16 +77,12 @@ def known_scores(source: str, share: float, size: int, counts: int = 2) -> list[
     ]  # fmt: skip
 
 
-def contender(readings: list[Reading], known: list[Scored], tested: list[Reading] | None = None) -> Contender:
-    return Contender("attack", "the attack", readings, tested or [], Estimator(known))
-
-
 STORE = [Reading(f"so we met Ada {n} times and Bob", 0.6 + 0.001 * n) for n in range(40)]
 
 
 def test_without_truth_the_share_that_comes_back_is_estimated_from_known_texts() -> None:
     known = [score for n in range(8) for score in known_scores(f"source {n}", 0.3, 50)]
-    own = PartEstimator.of(contender(STORE, known), [], None, ordered=True)
+    own = PartEstimator.of(STORE, [], [], known, None, ordered=True)
     found = {one.name: one for one in estimated_classes([own], None)}
     assert list(found) == ["names", "numbers", "dates", "e-mail", "phone", "free text"]
     names = found["names"]
@@ -112,12 +104,12 @@ def test_a_rare_kind_is_estimated_from_entities_of_all_kinds() -> None:
         for n in range(200)
     ]  # fmt: skip
     store = [Reading(f"mail ada{n}@example.org", 0.7) for n in range(50)]
-    own = PartEstimator.of(contender(store, known), [], None, ordered=True)
+    own = PartEstimator.of(store, [], [], known, None, ordered=True)
     for share in (own.share("kinds", "EMAIL"), own.share("classes", "e-mail"), own.entities()):
         assert share is not None
         assert (share.measured, share.rows) == (False, 50)
         assert share.low < 0.1 < share.high
-    nothing = PartEstimator.of(contender([Reading("no address", 0.7)], known), [], None, ordered=True)
+    nothing = PartEstimator.of([Reading("no address", 0.7)], [], [], known, None, ordered=True)
     assert nothing.entities() is None
 
 
@@ -125,7 +117,7 @@ def test_sources_that_differ_widen_the_interval_of_a_class() -> None:
     width = []
     for shares in ([0.3] * 8, [0.02, 0.7, 0.1, 0.5, 0.05, 0.6, 0.03, 0.4]):
         known = [score for n, share in enumerate(shares) for score in known_scores(f"source {n}", share, 50)]
-        share = PartEstimator.of(contender(STORE, known), [], None, ordered=True).share("classes", "names")
+        share = PartEstimator.of(STORE, [], [], known, None, ordered=True).share("classes", "names")
         assert share is not None
         width.append(share.high - share.low)
     assert width[1] > 1.5 * width[0]
@@ -135,7 +127,7 @@ def test_the_runs_test_texts_and_files_without_counts() -> None:
     tested = [Reading("we saw Ada", 0.6, 50.0, False) for _ in range(12)]
     truths = [Truth("we saw Ada" if n % 2 else "we saw Eve") for n in range(12)]
     old = [Scored(source="chat", words=3, cosine=0.5, f1=40, exact=False) for _ in range(50)]
-    own = PartEstimator.of(contender(STORE, old, tested), truths, None, ordered=True)
+    own = PartEstimator.of(STORE, tested, truths, old, None, ordered=True)
     assert len(own.known) == 12
     names = own.share("classes", "names")
     assert names is not None
@@ -152,7 +144,7 @@ def test_more_parts_recovered_than_there_are_is_refused(tmp_path: Path) -> None:
 def test_of_each_kind_the_attacker_who_recovers_most_counts() -> None:
     truths = [Truth("Ada, 5 May", (Span(0, 3, "PERSON"), Span(5, 10, "DATE"))), Truth("Bob", (Span(0, 3, "PERSON"),))]
     one, other = [Reading("ada", 0.5), Reading("bob", 0.5)], [Reading("on 5 may", 0.5), Reading("", 0.1)]
-    kinds = leaked(truths, [one, other], ordered=True)
+    kinds = leaked_kinds(truths, [one, other], ordered=True)
     assert [(kind.label, kind.total, kind.share and kind.share.value) for kind in kinds] == [
         ("PERSON", 2, 1.0), ("DATE", 1, 1.0),
     ]  # fmt: skip
@@ -166,7 +158,7 @@ def test_entities_of_one_text_are_recovered_together() -> None:
     spans = tuple(Span(4 * n, 4 * n + 3, "PERSON") for n in range(10))
     truths = [Truth(names, spans)] * 100
     read = [Reading(names if n < 30 else "", 0.5) for n in range(100)]
-    (kind,) = leaked(truths, [read], ordered=True)
+    (kind,) = leaked_kinds(truths, [read], ordered=True)
     assert kind.total == 1000
     for share in (kind.share, leaked_entities(truths, read, ordered=True)):
         assert share is not None

@@ -15,9 +15,8 @@ from support import tiny_settings
 from support.files import load, write_lines
 from support.places import Place
 from unembed import launch
-from unembed.audit.contenders import closest
-from unembed.audit.findings import Reading, Truth
-from unembed.audit.lookup import Lookup, among_others
+from unembed.audit.attackers import Lookup, among_others, closest
+from unembed.audit.results import Reading, Truth
 from unembed.commands import audit
 from unembed.core.errors import InputError
 from unembed.core.examples import Example

@@ -5,40 +5,54 @@ from __future__ import annotations
 import io
 import re
 import shlex
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from unembed import launch
-from unembed.audit.advice import steps
-from unembed.audit.findings import Attacker, Audit, AuditedShare, Class, Exposed, Kind, Reading, Tried
-from unembed.audit.output import print_audit, write_audit
 from unembed.audit.pipeline import SUMMARY, write_pipeline
-from unembed.audit.tables import tried_table
+from unembed.audit.report import print_audit, write_audit
+from unembed.audit.results import AttackerResult, Audit, DataClass, DefenseResult, Kind, Row, Share
 from unembed.audit.thresholds import judge, parse
-from unembed.audit.words import more
+from unembed.audit.wording import more, steps, tried_table
 from unembed.core.commands import quoted
 from unembed.runs.config_file import write_config
 
-ATTACK, LOOKUP, NONE = (AuditedShare.counted(number, 200) for number in (60, 90, 0))
-ROWS = [
-    Exposed(f"id {n}", n, Reading("Ada of Turin", 0.99 - n / 100), 0.9, ("PERSON",), "[PERSON] xx Xxxxx")
-    for n in range(5)
-]
+ATTACK, LOOKUP, NONE = (Share.counted(number, 200) for number in (60, 90, 0))
+
+
+def row(n: int, **values: Any) -> Row:
+    common = {"probability": 0.9, "kinds": ("PERSON",), "text": "[PERSON] xx Xxxxx", "cosine": 0.99 - n / 100}
+    return Row(id=f"id {n}", position=n, **{**common, **values})
+
+
+def data_class(name: str, total: int, share: Share | None, found: Any = "form") -> DataClass:
+    return DataClass(name=name, total=total, share=share, found=found)
+
+
+def tried(name: str, share: Share | None, neighbours: float, lookup: Share | None, width: int = 384) -> DefenseResult:
+    return DefenseResult(name=name, readable=share, cosine=0.2, neighbours=neighbours, width=width, lookup=lookup)
+
+
+ROWS = [row(n) for n in range(5)]
 AUDIT = Audit(
     store="db/my store.npy", named=("vectors=db/my store.npy",),
-    size=1000, sampled=200, dimension=384, run={"directory": "runs/a", "attack": "geia"},
-    threshold=80.0, masked=True, tagged="their form", readable=LOOKUP, exact=AuditedShare.counted(1, 200),
-    attackers=[Attacker("attack", ATTACK, NONE, 0.7), Attacker("lookup", LOOKUP, NONE, 0.6, "a lookup")],
-    rows=ROWS, examples=ROWS[:3], cosines=[0.5, 0.9], kinds=[Kind("EMAIL", 10, AuditedShare.counted(5, 10))],
-    classes=[Class("names", 40, AuditedShare.counted(10, 40), "labels"), Class("phone", 0, None, "form")],
-    tried=[Tried("none", ATTACK, None, None, 0.7, 1.0, 384, LOOKUP),
-           Tried("noise", NONE, None, None, 0.2, 0.6, 384, NONE)],
+    size=1000, sampled=200, width=384, run={"directory": "runs/a", "attack": "geia"},
+    threshold=80.0, masked=True, tagged="their form", readable=LOOKUP, exact=Share.counted(1, 200),
+    attackers=[AttackerResult(name="attack", readable=ATTACK, exact=NONE, cosine=0.7),
+               AttackerResult(name="lookup", readable=LOOKUP, exact=NONE, cosine=0.6, label="a lookup")],
+    rows=ROWS, examples=ROWS[:3], cosines=[0.5, 0.9], kinds=[Kind(label="EMAIL", total=10, share=Share.counted(5, 10))],
+    classes=[data_class("names", 40, Share.counted(10, 40), "labels"), data_class("phone", 0, None)],
+    tried=[tried("none", ATTACK, 1.0, LOOKUP), tried("noise", NONE, 0.6, NONE)],
     tried_on=200,
 )  # fmt: skip
+
+
+def changed(**values: Any) -> Audit:
+    return AUDIT.model_copy(update=values)
 
 
 class Page(HTMLParser):
@@ -68,7 +82,7 @@ class Page(HTMLParser):
 
 
 def page_of(audit: Audit, folder: Path, *conditions: str) -> Page:
-    write_audit(folder, audit, judge(parse(",".join(conditions)), audit), [])
+    write_audit(folder, audit.model_copy(update={"thresholds": judge(parse(",".join(conditions)), audit)}))
     return Page((folder / "audit.html").read_text(encoding="utf-8"))
 
 
@@ -89,7 +103,7 @@ def test_the_page_answers_first_and_says_what_to_do(tmp_path: Path) -> None:
     assert "init_from=runs/a datamodule=files 'datamodule.path=<file>' run_dir=runs/own" in page.text
     assert "unembed audit run=runs/a 'vectors=db/my store.npy' 'fail_on=readable>52' baseline=" in page.text
     assert "None found: phone." in page.text
-    all_read = page_of(replace(AUDIT, readable=AuditedShare.counted(200, 200)), tmp_path)
+    all_read = page_of(changed(readable=Share.counted(200, 200)), tmp_path)
     assert "'fail_on=readable>5'" in all_read.text
     assert "id 4" in page.text[page.text.index("The 5 most exposed rows") :]
 
@@ -108,9 +122,9 @@ def test_every_command_of_the_page_composes(named: tuple[str, ...], tmp_path: Pa
     run_dir = f"run_dir={quoted(run)}"
     config = launch.compose("train", ["attack=geia", "defense=noise", "defense.adaptive=true", *model, run_dir])
     write_config(run, launch.plain(config))
-    estimated = AuditedShare(0.1, 0.05, 0.2, 200, False)
+    estimated = Share(value=0.1, low=0.05, high=0.2, rows=200, measured=False)
     of_run = {"directory": str(run), "embedder": "sentence_transformer"}
-    audit = replace(AUDIT, run=of_run, named=named, readable=estimated)
+    audit = changed(run=of_run, named=named, readable=estimated)
     lines = [line for step in steps(audit, tmp_path / "it's (1)" / "audit.json") for line in step.commands]
     assert len(lines) == 5
     for line in lines:
@@ -154,15 +168,15 @@ def test_tables_and_charts_have_names_for_screen_readers(tmp_path: Path) -> None
 
 
 def test_without_classes_the_kinds_are_shown_and_little_is_no_comfort(tmp_path: Path) -> None:
-    low = replace(AUDIT, classes=[], readable=NONE, rows=[], examples=[], tried=[])
-    low = replace(low, attackers=[Attacker("attack", NONE, NONE, 0.2)])
-    page = page_of(low, tmp_path)
+    attack = AttackerResult(name="attack", readable=NONE, exact=NONE, cosine=0.2)
+    low: dict[str, Any] = {"classes": [], "readable": NONE, "rows": [], "examples": [], "tried": []}
+    page = page_of(changed(**low, attackers=[attack]), tmp_path)
     assert "The attack reads 0" in page.text
     assert "read more than this one" in page.text
     assert "Three examples" not in page.text
     assert "EMAIL" in page.text
     assert "No defense was tried" in page.text
-    unknown = page_of(replace(low, readable=None, attackers=[]), tmp_path)
+    unknown = page_of(changed(**low | {"readable": None}, attackers=[]), tmp_path)
     assert "How much of that is right is not known." in unknown.text
     assert "fail_on=" not in unknown.text
 
@@ -176,28 +190,27 @@ def test_the_command_that_measures_a_defense_stands_below_it() -> None:
          "defense=truncation defense.dimensions=128"),
         ("rounding + noise noise.level=0.01", 384, train, "'defense=[rounding,noise]' defense.noise.level=0.01"),
     ):  # fmt: skip
-        tried = [AUDIT.tried[0], Tried(name, NONE, None, None, 0.2, 0.6, dimension)]
-        (step,) = (one for one in steps(replace(AUDIT, tried=tried)) if one.title.startswith("Choose defenses"))
+        results = [AUDIT.tried[0], tried(name, NONE, 0.6, None, dimension)]
+        (step,) = (one for one in steps(changed(tried=results)) if one.title.startswith("Choose defenses"))
         assert step.text.startswith("No defense is recommended: no attacker here knew of them")
         assert step.commands == (f"{begin} {words} defense.adaptive=true run_dir=runs/defended",)
 
 
 def test_the_summary_counts_what_the_table_counts() -> None:
     """Names and numbers by form are no entities of the patterns, of which none may have come back."""
-    names, numbers, few = (AuditedShare.counted(*pair) for pair in ((9, 100), (51, 100), (1, 2)))
-    classes = [Class("names", 100, names, "form"), Class("numbers", 100, numbers, "form"),
-               Class("e-mail", 2, few, "form"), Class("free text", 900, ATTACK, "form")]  # fmt: skip
-    none = replace(AUDIT, classes=classes, entities=AuditedShare.counted(0, 30), kinds=[Kind("EMAIL", 30, NONE)])
+    counts = {"names": (9, 100), "numbers": (51, 100), "e-mail": (1, 2), "free text": (60, 900)}
+    classes = [data_class(name, total, Share.counted(read, total)) for name, (read, total) in counts.items()]
+    none = changed(classes=classes, entities=Share.counted(0, 30), kinds=[Kind(label="EMAIL", total=30, share=NONE)])
     said = " ".join(more(none).replace("\u00a0", " ").split())
     assert said.endswith("Of the names in these texts 9.0 % come back, of the numbers 51 %.")
-    tried = [replace(one, entities=NONE) for one in AUDIT.tried]
-    assert "Entities read" not in tried_table(replace(none, tried=tried)).columns
-    assert "Entities read" in tried_table(replace(AUDIT, tried=tried)).columns
+    results = [one.model_copy(update={"entities": NONE}) for one in AUDIT.tried]
+    assert "Entities read" not in tried_table(none.model_copy(update={"tried": results})).columns
+    assert "Entities read" in tried_table(changed(tried=results)).columns
 
 
 @pytest.mark.parametrize(("count", "title"), [(1, "One example"), (2, "Two examples"), (3, "Three examples")])
 def test_as_many_examples_as_there_are(count: int, title: str, tmp_path: Path) -> None:
-    page = page_of(replace(AUDIT, rows=ROWS[:count], examples=ROWS[:count]), tmp_path)
+    page = page_of(changed(rows=ROWS[:count], examples=ROWS[:count]), tmp_path)
     assert title in page.text
     assert [found for found in page.all("span") if found.get("class") == "label"] == [{"class": "label"}] * count
     assert "PERSON xx Xxxxx" in page.text
@@ -212,8 +225,8 @@ def test_examples_say_how_they_were_chosen_and_show_common_words(tmp_path: Path)
         (None, 0.9, "Of those that are more likely readable than not, these have most entities"),
         (None, 0.2, "None is more likely readable than not: these are the likeliest, and may be wrong."),
     ):
-        row = Exposed("id 0", 0, Reading("secret", 0.9, f1, None if f1 is None else False), probability, (), shown)
-        page = page_of(replace(AUDIT, examples=[row]), tmp_path)
+        example = row(0, f1=f1, exact=None if f1 is None else False, probability=probability, kinds=(), text=shown)
+        page = page_of(changed(examples=[example]), tmp_path)
         assert said in page.text
         assert ("readable with probability" in page.text) == (f1 is None)
         assert "my name is xxx and I read DATE xxx'x next box." in page.text
@@ -231,7 +244,7 @@ def test_the_terminal_shows_intervals_as_the_summary_does(tmp_path: Path) -> Non
 
 
 def test_the_summary_for_pull_requests_has_the_order_of_the_page(tmp_path: Path) -> None:
-    write_pipeline(tmp_path, AUDIT, judge(parse("readable>5"), AUDIT), [])
+    write_pipeline(tmp_path, changed(thresholds=judge(parse("readable>5"), AUDIT)))
     said = (tmp_path / SUMMARY).read_text(encoding="utf-8")
     assert said.startswith("**A lookup reads 45")
     parts = ["FAILED: readable>5", "## What kinds of data leak", "## Thresholds", "## Who reads how much",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,12 +17,10 @@ from support.files import load, write_lines
 from support.places import Place
 from support.processes import ROOT
 from unembed import launch
-from unembed.audit.changes import changes, warned
-from unembed.audit.file import AuditFile, read_audit
-from unembed.audit.findings import Attacker, Audit, AuditedShare, Class, Exposed, Kind, Reading
-from unembed.audit.output import PAGE, values, write_audit
 from unembed.audit.pipeline import JUNIT, SARIF, SUMMARY, write_pipeline
-from unembed.audit.thresholds import check_kinds, judge, parse
+from unembed.audit.report import PAGE, write_audit
+from unembed.audit.results import AttackerResult, Audit, DataClass, Kind, Row, Share, read_audit, schema
+from unembed.audit.thresholds import changes, check_kinds, incomparable, judge, parse
 from unembed.commands import audit as script
 from unembed.core.errors import InputError
 from unembed.embedders.cache.cached import CachedEmbedder
@@ -31,24 +28,28 @@ from unembed.embedders.minilm import MiniLM
 from unembed.launch.overrides import as_text
 
 SCHEMA = ROOT / "docs" / "audit-1.schema.json"
-SECRET = "Ada Lovelace of Turin"
 
 
-def found(readable: float = 0.04, *, rows: int = 200) -> Audit:
+def estimate(value: float, low: float, high: float, rows: int = 9) -> Share:
+    return Share(value=value, low=low, high=high, rows=rows, measured=False)
+
+
+def audit_of(fraction: float = 0.04, **values: Any) -> Audit:
     """An audit of 200 rows, of which a share is readable; half of 10 e-mail addresses leak, and no card."""
-    cards = Kind("CARD", 5, AuditedShare.counted(0, 5))
-    return Audit(
+    kinds = {"EMAIL": (10, Share.counted(5, 10)), "CARD": (5, Share.counted(0, 5)), "NAME": (3, None)}
+    classes = {"names": (9, estimate(0.03, 0.01, 0.07)), "dates": (0, None), "free text": (90, estimate(0.3, 0.2, 0.4))}
+    audit = Audit(
         store="db/mine.npy", named=("vectors=db/mine.npy",),
-        size=1000, sampled=rows, dimension=384, run={"directory": "runs/a"}, threshold=80.0,
-        masked=True, tagged="their form", readable=AuditedShare.counted(round(readable * rows), rows),
-        exact=AuditedShare.counted(1, rows), entities=AuditedShare.counted(5, 15), cosines=[0.5, 0.9],
-        kinds=[Kind("EMAIL", 10, AuditedShare.counted(5, 10)), cards, Kind("NAME", 3, None)],
-        classes=[Class("names", 9, AuditedShare(0.03, 0.01, 0.07, 9, measured=False), "form"),
-                 Class("dates", 0, None, "form"),
-                 Class("free text", 90, AuditedShare(0.3, 0.2, 0.4, 90, measured=False), "form")],
-        rows=[Exposed("row 7", 7, Reading(SECRET, 0.99, 100.0, True), 0.97, ("EMAIL",), "[NAME] of Xxxxx"),
-              Exposed("row 8", 8, Reading(SECRET, 0.2), 0.1, (), "xxx")],
+        size=1000, sampled=200, width=384, run={"directory": "runs/a"}, threshold=80.0,
+        masked=True, tagged="their form", readable=Share.counted(round(fraction * 200), 200),
+        exact=Share.counted(1, 200), entities=Share.counted(5, 15), cosines=[0.5, 0.9],
+        kinds=[Kind(label=name, total=total, share=share) for name, (total, share) in kinds.items()],
+        classes=[DataClass(name=name, total=n, share=share, found="form") for name, (n, share) in classes.items()],
+        rows=[Row(id="row 7", position=7, cosine=0.99, f1=100.0, exact=True, probability=0.97, kinds=("EMAIL",),
+                  text="[NAME] of Xxxxx"),
+              Row(id="row 8", position=8, cosine=0.2, probability=0.1, kinds=(), text="xxx")],
     )  # fmt: skip
+    return audit.model_copy(update=values)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def found(readable: float = 0.04, *, rows: int = 200) -> Audit:
     ],
 )
 def test_the_upper_end_of_the_interval_is_compared(line: str, passed: list[bool]) -> None:
-    assert [one.passed for one in judge(parse(line), found())] == passed
+    assert [one.passed for one in judge(parse(line), audit_of())] == passed
 
 
 @pytest.mark.parametrize(
@@ -93,40 +94,37 @@ def test_a_kind_that_is_not_counted_does_not_pass() -> None:
         check_kinds(conditions, ["EMAIL", "CARD"], any_kind=False)
     check_kinds(conditions, ["EMAIL", "first_name"], any_kind=False)
     check_kinds(conditions, [], any_kind=True)
-    (unknown,) = judge(parse("entities.NAME>1"), found())  # found in the store, never in a test text
+    (unknown,) = judge(parse("entities.NAME>1"), audit_of())  # found in the store, never in a test text
     assert (unknown.passed, unknown.share) == (False, None)
     assert "cannot be judged" in unknown.said
 
 
 def test_entities_are_judged_by_the_estimate_where_no_truth_is_known() -> None:
-    estimated = replace(found(), entities=AuditedShare(0.01, 0.0, 0.04, 15, measured=False))
+    estimated = audit_of(entities=estimate(0.01, 0.0, 0.04))
     assert [one.passed for one in judge(parse("entities>3.9,entities>4"), estimated)] == [False, True]
-    (nothing,) = judge(parse("entities>0"), replace(found(), entities=None, kinds=[]))
+    (nothing,) = judge(parse("entities>0"), audit_of(entities=None, kinds=[]))
     assert (nothing.passed, nothing.said) == (True, "entities>0: none was found in the true texts")
     (failed,) = judge(parse("entities>3.9"), estimated)
     assert failed.said.endswith("its upper end, 4 %, is above 3.9 %")
 
 
 def test_nothing_passes_an_audit_that_judges_nothing() -> None:
-    unjudged = replace(found(), unjudged="5 vectors are too few.")
+    unjudged = audit_of(unjudged="5 vectors are too few.")
     outcomes = judge(parse("readable>10,readable>4,classes.dates>0"), unjudged)
     assert [(one.passed, one.share is None) for one in outcomes] == [(False, True), (False, False), (False, True)]
     assert outcomes[0].said == "fail_on=readable>10: cannot be judged. 5 vectors are too few"
 
 
 def test_the_attacker_whose_interval_reaches_highest_counts() -> None:
-    other = Attacker("lookup", AuditedShare(0.03, 0.0, 0.2, 9, measured=False), None, 0.5)
-    (outcome,) = judge(parse("readable>10"), replace(found(), attackers=[other]))
+    other = AttackerResult(name="lookup", readable=estimate(0.03, 0.0, 0.2), exact=None, cosine=0.5)
+    (outcome,) = judge(parse("readable>10"), audit_of(attackers=[other]))
     assert not outcome.passed
 
 
 def test_the_files_for_pipelines(tmp_path: Path) -> None:
-    audit, before = found(), AuditFile.model_validate(values(found(0.5)))
-    outcomes, moved = judge(parse("readable>5,exact>50"), audit), changes(audit, before)
-    write_audit(tmp_path, audit, outcomes, moved)
-    write_pipeline(tmp_path, audit, outcomes, moved)
-    for file in tmp_path.iterdir():
-        assert SECRET not in file.read_text(encoding="utf-8"), file
+    audit = audit_of()
+    audit.thresholds, audit.changes = judge(parse("readable>5,exact>50"), audit), changes(audit, audit_of(0.5))
+    write_audit(tmp_path, audit)
     log = load(tmp_path / SARIF)
     results = log["runs"][0]["results"]
     rules = [rule["id"] for rule in log["runs"][0]["tool"]["driver"]["rules"]]
@@ -160,7 +158,7 @@ def test_a_finding_keeps_its_fingerprint(tmp_path: Path) -> None:
     for number, share in enumerate((0.04, 0.3)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        write_pipeline(folder, found(share), [], [])
+        write_pipeline(folder, audit_of(share))
         prints.append([one["partialFingerprints"] for one in load(folder / SARIF)["runs"][0]["results"]])
     assert prints[0] == prints[1]
     assert len({json.dumps(one) for one in prints[0]}) == len(prints[0])
@@ -170,19 +168,19 @@ def test_a_finding_keeps_its_fingerprint(tmp_path: Path) -> None:
 
 def test_audit_json_fits_its_published_schema_and_a_baseline_is_read(tmp_path: Path) -> None:
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
-    assert schema == published(), "docs/audit-1.schema.json is not what unembed/audit/file.py gives"
-    content = json.loads(json.dumps(values(found())))
+    assert schema == published(), "docs/audit-1.schema.json is not what unembed/audit/results.py gives"
+    content = audit_of().model_dump(mode="json")
     jsonschema.validate(content, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(content | {"readable": {"value": 2}}, schema)
     path = tmp_path / "audit.json"
     path.write_text(json.dumps(content))
-    (first, *_) = changes(found(0.5), read_audit(path))
+    (first, *_) = changes(audit_of(0.5), read_audit(path))
     assert (first.name, first.before.value, first.after.value, first.apart) == ("readable", 0.04, 0.5, True)
-    assert not changes(found(0.05), read_audit(path))[0].apart
-    other = replace(found(), run={"directory": "runs/b"}, readable=AuditedShare(0.1, 0.0, 0.2, 9, measured=False))
-    assert len(warned(other, read_audit(path))) == 2
-    assert len(warned(replace(found(), threshold=60.0, attackers=[]), read_audit(path))) == 1
+    assert not changes(audit_of(0.05), read_audit(path))[0].apart
+    other = audit_of(run={"directory": "runs/b"}, readable=estimate(0.1, 0.0, 0.2))
+    assert len(incomparable(other, read_audit(path))) == 2
+    assert len(incomparable(audit_of(threshold=60.0, attackers=[]), read_audit(path))) == 1
     for wrong, message in (
         ({"version": 7}, "its version is 7"),
         ({"size": "x"}, "size: "),
@@ -196,9 +194,7 @@ def test_audit_json_fits_its_published_schema_and_a_baseline_is_read(tmp_path: P
 
 
 def published() -> dict[str, Any]:
-    """The schema as it is published: python -c "from unembed.audit.file import schema; print(schema())"."""
-    from unembed.audit.file import schema
-
+    """The schema as it is published: python -c "from unembed.audit.results import schema; print(schema())"."""
     content: dict[str, Any] = json.loads(schema())
     return content
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from unembed import launch
-from unembed.audit.findings import Truth
 from unembed.audit.inputs import check_truths
+from unembed.audit.results import Truth
 from unembed.datamodules.vector_stores.sampling import Sample
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.embedders.minilm import MiniLM

@@ -18,7 +18,7 @@ from support.letters import TEXTS
 from support.places import Place
 from support.tiny_settings import FILES, GEIA
 from unembed import launch, train
-from unembed.audit.part_counts import counted
+from unembed.audit.estimates import counted
 from unembed.callbacks import blending
 from unembed.commands import export, invert
 from unembed.core.atomic_files import write_json

@@ -1,30 +1,39 @@
 """Shares of a store whose texts are not known, estimated from texts whose truth is known by what a cosine meant there.
 
     estimator = Estimator([*read_scored(run), *scored(readings)])   # calibration.jsonl, and the run's own test texts
-    estimator.estimated(readings_of_the_store, readable=80)         # AuditedShare(.41, .29, .55, measured=False)
+    estimator.estimated(readings_of_the_store, readable=80)         # Share(.41, .29, .55, measured=False)
 
 calibration.jsonl of a shipped attacker has a line for each held-out text of its training corpora, without the text:
 
     {"source": "goemotions", "words": 13, "cosine": 0.81, "f1": 64.2, "exact": false,
      "classes": {"names": [2, 1, 3]}, "kinds": {}}
 
-``words`` is the length of the recovered text, ``f1`` in percent; part_counts.py says what is counted by class and kind.
-metrics/calibration.py says how shares come of them.
+``words`` is the length of the recovered text, ``f1`` in percent. By class and kind it counts parts in the true text,
+of these recovered, and in the recovered text. metrics/calibration.py says how shares come of them.
+
+Parts of a store's texts (names, numbers, ...) are estimated alike: the probability that a part of a text comes back is
+averaged over the recovered texts by the parts written in each, which stand in for those of the true texts. Where fewer
+than ``SMALLEST`` known texts have such a part, as is so for mail addresses, the entities of all kinds are taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
-from unembed.audit.findings import AuditedShare, Reading
+from unembed.audit.exposure import FREE, Items, class_of, entities_of, items_of, shown_classes
+from unembed.audit.results import DataClass, Kind, Reading, Share, Truth, largest
 from unembed.core.errors import InputError
 from unembed.metrics import calibration
+from unembed.metrics.entities import recovered_entities
 from unembed.metrics.tokens import words
 from unembed.runs import layout
+from unembed.scoring.recognisers import LABELS, Recognisers
+from unembed.scoring.taggers import Tagger
 
 TEST_TEXTS = "the run's test texts"  # the domain of the texts in predictions.jsonl
 
@@ -37,7 +46,17 @@ def _within(counts: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 # In the true text, of these recovered, in the recovered text.
-Counts = Annotated[tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt], AfterValidator(_within)]
+Count = Annotated[tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt], AfterValidator(_within)]
+Counts = Mapping[str, tuple[int, int, int]]
+Group = Literal["classes", "kinds"]
+_NONE = (0, 0, 0)
+
+
+class Parts(NamedTuple):
+    """The counts of a text's parts by class, and by kind: the labels of a tagger, or of the recognisers."""
+
+    classes: Counts
+    kinds: Counts
 
 
 class Scored(BaseModel):
@@ -53,8 +72,8 @@ class Scored(BaseModel):
     cosine: float = Field(ge=-1.001, le=1.001)
     f1: float = Field(ge=0, le=100)
     exact: bool | None
-    classes: dict[str, Counts] | None = None
-    kinds: dict[str, Counts] | None = None
+    classes: dict[str, Count] | None = None
+    kinds: dict[str, Count] | None = None
 
 
 def read_scored(run: Path) -> list[Scored]:
@@ -64,26 +83,34 @@ def read_scored(run: Path) -> list[Scored]:
         InputError: A line is not of the form above.
     """
     path = run / layout.CALIBRATION
-    found = []
+    scores = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not text in UTF-8 ({error.reason} at byte {error.start})") from error
     for number, line in enumerate(lines, start=1):
         try:
-            found.append(Scored.model_validate_json(line))
+            scores.append(Scored.model_validate_json(line))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise InputError(f"{path}:{number}: {where + ': ' if where else ''}{first['msg']}") from error
-    return found
+    return scores
 
 
-def scored(readings: Sequence[Reading]) -> list[Scored]:
-    """The scores of the run's test texts, as one domain."""
+def scored(readings: Sequence[Reading], parts: Sequence[Parts] | None = None) -> list[Scored]:
+    """The scores of the run's test texts, as one domain; with the counts of their parts, if given."""
     return [
-        Scored.model_construct(source=TEST_TEXTS, words=length(one), cosine=one.cosine, f1=one.f1, exact=one.exact)
-        for one in readings
+        Scored.model_construct(
+            source=TEST_TEXTS,
+            words=length(one),
+            cosine=one.cosine,
+            f1=one.f1,
+            exact=one.exact,
+            classes=None if parts is None else parts[row].classes,
+            kinds=None if parts is None else parts[row].kinds,
+        )
+        for row, one in enumerate(readings)
         if one.f1 is not None
     ]
 
@@ -91,6 +118,24 @@ def scored(readings: Sequence[Reading]) -> list[Scored]:
 def length(reading: Reading) -> int:
     """Words of a recovered text."""
     return len(words(reading.text))
+
+
+def features(read: Sequence[Reading]) -> tuple[list[float], list[int]]:
+    """Cosines and lengths, what a calibration takes."""
+    return [one.cosine for one in read], [length(one) for one in read]
+
+
+def was_read(one: Reading | Scored, readable: float | None) -> bool:
+    """Whether a text was recovered with at least ``readable`` percent word F1, or word for word (None)."""
+    if readable is None:
+        return bool(one.exact)
+    return one.f1 is not None and one.f1 >= readable
+
+
+def measured(read: Sequence[Reading], readable: float | None) -> Share | None:
+    """The share of the texts whose truth is known that were recovered; None if there is none."""
+    known = [one for one in read if one.f1 is not None]
+    return Share.counted(sum(was_read(one, readable) for one in known), len(known))
 
 
 class Estimator:
@@ -102,46 +147,188 @@ class Estimator:
 
     def __init__(self, known: Sequence[Scored]) -> None:
         self.known = list(known)
-        self._learned: dict[float | None, calibration.Calibration] = {}
+        self._calibrations: dict[float | None, calibration.Calibration] = {}
 
-    def learned(self, readable: float | None) -> calibration.Calibration | None:
+    def calibrated(self, readable: float | None) -> calibration.Calibration | None:
         """What a cosine meant for these texts; ``readable`` as for ``was_read``; None if there are too few."""
         if len(self.known) < calibration.SMALLEST:
             return None
-        if readable not in self._learned:
-            self._learned[readable] = calibration.fit(
-                [one.cosine for one in self.known],
-                [one.words for one in self.known],
-                [was_read(one, readable) for one in self.known],
-                [one.source for one in self.known],
-            )
-        return self._learned[readable]
+        if readable not in self._calibrations:
+            self._calibrations[readable] = _fit(self.known, [was_read(one, readable) for one in self.known])
+        return self._calibrations[readable]
 
-    def estimated(self, read: Sequence[Reading], readable: float | None) -> AuditedShare | None:
+    def estimated(self, read: Sequence[Reading], readable: float | None) -> Share | None:
         """The share estimated without true texts; None if too few known texts are there for a calibration."""
-        learned = self.learned(readable)
-        return None if learned is None else AuditedShare.estimated(learned.share(*features(read)), len(read))
+        calibrated = self.calibrated(readable)
+        return None if calibrated is None else Share.estimated(calibrated.share(*features(read)), len(read))
 
-    def share(self, read: Sequence[Reading], readable: float | None) -> AuditedShare | None:
-        """The share of texts recovered with at least ``readable`` percent word F1, or word for word (None).
+    def share(self, read: Sequence[Reading], readable: float | None) -> Share | None:
+        """The share of texts recovered, ``readable`` as for ``was_read``.
 
         Measured if the true text of any row is known, else estimated; None if neither is possible.
         """
         return measured(read, readable) or self.estimated(read, readable)
 
 
-def measured(read: Sequence[Reading], readable: float | None) -> AuditedShare | None:
-    """The share of the texts whose truth is known that were recovered; None if there is none."""
-    return AuditedShare.of([was_read(one, readable) for one in read if one.f1 is not None])
+def _fit(known: Sequence[Scored], hits: Sequence[int], totals: Sequence[int] | None = None) -> calibration.Calibration:
+    cosines, lengths, sources = zip(*((one.cosine, one.words, one.source) for one in known), strict=True)
+    return calibration.fit(cosines, lengths, hits, sources, totals)
 
 
-def features(read: Sequence[Reading]) -> tuple[list[float], list[int]]:
-    """Cosines and lengths, what a calibration takes."""
-    return [one.cosine for one in read], [length(one) for one in read]
+# -- parts of the texts ------------------------------------------------------------------------------------------------
 
 
-def was_read(one: Reading | Scored, readable: float | None) -> bool:
-    """Whether a text was recovered with enough word F1, or word for word (``readable`` None)."""
-    if readable is None:
-        return bool(one.exact)
-    return one.f1 is not None and one.f1 >= readable
+def counted(
+    truths: Sequence[str | None], recovered: Sequence[str], tagger: Tagger | None, *, ordered: bool
+) -> list[Parts]:
+    """The counts of each text.
+
+    Args:
+        truths: The true texts; None where it is not known, which then counts as empty.
+        recovered: What was recovered of each.
+        tagger: Finds entities; None: they are found by form.
+        ordered: Whether the order of recovered words is meaningful.
+    """
+    texts = [*((one or "") for one in truths), *recovered]
+    spans = (tagger or Recognisers()).tag(texts)
+    by_class, _ = items_of(texts, [()] * len(texts) if tagger is None else spans)
+    by_kind = [entities_of(text, one) for text, one in zip(texts, spans, strict=True)]
+    return [
+        Parts(
+            *(_counts(values[row], values[len(recovered) + row], text, ordered) for values in (by_class, by_kind))
+        )
+        for row, text in enumerate(recovered)
+    ]  # fmt: skip
+
+
+def _counts(true: Items, written: Items, recovered: str, ordered: bool) -> Counts:
+    """Of each name that either has."""
+    counts = {}
+    for name in dict.fromkeys([*true, *written]):
+        values, again = true.get(name, ()), written.get(name, ())
+        if values or again:
+            counts[name] = (len(values), recovered_entities(values, recovered, ordered=ordered), len(again))
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class PartEstimator:
+    """Shares of parts that come back, of one attacker.
+
+    Attributes:
+        readings: Its texts of the store.
+        written: The parts of each.
+        known: Scores of texts whose truth is known, with the counts of their parts.
+    """
+
+    readings: Sequence[Reading]
+    written: Sequence[Parts]
+    known: Sequence[Scored]
+
+    @classmethod
+    def of(
+        cls,
+        readings: Sequence[Reading],
+        tested: Sequence[Reading],
+        truths: Sequence[Truth],
+        known: Sequence[Scored],
+        tagger: Tagger | None,
+        *,
+        ordered: bool,
+    ) -> PartEstimator:
+        """Count the parts; ``tested`` are texts whose ``truths`` are known, ``known`` others' scores."""
+        written = counted([None] * len(readings), [one.text for one in readings], tagger, ordered=ordered)
+        parts = counted([one.text for one in truths], [one.text for one in tested], tagger, ordered=ordered)
+        with_parts = [score for score in known if score.classes is not None]
+        return cls(readings, written, [*with_parts, *scored(tested, parts)])
+
+    def names(self, group: Group) -> list[str]:
+        """The classes or kinds in the recovered texts."""
+        return list(dict.fromkeys(name for parts in self.written for name in getattr(parts, group)))
+
+    def total(self, group: Group, name: str) -> int:
+        """How many parts of a class or kind the recovered texts have."""
+        return sum(self._written(group, name))
+
+    def share(self, group: Group, name: str) -> Share | None:
+        """The share of these parts of the store that comes back; None if nothing is known of entities."""
+        known = self._known(lambda score: _count(score, group, name))
+        if len(known) < calibration.SMALLEST:
+            known = self._entities()
+        return self._estimated(known, self._written(group, name))
+
+    def entities(self) -> Share | None:
+        """The share of the store's entities of any kind that comes back; None if nothing is known of them."""
+        return self._estimated(self._entities(), [_sum(parts.kinds)[2] for parts in self.written])
+
+    def _written(self, group: Group, name: str) -> list[int]:
+        return [getattr(parts, group).get(name, _NONE)[2] for parts in self.written]
+
+    def _entities(self) -> list[tuple[Scored, int, int]]:
+        """Entities of any kind: calibration.jsonl counts those that only a tagger finds by class."""
+        tagged = any(name not in LABELS for name in self.names("kinds"))
+
+        def count(score: Scored) -> tuple[int, int, int]:
+            if tagged and score.source != TEST_TEXTS:
+                return _sum({name: one for name, one in (score.classes or {}).items() if name != FREE})
+            return _sum(score.kinds or {})
+
+        return self._known(count)
+
+    def _known(self, count: Callable[[Scored], tuple[int, int, int]]) -> list[tuple[Scored, int, int]]:
+        """The known texts that have such parts: how many, and how many came back."""
+        counts = ((score, *count(score)[:2]) for score in self.known)
+        return [one for one in counts if one[1]]
+
+    def _estimated(self, known: Sequence[tuple[Scored, int, int]], written: Sequence[int]) -> Share | None:
+        rows = [(read, count) for read, count in zip(self.readings, written, strict=True) if count]
+        if len(known) < calibration.SMALLEST or not rows:
+            return None
+        scores, totals, back = zip(*known, strict=True)
+        read, weights = zip(*rows, strict=True)
+        estimate = _fit(scores, back, totals).share(*features(read), weights=weights)
+        return Share.estimated(estimate, sum(weights))
+
+
+def _sum(counts: Counts) -> tuple[int, int, int]:
+    """Of all names together."""
+    total, back, written = (sum(one[part] for one in counts.values()) for part in range(3))
+    return total, back, written
+
+
+def _count(score: Scored, group: Group, name: str) -> tuple[int, int, int]:
+    """Parts of a known text; a kind that a tagger finds is only a class in calibration.jsonl."""
+    counts: Counts = getattr(score, group) or {}
+    if group == "kinds" and name not in LABELS and score.source != TEST_TEXTS:
+        counts, name = score.classes or {}, class_of(name)
+    return counts.get(name, _NONE)
+
+
+def estimated_classes(own: Sequence[PartEstimator], tagger: Tagger | None) -> list[DataClass]:
+    """Exposure by class, of the attacker who recovers most of each; ``total`` is what it wrote of the class."""
+    tagged = set() if tagger is None else {class_of(label) for one in own for label in one.names("kinds")}
+    classes = []
+    for name in shown_classes({name for one in own for name in one.names("classes")}):
+        total, share = _most(own, "classes", name)
+        classes.append(DataClass(name=name, total=total, share=share, found="tagger" if name in tagged else "form"))
+    return classes
+
+
+def estimated_kinds(own: Sequence[PartEstimator]) -> list[Kind]:
+    """The kinds of entities in the recovered texts, of the attacker who recovers most of each; most frequent first."""
+    kinds = []
+    for label in dict.fromkeys(label for one in own for label in one.names("kinds")):
+        total, share = _most(own, "kinds", label)
+        kinds.append(Kind(label=label, total=total, share=share))
+    return sorted(kinds, key=lambda kind: (-kind.total, kind.label))
+
+
+def estimated_entities(own: Sequence[PartEstimator]) -> Share | None:
+    """The share of entities of any kind, of the attacker who recovers most."""
+    return largest(one.entities() for one in own)
+
+
+def _most(own: Sequence[PartEstimator], group: Group, name: str) -> tuple[int, Share | None]:
+    """How many such parts were written, and the share that comes back, of the attacker where it is largest."""
+    every = [(one.total(group, name), one.share(group, name)) for one in own]
+    return max(every, key=lambda pair: (-1.0 if pair[1] is None else pair[1].value, pair[0]))

@@ -1,4 +1,4 @@
-"""Compute all results of an audit from a sample of the store and the run's test texts."""
+"""Compute all results of an audit from what the attackers recovered of the store and of the run's test texts."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ from omegaconf import DictConfig
 from scipy import stats
 from torch import Tensor
 
-from unembed.audit import exposure
-from unembed.audit.contenders import Contender
-from unembed.audit.defenses import Trials, look_up, neighbours_kept, summary, try_defense
-from unembed.audit.entity_kinds import leaked, leaked_entities, places
-from unembed.audit.estimates import features, length, measured, was_read
-from unembed.audit.findings import Attacker, Audit, AuditedShare, Exposed, Reading, Tried, Truth, most
-from unembed.audit.lookup import Lookup, among_others
+from unembed.audit.attackers import AttackerReadings, AuditedRows, Lookup, StoreReader, among_others
+from unembed.audit.defenses import Trials
+from unembed.audit.estimates import (
+    PartEstimator,
+    estimated_classes,
+    estimated_entities,
+    estimated_kinds,
+    features,
+    length,
+    measured,
+    was_read,
+)
+from unembed.audit.exposure import Found, leaked_classes, leaked_entities, leaked_kinds, places
 from unembed.audit.masking import masked
-from unembed.audit.part_estimates import PartEstimator, estimated_classes, estimated_entities, estimated_kinds
-from unembed.audit.reading import Known, StoreReader
+from unembed.audit.results import AttackerResult, Audit, Reading, Row, Share, Truth, largest
 from unembed.core.commands import quoted
 from unembed.datamodules.vector_stores.sampling import Sample
 from unembed.metrics import calibration
@@ -40,10 +45,8 @@ CURVE = 41  # points of the calibration curve
 def evaluate(
     settings: DictConfig,
     config: DictConfig,
-    sample: Sample,
-    truths: Sequence[Truth | None],
-    own: Sequence[Contender],
-    known_truths: Sequence[Truth],
+    rows: AuditedRows,
+    own: Sequence[AttackerReadings],
     tagger: Tagger | None,
     trials: Trials,
     reader: StoreReader,
@@ -54,161 +57,154 @@ def evaluate(
     Args:
         settings: The settings of configs/audit.yaml.
         config: The run's configuration with overrides.
-        sample: The sampled rows of the store.
-        truths: Their true texts, as far as they are known.
+        rows: What was read.
         own: The attackers, the run's attack first and the closest text of all last.
-        known_truths: The run's test texts.
         tagger: Finds entities; None uses recognisers that need no model.
         trials: The defenses to try.
         reader: Inverts vectors with the run's attack.
         lookup: The attacker that knows the defenses; None if there is none.
     """
-    ordered = reader.kind == "sequence"
-    last = own[-1]
-    known = Known(list(known_truths), last.tested)
-    attackers = [_judged(one, settings.readable, ordered) for one in own]
+    ordered, last, sample = reader.kind == "sequence", own[-1], rows.sample
     finder = tagger or Recognisers()
-    labelled = _with_entities(truths, finder)
-    how = "labels" if any(one and one.spans for one in truths) else "tagger" if tagger else "form"
-    found = Audit(
+    truths = _with_entities(rows.truths, finder)
+    by_label = any(one and one.spans for one in rows.truths)
+    attackers = [_result(one, settings.readable, ordered) for one in own]
+    calibrated = last.estimator.calibrated(settings.readable)
+    ranked = _ranked(settings, sample, truths, last.readings, calibrated, finder)
+    distinct: dict[str, tuple[Row, Reading]] = {}  # the first row of each recovered text
+    for row, reading in ranked:
+        distinct.setdefault(_words(reading), (row, reading))
+    audit = Audit(
         store=sample.name,
         named=_named(settings, sample.name),
         size=sample.size,
         sampled=len(sample.positions),
-        dimension=sample.vectors.shape[1],
+        width=sample.vectors.shape[1],
         run=_run(settings, config),
         threshold=settings.readable,
         masked=not settings.show_text,
-        tagged="the labels of the true texts" if how == "labels" else _tagged(tagger),
-        readable=most(one.readable for one in attackers),
-        exact=most(one.exact for one in attackers),
+        tagged="the labels of the true texts" if by_label else _tagged(tagger),
+        readable=largest(one.readable for one in attackers),
+        exact=largest(one.exact for one in attackers),
+        attackers=attackers,
+        rows=[row for row, _ in distinct.values()][: settings.exposed],
+        examples=_examples(list(distinct.values())),
+        ranked=[row for row, _ in ranked],
         cosines=[one.cosine for one in last.readings],
         known=[one.cosine for one in last.estimator.known],
-        attackers=attackers,
+        tried_on=len(trials.chosen),
     )
-    learned = last.estimator.learned(settings.readable)
-    if found.measured:
+    if audit.measured:
         best = max(own, key=lambda one: _value(measured(one.readings, settings.readable)))
         guesses = {"readable": best.estimator.estimated(best.readings, settings.readable)}
         if ordered:
             guesses["exact"] = best.estimator.estimated(best.readings, None)
-        found.estimated = {name: guess for name, guess in guesses.items() if guess is not None}
-        rows = [row for row, one in enumerate(labelled) if one is not None]
-        true = [one for one in labelled if one is not None]
-        read = [[one.readings[row] for row in rows] for one in own]
-        found.kinds = leaked(true, read, ordered=ordered)
-        found.entities = most(leaked_entities(true, one, ordered=ordered) for one in read)
-        plain = [one for one in truths if one is not None] if how == "form" else true
-        found.insider = _insider(sample.vectors[rows], plain, reader, settings.readable, ordered)
-        found.classes = exposure.measured(plain, read, how, ordered=ordered)
+        audit.estimated = {name: guess for name, guess in guesses.items() if guess is not None}
+        places_ = [row for row, one in enumerate(truths) if one is not None]
+        true = [one for one in truths if one is not None]
+        read = [[one.readings[row] for row in places_] for one in own]
+        audit.kinds = leaked_kinds(true, read, ordered=ordered)
+        audit.entities = largest(leaked_entities(true, one, ordered=ordered) for one in read)
+        how: Found = "labels" if by_label else "tagger" if tagger else "form"
+        plain = [one for one in rows.truths if one is not None] if how == "form" else true
+        audit.insider = _insider(sample.vectors[places_], plain, reader, settings.readable, ordered)
+        audit.classes = leaked_classes(plain, read, how, ordered=ordered)
     else:
-        parts = [PartEstimator.of(one, known_truths, tagger, ordered=ordered) for one in own]
-        found.kinds, found.classes = estimated_kinds(parts), estimated_classes(parts, tagger)
-        found.entities = estimated_entities(parts)
-        found.held_out = leaked(known.truths, [known.readings], ordered=ordered)
-    ranked = _exposed(settings, sample, labelled, last.readings, learned, finder)
-    distinct = _distinct(ranked)
-    found.rows, found.examples = distinct[: settings.exposed], _examples(distinct)
-    found.ranked = [(one.id, one.rank, one.probability, one.reading.cosine, one.entities, one.same) for one in ranked]
-    found.unjudged = _unjudged(found)
-    if _is_strange(found):
-        found.readable = found.exact = None  # what a cosine means was learned from vectors of text
-    found.warnings = _shift(found)
-    if learned is None and not found.measured:
-        found.warnings.append(
-            f"Nothing can be estimated: the run has {len(found.known)} test texts of known truth, and it takes "
+        parts = [
+            PartEstimator.of(one.readings, one.tested, rows.tested, one.estimator.known, tagger, ordered=ordered)
+            for one in own
+        ]
+        audit.kinds, audit.classes = estimated_kinds(parts), estimated_classes(parts, tagger)
+        audit.entities = estimated_entities(parts)
+        audit.held_out = leaked_kinds(rows.tested, [last.tested], ordered=ordered)
+    audit.unjudged = _unjudged(audit)
+    if _is_strange(audit):
+        audit.readable = audit.exact = None  # what a cosine means was learned from vectors of text
+    audit.warnings = _shift(audit)
+    if calibrated is not None:
+        grid = np.linspace(min(audit.known), 1.0, CURVE).tolist()
+        middle = round(np.median([length(one) for one in last.readings]))
+        audit.curve = list(zip(grid, calibrated.probabilities(grid, [middle] * CURVE).tolist(), strict=True))
+    elif not audit.measured:
+        audit.warnings.append(
+            f"Nothing can be estimated: the run has {len(audit.known)} test texts of known truth, and it takes "
             f"{calibration.SMALLEST}. Test it (evaluate.py), or give the true texts of some rows (texts=<file>)."
         )
-    if learned is not None:
-        grid = np.linspace(min(found.known), 1.0, CURVE).tolist()
-        middle = round(np.median([length(one) for one in last.readings]))
-        found.curve = list(zip(grid, learned.probabilities(grid, [middle] * CURVE).tolist(), strict=True))
-    found.tried_on = len(trials.chosen)
-    trials = replace(trials, rows=replace(trials.rows, truths=[labelled[row] for row in trials.chosen]))
-    found.tried = _tried(own, reader, lookup, settings.readable, trials)
-    return found
+    trials = replace(trials, truths=[truths[row] for row in trials.chosen])
+    audit.tried = trials.results(own, reader, lookup, settings.readable)
+    return audit
 
 
-def _judged(one: Contender, readable: float, ordered: bool) -> Attacker:
-    return Attacker(
-        one.name,
-        one.estimator.share(one.readings, readable),
-        one.estimator.share(one.readings, None) if ordered else None,
-        sum(reading.cosine for reading in one.readings) / len(one.readings),
-        one.label,
-        one.cost,
+def _result(one: AttackerReadings, readable: float, ordered: bool) -> AttackerResult:
+    return AttackerResult(
+        name=one.name,
+        readable=one.estimator.share(one.readings, readable),
+        exact=one.estimator.share(one.readings, None) if ordered else None,
+        cosine=sum(reading.cosine for reading in one.readings) / len(one.readings),
+        label=one.label,
+        cost=one.cost,
     )
 
 
 def _insider(
     vectors: Tensor, truths: Sequence[Truth], reader: StoreReader, readable: float, ordered: bool
-) -> Attacker | None:
+) -> AttackerResult | None:
     """Who knows the other texts of the store; ``vectors`` (n, d) are those of the ``truths``."""
     if len(truths) < 2:
         return None
     readings = reader.readings(among_others(vectors, truths), vectors, truths)
-    exact = measured(readings, None) if ordered else None
-    cosine = sum(one.cosine for one in readings) / len(readings)
-    label = f"lookup among the {len(truths) - 1:,} other known texts of the store"
-    return Attacker("lookup", measured(readings, readable), exact, cosine, label)
+    return AttackerResult(
+        name="lookup",
+        readable=measured(readings, readable),
+        exact=measured(readings, None) if ordered else None,
+        cosine=sum(one.cosine for one in readings) / len(readings),
+        label=f"lookup among the {len(truths) - 1:,} other known texts of the store",
+    )
 
 
-def _value(share: AuditedShare | None) -> float:
+def _value(share: Share | None) -> float:
     return 0.0 if share is None else share.value
 
 
-def _tried(
-    own: Sequence[Contender], reader: StoreReader, lookup: Lookup | None, readable: float, trials: Trials
-) -> list[Tried]:
-    """The metrics of the undefended rows, then of each defense."""
-    rows, attack = trials.rows, own[0]
-    read = [attack.readings[row] for row in trials.chosen]
-    kept, dimension = neighbours_kept(rows.vectors, rows.vectors), rows.vectors.shape[1]
-    tried = [summary("none", rows, read, attack.estimator, reader, readable, kept, dimension)]
-    for name, vectors in trials.defended.items():
-        tried.append(try_defense(name, vectors, rows, read, attack.estimator, reader, readable, f"defense {name}"))
-    second = next((one for one in own if one.name == "lookup"), None)
-    if lookup is None or second is None:
-        return tried
-    near = second.estimator.share([second.readings[row] for row in trials.chosen], readable)
-    others = (look_up(one, rows, second.estimator, reader, lookup, readable) for one in trials.defended.values())
-    return [replace(one, lookup=looked) for one, looked in zip(tried, [near, *others], strict=True)]
+def _words(reading: Reading) -> str:
+    return " ".join(reading.text.split())
 
 
-def _exposed(
+def _ranked(
     settings: DictConfig,
     sample: Sample,
-    truth: Sequence[Truth | None],
+    truths: Sequence[Truth | None],
     readings: Sequence[Reading],
-    learned: calibration.Calibration | None,
+    calibrated: calibration.Calibration | None,
     tagger: Tagger,
-) -> list[Exposed]:
+) -> list[tuple[Row, Reading]]:
     """All rows, the most exposed first: by entities times probability, then cosine, then length."""
-    tagged = tagger.tag([one.text for one in readings])
-    likely = [None] * len(readings) if learned is None else learned.probabilities(*features(readings)).tolist()
-    same = Counter(" ".join(one.text.split()) for one in readings)
+    likely = [None] * len(readings)
+    if calibrated is not None:
+        likely = calibrated.probabilities(*features(readings)).tolist()
+    same = Counter(map(_words, readings))
     rows = []
-    for row, (reading, spans, known, probability) in enumerate(zip(readings, tagged, truth, likely, strict=True)):
-        masks = places(reading.text, known, spans)
-        entities = masks if known is None else [span for span in masks if _stands(span_text(reading.text, span), known)]
-        if reading.f1 is not None:
-            probability = float(was_read(reading, settings.readable))
-        rows.append(
-            Exposed(
-                id=sample.ids[row],
-                position=sample.positions[row],
-                reading=reading,
-                probability=probability,
-                kinds=tuple(dict.fromkeys(span.label for span in entities)),
-                text=reading.text if settings.show_text else masked(reading.text, masks),
-                truth=known.text if settings.show_text and known is not None else None,
-                same=same[" ".join(reading.text.split())],
-                entities=len(entities),
-            )
+    for place, spans in enumerate(tagger.tag([one.text for one in readings])):
+        reading, truth = readings[place], truths[place]
+        masks = entities = places(reading.text, truth, spans)
+        if truth is not None:
+            entities = tuple(span for span in masks if _stands(span_text(reading.text, span), truth))
+        row = Row(
+            id=sample.ids[place],
+            position=sample.positions[place],
+            cosine=reading.cosine,
+            probability=likely[place] if reading.f1 is None else float(was_read(reading, settings.readable)),
+            kinds=tuple(dict.fromkeys(span.label for span in entities)),
+            text=reading.text if settings.show_text else masked(reading.text, masks),
+            truth=truth.text if settings.show_text and truth is not None else None,
+            f1=reading.f1,
+            exact=reading.exact,
+            same=same[_words(reading)],
+            entities=len(entities),
         )
+        rows.append((row, reading))
     return sorted(
-        rows,
-        key=lambda one: (-one.rank, -(one.reading.f1 or 0), -one.reading.cosine, -len(one.reading.text), one.position),
+        rows, key=lambda one: (-one[0].rank, -(one[0].f1 or 0), -one[0].cosine, -len(one[1].text), one[0].position)
     )
 
 
@@ -217,18 +213,12 @@ def _stands(value: str, truth: Truth) -> bool:
     return recovered_entities([value], truth.text, ordered=True) > 0
 
 
-def _distinct(rows: Sequence[Exposed]) -> list[Exposed]:
-    """The first row of each recovered text."""
-    first = {" ".join(one.reading.text.split()): one for one in reversed(rows)}
-    return [one for one in rows if first[" ".join(one.reading.text.split())] is one]
-
-
-def _examples(rows: Sequence[Exposed]) -> list[Exposed]:
+def _examples(rows: Sequence[tuple[Row, Reading]]) -> list[Row]:
     """Readable rows that tell most, of those whose truth is known if any is; without readable ones the nearest."""
-    known = [one for one in rows if one.reading.f1 is not None] or rows
-    telling = sorted(known, key=lambda one: (-one.entities, -length(one.reading) * (one.probability or 0)))
-    readable = [one for one in telling if one.is_readable]
-    nearest = sorted(known, key=lambda one: -(one.reading.f1 or one.probability or one.reading.cosine))
+    known = [one for one in rows if one[0].f1 is not None] or rows
+    telling = sorted(known, key=lambda one: (-one[0].entities, -length(one[1]) * (one[0].probability or 0)))
+    readable = [row for row, _ in telling if row.is_readable]
+    nearest = sorted((row for row, _ in known), key=lambda row: -(row.f1 or row.probability or row.cosine))
     return (readable or nearest)[:EXAMPLES]
 
 
@@ -241,13 +231,13 @@ def _with_entities(truths: Sequence[Truth | None], tagger: Tagger) -> list[Truth
     return [None if one is None else Truth(one.text, next(tagged), one.language) for one in truths]
 
 
-def _unjudged(found: Audit) -> str:
+def _unjudged(audit: Audit) -> str:
     """Why the shares say little of the store: its vectors are strange to the attacker, or too few; empty if they do."""
-    share = found.readable
-    if _is_strange(found):
+    share = audit.readable
+    if _is_strange(audit):
         return (
             "This audit says nothing of the texts: what was read, embedded again, is nowhere near the vectors (median "
-            f"cosine {np.median(found.cosines):.2f}; {np.median(found.known):.2f} for the attacker's test texts). They "
+            f"cosine {np.median(audit.cosines):.2f}; {np.median(audit.known):.2f} for the attacker's test texts). They "
             "are no vectors of text, or another embedder or a defense made them."
         )
     if share is None or share.rows >= FEWEST:
@@ -259,18 +249,18 @@ def _unjudged(found: Audit) -> str:
     )
 
 
-def _is_strange(found: Audit) -> bool:
+def _is_strange(audit: Audit) -> bool:
     """Whether no true text is known, and the recovered ones are much farther from the vectors than the test texts."""
-    if found.measured or len(found.known) < calibration.SMALLEST:
+    if audit.measured or len(audit.known) < calibration.SMALLEST:
         return False
-    usual = np.median(found.known)
-    return bool(usual >= USUAL and np.median(found.cosines) < NEAR * usual)
+    usual = np.median(audit.known)
+    return bool(usual >= USUAL and np.median(audit.cosines) < NEAR * usual)
 
 
-def _shift(found: Audit) -> list[str]:
+def _shift(audit: Audit) -> list[str]:
     """A warning if shares are estimated and the cosines are not those of the test texts (Kolmogorov-Smirnov test)."""
-    store, known = found.cosines, found.known
-    if found.measured or len(known) < calibration.SMALLEST or _is_strange(found):
+    store, known = audit.cosines, audit.known
+    if audit.measured or len(known) < calibration.SMALLEST or _is_strange(audit):
         return []
     # Rounded: the last bits of equal texts' cosines differ between batch sizes.
     gap = stats.ks_2samp(np.round(store, calibration.DIGITS), np.round(known, calibration.DIGITS))

@@ -1,12 +1,13 @@
-"""Exposure by class: what share of the names, numbers, dates, e-mail addresses, phone numbers and other words leaks.
+"""What leaks of texts whose truth is known: by kind of entity, and by class (names, numbers, dates, other words).
 
     Ada Bell called 555-123-4567 twice      names: Ada Bell; phone: 555-123-4567; free text: called, twice
 
-Labels of entities are mapped to classes by classes.yaml; an unknown label is "other". A class without labels is found
-by its form: recognisers for dates, e-mail addresses and phone numbers; other words with a digit are numbers; names are
-runs of capitalised words within a sentence, unless they are stop words, months, days or titles. Free text is the words
-that are in no such part and no stop words. By form, names at the start of a sentence and in texts without capital
-letters are missed, and other capitalised words are taken for names.
+A part leaks if it stands in the recovered text as whole words. Labels of entities are mapped to classes by
+classes.yaml; an unknown label is "other". A class without labels is found by its form: recognisers for dates, e-mail
+addresses and phone numbers; other words with a digit are numbers; names are runs of capitalised words within a
+sentence, unless they are stop words, months, days or titles. Free text is the words that are in no such part and no
+stop words. By form, names at the start of a sentence and in texts without capital letters are missed, and other
+capitalised words are taken for names.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any, Literal
 
 import yaml
 
-from unembed.audit.findings import AuditedShare, Class, Reading, Truth, most
+from unembed.audit.results import DataClass, Kind, Reading, Share, Truth, largest
 from unembed.core.examples import Span
 from unembed.metrics.entities import recovered_entities
 from unembed.metrics.stop_words import STOP_WORDS
@@ -35,7 +37,8 @@ _CALENDAR = """
     monday tuesday wednesday thursday friday saturday sunday mr mrs ms miss dr prof sir madam
 """
 _NO_NAMES = STOP_WORDS | frozenset(_CALENDAR.split())
-Items = Mapping[str, Sequence[str]]  # the values of each class in a text
+Items = Mapping[str, Sequence[str]]  # values of a text by class or label
+Found = Literal["labels", "tagger", "form"]
 
 
 @cache
@@ -96,41 +99,88 @@ def begins_sentence(before: str) -> bool:
     return not stripped or (stripped[-1] in ".!?:;\n" and not stripped.endswith(_TITLES))
 
 
-def measured(
-    truths: Sequence[Truth], by_attacker: Sequence[Sequence[Reading]], found: str, *, ordered: bool
-) -> list[Class]:
-    """Of each class in the true texts, the share that the attacker who reads most of it recovers.
-
-    Args:
-        truths: The true texts with their entities; their classes are not searched for by form.
-        by_attacker: Each attacker's texts, in the order of ``truths``.
-        found: How the entities were found, ``labels`` or ``tagger``.
-        ordered: Whether the order of recovered words is meaningful.
-    """
-    values, labels = items_of([one.text for one in truths], [one.spans for one in truths])
-    made = []
-    for name in shown_classes({name for one in values for name in one}):
-        wanted = [one.get(name, ()) for one in values]
-        shares = [
-            AuditedShare.grouped(
-                [
-                    (recovered_entities(one, reading.text, ordered=ordered), len(one))
-                    for one, reading in zip(wanted, readings, strict=True)
-                ]
-            )
-            for readings in by_attacker
-        ]
-        made.append(Class(name, sum(map(len, wanted)), most(shares), found if name in labels else "form"))
-    return made
-
-
 def items_of(texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> tuple[list[Items], frozenset[str]]:
-    """The parts of each text, and the classes that come from ``spans``."""
+    """The parts of each text by class, and the classes that come from ``spans``."""
     labels = frozenset(class_of(span.label) for one in spans for span in one)
     without = set(classes().values()) - labels
     return [items(text, one, without) for text, one in zip(texts, spans, strict=True)], labels
 
 
-def shown_classes(found: Collection[str]) -> list[str]:
-    """All classes in the order of classes.yaml, with others if they are among the ``found`` ones."""
-    return [*dict.fromkeys(classes().values()), FREE, *([OTHER] if OTHER in found else [])]
+def entities_of(text: str, spans: Sequence[Span]) -> Items:
+    """The entities of a text by label."""
+    by_label: dict[str, list[str]] = defaultdict(list)
+    for span in spans:
+        if value := text[span.start : span.end].strip():
+            by_label[span.label].append(value)
+    return by_label
+
+
+def shown_classes(names: Collection[str]) -> list[str]:
+    """All classes in the order of classes.yaml; ``other`` only if it is among the ``names``."""
+    return [*dict.fromkeys(classes().values()), FREE, *([OTHER] if OTHER in names else [])]
+
+
+def leaked_classes(
+    truths: Sequence[Truth], by_attacker: Sequence[Sequence[Reading]], found: Found, *, ordered: bool
+) -> list[DataClass]:
+    """Of each class in the true texts, the share that the attacker who reads most of it recovers.
+
+    Args:
+        truths: The true texts with their entities; their classes are not searched for by form.
+        by_attacker: Each attacker's texts, in the order of ``truths``.
+        found: How the entities were found.
+        ordered: Whether the order of recovered words is meaningful.
+    """
+    values, labels = items_of([one.text for one in truths], [one.spans for one in truths])
+    return [
+        DataClass(name=name, **_leak(values, name, by_attacker, ordered), found=found if name in labels else "form")
+        for name in shown_classes({name for one in values for name in one})
+    ]
+
+
+def leaked_kinds(truths: Sequence[Truth], by_attacker: Sequence[Sequence[Reading]], *, ordered: bool) -> list[Kind]:
+    """For each kind of entity in the true texts, the share that the attacker who recovers most of it recovers.
+
+    The most frequent kinds come first. Intervals count texts: entities of one text are recovered or missed together.
+    """
+    values = [entities_of(one.text, one.spans) for one in truths]
+    labels = dict.fromkeys(label for one in values for label in one)
+    kinds = [Kind(label=label, **_leak(values, label, by_attacker, ordered)) for label in labels]
+    return sorted(kinds, key=lambda kind: (-kind.total, kind.label))
+
+
+def leaked_entities(truths: Sequence[Truth], readings: Sequence[Reading], *, ordered: bool) -> Share | None:
+    """The share of the entities of any kind that was recovered; its interval counts texts. None without entities."""
+    counts = []
+    for truth, reading in zip(truths, readings, strict=True):
+        values = entities_of(truth.text, truth.spans).values()
+        read = sum(recovered_entities(one, reading.text, ordered=ordered) for one in values)
+        counts.append((read, sum(map(len, values))))
+    return Share.grouped(counts)
+
+
+def _leak(
+    values: Sequence[Items], name: str, by_attacker: Sequence[Sequence[Reading]], ordered: bool
+) -> dict[str, Any]:
+    """How many parts of this name the texts have, and the largest share of them that an attacker recovers."""
+    wanted = [one.get(name, ()) for one in values]
+    shares = []
+    for readings in by_attacker:
+        read = (recovered_entities(one, text.text, ordered=ordered) for one, text in zip(wanted, readings, strict=True))
+        shares.append(Share.grouped(list(zip(read, map(len, wanted), strict=True))))
+    return {"total": sum(map(len, wanted)), "share": largest(shares)}
+
+
+def places(text: str, truth: Truth | None, spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Entities of a recovered text: those found by the tagger, and those of the true text that occur in it."""
+    every = list(spans)
+    for span in () if truth is None else truth.spans:
+        value = r"\s+".join(map(re.escape, truth.text[span.start : span.end].split())) if truth else ""
+        matches = re.finditer(rf"(?<!\w){value}(?!\w)", text, re.IGNORECASE)
+        every += [Span(match.start(), match.end(), span.label) for match in matches]
+    # Of two overlapping entities the longer one determines the label.
+    chosen: list[Span] = []
+    for one in sorted(every, key=lambda span: (span.start - span.end, span.start, span.label)):
+        if all(one.end <= other.start or other.end <= one.start for other in chosen):
+            chosen.append(one)
+    return tuple(sorted(chosen, key=lambda span: span.start))

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from omegaconf import DictConfig
 from torch import Tensor
 
-from unembed.audit.findings import Truth
+from unembed.audit.results import Truth
 from unembed.core.commands import command
 from unembed.core.errors import InputError, did_you_mean, shortened
 from unembed.core.examples import Example
@@ -167,8 +166,3 @@ def _cosines(examples: Sequence[Example], vectors: Tensor, embedder: CachedEmbed
 
 def _example(truth: Truth) -> Example:
     return Example(0, truth.text, truth.spans, truth.language)
-
-
-def file_name(path: str) -> str:
-    """The last part of a store's name, for headings."""
-    return Path(path).name or path

@@ -3,13 +3,7 @@
 write_card(folder, "minilm", config, {"built-in corpus": metrics}, scores)            # README.md, from a template
 calibration([Path("evaluation")])   # the lines of calibration.jsonl, without the texts, which may not be passed on
 
-{"source": "goemotions", "words": 13, "cosine": 0.81, "f1": 64.2, "exact": false,
- "classes": {"names": [2, 1, 3], "free text": [5, 3, 6]}, "kinds": {"DATE": [1, 0, 0]}}
-
-``words`` are those of the recovered text, ``cosine`` is of the re-embedded recovered text with the vector, ``f1`` is
-the word F1 in percent, ``exact`` whether all words came back in their order. An attacker knows words and cosine of any
-row, so a store's rows can be compared with these. ``classes`` and ``kinds`` count parts found by form (part_counts.py):
-in the true text, of these recovered, and in the recovered text.
+estimates.py says what a line holds. Parts are found by form.
 """
 
 from __future__ import annotations
@@ -17,15 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from unembed.audit.estimates import Scored
-from unembed.audit.part_counts import Parts, counted
+from unembed.audit.estimates import Scored, counted
 from unembed.core.atomic_files import read_json, write_file
 from unembed.core.errors import InputError
 from unembed.metrics.tokens import same_words, token_overlap, words
 from unembed.runs import layout
-from unembed.runs.files import Row, read_rows
+from unembed.runs.files import read_rows
 
 _METRICS = {"token_f1": "word F1", "exact_match": "exact", "bleu": "BLEU", "entity_recovery": "entities"}
 _LENGTHS = ((1, 7), (8, 15), (16, 31), (32, 63), (64, 127), (128, None))  # words of the recovered text
@@ -34,24 +27,12 @@ SOURCE = "source"  # the attribute of a text that tells where it comes from
 _NAME = re.compile(r"[\w.+ -]{1,60}")  # anything longer could be a text
 
 
-class Scores(NamedTuple):
-    """A line of calibration.jsonl."""
-
-    source: str
-    words: int
-    cosine: float
-    f1: float
-    exact: bool
-    classes: Mapping[str, tuple[int, int, int]]
-    kinds: Mapping[str, tuple[int, int, int]]
-
-
 def write_card(
     folder: Path,
     name: str,
     config: Mapping[str, Any],
     tested: Mapping[str, Mapping[str, Any]],
-    scores: Sequence[Scores | Scored],
+    scores: Sequence[Scored],
 ) -> None:
     """Write README.md.
 
@@ -90,7 +71,7 @@ def _shown(found: Mapping[str, Any]) -> list[str]:
 
 
 def _means(
-    scores: Sequence[Scores | Scored], group_of: Callable[[Scores | Scored], str], groups: Sequence[str]
+    scores: Sequence[Scored], group_of: Callable[[Scored], str], groups: Sequence[str]
 ) -> list[tuple[str, int, str, str]]:
     """Name, texts, mean word F1 and share of exact texts, in percent, of each group with enough texts."""
     rows = []
@@ -103,7 +84,7 @@ def _means(
     return rows
 
 
-def _length(one: Scores | Scored) -> str:
+def _length(one: Scored) -> str:
     return next((_range(*bounds) for bounds in _LENGTHS if bounds[0] <= one.words <= (bounds[1] or one.words)), "0")
 
 
@@ -111,7 +92,7 @@ def _range(low: int, high: int | None) -> str:
     return f"{low} and more" if high is None else f"{low} to {high}"
 
 
-def calibration(evaluations: Sequence[Path]) -> list[Scores]:
+def calibration(evaluations: Sequence[Path]) -> list[Scored]:
     """The scores of all predictions of some evaluations, in their order; those without a cosine are left out.
 
     The source of a text is its attribute ``source`` (``datamodule.attributes=[source]``), else the name of the
@@ -123,7 +104,7 @@ def calibration(evaluations: Sequence[Path]) -> list[Scores]:
     return [scores for directory in evaluations for scores in _of(directory)]
 
 
-def _of(directory: Path) -> Iterator[Scores]:
+def _of(directory: Path) -> Iterator[Scored]:
     path = directory / layout.PREDICTIONS
     rows = [row for row in read_rows(path) if row.cosine is not None]
     ordered = all(row.kind == "sequence" for row in rows)
@@ -132,11 +113,12 @@ def _of(directory: Path) -> Iterator[Scores]:
         source = row.attributes.get(SOURCE, directory.resolve().name)
         if not _NAME.fullmatch(source):
             raise InputError(f"{path}: attributes.{SOURCE}={source:.40}...: should be a short name, and no text")
-        yield _scores(row, source, own)
-
-
-def _scores(row: Row, source: str, parts: Parts) -> Scores:
-    exact = row.kind == "sequence" and same_words(row.reference, row.prediction)
-    f1 = token_overlap(row.reference, row.prediction).f1
-    cosine = round(row.cosine or 0.0, 4)
-    return Scores(source, len(words(row.prediction)), cosine, round(f1, 2), exact, parts.classes, parts.kinds)
+        yield Scored(
+            source=source,
+            words=len(words(row.prediction)),
+            cosine=round(row.cosine or 0.0, 4),
+            f1=round(token_overlap(row.reference, row.prediction).f1, 2),
+            exact=row.kind == "sequence" and same_words(row.reference, row.prediction),
+            classes=dict(own.classes),
+            kinds=dict(own.kinds),
+        )

@@ -8,26 +8,17 @@ audit.md           the summary, for a comment on a pull request
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
 from unembed import __version__
-from unembed.audit import changes as changes_between
-from unembed.audit import thresholds
-from unembed.audit.advice import steps
-from unembed.audit.changes import Change
-from unembed.audit.findings import Audit, AuditedShare
-from unembed.audit.inputs import file_name
-from unembed.audit.tables import attackers_table, classes_table, held, tried_table
-from unembed.audit.thresholds import Outcome
-from unembed.audit.words import answer, more
+from unembed.audit.results import Audit, Share
+from unembed.audit.thresholds import changes_in_short, thresholds_in_short
+from unembed.audit.wording import answer, attackers_table, classes_table, more, share_cell, steps, tried_table
 from unembed.core.atomic_files import write_file, write_json
 from unembed.core.errors import printable
-from unembed.reports.numbers import DASH, shown
 from unembed.reports.tables import Cell, Line, Table, escaped, markdown
 
 SARIF, JUNIT, SUMMARY = "audit.sarif", "audit.junit.xml", "audit.md"
@@ -46,18 +37,18 @@ _RULES = {
 }
 
 
-def write_pipeline(directory: Path, audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> None:
+def write_pipeline(directory: Path, audit: Audit) -> None:
     """Write the three files."""
-    write_json(directory / SARIF, sarif(audit, outcomes))
-    write_file(directory / JUNIT, junit(audit, outcomes))
-    write_file(directory / SUMMARY, summary(audit, outcomes, found))
+    write_json(directory / SARIF, sarif(audit))
+    write_file(directory / JUNIT, junit(audit))
+    write_file(directory / SUMMARY, summary(audit))
 
 
-def sarif(audit: Audit, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def sarif(audit: Audit) -> dict[str, Any]:
     """A SARIF log with one run; rows of the store are logical locations."""
-    store = file_name(audit.store)
+    store = audit.title
     results = [
-        _result("UNEMBED004", "error", f"{one.said}.", store, one.condition.text) for one in outcomes if not one.passed
+        _result("UNEMBED004", "error", f"{one.said}.", store, one.text) for one in audit.thresholds if not one.passed
     ]
     if audit.readable is not None and audit.readable.value > 0:
         results.append(_result("UNEMBED001", "warning", _said("of the texts are readable", audit.readable), store))
@@ -66,10 +57,10 @@ def sarif(audit: Audit, outcomes: Sequence[Outcome]) -> dict[str, Any]:
             said = _said(f"of {kind.total:,} {kind.label} come back", kind.share)
             results.append(_result("UNEMBED002", "warning", said, store, kind.label))
     for row in audit.rows:
-        if row.is_readable or row.reading.exact:
+        if row.is_readable or row.exact:
             probability = "" if row.probability is None else f", readable with probability {row.probability:.2f}"
             kinds = f"; kinds: {', '.join(row.kinds)}" if row.kinds else ""
-            said = f"Row {row.id}: cosine {row.reading.cosine:.3f}{probability}{kinds}."
+            said = f"Row {row.id}: cosine {row.cosine:.3f}{probability}{kinds}."
             results.append(_result("UNEMBED003", "note", said, store, row.id, row=row.id))
     driver = {
         "name": "unembed",
@@ -92,60 +83,50 @@ def sarif(audit: Audit, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def junit(audit: Audit, outcomes: Sequence[Outcome]) -> str:
+def junit(audit: Audit) -> str:
     """A test suite with a case for each threshold."""
-    failed = sum(not one.passed for one in outcomes)
-    name = printable(f"audit of {file_name(audit.store)}")
-    suite = ElementTree.Element("testsuite", name=name, tests=str(len(outcomes) or 1), failures=str(failed), errors="0")
-    if not outcomes:
+    failed = sum(not one.passed for one in audit.thresholds)
+    name, cases = printable(f"audit of {audit.title}"), str(len(audit.thresholds) or 1)
+    suite = ElementTree.Element("testsuite", name=name, tests=cases, failures=str(failed), errors="0")
+    if not audit.thresholds:
         ElementTree.SubElement(suite, "testcase", classname="unembed.audit", name="no threshold was set")
-    for one in outcomes:
-        case = ElementTree.SubElement(suite, "testcase", classname="unembed.audit", name=printable(one.condition.text))
+    for one in audit.thresholds:
+        case = ElementTree.SubElement(suite, "testcase", classname="unembed.audit", name=printable(one.text))
         if not one.passed:
             ElementTree.SubElement(case, "failure", message=printable(one.said), type="threshold")
     return ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 
-def summary(audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> str:
+def summary(audit: Audit) -> str:
     """The content of audit.md: the answer, the thresholds, then the tables of the page in its order, and what to do."""
-    said = (answer(audit), thresholds.summary(outcomes), changes_between.summary(found), *audit.warnings, more(audit))
-    blocks = [escaped(part) for part in said if part]
+    short = thresholds_in_short(audit.thresholds), changes_in_short(audit.changes)
+    blocks = [escaped(part) for part in (answer(audit), *short, *audit.warnings, more(audit)) if part]
     blocks[0] = f"**{blocks[0]}**"
     advice = [f"{number}. **{escaped(one.title)}.** {escaped(one.text)}" for number, one in enumerate(steps(audit), 1)]
-    blocks += [*map(markdown, tables(audit, outcomes, found)), "## What to do next", "\n".join(advice)]
+    blocks += [*map(markdown, _tables(audit)), "## What to do next", "\n".join(advice)]
     return "\n\n".join(blocks) + "\n"
 
 
-def tables(audit: Audit, outcomes: Sequence[Outcome], found: Sequence[Change]) -> list[Table]:
+def _tables(audit: Audit) -> list[Table]:
     """The shares with what they were before, classes of data, thresholds, attackers and defenses."""
-    before = {one.name: one for one in found}
-    shares = {"readable": audit.readable, "exact": audit.exact}
-    shares |= {f"entities.{kind.label}": kind.share for kind in audit.kinds}
-    lines = tuple(
-        Line(name, "", (_cell(share), _cell(before[name].before if name in before else None)))
-        for name, share in shares.items()
-        if share is not None
-    )
-    made = [Table(f"Audit of {file_name(audit.store)}", ("share", "now", "baseline"), lines)]
+    before = {one.name: one.before for one in audit.changes}
+    lines = (Line(name, "", (share_cell(one), share_cell(before.get(name)))) for name, one in audit.shares().items())
+    tables = [Table(f"Audit of {audit.title}", ("share", "now", "baseline"), tuple(lines))]
     if audit.classes:
-        made.append(replace(classes_table(audit), title="What kinds of data leak"))
-    if outcomes:
-        rows = tuple(Line(one.condition.text, "", (Cell(held(one.passed, one.share)),)) for one in outcomes)
-        made.append(Table("Thresholds", ("condition", "outcome"), rows))
+        tables.append(classes_table(audit, "What kinds of data leak"))
+    if audit.thresholds:
+        rows = tuple(Line(one.text, "", (Cell(one.outcome),)) for one in audit.thresholds)
+        tables.append(Table("Thresholds", ("condition", "outcome"), rows))
     if audit.attackers:
-        made.append(replace(attackers_table(audit), title="Who reads how much"))
+        tables.append(attackers_table(audit, "Who reads how much"))
     if len(audit.tried) > 1:
-        made.append(replace(tried_table(audit), title="What each defense changes"))
-    return made
+        tables.append(tried_table(audit, "What each defense changes"))
+    return tables
 
 
-def _cell(share: AuditedShare | None) -> Cell:
-    return Cell(DASH) if share is None else Cell(share.shown, (share.reach,))
-
-
-def _said(what: str, share: AuditedShare) -> str:
+def _said(what: str, share: Share) -> str:
     how = "measured" if share.measured else "estimated"
-    return f"{shown('share', share.value)} {what} (95 % interval {share.reach}, {how})."
+    return f"{share.shown} {what} (95 % interval {share.reach}, {how})."
 
 
 def _result(rule: str, level: str, text: str, store: str, about: str = "", *, row: str | None = None) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Thresholds of an audit: the shares above which a pipeline fails.
+"""Thresholds of an audit, the shares above which a pipeline fails; and what changed since an earlier audit.
 
     conditions = parse("readable>5,entities.first_name>1,classes.names>10")        # in percent
-    [outcome.passed for outcome in judge(conditions, audit)]
+    [threshold.passed for threshold in judge(conditions, audit)]
+    changes(audit, read_audit(Path("audits/may/audit.json")))
 
 A condition is compared with the upper end of the 95 % interval, measured or estimated, so a small sample does not pass
 by luck. It passes where the upper end is equal to the percentage.
@@ -11,10 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
 from unembed.audit.exposure import OTHER, shown_classes
-from unembed.audit.findings import Audit, AuditedShare
+from unembed.audit.results import Audit, Change, Condition, Share, Threshold
 from unembed.core.errors import InputError, did_you_mean
 from unembed.reports.numbers import shown
 
@@ -27,35 +28,13 @@ _DIGITS = 9  # of a percentage, so that .07 is 7 % and not 7.000000000000001 %
 _FORM = re.compile(r"\s*([\w.\- ]+?)\s*>\s*(\d+(?:\.\d+)?)\s*%?\s*")
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A share, and the percentage that its interval must not exceed."""
-
-    name: str
-    percent: float
-
-    @property
-    def text(self) -> str:
-        return f"{self.name}>{self.percent:g}"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A condition, the share that it was compared with (None: nothing of the kind was found), and a sentence."""
-
-    condition: Condition
-    share: AuditedShare | None
-    passed: bool
-    said: str
-
-
 def parse(text: str | None) -> list[Condition]:
     """The conditions of ``fail_on``; none for null.
 
     Raises:
         InputError: Not ``name>percent``, an unknown name or class, or a percentage above 100.
     """
-    found = []
+    conditions = []
     for part in (text or "").split(","):
         if not part.strip():
             continue
@@ -68,8 +47,8 @@ def parse(text: str | None) -> list[Condition]:
             raise InputError(f"{KEY}={part.strip()}: {name!r} is no share, {did_you_mean(name, near)}")
         if percent > 100:
             raise InputError(f"{KEY}={part.strip()}: {percent:g} percent is more than all")
-        found.append(Condition(name, percent))
-    return found
+        conditions.append(Condition(name=name, percent=percent))
+    return conditions
 
 
 def check_kinds(conditions: Sequence[Condition], kinds: Collection[str], *, any_kind: bool) -> None:
@@ -92,54 +71,100 @@ def check_kinds(conditions: Sequence[Condition], kinds: Collection[str], *, any_
             )
 
 
-def judge(conditions: Sequence[Condition], audit: Audit) -> list[Outcome]:
+def judge(conditions: Sequence[Condition], audit: Audit) -> list[Threshold]:
     """Compare each condition with the audit; none passes if the audit says little of the store."""
-    outcomes = [_compared(one, audit) for one in conditions]
-    if not audit.unjudged:
-        return outcomes
-    said = f"cannot be judged. {audit.unjudged.removesuffix('.')}"
-    return [
-        Outcome(one.condition, None, False, f"{KEY}={one.condition.text}: {said}") if one.passed else one
-        for one in outcomes
-    ]
+    thresholds = [_compared(one, audit) for one in conditions]
+    for one in thresholds:
+        if audit.unjudged and one.passed:
+            one.passed, one.share = False, None
+            one.said = f"{KEY}={one.text}: cannot be judged. {audit.unjudged.removesuffix('.')}"
+    return thresholds
 
 
-def _compared(one: Condition, audit: Audit) -> Outcome:
+def _compared(one: Condition, audit: Audit) -> Threshold:
+    def outcome(passed: bool, said: str, share: Share | None = None) -> Threshold:
+        return Threshold(name=one.name, percent=one.percent, passed=passed, said=said, share=share)
+
     parts = {f"{KIND}{kind.label}": kind.share for kind in audit.kinds}
     parts |= {f"{CLASS}{each.name}": each.share for each in audit.classes if each.total}
     if audit.kinds:
         parts["entities"] = audit.entities
-    if one.name not in ("readable", "exact") and one.name not in parts:
+    if one.name not in ("readable", "exact", *parts):
         where = "in the true texts" if audit.measured else "in the recovered texts"
-        return Outcome(one, None, True, f"{one.text}: none was found {where}")
+        return outcome(True, f"{one.text}: none was found {where}")
     share = parts[one.name] if one.name in parts else _largest(one.name, audit)
     if share is None:
         said = f"{KEY}={one.text}: cannot be judged, since it was neither measured nor estimated; give texts=<file>"
-        return Outcome(one, None, False, said)
+        return outcome(False, said)
     upper = round(100 * share.high, _DIGITS)
     said = f"{one.text}: {share.shown} (95 % interval {share.reach})"
-    if upper <= one.percent:
-        return Outcome(one, share, True, said)
-    return Outcome(one, share, False, f"{said}: its upper end, {upper:.6g} %, is above {one.percent:g} %")
+    if upper > one.percent:
+        said += f": its upper end, {upper:.6g} %, is above {one.percent:g} %"
+    return outcome(upper <= one.percent, said, share)
 
 
-def _largest(name: str, audit: Audit) -> AuditedShare | None:
+def _largest(name: str, audit: Audit) -> Share | None:
     """The share of the attacker whose interval reaches highest; ``name`` is readable or exact."""
-    shares = [audit.readable, *(one.readable for one in audit.attackers)]
-    if name == "exact":
-        shares = [audit.exact, *(one.exact for one in audit.attackers)]
+    shares = [getattr(one, name) for one in (audit, *audit.attackers)]
     return max((one for one in shares if one is not None), key=lambda one: one.high, default=None)
 
 
-def summary(outcomes: Sequence[Outcome]) -> str:
-    """One sentence: how many thresholds are exceeded, and by how much the first."""
-    failed = [one for one in outcomes if not one.passed]
-    if not outcomes:
-        return ""
+def thresholds_in_short(thresholds: Sequence[Threshold]) -> str:
+    """One sentence: how many thresholds are exceeded, and by how much the first; empty for none."""
+    failed = [one for one in thresholds if not one.passed]
     if not failed:
-        return f"All {len(outcomes)} thresholds hold." if len(outcomes) > 1 else "The threshold holds."
+        if len(thresholds) > 1:
+            return f"All {len(thresholds)} thresholds hold."
+        return "The threshold holds." if thresholds else ""
     first = failed[0]
     more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
     if first.share is None:
-        return f"FAILED: {first.condition.text} could not be judged{more}."
-    return f"FAILED: {first.condition.text}, since the interval reaches {shown('share', first.share.high)}{more}."
+        return f"FAILED: {first.text} could not be judged{more}."
+    return f"FAILED: {first.text}, since the interval reaches {shown('share', first.share.high)}{more}."
+
+
+# -- since an earlier audit --------------------------------------------------------------------------------------------
+
+
+def changes(audit: Audit, before: Audit) -> list[Change]:
+    """The shares that both audits have, those of kinds of entities included."""
+    then = before.shares()
+    return [
+        Change(name=name, before=then[name], after=now, apart=now.low > then[name].high or now.high < then[name].low)
+        for name, now in audit.shares().items()
+        if name in then
+    ]
+
+
+def incomparable(audit: Audit, before: Audit) -> list[str]:
+    """Why the two may not be comparable."""
+    warnings = []
+    directories = [Path(run.get("directory", "")).expanduser().resolve() for run in (before.run, audit.run)]
+    if before.threshold != audit.threshold:
+        warnings.append(
+            f"Texts counted as readable from a word F1 of {before.threshold:g} % in the baseline, and of "
+            f"{audit.threshold:g} % here."
+        )
+    then, now = (sorted((one.name, one.label) for one in either.attackers) for either in (before, audit))
+    if then != now:
+        warnings.append("The baseline had other attackers (lookup=, also=, search=), so a change may come from those.")
+    if directories[0] != directories[1]:
+        warnings.append(
+            f"The baseline was read by another attacker ({before.run.get('directory', 'unknown')}): a change may come "
+            "from the attacker and not from the store."
+        )
+    if audit.readable is not None and before.readable is not None and audit.measured != before.measured:
+        warnings.append("Only one of the two audits was measured on true texts; the other one estimates.")
+    return warnings
+
+
+def changes_in_short(every: Sequence[Change]) -> str:
+    """The sentence of the first share; empty for none."""
+    if not every:
+        return ""
+    one = every[0]
+    moved = "changed" if one.apart else "did not change beyond chance"
+    return (
+        f"Since the baseline: {one.name} {moved}: {one.after.shown} ({one.after.reach}), {one.before.shown} "
+        f"({one.before.reach}) before."
+    )

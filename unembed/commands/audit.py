@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from unembed import launch
 from unembed.core.errors import InputError
@@ -28,9 +28,7 @@ from unembed.launch import named_runs
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from unembed.audit.changes import Change
-    from unembed.audit.findings import Audit
-    from unembed.audit.thresholds import Outcome
+    from unembed.audit.results import Audit
     from unembed.datamodules.vector_stores.sampling import VectorStore
     from unembed.session import Session
 
@@ -40,7 +38,7 @@ EXCEEDED = 3  # exit code where a threshold is exceeded; 1 is an error, 2 bad in
 
 def check_given(settings: DictConfig) -> None:
     """Check what needs no attacker, before torch is imported: thresholds, and whatever lies on this machine."""
-    from unembed.audit.file import VALUES, read_audit
+    from unembed.audit.results import VALUES, read_audit
     from unembed.audit.thresholds import parse
     from unembed.datamodules.sources.file_rows import existing
     from unembed.datamodules.vector_stores.address import split_address
@@ -70,44 +68,50 @@ def check_given(settings: DictConfig) -> None:
 
 def audit(settings: DictConfig, config: DictConfig) -> None:
     """Audit the store -> write -> say it, by the exit code too."""
-    from unembed.audit.output import print_audit, write_audit
+    from unembed.audit.report import print_audit, write_audit
     from unembed.runs import layout
 
     output = Path(settings.output_dir)
-    found, outcomes, changed = audited(settings, config)
-    write_audit(output, found, outcomes, changed)
+    result = audited(settings, config)
+    write_audit(output, result)
     shutil.rmtree(output / layout.TEST_BATCHES, ignore_errors=True)  # it holds unmasked recovered text
-    print_audit(output, found, outcomes, changed)
-    if unjudged := [one.said for one in outcomes if not one.passed and one.share is None]:
+    print_audit(output, result)
+    if unjudged := [one.said for one in result.thresholds if not one.passed and one.share is None]:
         raise InputError("\n".join(unjudged))
-    if not all(one.passed for one in outcomes):
+    if not all(one.passed for one in result.thresholds):
         raise SystemExit(EXCEEDED)
 
 
-def audited(
-    settings: DictConfig, config: DictConfig, opened: Callable[[int], VectorStore] | None = None
-) -> tuple[Audit, list[Outcome], list[Change]]:
+def audited(settings: DictConfig, config: DictConfig, opened: Callable[[int], VectorStore] | None = None) -> Audit:
     """Open the run and the store -> check -> defend -> read back -> evaluate.
 
     Args:
         settings: Those of configs/audit.yaml.
         config: The run's configuration with overrides.
         opened: The store of vectors of a dimension, where ``settings.vectors`` is no address.
-
-    Returns:
-        The results, the outcomes of ``fail_on``, and what changed since ``baseline``.
     """
-    from unembed.audit.changes import changes, warned
-    from unembed.audit.contenders import Contender, by_lookup, closest_of
+    from unembed.audit.attackers import (
+        SEARCHED,
+        TESTED,
+        AttackerReadings,
+        AuditedRows,
+        StoreReader,
+        by_lookup,
+        check_same,
+        closest_of,
+        held_out,
+        read_by,
+        same_attack,
+        services,
+        training_lookup,
+        truths_of,
+    )
     from unembed.audit.defenses import prepare
     from unembed.audit.estimates import Estimator, read_scored, scored
     from unembed.audit.evaluation import evaluate
-    from unembed.audit.file import read_audit
     from unembed.audit.inputs import check_truths, read_truths, stored_truths
-    from unembed.audit.lookup import training_lookup
-    from unembed.audit.other_attackers import SEARCHED, TESTED, check_same, read_by
-    from unembed.audit.reading import StoreReader, held_out, same_attack, services
-    from unembed.audit.thresholds import check_kinds, judge, parse
+    from unembed.audit.results import read_audit
+    from unembed.audit.thresholds import changes, check_kinds, incomparable, judge, parse
     from unembed.datamodules.vector_stores.sampling import open_store, sample_store
     from unembed.datamodules.vector_stores.stored_texts import held_by_store
     from unembed.defenses.threat import threat_of
@@ -168,37 +172,40 @@ def audited(
     cache.create()
     cache.open(attack.all_weights())
     reader = StoreReader(attack, oracle, settings.batch_size)
-    unchanged = same_attack(config, session.trained, session.threat, settings.ckpt_path)
-    truth = [truths.get(place) for place in sample.positions]
+    unchanged = same_attack(config, session, settings.ckpt_path)
     known = held_out(rows, unchanged, reader, lambda: service.embed(references, "scoring"))
     texts = reader.texts("store", sample.vectors, sample.positions)
     most = (SEARCHED if settings.search else TESTED) if others else len(rows)
     tested = evenly(range(len(rows)), most)
-    known_truths = [known.truths[place] for place in tested]
+    truth = [truths.get(place) for place in sample.positions]
+    audited_rows = AuditedRows(sample, stored, truth, truths_of([rows[place] for place in tested]))
     own = [
-        Contender(
+        AttackerReadings(
             "attack",
             _label(run, config),
             reader.readings(texts, sample.vectors, truth),
-            [known.readings[place] for place in tested],
-            Estimator([*(read_scored(run) if unchanged else []), *scored(known.readings)]),
+            [known[place] for place in tested],
+            Estimator([*(read_scored(run) if unchanged else []), *scored(known)]),
         )
     ]
     lookup, more = training_lookup(session, service, settings.lookup)
     warnings += more
     if lookup is not None:
-        test = service.embed([one.text for one in known_truths], "scoring")
-        own.append(by_lookup(lookup, reader, sample.vectors, truth, test, known_truths, stored))
+        own.append(by_lookup(lookup, reader, audited_rows))
     for name, label, other in others:
-        own.append(read_by(name, label, other, output, settings, sample, truth, known_truths))
+        own.append(read_by(name, label, other, audited_rows, output, settings.batch_size))
     if len(own) > 1:
         own.append(closest_of(own))
-    found = evaluate(settings, config, sample, truth, own, known_truths, models.tagger, trials, reader, lookup)
-    found.warnings = warnings + found.warnings + ([] if before is None else warned(found, before))
-    return found, judge(conditions, found), [] if before is None else changes(found, before)
+    result = evaluate(settings, config, audited_rows, own, models.tagger, trials, reader, lookup)
+    result.warnings = warnings + result.warnings
+    result.thresholds = judge(conditions, result)
+    if before is not None:
+        result.warnings += incomparable(result, before)
+        result.changes = changes(result, before)
+    return result
 
 
-def _others(settings: DictConfig, config: DictConfig) -> list[tuple[str, str, Session]]:
+def _others(settings: DictConfig, config: DictConfig) -> list[tuple[Literal["other", "search"], str, Session]]:
     """Name, label and session of the attackers of ``also``, and of all with lexicon search if that is wanted."""
     from omegaconf import OmegaConf
 
@@ -211,7 +218,9 @@ def _others(settings: DictConfig, config: DictConfig) -> list[tuple[str, str, Se
         if Path(found.run).resolve() in [run.resolve() for _, run, _ in runs]:
             raise InputError(f"also={named}: takes part already")
         runs.append((_label(Path(found.run), other, str(named)), Path(found.run), other))
-    others = [("other", label, Session.open(run, other)) for label, run, other in runs[1:]]
+    others: list[tuple[Literal["other", "search"], str, Session]] = [
+        ("other", label, Session.open(run, other)) for label, run, other in runs[1:]
+    ]
     for label, run, other in runs if settings.search else []:
         if "lexicon" in (other.attack.get("refine") or {}):  # it searches already
             continue

@@ -91,7 +91,7 @@ def export(settings: DictConfig, config: DictConfig) -> None:
         if own:
             copy_results(run, folder, [layout.CALIBRATION])
         elif made:
-            write_json_lines(folder / layout.CALIBRATION, (one._asdict() for one in made))
+            write_json_lines(folder / layout.CALIBRATION, (one.model_dump() for one in made))
         if of_corpus is not None:
             copy_results(of_corpus, folder)
         write_card(folder, settings.name, values, tested, own or made)
