@@ -19,7 +19,7 @@ from unembed import launch
 from unembed.commands.compare import compare, read_settings
 from unembed.launch import composing
 from unembed.launch.composing import survey
-from unembed.reports.comparison.paper_layout import read_layout
+from unembed.reports.comparison.papers import read_layout
 
 PAPERS = ("geia", "llm", "vec2text", "multilingual", "soda")
 SCRIPTS = ("train", "evaluate", "compare")
@@ -109,7 +109,7 @@ def test_the_points_of_a_sweep_are_the_lines_of_its_tables(preset: str, tables: 
     points = launch.defense_points(launch.compose("train", []), configs[0].tradeoff.points, "points")
     for table in tables:
         layout = read_layout(f"multilingual_table{table}", FOLDER)
-        assert {place.select["name"] for place in layout.places()} == {point.name for point in points}
+        assert {place.source.select["name"] for place in layout.places()} == {point.name for point in points}
 
 
 def test_the_row_of_cqadupstack_is_the_mean_of_all_its_folders() -> None:
@@ -118,4 +118,4 @@ def test_the_row_of_cqadupstack_is_the_mean_of_all_its_folders() -> None:
     layout = read_layout("vec2text_table2", FOLDER)
     places = [place for place in layout.places() if place.row == "cqadupstack"]
     assert len(folders) == 12
-    assert all(place.mean and list(place.conditions["datamodule.source.path"]) == folders for place in places)
+    assert all(place.source.mean and list(place.conditions["datamodule.source.path"]) == folders for place in places)

@@ -22,10 +22,9 @@ from unembed.core.errors import InputError
 from unembed.metrics.scored import Scored
 from unembed.metrics.scoring import score
 from unembed.reports.breakdowns import frequency_charts
-from unembed.reports.comparison.charts import charts, side_by_side
 from unembed.reports.comparison.entries import read_entries
-from unembed.reports.comparison.measuring import compare
-from unembed.reports.comparison.table import p_value, tables
+from unembed.reports.comparison.measuring import compare, text_difference
+from unembed.reports.comparison.tables import charts, p_value, side_by_side, tables
 from unembed.reports.numbers import DASH, shown
 from unembed.reports.page import write_report
 from unembed.reports.tables import Cell, Line, Table, print_tables, write_markdown
@@ -48,7 +47,7 @@ def test_intervals_and_paired_differences_agree_with_scipy(tmp_path: Path) -> No
     options: dict[str, Any] = {"n_resamples": 5000, "method": "percentile", "random_state": 1}
     oracle = scipy.stats.bootstrap((values[1],), np.mean, **options).confidence_interval
     assert measured.interval == pytest.approx((oracle.low, oracle.high), abs=1.0)
-    difference = second.differences["token_f1"]
+    difference = text_difference([second], [first], "token_f1")
     assert difference is not None
     assert difference.value == pytest.approx((values[1] - values[0]).mean())
     oracle = scipy.stats.bootstrap((values[1] - values[0],), np.mean, **options).confidence_interval
@@ -57,7 +56,7 @@ def test_intervals_and_paired_differences_agree_with_scipy(tmp_path: Path) -> No
     # Pairing is worth something: the interval of the difference is narrower than that of either metric alone.
     assert measured.interval is not None
     assert difference.interval.high - difference.interval.low < measured.interval.high - measured.interval.low
-    same = first.differences["bleu"]
+    same = text_difference([first], [first], "bleu")
     assert same is not None
     assert (same.value, same.interval, same.p) == (0.0, (0.0, 0.0), 1.0)
 
@@ -85,10 +84,10 @@ def test_order_of_the_lines_does_not_matter(tmp_path: Path) -> None:
 
 def test_a_set_of_words_has_no_metrics_of_order(tmp_path: Path) -> None:
     entries = read_entries([write_run(tmp_path / "a"), write_run(tmp_path / "b", kind="set")])
-    _, second = compare(entries, METRICS, resamples=1000, seed=0)
+    first, second = compare(entries, METRICS, resamples=1000, seed=0)
     assert second.values["bleu"].value is None
-    assert second.differences["bleu"] is None
-    assert second.differences["token_f1"] is not None
+    assert text_difference([second], [first], "bleu") is None
+    assert text_difference([second], [first], "token_f1") is not None
 
 
 def test_a_figure_that_is_no_sum_is_shown_without_an_interval(tmp_path: Path) -> None:
@@ -108,7 +107,7 @@ def test_other_test_texts_are_allowed_with_a_loud_note_and_no_pairing(tmp_path: 
     runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", PAIRS[:20]), write_run(tmp_path / "c", improved(3))]
     compared = compare(read_entries(runs), METRICS, resamples=1000, seed=0)
     assert [one.paired for one in compared] == [True, False, True]
-    assert (compared[1].differences, compared[1].common) == ({}, 20)
+    assert compared[1].common == 20
     first, differences = tables(compared, METRICS, 1000)
     assert len(first.warnings) == 1
     assert first.warnings[0].startswith("OTHER TEST TEXTS: b was tested on 20 texts, a on 30, and 20 are the same.")

@@ -19,11 +19,9 @@ from support.processes import Warm, program
 from support.runs import write_run
 from unembed.commands.compare import compare as run_compare
 from unembed.commands.compare import read_settings
-from unembed.reports.comparison.charts import charts
 from unembed.reports.comparison.entries import read_entries
-from unembed.reports.comparison.measuring import compare
-from unembed.reports.comparison.seeds import settings
-from unembed.reports.comparison.table import tables
+from unembed.reports.comparison.measuring import compare, settings
+from unembed.reports.comparison.tables import charts, tables
 from unembed.reports.numbers import DASH
 from unembed.reports.tables import print_tables, terminal
 

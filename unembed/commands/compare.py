@@ -30,7 +30,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
 
@@ -40,6 +40,10 @@ from unembed.launch import console
 from unembed.launch.ending import check_writable, ending
 from unembed.launch.named_runs import find_run, is_named
 from unembed.launch.sources import CONFIGS
+
+if TYPE_CHECKING:
+    from unembed.reports.charts import Chart
+    from unembed.reports.tables import Table
 
 _LISTS = ("metrics", "trust")
 
@@ -99,16 +103,35 @@ def _directory(word: str) -> str:
 
 
 def compare(settings: Settings) -> None:
-    """Read -> check -> resample -> print -> write."""
-    from unembed.reports.comparison.entries import read_entries, with_results
+    """Read -> check -> resample -> write -> print."""
+    from unembed.reports.html import charts_of, macro, write
+    from unembed.reports.tables import print_tables
+    from unembed.runs.trust import trusting
 
     check_writable(settings.output)
-    if settings.layout is not None:
-        lay_out(settings, settings.layout)
-        return
     if settings.columns == "access":
-        show_access(settings)
-        return
+        from unembed.reports import access
+
+        found = access.read_table(settings.directories, settings.resamples, settings.seed)
+        paths = access.write_table(settings.output, found, settings.resamples)
+    else:
+        with trusting(settings.trust):
+            tables, charts, lead = _side_by_side(settings) if settings.layout is None else _laid_out(settings)
+        sections = [
+            (f"table-{number}", table.title, macro("table_of", table=table, style="wide"))
+            for number, table in enumerate(tables)
+        ]
+        if charts:
+            sections.append(("charts", "In pictures", charts_of(charts)))
+        page = {"heading": "Attacks compared", "run": "comparison", "facts": [], "lead": lead, "sections": sections}
+        paths = write(settings.output, page, tables)
+        print_tables(tables)  # the reader of a pipe, such as head, may close it
+    print(printable(f"Written: {' '.join(map(str, paths))}"))
+
+
+def _side_by_side(settings: Settings) -> tuple[list[Table], list[Chart], str]:
+    from unembed.reports.comparison.entries import read_entries, with_results
+
     directories = settings.directories
     if settings.reference is not None:
         with_results([settings.reference])
@@ -116,63 +139,31 @@ def compare(settings: Settings) -> None:
         directories = [settings.reference, *(path for path in directories if path.resolve() != reference)]
     entries = read_entries(directories)
     # Importing the metrics imports torch; report a missing directory first.
-    from unembed.reports.comparison import measuring
-    from unembed.reports.comparison.charts import charts, check_axis, side_by_side
-    from unembed.reports.comparison.grid import check_grid, grids
-    from unembed.reports.comparison.output import write_page
-    from unembed.reports.comparison.table import tables
-    from unembed.reports.tables import print_tables, write_markdown
+    from unembed.reports.comparison import measuring, tables
     from unembed.reports.wording import knowing
-    from unembed.runs.trust import trusting
 
     if settings.x is not None:
-        check_axis(settings.x, entries)
+        tables.check_axis(settings.x, entries)
     if settings.columns is not None:
-        check_grid(entries)
+        tables.check_grid(entries)
+    metrics = settings.metrics
     described = {one.key: one for entry in entries for one in entry.results.described}
-    with trusting(settings.trust), knowing([*described.values()]):
-        compared = measuring.compare(entries, settings.metrics, settings.resamples, settings.seed)
-        found = (
-            tables(compared, settings.metrics, settings.resamples)
-            if settings.columns is None
-            else grids(compared, settings.metrics)
-        )
-        drawn = side_by_side(compared, settings.metrics) + charts(compared, settings.metrics, settings.x)
-    page, text = (settings.output.with_name(settings.output.name + ending) for ending in (".html", ".md"))
+    with knowing([*described.values()]):
+        compared = measuring.compare(entries, metrics, settings.resamples, settings.seed)
+        across = settings.columns is not None
+        found = tables.grids(compared, metrics) if across else tables.tables(compared, metrics, settings.resamples)
+        charts = tables.side_by_side(compared, metrics) + tables.charts(compared, metrics, settings.x)
     lead = f"{len(entries)} runs and evaluations, each metric with its 95 % interval over the choice of the test texts."
-    write_markdown(text, found)
-    write_page(page, found, drawn, lead)
-    print_tables(found)  # the reader of a pipe, such as head, may close it
-    print(printable(f"Written: {text} {page}"))
+    return found, charts, lead
 
 
-def show_access(settings: Settings) -> None:
-    """Read -> print and write the access table."""
-    from unembed.reports.access.cells import read_cells
-    from unembed.reports.access.output import write_table
+def _laid_out(settings: Settings) -> tuple[list[Table], list[Chart], str]:
+    """One table, as a paper has it."""
+    from unembed.reports.comparison.papers import paper_table, read_directories, read_layout
 
-    found = read_cells(settings.directories, settings.resamples, settings.seed)
-    written = write_table(settings.output, found, settings.resamples)
-    print(printable(f"Written: {' '.join(map(str, written))}"))
-
-
-def lay_out(settings: Settings, name: str) -> None:
-    """Read -> resample -> print and write one table, as a paper has it."""
-    from unembed.reports.comparison.laid_out import paper_table, read_directories
-    from unembed.reports.comparison.output import write_page
-    from unembed.reports.comparison.paper_layout import read_layout
-    from unembed.reports.tables import print_tables, write_markdown
-    from unembed.runs.trust import trusting
-
-    layout = read_layout(name, CONFIGS / "layout")
-    with trusting(settings.trust):
-        found = read_directories(settings.directories, layout, settings.resamples, settings.seed)
-        table = paper_table(layout, found)
-    page, text = (settings.output.with_name(settings.output.name + ending) for ending in (".html", ".md"))
-    write_markdown(text, [table])
-    write_page(page, [table], [], f"{len(found)} runs and evaluations in the layout of a paper's table.")
-    print_tables([table])
-    print(printable(f"Written: {text} {page}"))
+    layout = read_layout(str(settings.layout), CONFIGS / "layout")
+    found = read_directories(settings.directories, layout, settings.resamples, settings.seed)
+    return [paper_table(layout, found)], [], f"{len(found)} runs and evaluations in the layout of a paper's table."
 
 
 def main() -> None:

@@ -159,7 +159,7 @@ def _check(configs: Sequence[DictConfig]) -> None:
 
     messages = [message for config in configs for message in check(config)]
     for node in (config.access for config in configs if config.get("access") is not None):
-        from unembed.reports.access.declared import declaration_errors
+        from unembed.reports.access import declaration_errors
 
         messages += declaration_errors(plain(node) if isinstance(node, DictConfig) else node)
     raise_all(messages)

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter
 
+from unembed.core.atomic_files import read_json
 from unembed.core.examples import Span
 from unembed.metrics.description import Description
 from unembed.metrics.scored import Scored
@@ -29,7 +30,6 @@ from unembed.metrics.text import exact_match, sentence_bleu
 from unembed.metrics.tokens import recovered_words, token_overlap, words
 from unembed.runs import layout
 from unembed.runs.files import Row, read_config, read_lines, read_object, read_rows, validated
-from unembed.runs.record import training_of
 from unembed.runs.resumption import changed_values, with_changes
 
 
@@ -80,8 +80,8 @@ class Recovered:
 class Results:
     """All results shown in a report.
 
-    Missing ``baseline`` and ``analyses`` are None; missing ``history``, ``training`` (from record.json) and
-    ``described`` (the user's own metrics) are empty.
+    Missing ``baseline`` and ``analyses`` are None; missing ``history``, ``record`` (of record.json) and ``described``
+    (the user's own metrics) are empty.
     """
 
     directory: Path
@@ -92,8 +92,14 @@ class Results:
     recovered: list[Recovered]
     history: list[Moment]
     analyses: dict[str, Any] | None = None
-    training: dict[str, Any] = field(default_factory=dict)
+    record: dict[str, Any] = field(default_factory=dict)
     described: list[Description] = field(default_factory=list)
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """What record.json says of the training; empty if nothing was trained."""
+        training = self.record.get("training")
+        return training if isinstance(training, dict) else {}
 
     @property
     def ordered_words(self) -> bool:
@@ -109,8 +115,7 @@ class Results:
 
     def choice(self, group: str) -> str | None:
         """The option chosen in a config group, such as ``geia`` for ``attack``; None if unknown."""
-        name = chosen(self.config, group)
-        return None if name is None else str(name)
+        return None if (name := chosen(self.config, group)) is None else str(name)
 
 
 def chosen(config: Mapping[str, Any], group: str) -> Any:
@@ -130,18 +135,19 @@ def read_results(run_dir: Path) -> Results:
         config = with_changes(config, run_dir)
         config_text += "\n# Resumed with:\n" + yaml.safe_dump(changed, sort_keys=False, allow_unicode=True)
     baseline, history, analyses = (run_dir / name for name in (layout.BASELINE, layout.HISTORY, layout.ANALYSES))
-    rows = read_rows(run_dir / layout.PREDICTIONS)
+    record, descriptions = run_dir / layout.RECORD, run_dir / layout.DESCRIPTIONS
+    described = read_object(descriptions) if descriptions.exists() else {}
     return Results(
         directory=run_dir,
         config=config,
         config_text=config_text,
         metrics=read_object(run_dir / layout.METRICS),
         baseline=read_object(baseline) if baseline.exists() else None,
-        recovered=_score(rows),
+        recovered=[_recovered(row) for row in read_rows(run_dir / layout.PREDICTIONS)],
         history=read_lines(history, Moment) if history.exists() else [],
         analyses=read_object(analyses) if analyses.exists() else None,
-        training=training_of(run_dir) or {},
-        described=_descriptions(run_dir / layout.DESCRIPTIONS),
+        record=read_json(record) if record.is_file() else {},
+        described=[*validated(TypeAdapter(dict[str, Description]), described, descriptions).values()],
     )
 
 
@@ -201,18 +207,9 @@ def parts(text: str, other: str, spans: Sequence[tuple[int, int, str]] = (), lim
     return cut
 
 
-def _score(rows: Sequence[Row]) -> list[Recovered]:
-    scores = []
-    for row in rows:
-        size = len(words(row.reference))
-        # a blank reference has no recall: count it as not recovered
-        recall = token_overlap(row.reference, row.prediction).recall if size else 0.0
-        quality = sentence_bleu(row.reference, row.prediction) if row.kind == "sequence" else recall
-        scores.append(Recovered(row, quality, size))
-    return scores
-
-
-def _descriptions(path: Path) -> list[Description]:
-    if not path.exists():
-        return []
-    return [*validated(TypeAdapter(dict[str, Description]), read_object(path), path).values()]
+def _recovered(row: Row) -> Recovered:
+    size = len(words(row.reference))
+    if row.kind == "sequence":
+        return Recovered(row, sentence_bleu(row.reference, row.prediction), size)
+    # A blank reference has no recall and counts as not recovered.
+    return Recovered(row, token_overlap(row.reference, row.prediction).recall if size else 0.0, size)

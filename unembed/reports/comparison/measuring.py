@@ -1,17 +1,24 @@
-"""Metrics of several runs with confidence intervals, and paired differences between runs on the same texts.
+"""Metrics of several runs with confidence intervals, and differences between runs or between settings.
 
     entries = read_entries([Path("runs/a"), Path("runs/b")])
     compared = compare(entries, ["bleu", "token_f1"], resamples=2000, seed=0)      # the first entry is the reference
+    found = settings(compared, ["bleu"])           # seeds of one setting together
+    found[1].differences["bleu"]                   # from found[0]
 
 Intervals are 95 % percentile bootstraps over examples. Shares of texts (exact match) have Wilson's interval, which is
 not empty at 0 and 100 %. All resampling uses one seed, so that attacks on the same texts share their resamples.
+
+A paired bootstrap over test texts covers the choice of texts, not the choice of the seed: two seeds of one setting may
+well differ significantly. So seeds of one setting are not tested against each other, and two settings with several
+seeds each are tested over the seeds, by Welch's t-test.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,10 +27,9 @@ from unembed.core.commands import command
 from unembed.core.errors import InputError, did_you_mean
 from unembed.metrics.base import Measured
 from unembed.metrics.scored import Scored
-from unembed.metrics.scoring import metric_of
-from unembed.metrics.statistics import Floats, Interval, interval, resampled_sums, significance, wilson
-from unembed.reports.comparison.entries import Entry
-from unembed.reports.comparison.own_metrics import own_metrics_of
+from unembed.metrics.scoring import TextMetric, metric_of
+from unembed.metrics.statistics import Floats, Interval, Share, interval, resampled_sums, significance
+from unembed.reports.comparison.entries import Entry, grouped, setting_and_texts
 from unembed.reports.numbers import number
 from unembed.reports.results import as_scored
 from unembed.reports.wording import measure
@@ -37,6 +43,11 @@ class MetricValue:
 
     value: float | None
     interval: Interval | None = None
+
+    def plain(self) -> dict[str, float | None]:
+        """Plain values for JSON."""
+        low, high = self.interval or (None, None)
+        return {"value": self.value, "low": low, "high": high}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,63 +70,118 @@ class Compared:
     Attributes:
         entry: The run.
         values: By metric.
-        differences: By metric, over the test texts; None if either value is missing; empty if the texts differ.
-        paired: Whether its test texts are those of the reference.
-        common: Number of test texts shared with the reference.
         resampled: By metric, the resampled values followed by the value itself, (resamples + 1,); runs on the same
             texts share their resamples.
+        paired: Whether its test texts are those of the reference.
+        common: Number of test texts shared with the reference.
     """
 
     entry: Entry
     values: Mapping[str, MetricValue]
-    differences: Mapping[str, Difference | None]
+    resampled: Mapping[str, Floats]
     paired: bool
     common: int
-    resampled: Mapping[str, Floats] = field(default_factory=dict)
-
-
-def check_metrics(entries: Sequence[Entry], metrics: Sequence[str]) -> None:
-    """Raise InputError if no run has a requested metric."""
-    known = {key for entry in entries for key in entry.results.metrics}
-    for name in metrics:
-        if name not in known:
-            raise InputError(f"metrics: no run has {name!r}; {did_you_mean(name, known)}")
-
-
-def check_predictions(entries: Sequence[Entry]) -> None:
-    """Raise InputError if predictions.jsonl does not have the examples that metrics.json counts."""
-    for entry in entries:
-        indices = [one.row.index for one in entry.results.recovered]
-        path = entry.results.directory / "predictions.jsonl"
-        counted = number(entry.results.metrics, "examples")
-        if counted != len(indices):
-            said = "no number of examples" if counted is None else f"{counted:.0f} examples"
-            raise InputError(f"{path}: {len(indices)} predictions, but metrics.json beside it says {said}")
-        if len(set(indices)) != len(indices):
-            raise InputError(f"{path}: an index occurs twice")
 
 
 def compare(entries: Sequence[Entry], metrics: Sequence[str], resamples: int, seed: int) -> list[Compared]:
-    """Compare all entries with the first.
+    """Measure all entries; the first is the reference.
 
     Raises:
         InputError: An unknown metric, or predictions that do not reproduce metrics.json; raised before resampling.
     """
-    check_metrics(entries, metrics)
-    check_predictions(entries)
-    sums = [_sums(entry, metrics) for entry in entries]
-    all_resampled = [_resampled(one, resamples, seed) for one in sums]
-    texts = [entry.texts for entry in entries]
-    compared: list[Compared] = []
-    for entry, own, resampled, read in zip(entries, sums, all_resampled, texts, strict=True):
-        values = {key: _value(entry, key, own.get(key), resampled.get(key)) for key in metrics}
+    known = {key for entry in entries for key in entry.results.metrics}
+    for name in metrics:
+        if name not in known:
+            raise InputError(f"metrics: no run has {name!r}; {did_you_mean(name, known)}")
+    for entry in entries:
+        _check_predictions(entry)
+    measured = [_measured(entry, metrics) for entry in entries]
+    reference = entries[0].texts
+    compared = []
+    for entry, own in zip(entries, measured, strict=True):
+        samples = _resampled(own, resamples, seed)
+        values = {key: MetricValue(number(entry.results.metrics, key)) for key in metrics}
+        values |= {key: replace(values[key], interval=one.interval(samples[key])) for key, one in own.items()}
         # The resampled values come from predictions.jsonl, so the value of a difference must too.
-        kept = {key: np.append(resampled[key], own[key].value) for key in own}
-        one = Compared(entry, values, {}, read == texts[0], len(read & texts[0]), kept)
-        first = compared[0] if compared else one
-        differences = {key: text_difference([one], [first], key) for key in metrics} if one.paired else {}
-        compared.append(replace(one, differences=differences))
+        with_value = {key: np.append(samples[key], one.value) for key, one in own.items()}
+        paired, common = entry.texts == reference, len(entry.texts & reference)
+        compared.append(Compared(entry, values, with_value, paired, common))
     return compared
+
+
+def _check_predictions(entry: Entry) -> None:
+    """Raise InputError if predictions.jsonl does not have the examples that metrics.json counts."""
+    indices = [one.row.index for one in entry.results.recovered]
+    path = entry.results.directory / "predictions.jsonl"
+    counted = number(entry.results.metrics, "examples")
+    if counted != len(indices):
+        size = "no number of examples" if counted is None else f"{counted:.0f} examples"
+        raise InputError(f"{path}: {len(indices)} predictions, but metrics.json beside it says {size}")
+    if len(set(indices)) != len(indices):
+        raise InputError(f"{path}: an index occurs twice")
+
+
+def _measured(entry: Entry, metrics: Sequence[str]) -> dict[str, Measured[Scored]]:
+    """Each metric of the run that predictions.jsonl reproduces, examples ordered by index."""
+    rows = sorted((one.row for one in entry.results.recovered), key=lambda row: row.index)
+    scored = [as_scored(row) for row in rows]
+    measured, own = {}, _own_metrics(entry, metrics)
+    for key in metrics:
+        value, metric = number(entry.results.metrics, key), metric_of(key) or own.get(key)
+        if value is None or metric is None or metric.needs == "models" or not metric.summable:
+            continue
+        try:
+            one = Measured.of(metric, scored)
+        except ValueError as error:
+            raise InputError(f"{entry.results.directory / 'predictions.jsonl'}: {error}") from error
+        if abs(one.value - value) <= TOLERANCE:
+            measured[key] = one
+        elif metric.needs == "texts":
+            raise InputError(
+                f"{entry.results.directory}: predictions.jsonl gives {key}={one.value:.6g}, metrics.json says "
+                f"{value:.6g}: they are not of one test; {command('evaluate', 'run=<dir>')} makes both anew"
+            )
+    return measured
+
+
+def _own_metrics(entry: Entry, keys: Sequence[str]) -> dict[str, TextMetric]:
+    """The user's own metrics of a run, rebuilt from its config.yaml; if none of ``keys`` is one, nothing is imported.
+
+    Raises:
+        InputError: The run names a class that is neither ours nor trusted, or does not exist.
+    """
+    if not any(one.key in keys for one in entry.results.described):
+        return {}
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+
+    from unembed.runs.trust import check_trusted
+    from unembed.scoring.models import own_metrics
+
+    named = (entry.results.config.get("scoring") or {}).get("metrics") or {}
+    config = OmegaConf.create({"scoring": {"metrics": named}})
+    check_trusted(config, entry.results.directory)
+    return {metric.description.key: metric for metric in own_metrics(instantiate(config.scoring.metrics))}
+
+
+def _resampled(measured: Mapping[str, Measured[Scored]], resamples: int, seed: int) -> dict[str, Floats]:
+    """Resampled values, (resamples,) per metric; all metrics of a run share the resamples."""
+    if not measured:
+        return {}
+    sums = resampled_sums(np.hstack([one.parts for one in measured.values()]), resamples, seed)
+    ends = np.cumsum([one.parts.shape[1] for one in measured.values()])[:-1]
+    columns = np.split(sums, ends, axis=1)
+    return {key: one.metric.combine(own) for (key, one), own in zip(measured.items(), columns, strict=True)}
+
+
+def baseline_values(metrics: Mapping[str, Any], keys: Sequence[str]) -> dict[str, MetricValue]:
+    """The metrics of baseline.json; without its texts, only shares of texts have an interval."""
+    values = {key: MetricValue(number(metrics, key)) for key in keys}
+    if size := round(number(metrics, "examples") or 0):
+        for key in ("exact_match", "exact_match_no_punctuation"):
+            if key in values and (value := values[key].value) is not None:
+                values[key] = MetricValue(value, Share(round(value / 100 * size), size).interval)
+    return values
 
 
 def text_difference(own: Sequence[Compared], reference: Sequence[Compared], key: str) -> Difference | None:
@@ -126,71 +192,25 @@ def text_difference(own: Sequence[Compared], reference: Sequence[Compared], key:
     if any(key not in one.resampled for one in (*own, *reference)):
         return None
     sides = [np.mean([one.resampled[key] for one in runs], axis=0) for runs in (own, reference)]
-    resampled = sides[0] - sides[1]
-    return _difference(float(resampled[-1]), resampled[:-1])
+    differences = sides[0] - sides[1]
+    ends, p = interval(differences[:-1]), significance(differences[:-1])
+    value = float(differences[-1])
+    return None if ends is None or p is None or math.isnan(value) else Difference(value, ends, p)
 
 
-def baseline_values(metrics: Mapping[str, Any], keys: Sequence[str]) -> dict[str, MetricValue]:
-    """The metrics of baseline.json; without its texts, only shares of texts have an interval."""
-    found = {}
-    for key in keys:
-        value, size = number(metrics, key), number(metrics, "examples")
-        share = key in ("exact_match", "exact_match_no_punctuation") and value is not None and size
-        found[key] = MetricValue(value, _wilson(value, round(size)) if share and value is not None and size else None)
-    return found
+def seed_difference(own: Sequence[Compared], reference: Sequence[Compared], key: str) -> Difference | None:
+    """Welch's t-test, two-sided; None if a value is missing, or if neither side has varying values."""
+    from scipy.stats import ttest_ind
 
-
-def _sums(entry: Entry, metrics: Sequence[str]) -> dict[str, Measured[Scored]]:
-    """Each metric of the run that predictions.jsonl reproduces, examples ordered by index."""
-    rows = sorted((one.row for one in entry.results.recovered), key=lambda row: row.index)
-    scored = [as_scored(row) for row in rows]
-    found, own = {}, own_metrics_of(entry, metrics)
-    for key in metrics:
-        value, metric = number(entry.results.metrics, key), metric_of(key) or own.get(key)
-        if value is None or metric is None or metric.needs == "models" or not metric.summable:
-            continue
-        try:
-            measured = Measured.of(metric, scored)
-        except ValueError as error:
-            raise InputError(f"{entry.results.directory / 'predictions.jsonl'}: {error}") from error
-        if abs(measured.value - value) <= TOLERANCE:
-            found[key] = measured
-        elif metric.needs == "texts":
-            raise InputError(
-                f"{entry.results.directory}: predictions.jsonl gives {key}={measured.value:.6g}, metrics.json says "
-                f"{value:.6g}: they are not of one test; {command('evaluate', 'run=<dir>')} makes both anew"
-            )
-    return found
-
-
-def _resampled(sums: Mapping[str, Measured[Scored]], resamples: int, seed: int) -> dict[str, Floats]:
-    """Resampled values, (resamples,) per metric; all metrics of a run share the resamples."""
-    if not sums:
-        return {}
-    resampled = resampled_sums(np.hstack([one.parts for one in sums.values()]), resamples, seed)
-    found, start = {}, 0
-    for key, one in sums.items():
-        columns = one.parts.shape[1]
-        found[key] = one.metric.combine(resampled[:, start : start + columns])
-        start += columns
-    return found
-
-
-def _value(entry: Entry, key: str, sums: Measured[Scored] | None, resampled: Floats | None) -> MetricValue:
-    value = number(entry.results.metrics, key)
-    if value is None or sums is None or resampled is None:
-        return MetricValue(value)
-    return MetricValue(value, sums.interval(resampled))
-
-
-def _wilson(percent: float, size: int) -> Interval:
-    low, high = wilson(round(percent / 100 * size), size)
-    return Interval(100 * low, 100 * high)
-
-
-def _difference(value: float, resampled: Floats) -> Difference | None:
-    reach, p = interval(resampled), significance(resampled)
-    return None if reach is None or p is None or math.isnan(value) else Difference(value, reach, p)
+    sides = [[value for one in runs if (value := one.values[key].value) is not None] for runs in (own, reference)]
+    if [*map(len, sides)] != [len(own), len(reference)] or all(len(set(side)) == 1 for side in sides):
+        return None
+    result = ttest_ind(*sides, equal_var=False)
+    if math.isnan(result.pvalue):
+        return None
+    low, high = result.confidence_interval(0.95)
+    difference = statistics.fmean(sides[0]) - statistics.fmean(sides[1])
+    return Difference(difference, Interval(float(low), float(high)), float(result.pvalue), over="seeds")
 
 
 def better(key: str, difference: Difference) -> bool | None:
@@ -198,3 +218,82 @@ def better(key: str, difference: Difference) -> bool | None:
     if difference.p >= 0.05 or measure(key).more is None:
         return None
     return (difference.value > 0) == (measure(key).more == "higher")
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean of a metric over seeds and its sample standard deviation (n - 1), which is None for a single run."""
+
+    mean: float | None
+    deviation: float | None = None
+
+    @classmethod
+    def of(cls, values: Sequence[float | None]) -> Spread:
+        """Mean and standard deviation; both None if a value is missing."""
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return cls(None)
+        return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The runs of one setting, compared with the reference's setting.
+
+    Attributes:
+        runs: One per seed, in the given order.
+        values: By metric.
+        differences: From the reference's setting, by metric; None if either value is missing; empty if the texts differ
+            or both are seeds of one setting.
+    """
+
+    runs: Sequence[Compared]
+    values: Mapping[str, Spread]
+    differences: Mapping[str, Difference | None]
+
+    @property
+    def label(self) -> str:
+        """The label of the first run, and the number of the others."""
+        more = len(self.runs) - 1
+        return self.runs[0].entry.label + (f" and {more} more" if more else "")
+
+    @property
+    def seeds(self) -> str:
+        """The seeds, and whether they are of training or test; empty for a single run."""
+        if len(self.runs) == 1:
+            return ""
+        training, test = zip(*(one.entry.seeds for one in self.runs), strict=True)
+        of, seeds = ("", training) if len(set(training)) > 1 else (" of the test", test)
+        return f"{len(self.runs)} seeds{of}: {', '.join(map(str, seeds))}"
+
+    @property
+    def mean(self) -> Compared:
+        """The first run with the means of the setting's values."""
+        if len(self.runs) == 1:
+            return self.runs[0]
+        return replace(self.runs[0], values={key: MetricValue(one.mean) for key, one in self.values.items()})
+
+
+def settings(compared: Sequence[Compared], metrics: Sequence[str]) -> list[Setting]:
+    """The runs grouped by setting; the setting of the first run is the reference."""
+    groups = grouped(compared, lambda one: setting_and_texts(one.entry), lambda one: one.entry.seeds)
+    return [
+        Setting(
+            runs,
+            {key: Spread.of([one.values[key].value for one in runs]) for key in metrics},
+            _differences(runs, groups[0], metrics),
+        )
+        for runs in groups
+    ]
+
+
+def _differences(
+    own: Sequence[Compared], reference: Sequence[Compared], metrics: Sequence[str]
+) -> dict[str, Difference | None]:
+    first, other = own[0].entry, reference[0].entry
+    several = len(own) > 1 or len(reference) > 1
+    seeds_alone = first.setting is not None and first.setting == other.setting
+    if not own[0].paired or (seeds_alone and (several or first.seeds != other.seeds)):
+        return {}
+    test = seed_difference if len(own) > 1 and len(reference) > 1 else text_difference
+    return {key: test(own, reference, key) for key in metrics}

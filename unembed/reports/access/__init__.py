@@ -1,1 +1,0 @@
-"""The access table: attacks down, what the attacker has across (unembed compare columns=access)."""
