@@ -96,27 +96,22 @@ def declaration_errors(node: object) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class AccessCell:
-    """A measured cell.
+    """A measured cell: its declaration, the option of ``defense=``, values by key of ``METRICS``, the run directory.
 
-    Attributes:
-        attack: Its row.
-        has: Its column.
-        defense: The option of ``defense=``.
-        presumes: What the attack presumes, in one sentence.
-        values: By key of ``METRICS``.
-        queries: Texts that the attack asked the embedder for, for each vector; None if unknown.
-        seconds: Time for each vector, training apart; None if unknown.
-        source: The run directory.
+    ``queries`` that the attack asked the embedder, and ``seconds`` without training, are for each vector.
     """
 
-    attack: str
-    has: str
+    declared: Declared
     defense: str
-    presumes: str
     values: Mapping[str, MetricValue]
     queries: float | None
     seconds: float | None
     source: str
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Row and column: the attack, and what the attacker has."""
+        return self.declared.attack, self.declared.has
 
     @property
     def f1(self) -> float:
@@ -127,14 +122,8 @@ class AccessCell:
 
 @dataclass(frozen=True, slots=True)
 class AccessTable:
-    """All cells, and what they share.
-
-    Attributes:
-        cells: Each attack, column and defense once.
-        rows: The test examples with their references; predictions are those of the first run.
-        facts: Names and values for the page: embedder, data, processor.
-        unfinished: Directories of runs that have not ended.
-    """
+    """All cells, each attack, column and defense once; their test examples, with the predictions of the first run;
+    names and values for the page; and the directories of runs that have not ended."""
 
     cells: list[AccessCell]
     rows: list[Row]
@@ -178,12 +167,13 @@ def read_table(directories: Sequence[Path], resamples: int, seed: int) -> Access
     present = {key for entry in entries for key in entry.results.metrics}
     compared = compare(entries, [key for key in METRICS if key in present], resamples, seed)
     cells = [_cell(one, declared[one.entry.results.directory]) for one in compared]
-    places: dict[tuple[str, str, str], AccessCell] = {}
+    places: dict[tuple[object, str], AccessCell] = {}
     for cell in cells:
-        other = places.setdefault((cell.attack, cell.has, cell.defense), cell)
+        other = places.setdefault((cell.place, cell.defense), cell)
         if other is not cell:
+            attack, has = cell.place
             raise InputError(
-                f"columns=access: {other.source} and {cell.source} are both of attack {cell.attack!r}, {cell.has}, "
+                f"columns=access: {other.source} and {cell.source} are both of attack {attack!r}, {has}, "
                 f"defense {cell.defense}; leave one of them out, or name the attack otherwise"
             )
     return AccessTable(cells, [one.row for one in first.recovered], _facts(entries), unfinished)
@@ -203,10 +193,8 @@ def _cell(one: Compared, declared: Declared) -> AccessCell:
     metrics = one.entry.results.metrics
     seconds, texts = number(metrics, "seconds"), number(metrics, "examples")
     return AccessCell(
-        attack=declared.attack,
-        has=declared.has,
+        declared=declared,
         defense=one.entry.choice("defense"),
-        presumes=declared.presumes,
         values={key: one.values.get(key, MetricValue(None)) for key in METRICS},
         queries=number(metrics, "queries_per_target"),
         seconds=seconds / texts if seconds is not None and texts else None,
@@ -290,9 +278,9 @@ class HeatMap(NamedTuple):
 def undefended(cells: Sequence[AccessCell]) -> HeatMap:
     """Attacks down, what the attacker has across, without a defense; the highest of each column first."""
     columns, impossible = plan().columns, plan().impossible
-    measured = {(one.attack, one.has): one for one in cells if one.defense == UNDEFENDED}
+    measured = {one.place: one for one in cells if one.defense == UNDEFENDED}
     best = [highest(cells, has) for has in columns]
-    first = [HeatCell() if one is None else HeatCell(one, by=one.attack) for one in best]
+    first = [HeatCell() if one is None else HeatCell(one, by=one.place[0]) for one in best]
     rows = [HeatRow("highest measured", "of this column and those that it includes", first)]
     for attack in dict.fromkeys([*impossible, *(attack for attack, _ in measured)]):
         reasons = impossible.get(attack, {})
@@ -303,33 +291,34 @@ def undefended(cells: Sequence[AccessCell]) -> HeatMap:
 
 def defended(cells: Sequence[AccessCell]) -> HeatMap | None:
     """Attacks with what they have down, defenses across; None without a defended cell."""
-    attacked = dict.fromkeys((one.attack, one.has) for one in cells if one.defense != UNDEFENDED)
+    attacked = {one.place for one in cells if one.defense != UNDEFENDED}
     if not attacked:
         return None
     titles, present = plan().defenses, {one.defense for one in cells}
     known = [name for name in titles if name in present]
     names = list(dict.fromkeys([UNDEFENDED, *known, *sorted(present - set(titles))]))
-    measured = {(one.attack, one.has, one.defense): one for one in cells}
+    measured = {(one.place, one.defense): one for one in cells}
     rows = [
-        HeatRow(attack, plan().columns[has].title, [HeatCell(measured.get((attack, has, name))) for name in names])
-        for attack, has in sorted(attacked, key=lambda place: rank(*place))
+        HeatRow(place[0], plan().columns[place[1]].title, [HeatCell(measured.get((place, name))) for name in names])
+        for place in sorted(attacked, key=rank)
     ]
     return HeatMap("What a defense leaves", [titles.get(name, name) for name in names], rows)
 
 
-def rank(attack: str, has: str) -> tuple[int, int, str]:
+def rank(place: tuple[str, str]) -> tuple[int, int, str]:
     """The order of attacks that are listed with what they have: by column, then as rows; a variant after its attack.
 
     A variant's title begins with that of its attack, up to a comma.
     """
-    known, base = [*plan().impossible], attack.partition(",")[0]
+    known, (attack, has) = [*plan().impossible], place
+    base = attack.partition(",")[0]
     return [*plan().columns].index(has), known.index(base) if base in known else len(known), attack
 
 
 def highest(cells: Iterable[AccessCell], has: str) -> AccessCell | None:
     """The undefended cell of highest word F1 of an attacker who has this and what it includes."""
     allowed = {has, *plan().columns[has].includes}
-    fitting = [one for one in cells if one.defense == UNDEFENDED and one.has in allowed and one.f1 >= 0]
+    fitting = [one for one in cells if one.defense == UNDEFENDED and one.place[1] in allowed and one.f1 >= 0]
     return max(fitting, key=lambda one: one.f1, default=None)
 
 
@@ -360,10 +349,8 @@ def write_table(output: Path, table: AccessTable, resamples: int) -> list[Path]:
         **table.facts,
         "cells": [
             {
-                "attack": one.attack,
-                "has": one.has,
+                **one.declared.model_dump(),
                 "defense": one.defense,
-                "presumes": one.presumes,
                 **{key: value.plain() for key, value in one.values.items()},
                 "queries_per_target": one.queries,
                 "seconds_per_target": one.seconds,
@@ -382,7 +369,7 @@ def write_table(output: Path, table: AccessTable, resamples: int) -> list[Path]:
 def _lead(table: AccessTable) -> str:
     """The first sentence: the highest word F1 with this or that."""
     best = [(plan().columns[has].said, highest(table.cells, has)) for has in LEAD]
-    parts = [f"{said} {shown('score', one.f1)} ({one.attack})" for said, one in best if one is not None]
+    parts = [f"{said} {shown('score', one.f1)} ({one.place[0]})" for said, one in best if one is not None]
     count = f"{len(table.rows):,} texts"
     if not parts:
         return f"Word F1 on {count}; no cell without a defense was measured."
@@ -417,14 +404,10 @@ def _notes(table: AccessTable, resamples: int) -> list[str]:
 def _presumed(cells: Sequence[AccessCell]) -> Table:
     """What each attack presumes, and what it costs; of several defenses, the first."""
     places: dict[tuple[str, str], AccessCell] = {}
-    for cell in sorted(cells, key=lambda one: rank(one.attack, one.has)):
-        places.setdefault((cell.attack, cell.has), cell)
-    lines = tuple(
-        Line(
-            cell.attack,
-            plan().columns[cell.has].title,
-            (Cell(cell.presumes), Cell(shown("score", cell.queries)), Cell(shown("moment", cell.seconds))),
-        )
-        for cell in places.values()
-    )
-    return Table("What each attack presumes", ("attack", "presumes", "queries a text", "seconds a text"), lines)
+    for cell in sorted(cells, key=lambda one: rank(one.place)):
+        places.setdefault(cell.place, cell)
+    lines = []
+    for (attack, has), one in places.items():
+        costs = shown("score", one.queries), shown("moment", one.seconds)
+        lines.append(Line(attack, plan().columns[has].title, tuple(map(Cell, (one.declared.presumes, *costs)))))
+    return Table("What each attack presumes", ("attack", "presumes", "queries a text", "seconds a text"), tuple(lines))

@@ -133,11 +133,9 @@ def _baselines(compared: Sequence[Compared], metrics: Sequence[str], names: Sequ
         if one.entry.results.baseline is None:
             continue
         values = baseline_values(one.entry.results.baseline, metrics)
-        if any(
-            other.entry.texts == one.entry.texts
-            and all(other.values[key].value == values[key].value for key in metrics)
-            for other in compared
-        ):
+        known = {key: value.value for key, value in values.items()}
+        same_texts = [other for other in compared if other.entry.texts == one.entry.texts]
+        if any({key: other.values[key].value for key in metrics} == known for other in same_texts):
             continue  # the nearest neighbour is one of the runs
         facts = _facts([one]) | {"attack": DASH, "parameters": DASH, "training": DASH, "queries": "0"}
         cells = (*(Cell(facts[name]) for name in names), *(metric_cell(key, [values[key]]) for key in metrics))
