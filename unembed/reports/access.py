@@ -261,18 +261,17 @@ class HeatRow(NamedTuple):
 
 
 class HeatMap(NamedTuple):
-    """A map; ``columns`` are the titles of the cells' columns, ``corner`` that of the rows'."""
+    """A map of word F1."""
 
     title: str
     columns: list[str]
     rows: list[HeatRow]
-    corner: str = "word F1"
 
     @property
     def table(self) -> Table:
         """The map for the terminal and Markdown."""
         lines = (Line(row.title, row.below, tuple(Cell(c.value, c.below) for c in row.cells)) for row in self.rows)
-        return Table(self.title, (self.corner, *self.columns), tuple(lines))
+        return Table(self.title, ("word F1", *self.columns), tuple(lines))
 
 
 def undefended(cells: Sequence[AccessCell]) -> HeatMap:
@@ -306,10 +305,7 @@ def defended(cells: Sequence[AccessCell]) -> HeatMap | None:
 
 
 def rank(place: tuple[str, str]) -> tuple[int, int, str]:
-    """The order of attacks that are listed with what they have: by column, then as rows; a variant after its attack.
-
-    A variant's title begins with that of its attack, up to a comma.
-    """
+    """The order of places: by column, then as rows; "GEIA, longer" after "GEIA"."""
     known, (attack, has) = [*plan().impossible], place
     base = attack.partition(",")[0]
     return [*plan().columns].index(has), known.index(base) if base in known else len(known), attack
