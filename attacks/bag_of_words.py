@@ -199,7 +199,6 @@ class BagOfWords(WordSetAttack):
         return number < self.vocabulary.size
 
     def _write_curve(self, named: list[int], right: list[int], wanted: int, f1: list[float]) -> None:
-        assert self.artifacts is not None
         curve = [
             {"threshold": at, "precision": hits / count if count else None, "recall": hits / wanted, "f1": harmonic}
             for at, count, hits, harmonic in zip(THRESHOLDS, named, right, f1, strict=True)

@@ -1,4 +1,4 @@
-"""The base class of all attacks, with shared training and test steps.
+"""The base class of all attacks: training and test steps, checkpoints.
 
     attack.connect(artifacts=run / "artifacts", oracle=cached_embedder)
     trainer.fit(attack, datamodule)                        # prepare -> load -> build -> training_step ...
@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from unembed.attacks.parts.batch_cache import BatchCache, BatchResult
-from unembed.attacks.parts.predictions import Hint, Prediction, Targets
+from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.parts.sharding import footprint
 from unembed.attacks.refine.refining import Refiner, Refiners
 from unembed.core.errors import InputError
@@ -64,12 +64,12 @@ class Attack(LightningModule):
     reads_training_text = True
     asks_embedder = False
     encodes_ids = False
+    artifacts: Path  # set by connect
 
     def __init__(self, refine: Mapping[str, Refiner] | None = None) -> None:
         super().__init__()
         self.strict_loading = False  # on_load_checkpoint has compared every name and shape before
         self.refiners = Refiners(refine)
-        self.artifacts: Path | None = None
         self.oracle: CachedEmbedder | None = None
         self.dimension = 0
         self.from_checkpoint = False
@@ -86,27 +86,23 @@ class Attack(LightningModule):
         oracle: CachedEmbedder | None,
         *,
         from_checkpoint: bool = False,
+        origin: Path | None = None,
         training_texts: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """Set the artifacts and the embedder.
+        """Set the artifacts and the embedder; called before anything else.
 
         Args:
             artifacts: Folder that ``prepare`` writes to.
             oracle: Embeds hypotheses.
             from_checkpoint: Whether a checkpoint will be loaded, so that pretrained weights are not needed.
+            origin: A finished run whose artifacts and weights the training starts from.
             training_texts: Training texts of a finished run, for refiners added after training; empty if unknown.
         """
-        self.artifacts, self.oracle, self.from_checkpoint = artifacts, oracle, from_checkpoint
+        self.artifacts, self.oracle, self.origin = artifacts, oracle, origin
+        self.from_checkpoint = from_checkpoint or origin is not None
         self._training_texts = training_texts
 
-    def begin_from(self, run: Path) -> None:
-        """Start training from the artifacts and weights of a finished run instead of anew; after ``connect``."""
-        self.origin, self.from_checkpoint = run, True
-
     # -- what a subclass gives ------------------------------------------------------------------------------------
-
-    def check_embedder(self, embedder: CachedEmbedder) -> None:
-        """Check that the attack supports the embedder, before anything is embedded."""
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
         """Write tokenizer, vocabulary and the like for ``texts`` to ``artifacts``; called on global rank 0 only."""
@@ -133,29 +129,33 @@ class Attack(LightningModule):
         """The loss of a training or validation batch; for attacks that learn from more than vectors and labels."""
         return self.loss(batch["vectors"], batch["labels"])
 
+    def validation_weight(self, batch: dict[str, Tensor]) -> int:
+        """Number of label ids in a batch: the weight of its mean loss."""
+        return int((batch["labels"] != IGNORED).sum())
+
+    def targets(self, batch: dict[str, Tensor]) -> Targets:
+        """What ``invert`` gets of a test batch."""
+        return Targets(batch["vectors"], batch["index"])
+
     @abstractmethod
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """One prediction a target, in order, before any refinement; ``oracle`` embeds hypotheses and counts them."""
 
-    def all_weights(self) -> dict[str, Tensor]:
-        """All weights that its predictions depend on, including those of nested attacks and refiners."""
-        return self.state_dict() | self.refiners.all_weights()
+    def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
+        """Check that targets of this dimension can be refined as configured."""
+        self.refiners.check(dimension, oracle)
 
     def begin_trial(self, number: int) -> None:
         """Set the trial, which selects the random numbers of ``invert``; trial 0 uses the configuration's seed."""
         raise InputError(f"trials: {type(self).__name__} samples nothing at random, so all trials would be alike")
 
-    def hints(self, index: Sequence[int]) -> tuple[Hint, ...] | None:
-        """Hints (parts of the test texts) for baselines that read no vectors; None for every attack."""
-        return None
-
-    def lengths(self, index: Sequence[int]) -> tuple[int, ...] | None:
-        """Input lengths of test examples in tokens; None unless the attack is given them."""
-        return None
-
     def query(self, prediction: Prediction) -> str:
         """The text to embed for the best candidate of a prediction."""
         return prediction.candidates[0]
+
+    def all_weights(self) -> dict[str, Tensor]:
+        """All weights that its predictions depend on, including those of nested attacks and refiners."""
+        return self.state_dict() | self.refiners.all_weights()
 
     # -- inversion ------------------------------------------------------------------------------------------------
 
@@ -164,20 +164,31 @@ class Attack(LightningModule):
         self.check_refining(targets.vectors.shape[1], oracle)
         return self.refiners.refine(targets, self.propose(targets, oracle), oracle)
 
-    def check_refining(self, dimension: int, oracle: CachedEmbedder | None) -> None:
-        """Check that targets of this dimension can be refined as configured."""
-        self.refiners.check(dimension, oracle)
+    def invert_once(
+        self, targets: Targets, oracle: CachedEmbedder | None, work: str
+    ) -> tuple[list[Prediction], BatchResult]:
+        """Invert a batch, unless ``batch_cache`` has it from an interrupted test.
+
+        ``work`` names a group of batches; the result includes their cost.
+        """
+
+        def invert() -> Any:
+            # Training may run in bf16; texts are decoded in the precision of the weights.
+            with torch.autocast(self.device.type, enabled=False):
+                return _PREDICTIONS.dump_python(self.invert(targets, oracle), mode="json")
+
+        batch = {"index": targets.index, "vectors": targets.vectors}
+        result = self.batch_cache.once(work, batch, oracle, invert)
+        return _PREDICTIONS.validate_python(result.value), result
 
     def restore(self, checkpoint: Path | None, dimension: int) -> None:
         """Build the attack for ``invert`` without a trainer: artifacts, modules, then the weights of ``checkpoint``."""
-        if self.artifacts is None:
-            raise RuntimeError("call Attack.connect before restore")
         with self._reading():
             self.load(self.artifacts)
         self.dimension = dimension
         self.configure_model()
         if checkpoint is not None:
-            self.load_weights(checkpoint)
+            self._load_weights(checkpoint)
         self.eval()
         self.refiners.load(self.artifacts, dimension, self._training_texts, self.oracle)
 
@@ -199,22 +210,21 @@ class Attack(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Prepare once (global rank 0, then a barrier), load everywhere, hand ``encode`` to the data module."""
-        if self.artifacts is None:
-            raise RuntimeError("call Attack.connect before fitting or testing")
-        self.target_device = self.trainer.strategy.root_device
+        strategy, first = self.trainer.strategy, self.trainer.is_global_zero
+        self.target_device = strategy.root_device
         if self.origin is not None and stage == "fit":
-            if self.trainer.is_global_zero:
+            if first:
                 copy_artifacts(self.origin, self.artifacts)
-            self.trainer.strategy.barrier("copied")
+            strategy.barrier("copied")
         if not self.from_checkpoint and (stage == "fit" or not self.trainable):
             if self.reads_training_text:
                 self.data.setup("fit")  # texts and vectors to prepare from, also where nothing is fitted
             self._training_texts = lambda: self.data.examples("train").texts
-            if self.trainer.is_global_zero:
+            if first:
                 self.artifacts.mkdir(parents=True, exist_ok=True)
                 self.prepare(self._training_texts() if self.reads_training_text else [], self.artifacts)
                 self.refiners.prepare(self._training_texts, self.artifacts, self.oracle)
-            self.trainer.strategy.barrier("prepare")
+            strategy.barrier("prepare")
         if not self._built:
             with self._reading():
                 self.load(self.artifacts)
@@ -230,7 +240,7 @@ class Attack(LightningModule):
                 self.build(self.dimension)
             self._built = True
             if self.origin is not None:
-                self.load_weights(finished_checkpoint(self.origin))
+                self._load_weights(finished_checkpoint(self.origin))
 
     def on_fit_start(self) -> None:
         """Log the number of trained parameters and their memory."""
@@ -241,10 +251,6 @@ class Attack(LightningModule):
         loss = self.batch_loss(batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["index"]))
         return loss
-
-    def validation_weight(self, batch: dict[str, Tensor]) -> int:
-        """Number of label ids in a batch: the weight of its mean loss."""
-        return int((batch["labels"] != IGNORED).sum())
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         """Mean loss on validation texts, independent of batch sizes and ranks."""
@@ -259,43 +265,9 @@ class Attack(LightningModule):
 
     def test_step(self, batch: dict[str, Tensor], batch_index: int) -> dict[str, Any]:
         """Invert one batch; callbacks/predictions.py collects the result."""
-        rows = batch["index"].tolist()
-        targets = Targets(batch["vectors"], batch["index"], hints=self.hints(rows), lengths=self.lengths(rows))
-        predictions, done = self.invert_once(targets, self.oracle, "predictions")
-        found = {"index": rows, "predictions": predictions}
-        return {**found, "queries": done.queries, "seconds": done.seconds, "limit": done.limit}
-
-    def invert_once(
-        self, targets: Targets, oracle: CachedEmbedder | None, work: str
-    ) -> tuple[list[Prediction], BatchResult]:
-        """Invert a batch, unless ``batch_cache`` has it from an interrupted test.
-
-        ``work`` names a group of batches; the result includes their cost.
-        """
-
-        def invert() -> Any:
-            # Training may run in bf16; texts are decoded in the precision of the weights.
-            with torch.autocast(self.device.type, enabled=False):
-                return _PREDICTIONS.dump_python(self.invert(targets, oracle), mode="json")
-
-        batch = {"index": targets.index, "vectors": targets.vectors}
-        done = self.batch_cache.once(work, batch, oracle, invert)
-        return _PREDICTIONS.validate_python(done.value), done
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Context manager around reading artifacts: turns errors about missing or damaged files into an InputError."""
-        try:
-            yield
-        except InputError:
-            raise
-        except Exception as error:  # transformers and tokenizers raise arbitrary errors for damaged files
-            if not self.from_checkpoint:
-                raise
-            reason = (str(error).strip().splitlines() or [""])[0]
-            raise InputError(
-                f"{self.artifacts}: the attack cannot be rebuilt from what lies there: {type(error).__name__}: {reason}"
-            ) from error
+        predictions, result = self.invert_once(self.targets(batch), self.oracle, "predictions")
+        cost = {"queries": result.queries, "seconds": result.seconds, "limit": result.limit}
+        return {"index": batch["index"].tolist(), "predictions": predictions, **cost}
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
@@ -333,14 +305,8 @@ class Attack(LightningModule):
         if "state_dict" in checkpoint:
             self.check_weights(checkpoint)
 
-    def load_weights(self, path: Path) -> None:
-        """Load the weights of a checkpoint file, without a trainer."""
-        content = load_checkpoint(path)
-        self.check_weights(content)
-        self.load_state_dict(content["state_dict"], strict=self.strict_loading)
-
     def check_weights(self, checkpoint: dict[str, Any]) -> None:
-        """Compare the weights of a checkpoint with the expected ones."""
+        """Compare the weights of a checkpoint with the expected ones; the first that differs is named."""
         found = {name: tuple(tensor.shape) for name, tensor in checkpoint["state_dict"].items()}
         wanted = {name: tuple(tensor.shape) for name, tensor in self.checkpoint_weights().items()}
         if found != wanted:
@@ -350,3 +316,23 @@ class Attack(LightningModule):
                 f"{name} is {found.get(name, 'missing')} in the file, {wanted.get(name, 'unknown')} here; were the "
                 "attack, the embedder or the defense changed since?"
             )
+
+    def _load_weights(self, path: Path) -> None:
+        content = load_checkpoint(path)
+        self.check_weights(content)
+        self.load_state_dict(content["state_dict"], strict=self.strict_loading)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turns errors about missing or damaged artifacts into an InputError."""
+        try:
+            yield
+        except InputError:
+            raise
+        except Exception as error:  # transformers and tokenizers raise arbitrary errors for damaged files
+            if not self.from_checkpoint:
+                raise
+            reason = (str(error).strip().splitlines() or [""])[0]
+            raise InputError(
+                f"{self.artifacts}: the attack cannot be rebuilt from what lies there: {type(error).__name__}: {reason}"
+            ) from error

@@ -1,9 +1,9 @@
-"""A finished run's attack, as it is, on other vectors: nothing is trained.
+"""The decoder of a finished run: as it is on other vectors, and as a part of other attacks (attacks/transfer).
 
 python train.py attack=finished attack.source_run=runs/geia defense=int8 defense.adaptive=true
 python train.py attack=finished attack.source_run=runs/geia attack/refine=[lexicon] attack.refine.lexicon.max_queries=20
 
-evaluate.py tests a run again, too; this makes a run of it, which a grid of runs can hold beside others.
+evaluate.py tests a run again, too; ``attack=finished`` makes a run of it, which a grid of runs can hold beside others.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ from unembed.runs.config_file import read_config
 from unembed.runs.embedder_check import check_embedder
 from unembed.runs.stored_attack import attack_of, class_of, keep
 
-ABOUT = "finished.json"  # among the artifacts
+COPY, ABOUT = "source", "finished.json"  # among the artifacts
+KEY = "attack.source_run"
 
 
-class HeldDecoder(Attack):
-    """Holds the decoder of a finished run; a subclass copies that run in ``prepare`` and calls ``hold`` in ``build``.
+class FrozenDecoder(Attack):
+    """Base of attacks that read with the decoder of a finished run, of which their own run keeps a copy.
+
+    A subclass copies that run to ``COPY`` in ``prepare`` and calls ``load_decoder`` in ``build``.
 
     Args:
         source_run: A finished run of attack=geia, or another decoder of vectors.
@@ -45,10 +48,10 @@ class HeldDecoder(Attack):
     def __init__(self, source_run: str, refine: Mapping[str, Refiner] | None = None) -> None:
         super().__init__(refine)
         self.source_run = Path(source_run)
-        self._held: list[GenerativeAttack] = []  # no submodule: it is not trained
+        self._frozen: list[GenerativeAttack] = []  # no submodule: it is not trained
 
     def check_kind(self) -> None:
-        """Check what ``source_run`` is a run of."""
+        """Check that ``source_run`` is a run of a decoder of vectors."""
         kind = class_of(self.source_run)
         if not (issubclass(kind, GenerativeAttack) and kind.decodes_vectors):
             raise InputError(
@@ -56,49 +59,45 @@ class HeldDecoder(Attack):
                 f"and that is a run of {kind.__name__}"
             )
 
-    def hold(self, dimension: int, proposals: int) -> None:
+    def load_decoder(self, dimension: int, proposals: int) -> None:
         """Read the copied decoder, of vectors of this dimension, and let it propose so many texts for a vector."""
-        assert self.artifacts is not None
         decoder = attack_of(self.artifacts / COPY, dimension)
         assert isinstance(decoder, GenerativeAttack)
         decoder.decoding.propose(proposals)
-        self._held = [decoder.requires_grad_(self.trainable)]
+        self._frozen = [decoder.requires_grad_(self.trainable)]
 
     @property
     def decoder(self) -> GenerativeAttack:
-        """The decoder, where this attack is."""
-        return self._held[0].to(self.device)
+        """The decoder, on the attack's device."""
+        return self._frozen[0].to(self.device)
+
+    def decode(self, targets: Targets, vectors: Tensor) -> list[Prediction]:
+        """What the decoder makes of ``vectors`` in place of the targets' own, as many texts as the refiners want."""
+        count = max(1, self.refiners.proposals)
+        predictions = self.decoder.propose(replace(targets, vectors=vectors.to(targets.vectors)), None)
+        return [replace(one, candidates=one.candidates[:count]) for one in predictions]
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Those of the decoder."""
         return self.decoder.tokens(texts)
 
     def begin_trial(self, number: int) -> None:
         self.decoder.begin_trial(number)
 
     def all_weights(self) -> dict[str, Tensor]:
-        """The decoder's weights beside the attack's own."""
-        held = {f"{COPY}.{name}": tensor for name, tensor in self.decoder.all_weights().items()}
-        return super().all_weights() | held
+        frozen = {f"{COPY}.{name}": tensor for name, tensor in self.decoder.all_weights().items()}
+        return super().all_weights() | frozen
 
 
-class Finished(HeldDecoder):
-    """The decoder of a finished run. Its own run keeps a copy of the weights.
+class Finished(FrozenDecoder):
+    """The decoder of a finished run on the same embedder; nothing is trained.
 
     Vectors of fewer dimensions than the decoder was trained on, as ``defense=truncation`` makes them, are filled up
     with zeros. The run's own refiners are left out.
-
-    Args:
-        source_run: A finished run of a decoder of vectors, on the same embedder.
-        refine: See Attack.
     """
 
-    def __init__(self, source_run: str, refine: Mapping[str, Refiner] | None = None) -> None:
-        super().__init__(source_run, refine)
-        self._trained = 0  # dimension of the vectors that it was trained on
+    _trained = 0  # dimension of the vectors that it was trained on
 
     def prepare_data(self) -> None:
-        """Check before anything is embedded that the run has ended, is of a decoder, and of this embedder."""
         if not self.from_checkpoint:
             assert self.oracle is not None
             source = self.oracle.source
@@ -107,7 +106,7 @@ class Finished(HeldDecoder):
         super().prepare_data()
 
     def setup(self, stage: str) -> None:
-        """See Attack; what a defense estimates, it estimates from the training texts, which nothing else reads."""
+        """What a defense estimates, it estimates from the training texts, which nothing else reads."""
         if not self.from_checkpoint and isinstance(self.data.defense, Fitted):
             self.data.fit_defense()
         super().setup(stage)
@@ -119,24 +118,14 @@ class Finished(HeldDecoder):
         write_json(artifacts / ABOUT, {"dimension": trained})
 
     def build(self, dimension: int) -> None:
-        """Read the decoder."""
-        assert self.artifacts is not None
         self._trained = int(read_json(self.artifacts / ABOUT)["dimension"])
         if dimension > self._trained:
             raise InputError(
                 f"{KEY}={self.source_run}: was trained on vectors of dimension {self._trained}, and these have "
                 f"{dimension}"
             )
-        self.hold(self._trained, self.refiners.proposals)
+        self.load_decoder(self._trained, self.refiners.proposals)
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        """Decode each target; asks the embedder for nothing."""
-        short = self._trained - targets.vectors.shape[1]
-        vectors = torch.nn.functional.pad(targets.vectors, (0, short))
-        found = self.decoder.propose(replace(targets, vectors=vectors), None)
-        count = max(1, self.refiners.proposals)
-        return [replace(one, candidates=one.candidates[:count]) for one in found]
-
-
-COPY = "source"  # among the artifacts
-KEY = "attack.source_run"
+        missing = self._trained - targets.vectors.shape[1]
+        return self.decode(targets, torch.nn.functional.pad(targets.vectors, (0, missing)))

@@ -75,7 +75,6 @@ class GenerativeAttack(Attack):
 
     def load_model(self) -> Any:
         """The backbone's model, without weights if a checkpoint will be loaded."""
-        assert self.artifacts is not None
         return self.backbone.model(self.artifacts, weights=not self.from_checkpoint)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:

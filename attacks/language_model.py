@@ -98,10 +98,11 @@ class LanguageModel(GenerativeAttack):
                 "nothing to compare its texts with; take attack.decoding.rerank=0"
             )
 
-    def hints(self, index: Sequence[int]) -> tuple[Hint, ...]:
-        """The first word of each test text, and its context."""
-        examples = self.data.examples("test")
-        return tuple(Hint(examples[i].text.split(maxsplit=1)[0], examples[i].context) for i in index)
+    def targets(self, batch: dict[str, Tensor]) -> Targets:
+        """With the first word of each test text, and its context."""
+        examples = [self.data.examples("test")[i] for i in batch["index"].tolist()]
+        hints = tuple(Hint(example.text.split(maxsplit=1)[0], example.context) for example in examples)
+        return Targets(batch["vectors"], batch["index"], hints=hints)
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
         """Train on the tokens of context and text alike."""
@@ -113,7 +114,6 @@ class LanguageModel(GenerativeAttack):
 
     def on_fit_end(self) -> None:
         """Write the model as a folder of the hub; not in sharded training, where no process has all of it."""
-        assert self.artifacts is not None
         if self.trainer.is_global_zero and not is_sharded(self.trainer.strategy):
             place = self.artifacts / FOLDER
             with replacing(place) as folder, loading(f"{place}: cannot be written"):  # without a progress bar

@@ -57,7 +57,6 @@ class LLM(GenerativeAttack):
 
     def load_model(self) -> Any:
         """The model with its adapter."""
-        assert self.artifacts is not None
         model = self.adapter.model(
             self.backbone, self.artifacts, weights=not self.from_checkpoint, device=self.target_device
         )

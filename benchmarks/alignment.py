@@ -28,7 +28,7 @@ from torch import Tensor
 from unembed import launch, train
 from unembed.attacks.geia import GenerativeAttack
 from unembed.attacks.parts.predictions import Targets
-from unembed.attacks.transfer.algen import Feedback, Proposals
+from unembed.attacks.transfer.algen import Proposals, feedback
 from unembed.attacks.transfer.aligners import Known, LeaveOneOut, PseudoInverse
 from unembed.metrics.rouge import RougeL
 from unembed.metrics.scored import Scored
@@ -77,8 +77,8 @@ class Attacker:
         if "ours" not in wanted:
             return
         self.attack.decoding.propose(PROPOSALS)
-        feedback = Feedback(found.plain, LeaveOneOut().fit(known.reversed()).plain, ROUNDS)
-        yield "ours", feedback(known.store, start, self.decode, self.embed)
+        forth = LeaveOneOut().fit(known.reversed()).plain
+        yield "ours", feedback(known.store, start, found.plain, forth, ROUNDS, self.decode, self.embed)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

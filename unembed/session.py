@@ -283,14 +283,14 @@ class Session:
             InputError: The data have changed since the run began, or the origin has another attack or embedder.
         """
         attack, datamodule = self.attack, self.datamodule
-        attack.check_embedder(self.embedder)
         if self.config.ckpt_path is not None:
             datamodule.expect(data_of(self.run), "put back what it was, or train a new run")
-        attack.connect(self.run / layout.ARTIFACTS, datamodule.oracle, from_checkpoint=checkpoint is not None)
+        first = origin if checkpoint is None else None  # a resumed run has its own weights
+        if first is not None:
+            check_origin(first, self.values["attack"], self.embedder.fingerprint, self.embedder.dimension)
+        resumed, artifacts = checkpoint is not None, self.run / layout.ARTIFACTS
+        attack.connect(artifacts, datamodule.oracle, from_checkpoint=resumed, origin=first)
         attack.batch_cache = self.batch_cache(self.run)
-        if origin is not None and checkpoint is None:
-            check_origin(origin, self.values["attack"], self.embedder.fingerprint, self.embedder.dimension)
-            attack.begin_from(origin)
         configured = [_build(node) for node in self.config.callbacks.values() if node is not None]
         for callback in configured:
             if isinstance(callback, Blending):

@@ -94,10 +94,6 @@ class LanguageModelAttack(Attack):
         """
         return language_model_of(oracle)
 
-    def check_embedder(self, embedder: CachedEmbedder) -> None:
-        """See white_box."""
-        self.white_box(embedder)
-
     def prepare_data(self) -> None:
         """Check before anything is embedded that the observation suffices."""
         self.check(self.model)
@@ -120,13 +116,14 @@ class LanguageModelAttack(Attack):
                 f"attack.{key}={longest}: {model.name} has positions for {model.max_tokens} tokens of input"
             )
 
-    def lengths(self, index: Sequence[int]) -> tuple[int, ...] | None:
-        """Input lengths of test examples in tokens, if the attack is given them."""
+    def targets(self, batch: dict[str, Tensor]) -> Targets:
+        """With the input lengths in tokens, if the attack is given them."""
         if self.length != "known":
-            return None
+            return super().targets(batch)
         examples = self.data.examples("test")
-        chosen = [examples[place] for place in index]
-        return tuple(len(self.model.ids(e.text) if e.tokens is None else e.tokens) for e in chosen)
+        chosen = [examples[place] for place in batch["index"].tolist()]
+        lengths = tuple(len(self.model.ids(e.text) if e.tokens is None else e.tokens) for e in chosen)
+        return Targets(batch["vectors"], batch["index"], lengths=lengths)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """The language model's own tokens of texts."""

@@ -102,10 +102,6 @@ class LogitsInverter(GenerativeAttack):
             )
         return model
 
-    def check_embedder(self, embedder: CachedEmbedder) -> None:
-        """See model."""
-        self.model(embedder)
-
     def prepare_data(self) -> None:
         """Check before anything is embedded that the attack can read the embedder's output."""
         self.model(self.oracle)

@@ -88,7 +88,6 @@ class SodaEmbedder(SODA):
 
     def build(self, dimension: int) -> None:
         """Read that run."""
-        assert self.artifacts is not None
         if self.start_run is not None:
             self._held = {START: attack_of(self.artifacts / START, dimension)}
 

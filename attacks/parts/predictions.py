@@ -26,8 +26,8 @@ class Hint:
 class Targets:
     """The attacker's input: vectors (n, d) and the positions of their examples, (n,), which seed any sampling.
 
-    ``hints`` are parts of the texts, only for baselines that ask for them (``Attack.hints``), otherwise None.
-    ``lengths`` are input lengths in tokens, for attacks on a language model that know them (``Attack.lengths``).
+    ``hints`` are parts of the texts, only for baselines that ask for them (``Attack.targets``), otherwise None.
+    ``lengths`` are input lengths in tokens, for attacks on a language model that know them (``Attack.targets``).
     """
 
     vectors: Tensor

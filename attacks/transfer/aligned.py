@@ -7,18 +7,21 @@ A subclass writes the maps in ``prepare``; the first one, ``start``, is from the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from hydra.utils import instantiate
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from omegaconf import DictConfig
 from pydantic import PositiveInt
 from torch import Tensor
 
-from unembed.attacks.finished import KEY, HeldDecoder
+from unembed.attacks.finished import COPY, KEY, FrozenDecoder
 from unembed.attacks.refine.refining import Refiner
-from unembed.attacks.transfer.aligners import Known, Map, read_maps
+from unembed.attacks.transfer.aligners import Known, Map, read_maps, write_maps
+from unembed.core.atomic_files import write_json
 from unembed.core.errors import InputError, missing
 from unembed.datamodules.inversion import training_data
 from unembed.datamodules.sources.base import folded
@@ -26,14 +29,15 @@ from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs import layout
 from unembed.runs.config_file import read_config
 from unembed.runs.embedder_check import check_embedder
+from unembed.runs.stored_attack import keep
 from unembed.runs.trust import check_trusted
 
 MAPS, ABOUT = "alignment.safetensors", "alignment.json"  # among the artifacts
 START = "start"
 
 
-class Aligned(HeldDecoder):
-    """A trained decoder behind a map. Its run keeps a copy of the decoder's run and the maps.
+class Aligned(FrozenDecoder):
+    """A trained decoder behind a map; its run keeps a copy of the decoder's run and the maps.
 
     Args:
         source_run: A finished run of attack=geia (or another decoder of vectors) on the attacker's own encoder.
@@ -47,11 +51,6 @@ class Aligned(HeldDecoder):
         super().__init__(source_run, refine)
         self.cache_dir = Path(cache_dir)
         self._maps: dict[str, Map] = {}
-
-    @property
-    def map_names(self) -> Collection[str]:
-        """The maps that are read."""
-        return [START]
 
     @property
     def decoded(self) -> int:
@@ -103,25 +102,31 @@ class Aligned(HeldDecoder):
         return self.oracle is not None and self.oracle.source.fingerprint == encoder.fingerprint
 
     def setup(self, stage: str) -> None:
-        """See Attack; maps are fitted to the victim's vectors of the training texts, which are embedded first."""
+        """Maps are fitted to the victim's vectors of the training texts, which are embedded first."""
         if not self.from_checkpoint:
             self.data.embed("train")
             self.data.fit_defense()
         super().setup(stage)
 
+    def write(self, artifacts: Path, maps: Mapping[str, Map], about: Mapping[str, Any], fitted: str) -> None:
+        """Write what ``prepare`` makes: a copy of the decoder's run, the maps, and at last what is ``about`` them."""
+        (artifacts / ABOUT).unlink(missing_ok=True)  # a kill in between would leave it beside another map
+        keep(self.source_run, artifacts / COPY)
+        write_maps(artifacts / MAPS, maps)
+        write_json(artifacts / ABOUT, about)
+        numbers = (f"{name} {value:.4g}" for name, value in about.items() if not isinstance(value, str))
+        rank_zero_info(f"{fitted}: {', '.join(numbers)}")
+
     def build(self, dimension: int) -> None:
-        """Read maps and decoder."""
-        assert self.artifacts is not None
         path = self.artifacts / MAPS
-        self._maps = read_maps(path, self.map_names)
+        self._maps = read_maps(path)
         fitted, own = self._maps[START].dimensions
         if fitted != dimension:
             raise InputError(f"{path}: maps vectors of dimension {fitted}, and these have {dimension}")
-        self.hold(own, self.decoded)
+        self.load_decoder(own, self.decoded)
 
     def all_weights(self) -> dict[str, Tensor]:
-        """The decoder's weights and the maps."""
-        maps = {f"{name}.{part}": one for name, fitted in self._maps.items() for part, one in fitted.tensors().items()}
+        maps = {f"{name}.{part}": one for name, fitted in self._maps.items() for part, one in asdict(fitted).items()}
         return super().all_weights() | maps
 
 
@@ -129,10 +134,8 @@ class Paired(Aligned):
     """Base of those that know some texts and their vectors in the victim's space: the training texts.
 
     Args:
-        source_run: See Aligned.
-        cache_dir: See Aligned.
         public: Training texts of ``source_run`` that the attacker uses, the first ones.
-        refine: See Attack.
+        source_run, cache_dir, refine: See Aligned.
     """
 
     def __init__(

@@ -1,17 +1,18 @@
-"""Maps between vector spaces, in double precision, and their files.
+"""Maps from the victim's space to the attacker's own, in double precision, fitted to few pairs of vectors.
 
-found = pseudo_inverse(x, y)          # (n, d), (n, k)
-found(targets)                        # (m, d) -> (m, k)
-write_maps(path, {"start": found})
+alignment = LeaveOneOut().fit(Known(victim, own, store, public))
+alignment.map(targets)        # (m, d) -> (m, k)
+alignment.about               # {"pairs": 100, "whitening": 0.5, "width": 0.4, "penalty": 0.5, "error": 0.79, ...}
+write_maps(path, {"start": alignment.map})
 read_maps(path, {"start"})["start"]
 """
 
 from __future__ import annotations
 
-import dataclasses
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,6 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from unembed.core.atomic_files import write_file
-from unembed.core.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,6 @@ class AffineMap:
     def dimensions(self) -> tuple[int, int]:
         """d and k."""
         return self.weight.shape[0], self.weight.shape[1]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Its tensors by name."""
-        return {part.name: getattr(self, part.name) for part in dataclasses.fields(self)}
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """(m, d) -> (m, k), float64 on the CPU."""
@@ -72,10 +68,6 @@ class KernelMap:
         """d and k."""
         return self.center.shape[0], self.offset.shape[0]
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Its tensors by name."""
-        return {part.name: getattr(self, part.name) for part in dataclasses.fields(self)}
-
     def __call__(self, vectors: Tensor) -> Tensor:
         """(m, d) -> (m, k), float64 on the CPU."""
         whitened = (vectors.cpu().double() - self.center) @ self.whitener
@@ -100,73 +92,42 @@ def pseudo_inverse(x: Tensor, y: Tensor) -> AffineMap:
 
 
 Map = AffineMap | KernelMap
-_SHAPES: dict[type[Map], dict[str, str]] = {  # of the tensors, by letters that stand for the same number
-    AffineMap: {"weight": "dk", "offset": "k"},
-    KernelMap: {"center": "d", "whitener": "dr", "anchors": "ar", "weight": "ak", "offset": "k"},
-}
 
 
 def write_maps(path: Path, maps: Mapping[str, Map]) -> None:
-    """Write named maps as safetensors: ``start.weight`` and so on; two maps may share tensors."""
+    """Write named maps as safetensors: ``start.weight`` and so on."""
     from safetensors.torch import save
 
-    tensors = {f"{name}.{part}": t.clone() for name, one in maps.items() for part, t in one.tensors().items()}
-    content = save(tensors)
-    write_file(path, lambda file: file.write(content))
+    tensors = {f"{name}.{part}": tensor for name, one in maps.items() for part, tensor in asdict(one).items()}
+    write_file(path, lambda file: file.write(save(tensors)))
 
 
-def read_maps(path: Path, names: Collection[str]) -> dict[str, Map]:
-    """Read the maps of these names."""
-    from safetensors import SafetensorError
+def read_maps(path: Path) -> dict[str, Map]:
+    """The maps of a file by their names."""
     from safetensors.torch import load_file
 
-    try:
-        tensors = load_file(path)
-    except SafetensorError as error:
-        raise InputError(f"{path}: the alignment cannot be read: {error}") from error
-    for name, tensor in tensors.items():
-        if tensor.dtype != torch.float64 or not tensor.isfinite().all():
-            raise InputError(
-                f"{path}: {name} is of {tensor.dtype}, or holds NaN or infinite numbers; float64 is wanted"
-            )
-    return {name: _read(path, name, tensors) for name in names}
-
-
-def _read(path: Path, name: str, tensors: Mapping[str, Tensor]) -> Map:
-    parts = {key.partition(".")[2]: tensor for key, tensor in tensors.items() if key.partition(".")[0] == name}
-    kind = next((kind for kind, shapes in _SHAPES.items() if shapes.keys() == parts.keys()), None)
-    if kind is None:
-        raise InputError(f"{path}: {name} is no map: it has {', '.join(sorted(parts)) or 'no tensors'}")
-    sizes: dict[str, int] = {}
-    for part, letters in _SHAPES[kind].items():
-        shape = tuple(parts[part].shape)
-        if len(shape) != len(letters) or any(sizes.setdefault(a, b) != b for a, b in zip(letters, shape, strict=True)):
-            raise InputError(f"{path}: {name}.{part} has shape {shape}, which does not fit the rest of the map")
-    return kind(**parts)
+    maps: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for key, tensor in load_file(path).items():
+        name, _, part = key.partition(".")
+        maps[name][part] = tensor
+    return {name: (KernelMap if "anchors" in parts else AffineMap)(**parts) for name, parts in maps.items()}
 
 
 class RidgePath:
-    """The ridge regressions of y on x for all penalties.
+    """The ridge regressions of y (n, k) on x (n, p), float64, without intercept, for all penalties.
 
-    Args:
-        x: (n, p) float64.
-        y: (n, k) float64.
+    With x = U S V', the fitted values are H y with the hat matrix H = U diag(s^2 / (s^2 + penalty)) U'. The residual of
+    a row that was left out is its residual divided by 1 - H_ii.
     """
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.y = y
-        if x.shape[0] < x.shape[1]:
-            squares, left = torch.linalg.eigh(x @ x.T)
-        else:
-            squares, right = torch.linalg.eigh(x.T @ x)
-        kept = squares > squares[-1] * len(squares) * torch.finfo(x.dtype).eps  # others are rounding
-        self.squares = squares[kept]
-        if x.shape[0] < x.shape[1]:
-            self.left = left[:, kept]
-            self.right = x.T @ (self.left / self.squares.sqrt())
-        else:
-            self.right = right[:, kept]
-            self.left = x @ (self.right / self.squares.sqrt())
+        wide = x.shape[0] < x.shape[1]
+        squares, vectors = torch.linalg.eigh(x @ x.T if wide else x.T @ x)
+        large = squares > squares[-1] * len(squares) * torch.finfo(x.dtype).eps  # others are rounding
+        self.squares, vectors = squares[large], vectors[:, large]
+        others = (x.T if wide else x) @ (vectors / self.squares.sqrt())
+        self.left, self.right = (vectors, others) if wide else (others, vectors)
         self.shares = self.left.T @ y
 
     def residuals(self, penalty: float, rows: int | None = None) -> Tensor:
@@ -216,26 +177,20 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """A fitted map, the same before scaling, and what was chosen."""
+    """A fitted map, the same before scaling, and what was chosen.
+
+    Attributes:
+        held_out: What ``map`` gives for each known text when that text is left out of the fit, (n, k); None: unknown.
+    """
 
     map: Map
     plain: Map
     about: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedAlignment(Alignment):
-    """An alignment that also says how it maps texts that it was not fitted to.
-
-    Attributes:
-        held_out: What ``map`` gives for each known text when that text is left out of the fit, (n, k).
-    """
-
-    held_out: Tensor
+    held_out: Tensor | None = None
 
 
 class Aligner:
-    """Base of the aligners."""
+    """How a map is fitted."""
 
     @abstractmethod
     def fit(self, known: Known) -> Alignment:
@@ -280,56 +235,48 @@ class LeaveOneOut(Aligner):
             raise ValueError(f"whitening={list(whitening)}, widths={list(widths)}: give at least one of each")
         self.whitening, self.widths, self.anchors, self.scale = tuple(whitening), tuple(widths), anchors, scale
 
-    def fit(self, known: Known) -> CheckedAlignment:
+    def fit(self, known: Known) -> Alignment:
         store = torch.cat([known.store, known.victim])
         center, offset = store.mean(0), known.public.mean(0)
         wanted = known.own - offset
+        whiteners = {power: _whitener(store - center, power) for power in self.whitening}
         fits = (
-            self._fit(known.victim - center, wanted, _whitener(store - center, power), power, width)
-            for power in self.whitening
+            (*self._fit(known.victim - center, wanted, whitener * width**0.5), {"whitening": power, "width": width})
+            for power, whitener in whiteners.items()
             for width in self.widths
         )
-        best = min(fits, key=lambda one: one.error)
-        found = KernelMap(center, best.whitener, best.anchors, best.weight, offset + best.offset)
-        there = found(known.store)  # texts that it was not fitted to
+        error, penalty, path, fitted, chosen = min(fits, key=lambda fit: fit[0])
+        plain = replace(fitted, center=center, offset=offset + fitted.offset)
+        there = plain(known.store)  # texts that it was not fitted to
         factor = float((_spread(known.public) / _spread(there).clamp(min=1e-12)) ** (self.scale / 2))
         middle = there.mean(0)
-        scaled = replace(found, weight=factor * found.weight, offset=middle + factor * (found.offset - middle))
-        error = best.error / float(wanted[:JUDGED].square().sum(1).mean())
-        about = {"pairs": len(known.victim), **best.chosen, "error": error, "scale": factor}
-        held_out = known.own - best.path.residuals(best.chosen["penalty"])
-        return CheckedAlignment(scaled, found, about, middle + factor * (held_out - middle))
+        scaled = replace(plain, weight=factor * plain.weight, offset=middle + factor * (plain.offset - middle))
+        relative = error / float(wanted[:JUDGED].square().sum(1).mean())
+        about = {"pairs": len(known.victim), **chosen, "penalty": penalty, "error": relative, "scale": factor}
+        held_out = known.own - path.residuals(penalty)
+        return Alignment(scaled, plain, about, middle + factor * (held_out - middle))
 
-    def _fit(self, x: Tensor, y: Tensor, whitener: Tensor, power: float, width: float) -> _Fit:
-        whitener = whitener * width**0.5
-        x = x @ whitener
+    def _fit(self, victim: Tensor, wanted: Tensor, whitener: Tensor) -> tuple[float, float, RidgePath, KernelMap]:
+        """The leave-one-out error, the best penalty, and the regression of vectors that have mean 0."""
+        x = victim @ whitener
         anchors = x[: self.anchors]
         values, directions = torch.linalg.eigh(gaussian(anchors, anchors))
-        kept = values > SMALLEST * values[-1]
-        features = directions[:, kept] / values[kept].sqrt()
+        large = values > SMALLEST * values[-1]
+        features = directions[:, large] / values[large].sqrt()
         inputs = gaussian(x, anchors) @ features
         middle = inputs.mean(0)
-        path = RidgePath(torch.cat([inputs - middle, inputs.new_full((len(inputs), 1), CONSTANT)], 1), y)
+        path = RidgePath(torch.cat([inputs - middle, inputs.new_full((len(inputs), 1), CONSTANT)], 1), wanted)
         errors = [float(path.residuals(penalty, JUDGED).square().sum(1).mean()) for penalty in PENALTIES]
         near = min(errors) * (1 + 1e-6)  # equal, but for rounding
         penalty = next(penalty for penalty, error in zip(PENALTIES, errors, strict=True) if error <= near)
         weight = path.weight(penalty)
-        chosen = {"whitening": power, "width": width, "penalty": penalty}
         offset = CONSTANT * weight[-1] - middle @ weight[:-1]
-        return _Fit(min(errors), chosen, path, whitener, anchors, features @ weight[:-1], offset)
-
-
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    """One regression, with its best penalty."""
-
-    error: float
-    chosen: dict[str, float]
-    path: RidgePath
-    whitener: Tensor
-    anchors: Tensor
-    weight: Tensor
-    offset: Tensor
+        return (
+            min(errors),
+            penalty,
+            path,
+            KernelMap(victim.new_zeros(1), whitener, anchors, features @ weight[:-1], offset),
+        )
 
 
 def _whitener(centred: Tensor, power: float) -> Tensor:

@@ -16,28 +16,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities import rank_zero_info
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, normalize, softplus
 
-from unembed.attacks.base import Attack
-from unembed.attacks.finished import COPY
 from unembed.attacks.parts.optimizers import OptimizerSettings, scheduled
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.refining import Refiner
-from unembed.attacks.transfer.aligned import ABOUT, MAPS, START, Paired
-from unembed.attacks.transfer.aligners import Known, LeaveOneOut, Map, read_maps, write_maps
-from unembed.core.atomic_files import write_file, write_json
+from unembed.attacks.transfer.aligned import START, Paired
+from unembed.attacks.transfer.aligners import LeaveOneOut
+from unembed.core.atomic_files import write_file
 from unembed.datamodules.token_ids import IGNORED, TokenIds
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.runs.stored_attack import keep
 
 FORTH = "forth"  # from the own space to the victim's
 HELD_OUT = "held_out.npy"  # among the artifacts: the known texts as they enter the decoder in training
@@ -46,19 +41,14 @@ HELD_OUT = "held_out.npy"  # among the artifacts: the known texts as they enter 
 class TEIA(Paired):
     """A decoder of the victim's vectors, trained with a surrogate of the victim's embedder.
 
-    Its run keeps a copy of the decoder's run, where the decoder starts, and the two maps.
-
     Args:
-        source_run: See Aligned; its training text is the attacker's public text.
         surrogate: Head and discriminator.
         optimizer: Optimiser settings, of decoder, head and discriminator.
-        cache_dir: Cache of the own encoder.
-        public: See Paired.
         public_batch: Public texts in a training step, beside the known ones of the batch.
         known_share: Known texts that the decoder reads in a step, as a share of ``public_batch``; at most the whole
             batch of the data module.
         known_part: The same as a share of all known texts: few texts, read too often, are learnt by heart.
-        refine: See Attack; these refiners ask the victim's embedder.
+        source_run, cache_dir, public, refine: See Paired; the run's training text is the attacker's public text.
     """
 
     trainable = True
@@ -83,31 +73,28 @@ class TEIA(Paired):
     # -- before training ------------------------------------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
-        """See Aligned; in training, the attacked vectors are known, and their texts are not."""
+        """In training, the attacked vectors are known, and their texts are not."""
         if stage == "fit":
             self.data.embed("test")
             self.data.fit_denoiser()  # on every rank: prepare, which reads these vectors, is called on one
         super().setup(stage)
 
     def prepare(self, texts: Sequence[str], artifacts: Path) -> None:
-        """Fit the maps, and copy the decoder's run."""
         source = self.source()
         known = self.known(source, self.public_texts(self.public))
         start, forth = LeaveOneOut().fit(known), LeaveOneOut().fit(known.reversed())
-        keep(self.source_run, artifacts / COPY)
-        write_file(artifacts / HELD_OUT, lambda file: np.save(file, start.held_out.float().numpy()))
-        write_maps(artifacts / MAPS, {START: start.map, FORTH: forth.map})
-        write_json(artifacts / ABOUT, {**forth.about, "encoder": source.fingerprint})
-        rank_zero_info("surrogate: " + ", ".join(f"{name} {value:.4g}" for name, value in forth.about.items()))
+        assert start.held_out is not None
+        held_out = start.held_out.float().numpy()
+        write_file(artifacts / HELD_OUT, lambda file: np.save(file, held_out))
+        about = {**forth.about, "encoder": source.fingerprint}
+        self.write(artifacts, {START: start.map, FORTH: forth.map}, about, "surrogate")
 
     def build(self, dimension: int) -> None:
-        """Make the decoder and the surrogate."""
         super().build(dimension)
-        self.reader = self._held[0].train()
+        self.reader = self._frozen[0].train()
         self.surrogate.build(own=self._maps[START].dimensions[1], victim=dimension)
 
     def encode(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
-        """Those of the decoder."""
         return self.reader.encode(texts)
 
     def configure_optimizers(self) -> Any:
@@ -116,32 +103,43 @@ class TEIA(Paired):
     def on_fit_start(self) -> None:
         """Read what the attacker has beside the batches of known texts."""
         super().on_fit_start()
-        assert self.artifacts is not None
         source = self.source()
         public = self.public_texts(self.public)
-        maps = read_maps(self.artifacts / MAPS, [START, FORTH])
-        entered = torch.from_numpy(np.load(self.artifacts / HELD_OUT))
-        labels, known = TokenIds(public, self.encode), self.known(source, public)
-        self._attacker = _Attacker.of(labels, known, maps[START], maps[FORTH], entered)
+        known, start, forth = self.known(source, public), self._maps[START], self._maps[FORTH]
+        # In the victim's space, vectors are standardised: mean 0, and mean variance 1 of a coordinate.
+        real = torch.cat([known.store, known.victim])
+        center = real.mean(0)
+        self._center, self._spread = center.float(), max(float((real - center).square().mean().sqrt()), 1e-12)
+        self._real = ((real - center) / self._spread).float()
+        mapped = forth(known.public)
+        self._public = known.public.float(), ((mapped - center) / self._spread).float()
+        self._pairs = known.own.float(), ((forth(known.own) - center) / self._spread).float()
+        # From where the public texts' surrogate vectors lie in the decoder's space to where their own vectors lie. The
+        # discriminator has them lie where the store does, whose texts may be of another domain.
+        self._shift = (known.public.mean(0) - start(mapped).mean(0)).float()
+        self._labels = TokenIds(public, self.encode)
+        self._held_out = torch.from_numpy(np.load(self.artifacts / HELD_OUT))
 
     # -- training and inversion -----------------------------------------------------------------------------------
 
     def batch_loss(self, batch: dict[str, Tensor]) -> Tensor:
         """Of the decoder on public texts and some known ones, and of the surrogate on all of the batch."""
-        has, rows = self._attacker, self._sampled(len(self._attacker.public), self.public_batch)
-        made = self._surrogate(has.public, rows)
-        shown = math.ceil(min(self.known_share * self.public_batch, self.known_part * len(has.pairs)))
+        rows = self._sampled(len(self._labels.lengths), self.public_batch)
+        made = self._surrogate(self._public, rows)
+        shown = math.ceil(min(self.known_share * self.public_batch, self.known_part * len(self._held_out)))
         index = batch["index"].cpu()
         read = torch.randperm(len(index))[:shown]  # a batch is sorted by length: its first texts are the shortest
-        moved = self._entered(has.moved_back(made.detach())) + has.shift.to(made)
-        labels = _stacked(has.labels.padded(rows.numpy()), batch["labels"][read])
-        loss = self.reader.loss(torch.cat([moved, has.held_out[index[read]].to(made)]), labels)
-        real = has.real[self._sampled(len(has.real), self.public_batch)].to(made)
-        known, victim = self._surrogate(has.pairs, index), has.standard(batch["vectors"])
-        return loss + self.surrogate.loss(made, real, known, victim)
+        center, shift = self._center.to(made), self._shift.to(made)
+        moved = self._entered(made.detach() * self._spread + center) + shift
+        labels = _stacked(self._labels.padded(rows.numpy()), batch["labels"][read])
+        loss = self.reader.loss(torch.cat([moved, self._held_out[index[read]].to(made)]), labels)
+        real = self._real[self._sampled(len(self._real), self.public_batch)].to(made)
+        victim = (batch["vectors"] - center) / self._spread
+        return loss + self.surrogate.loss(made, real, self._surrogate(self._pairs, index), victim)
 
-    def _surrogate(self, texts: _Texts, rows: Tensor) -> Tensor:
-        made: Tensor = self.surrogate(texts.own[rows].to(self.device), texts.mapped[rows].to(self.device))
+    def _surrogate(self, texts: tuple[Tensor, Tensor], rows: Tensor) -> Tensor:
+        """Surrogate vectors of some texts, from their own vectors (n, k) and what the map makes of them (n, d)."""
+        made: Tensor = self.surrogate(*(vectors[rows].to(self.device) for vectors in texts))
         return made
 
     def _sampled(self, count: int, size: int) -> Tensor:
@@ -154,77 +152,7 @@ class TEIA(Paired):
         return self._maps[START](vectors).to(vectors)
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
-        """Decode each target; asks the victim's embedder for nothing."""
-        found = self.reader.propose(replace(targets, vectors=self._entered(targets.vectors)), None)
-        count = max(1, self.refiners.proposals)
-        return [replace(one, candidates=one.candidates[:count]) for one in found]
-
-    def all_weights(self) -> dict[str, Tensor]:
-        """See Aligned; the decoder is one of its modules."""
-        maps = {f"{START}.{part}": one for part, one in self._maps[START].tensors().items()}
-        return Attack.all_weights(self) | maps
-
-
-@dataclass(frozen=True, slots=True)
-class _Texts:
-    """Vectors of texts in float32: own ones, (n, k), and what the map makes of them, standardised, (n, d)."""
-
-    own: Tensor
-    mapped: Tensor
-
-    def __len__(self) -> int:
-        return len(self.own)
-
-
-@dataclass(frozen=True, slots=True)
-class _Attacker:
-    """What the attacker has in training.
-
-    Attributes:
-        labels: Of the public texts.
-        public: Their vectors.
-        pairs: Those of the known texts.
-        real: Vectors of the victim, of the store and the known texts, standardised, (m, d).
-        center: Their mean, (d,).
-        spread: Root of the mean variance of their coordinates.
-        held_out: The known texts as they enter the decoder, (n, k): mapped without having been fitted to.
-        shift: From where the public texts' surrogate vectors lie in the decoder's space to where their own vectors lie,
-            (k,). The discriminator has them lie where the store does, whose texts may be of another domain.
-    """
-
-    labels: TokenIds
-    public: _Texts
-    pairs: _Texts
-    real: Tensor
-    center: Tensor
-    spread: float
-    held_out: Tensor
-    shift: Tensor
-
-    @classmethod
-    def of(cls, labels: TokenIds, known: Known, start: Map, forth: Map, held_out: Tensor) -> _Attacker:
-        """From vectors in float64."""
-        real = torch.cat([known.store, known.victim])
-        center = real.mean(0)
-        spread = max(float((real - center).square().mean().sqrt()), 1e-12)
-        made = forth(known.public)
-        public, pairs = (
-            _Texts(own.float(), ((mapped - center) / spread).float())
-            for own, mapped in ((known.public, made), (known.own, forth(known.own)))
-        )
-        shift = known.public.mean(0) - start(made).mean(0)
-        standard = ((real - center) / spread).float()
-        return cls(labels, public, pairs, standard, center.float(), spread, held_out, shift.float())
-
-    def standard(self, vectors: Tensor) -> Tensor:
-        """Vectors of the victim's space with mean 0, and mean variance 1 of a coordinate."""
-        standard: Tensor = (vectors - self.center.to(vectors)) / self.spread
-        return standard
-
-    def moved_back(self, vectors: Tensor) -> Tensor:
-        """The inverse of ``standard``."""
-        moved: Tensor = vectors * self.spread + self.center.to(vectors)
-        return moved
+        return self.decode(targets, self._entered(targets.vectors))
 
 
 def _stacked(first: Tensor, others: Tensor) -> Tensor:

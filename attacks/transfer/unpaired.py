@@ -12,26 +12,23 @@ are the two sets of vectors (translation.py). A secret rotation of the vectors i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import PositiveInt
 from torch import Tensor
 
-from unembed.attacks.finished import COPY, KEY
+from unembed.attacks.finished import KEY
 from unembed.attacks.parts.predictions import Prediction, Targets
 from unembed.attacks.refine.refining import Refiner
-from unembed.attacks.transfer.aligned import ABOUT, MAPS, START, Aligned
-from unembed.attacks.transfer.aligners import write_maps
+from unembed.attacks.transfer.aligned import ABOUT, START, Aligned
 from unembed.attacks.transfer.translation import Translator
-from unembed.core.atomic_files import read_json, write_json
+from unembed.core.atomic_files import read_json
 from unembed.core.errors import InputError
 from unembed.defenses.identity import Identity
 from unembed.embedders.cache.cached import CachedEmbedder
-from unembed.runs.stored_attack import keep
 
 FEWEST = 1000  # vectors of a set: with fewer, no map was found in our measurements
 
@@ -40,11 +37,9 @@ class Unpaired(Aligned):
     """A trained decoder behind a map that is fitted to unpaired vectors.
 
     Args:
-        source_run: See Aligned.
         translator: How the map is fitted.
-        cache_dir: Cache of the own encoder.
         vectors: At most so many vectors of each set are compared.
-        refine: See Attack; these refiners ask the victim's embedder.
+        source_run, cache_dir, refine: See Aligned.
     """
 
     def __init__(
@@ -85,11 +80,7 @@ class Unpaired(Aligned):
         key.update(repr(sorted(vars(self.translator).items())).encode())
         if not (artifacts / ABOUT).is_file() or read_json(artifacts / ABOUT).get("key") != key.hexdigest():
             found = self.translator.fit(victim, own)
-            rank_zero_info("translated: " + ", ".join(f"{name} {value:.4g}" for name, value in found.about.items()))
-            (artifacts / ABOUT).unlink(missing_ok=True)  # a kill in between would leave it beside another map
-            write_maps(artifacts / MAPS, {START: found.map})
-            write_json(artifacts / ABOUT, {**found.about, "key": key.hexdigest()})
-        keep(self.source_run, artifacts / COPY)
+            self.write(artifacts, {START: found.map}, {**found.about, "key": key.hexdigest()}, "translated")
 
     def _store(self) -> Tensor:
         """The victim's vectors, (m, d): those of the training texts, then those of the test texts."""
@@ -111,7 +102,4 @@ class Unpaired(Aligned):
 
     def propose(self, targets: Targets, oracle: CachedEmbedder | None) -> list[Prediction]:
         """Translate and decode; asks the victim's embedder for nothing."""
-        moved = torch.nn.functional.normalize(self._maps[START](targets.vectors), dim=-1)
-        found = self.decoder.propose(replace(targets, vectors=moved.to(targets.vectors)), None)
-        count = max(1, self.refiners.proposals)
-        return [replace(one, candidates=one.candidates[:count]) for one in found]
+        return self.decode(targets, torch.nn.functional.normalize(self._maps[START](targets.vectors), dim=-1))

@@ -105,7 +105,6 @@ class Vec2Text(IterativeAttack):
 
     def build(self, dimension: int) -> None:
         """Read corrector and inverter."""
-        assert self.artifacts is not None
         self._load_published()
         self._held = {name: attack_of(self.artifacts / name, dimension) for name in self.runs}
 

@@ -127,7 +127,6 @@ class Corrector(IterativeAttack):
 
     def build(self, dimension: int) -> None:
         """Read the inverter, and make the network from its encoder-decoder."""
-        assert self.artifacts is not None
         inverter = self._read_inverter(self.artifacts / INVERTER, dimension)
         assert isinstance(inverter.decoder, EncoderDecoder)
         self._held = [inverter.requires_grad_(False)]
@@ -179,7 +178,6 @@ class Corrector(IterativeAttack):
 
     def _write_first(self, split: Split) -> None:
         """The sets that the inverter writes; for validation texts only the published one."""
-        assert self.artifacts is not None
         examples = self.data.examples(split)
         if not examples:
             return
@@ -238,7 +236,6 @@ class Corrector(IterativeAttack):
 
     def _describe(self, split: Split, name: str, texts: Sequence[str], made: Hypotheses) -> None:
         """Say how good a set is, and keep the histogram of its cosines (figure 4) for the report."""
-        assert self.artifacts is not None
         cosines: list[float] = []
         for begin in range(0, len(texts), BLOCK):
             block = list(range(begin, min(begin + BLOCK, len(texts))))
@@ -261,7 +258,6 @@ class Corrector(IterativeAttack):
         due = int(training_progress(self.trainer) * (self.plan.later_rounds + 1))
         if len(self._later) >= min(due, self.plan.later_rounds):
             return
-        assert self.artifacts is not None
         state = [tensor.float().sum().item() for tensor in self.network.state_dict().values()]
         first = self._mixtures["train"].sets[0]
         folder = self.plan.folder("rewritten", state, texts_key(first.texts), len(self._later))

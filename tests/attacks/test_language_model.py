@@ -142,7 +142,7 @@ def test_predictions_say_what_was_given(tmp_path: Path) -> None:
 def test_without_hints_there_is_nothing_to_continue(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="attack=language_model reads no vectors"):
         model().invert(Targets(torch.zeros(1, 4), torch.arange(1)), None)
-    assert NearestNeighbor().hints([0]) is None
+    assert NearestNeighbor().targets({"vectors": torch.zeros(1, 2), "index": torch.zeros(1)}).hints is None
 
 
 def test_no_context_where_one_is_asked_for(tmp_path: Path) -> None:

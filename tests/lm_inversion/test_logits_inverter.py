@@ -137,9 +137,9 @@ def test_other_observations_are_refused(language_model: Path, tmp_path: Path) ->
         config = launch.compose("train", [*overrides(language_model, tmp_path), f"embedder.{key}={value}"])
         attack, model = attack_of(config, tmp_path)
         with pytest.raises(InputError, match=rf"^embedder\.{key}={value}: .* take embedder\.{key}=(null|1)$"):
-            attack.check_embedder(CachedEmbedder(model, tmp_path / "cache"))
+            attack.model(CachedEmbedder(model, tmp_path / "cache"))
     with pytest.raises(InputError, match="MiniLM is no language model; take embedder=language_model"):
-        attack.check_embedder(CachedEmbedder(MiniLM(), tmp_path / "cache"))
+        attack.model(CachedEmbedder(MiniLM(), tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("shared", ["false", "true"])
