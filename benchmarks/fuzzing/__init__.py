@@ -1,1 +1,1 @@
-"""What fuzz_readers.py is made of: readers, the inputs that they are given, and the process that reads them."""
+"""What fuzz_stores.py is made of: readers, their inputs, and the process that reads them."""

@@ -22,8 +22,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .inside import OUTSIDE, SAID, WORK, Read, place_of, receive, send, serve
-from .usage import Usage, family, usage_of
+from .inside import OUTSIDE, SAID, WORK, Read, Usage, family, place_of, receive, send, serve, usage_of
 
 _POLL_SECONDS = 0.02
 _LEAKED_MEGABYTES = 1000.0  # of many inputs together, after which a new process is started

@@ -23,9 +23,7 @@ from hypothesis import strategies as st
 from unembed.datamodules.vector_stores.qdrant_folder import point_of
 from unembed.datamodules.vector_stores.sampling import open_store, sample_store
 
-from .broken import Inputs, changed, inputs, json_of, json_values, replaced, weighted, written
-from .pickles import hostile
-from .reader import Reader
+from .broken import Inputs, Reader, changed, hostile, inputs, json_of, json_values, replaced, weighted, written
 
 DIMENSION = 6
 VECTORS = np.random.default_rng(0).normal(size=(40, DIMENSION)).astype(np.float32)

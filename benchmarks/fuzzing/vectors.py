@@ -7,18 +7,18 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
+import pyarrow.parquet
 import torch
 from hypothesis import strategies as st
 from safetensors.torch import save
 
 from unembed.datamodules.vector_stores.vector_files import read_vectors
 
-from .broken import Inputs, changed, inputs, lines_of, trees, written
-from .reader import Reader
-from .texts import odd_tables, parquet_of
+from .broken import Inputs, Reader, changed, inputs, lines_of, trees, written
 
 DIMENSION = 4
 VECTORS = np.arange(1, 13, dtype=np.float32).reshape(3, DIMENSION)
@@ -120,3 +120,40 @@ def _long() -> Inputs:
     return long | st.sampled_from(
         [b"[1,2,3,4]\n" * 10**6, b"[" + b"1" * 10**7 + b",1,1,1]\n", b"[0." + b"1" * 10**7 + b"]"]
     )
+
+
+def parquet_of(table: Any, repeated: int = 1, **options: Any) -> bytes:
+    """A parquet file with a row group for each time that ``table`` is repeated."""
+    file = io.BytesIO()
+    with pyarrow.parquet.ParquetWriter(file, table.schema, **options) as writer:
+        for _ in range(repeated):
+            writer.write_table(table)
+    return file.getvalue()
+
+
+def odd_tables(values: st.SearchStrategy[Any], names: st.SearchStrategy[str]) -> Inputs:
+    """Parquet of columns of other types than should be there, as far as Arrow can make them."""
+
+    def made(columns: dict[str, list[Any]], options: dict[str, Any]) -> bytes:
+        arrays = {}
+        for name, column in columns.items():
+            try:
+                arrays[name] = pyarrow.array(column)
+            except (pyarrow.ArrowException, ValueError, TypeError, OverflowError):
+                arrays[name] = pyarrow.array([repr(value).encode() for value in column])
+        try:
+            return parquet_of(pyarrow.table(arrays), **options)
+        except (pyarrow.ArrowException, UnicodeEncodeError, ValueError):
+            return b""
+
+    options = st.fixed_dictionaries(
+        {
+            "compression": st.sampled_from(["snappy", "gzip", "zstd", "brotli", "none"]),
+            "use_dictionary": st.booleans(),
+            "data_page_version": st.sampled_from(["1.0", "2.0"]),
+        }
+    )
+    rows = st.integers(0, 4).flatmap(
+        lambda count: st.dictionaries(names, st.lists(values, min_size=count, max_size=count), min_size=1, max_size=3)
+    )
+    return st.builds(made, rows, options)

@@ -148,8 +148,8 @@ def test_members_of_a_store(benchmarks: Benchmarks, monkeypatch: pytest.MonkeyPa
 
 
 def test_broken_files(benchmarks: Benchmarks) -> None:
-    readers = ("texts.jsonl", "vectors.npy")
-    found = benchmarks.result("fuzz_readers", "--inputs=5", "--readers", *readers)
+    readers = ("vectors.jsonl", "vectors.npy")
+    found = benchmarks.result("fuzz_stores", "--inputs=5", "--readers", *readers)
     assert found["inputs"] >= 10
     assert (found["readers"], found["faults"]) == (2, 0)
 

@@ -1,21 +1,20 @@
-"""Broken input for every reader: each must be read, or refused with one message, soon and within little memory.
+"""Broken files of vectors and vector stores: each must be read or refused with one message, soon and in little memory.
 
-    python benchmarks/fuzz_readers.py --inputs 3000                      # of each reader; slow readers get a share
-    python benchmarks/fuzz_readers.py --readers vectors.npy "FAISS Flat"
-    python benchmarks/fuzz_readers.py --replay /tmp/unembed-fuzz/vectors-npy--5f2c9a.input
+    python benchmarks/fuzz_stores.py --inputs 3000                      # of each reader; slow readers get a share
+    python benchmarks/fuzz_stores.py --readers vectors.npy "FAISS Flat"
+    python benchmarks/fuzz_stores.py --replay /tmp/unembed-fuzz/vectors-npy--5f2c9a.input
 
 hypothesis makes the inputs: bytes of nothing in particular, good files with bytes changed, good formats with odd
-values in them, small files that unfold to large ones, pickles that call something, and a server's answers. Each is
-read in a process under watch. A fault is: an exception that is no InputError, a traceback that is printed, a crash,
-more than 2 seconds of the processor, 10 by the clock or 1 GB, or a file made or removed elsewhere. The faults, each
-type and place once, are listed at the end with the first input that showed it, which is saved. Ends with one JSON line;
-the exit code is 1 where there are faults.
+values in them, small files that unfold to large ones, and pickles that call something. Each is read
+in a process under watch. A fault is: an exception that is no InputError, a traceback that is printed, a crash, more
+than 2 seconds of the processor, 10 by the clock or 1 GB, or a file made or removed elsewhere. The faults, each type
+and place once, are listed at the end with the first input that showed it, which is saved. Ends with one JSON line; the
+exit code is 1 where there are faults.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import itertools
 import json
 import os
@@ -35,11 +34,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import pyarrow
 import torch
-from fuzzing import checkpoints, run_files, server, stores, texts, vectors
-from fuzzing.broken import Inputs
+from fuzzing import stores, vectors
+from fuzzing.broken import Inputs, Reader
 from fuzzing.child import Child, Outcome
 from fuzzing.inside import UNKNOWN, apart
-from fuzzing.reader import Reader
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from measuring import command_line
 
@@ -107,7 +105,7 @@ class Faults:
 
 def readers() -> dict[str, Reader]:
     """All readers by name."""
-    parts = (texts, vectors, stores, server, checkpoints, run_files)
+    parts = (vectors, stores)
     return {name: reader for part in parts for name, reader in part.readers().items()}
 
 
@@ -121,8 +119,6 @@ def prepare(reader: Reader, folder: Path) -> bytes:
     pyarrow.set_cpu_count(1)
     pyarrow.set_io_thread_count(1)
     torch.set_num_threads(1)
-    for library in reader.libraries:
-        importlib.import_module(library)
     return apart(reader.good, folder / "good")
 
 
