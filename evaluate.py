@@ -33,7 +33,7 @@ def evaluate(settings: DictConfig, config: DictConfig) -> None:
 
     from unembed.reports import trials
     from unembed.reports.page import print_summary, write_report
-    from unembed.reports.tradeoff.run import UNDEFENDED, trade_off
+    from unembed.reports.tradeoff import UNDEFENDED, trade_off
     from unembed.session import Session
 
     run, output = Path(settings.run), Path(settings.output_dir)

@@ -22,14 +22,12 @@ from unembed.datamodules.collections.texts import CollectionTexts, HeldOut
 from unembed.datamodules.defended import DefendedEmbedder
 from unembed.defenses.base import Role
 from unembed.evaluate import evaluate
-from unembed.reports.tradeoff.chart import tradeoff_chart
-from unembed.reports.tradeoff.metrics import MeasuredPoint, chief, sentence, with_intervals
-from unembed.reports.tradeoff.sweep import Bench, Point
-from unembed.reports.under_defense import ZeroFilled
+from unembed.reports.reading import ZeroFilled
+from unembed.reports.tradeoff import Bench, Point
+from unembed.reports.tradeoff_page import MeasuredPoint, chief, sentence, tradeoff_chart, with_intervals
 from unembed.train import train
 
 SEARCH = "32 tokens, both defended"
-NAMES = {"bleu": "BLEU", "token_f1": "Word F1"}
 THINGS = ("cat", "dog", "fish", "bird", "snake", "horse", "goat", "duck", "whale", "moth")
 PLACES = ("on the mat", "in the river", "behind the old house", "over the city")
 
@@ -119,7 +117,7 @@ def test_a_figure_that_is_not_there_stays_undefined() -> None:
     found = measured(point("none", READ, GOOD), point("wide", [], None))
     assert found[1].read["bleu"].value is None
     assert found[1].found[SEARCH].value is None
-    assert "no other point has both metrics" in sentence(found, SEARCH, NAMES)
+    assert "no other point has both metrics" in sentence(found, SEARCH)
 
 
 def test_the_sentence_says_what_was_measured() -> None:
@@ -130,14 +128,14 @@ def test_the_sentence_says_what_was_measured() -> None:
         point("rust", READ, BAD),
         point("air", READ, GOOD),
     )
-    said = sentence(found, SEARCH, NAMES)
+    said = sentence(found, SEARCH)
     assert said.startswith("Undefended, the attack reads texts at BLEU 100.0 (100.0 to 100.0) and the search reaches ")
     assert "of 4 defenses, 1 lowers BLEU at no loss of NDCG@10 that these queries show, most of all shield" in said
     assert "1 lowers both, wall costing the search least" in said
     assert "1 lowers NDCG@10 alone (rust), 1 lowers neither (air)" in said
     assert "NDCG@10 -0.500, -0.500 to -0.500" in said
     assert "none lowers" not in said
-    said = sentence(measured(point("none", READ, GOOD), point("wall", UNREAD, BAD)), SEARCH, NAMES)
+    said = sentence(measured(point("none", READ, GOOD), point("wall", UNREAD, BAD)), SEARCH)
     assert "none lowers BLEU without lowering NDCG@10" in said
 
 

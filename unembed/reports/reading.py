@@ -3,12 +3,14 @@
 reader = Reader(attack, session.oracle, batch_size=128)
 predictions = reader.read(vectors)                      # one per vector, in order, with a progress bar
 reader.cosines(predictions, vectors)                    # of each re-embedded text with its vector
+rows, metrics = read_texts(attack, datamodule, defense, embedder, models)    # under a defense it does not know
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -17,12 +19,19 @@ from torch import Tensor
 
 from unembed.attacks.base import Attack
 from unembed.attacks.parts.predictions import Prediction, Targets
-from unembed.callbacks.scoring import cosines_at
+from unembed.callbacks.scoring import cosines_at, score_predictions
 from unembed.core.errors import InputError
+from unembed.core.examples import Example
+from unembed.datamodules.inversion import InversionDataModule
+from unembed.defenses.base import Defense, Role
+from unembed.defenses.threat import Hypotheses
 from unembed.embedders.base import QueryLimitError
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.runs import layout
 from unembed.runs.files import Row, read_rows
+from unembed.scoring.models import ScoringModels
+
+Metrics = dict[str, float | int | None]
 
 
 class Reader:
@@ -63,13 +72,13 @@ class Reader:
             targets = Targets(vectors[rows].to(self.attack.device), index[rows])
             with torch.no_grad():
                 # The batch cache identifies batches by their first index, and positions may be in any order.
-                found, done = self.attack.invert_once(targets, self.oracle, f"{description}-{begin}")
+                batch, done = self.attack.invert_once(targets, self.oracle, f"{description}-{begin}")
             if done.limit is not None and not self.partial:  # an incomplete search would make the vectors look safer
                 raise InputError(
                     f"{done.limit} Only whole batches are evaluated; the same command with a higher limit resumes "
                     "after those that are done"
                 )
-            predictions += found
+            predictions += batch
             self.seconds += done.seconds
         return predictions
 
@@ -91,3 +100,63 @@ def known_rows(run: Path) -> list[Row]:
     """The rows of a run's predictions.jsonl; empty if it was not tested."""
     path = run / layout.PREDICTIONS
     return read_rows(path) if path.is_file() else []
+
+
+class ZeroFilled:
+    """A defense whose shorter vectors are filled up with zeros for an attack that was trained on longer ones.
+
+    A naive attacker who finds shorter vectors can do no better without training again. It cannot accept longer ones;
+    then ``fits`` is False. ``dimension`` is that of the vectors that the attack accepts.
+    """
+
+    def __init__(self, defense: Defense, dimension: int) -> None:
+        self.defense, self.dimension = defense, dimension
+
+    def fits(self, dimension: int) -> bool:
+        """Whether the defended vectors are no longer than the attack accepts, given the embedder's dimension."""
+        return self.defense.output_dimension(dimension) <= self.dimension
+
+    def output_dimension(self, dimension: int) -> int:
+        return self.dimension
+
+    def fit(self, embeddings: Tensor, examples: Sequence[Example]) -> None:
+        self.defense.fit(embeddings, examples)
+
+    def __call__(self, embeddings: Tensor, examples: Sequence[Example], role: Role, epoch: int | None = None) -> Tensor:
+        """Defended vectors, zero-filled: (n, d) -> (n, dimension)."""
+        defended = self.defense(embeddings, examples, role, epoch)
+        return torch.nn.functional.pad(defended, (0, self.dimension - defended.shape[1]))
+
+
+def read_texts(
+    attack: Attack,
+    datamodule: InversionDataModule,
+    defense: Defense,
+    embedder: CachedEmbedder,
+    models: ScoringModels,
+    description: str = "inverting",
+    hypotheses: Hypotheses = "clean",
+) -> tuple[list[dict[str, Any]], Metrics]:
+    """Invert the defended vectors of a data module's test texts and score the recovered texts.
+
+    Args:
+        attack: The restored attack, on its device.
+        datamodule: Its test texts are embedded if they are not yet in the cache.
+        defense: Fitted; its vectors have the dimension that the attack accepts (see ZeroFilled).
+        embedder: The embedder with its cache; the attack may query it too.
+        models: Additional models for scoring.
+        description: Title of the progress bar.
+        hypotheses: Whether texts that the attack embeds get clean or defended vectors.
+
+    Returns:
+        The rows of predictions.jsonl and the values of metrics.json; the cosine is with the defended vector.
+
+    Raises:
+        InputError: A query limit cut the attack short.
+    """
+    datamodule.connect(embedder, defense, hypotheses=hypotheses)
+    datamodule.setup("test")
+    places = range(len(datamodule.examples("test")))
+    vectors = datamodule.vectors("test", list(places))
+    predictions = Reader(attack, datamodule.oracle, datamodule.eval_batch_size).read(vectors, description=description)
+    return score_predictions(dict(zip(places, predictions, strict=True)), datamodule, embedder, None, attack, models)

@@ -1,20 +1,21 @@
-"""Measure a defense on both sides: how much text an attack recovers, and how well search works.
+"""The trade-off of defenses: ``python evaluate.py run=<dir> experiment=tradeoff collection=<dir>``.
 
-    sweep = TradeOff(collection=BeirCollection("scifact"), points=["defense=none", "defense=noise defense.level=0.01"])
-    bench = Bench(sweep, embedder, attack, HeldOut(sweep.collection.read()), training, models)
-    point, rows = bench.measure("noise", ["defense=noise"], build=Noise)        # metrics, and texts
-
-``tradeoff.py`` runs the sweep, and stores each finished point (``Finished``).
+A finished attack inverts unseen documents under each defense of a list, and a search over the same collection is
+evaluated under the same defense. The output is tradeoff.json, .md and .html (tradeoff_page.py). Finished points are
+stored in points/, so the same command with output_dir=<directory> resumes a killed sweep.
+configs/experiment/tradeoff.yaml has the list of defenses.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 from pydantic import BaseModel, Field, PositiveInt, ValidationError
@@ -22,7 +23,7 @@ from pydantic import BaseModel, Field, PositiveInt, ValidationError
 from unembed.attacks.base import Attack
 from unembed.core import limits
 from unembed.core.atomic_files import write_file, write_json_lines
-from unembed.core.errors import InputError
+from unembed.core.errors import InputError, printable
 from unembed.datamodules.collections.base import CollectionSource
 from unembed.datamodules.collections.exact_search import Similarity
 from unembed.datamodules.collections.retrieval import Defended, Searchable
@@ -31,13 +32,137 @@ from unembed.datamodules.embedded import DEFENSE_SAMPLE
 from unembed.datamodules.inversion import InversionDataModule
 from unembed.datamodules.sources.base import folded
 from unembed.defenses.base import Defense
-from unembed.defenses.threat import Hypotheses
+from unembed.defenses.threat import Hypotheses, threat_of
 from unembed.embedders.cache.cached import CachedEmbedder
 from unembed.metrics.statistics import evenly
-from unembed.reports.under_defense import Metrics, ZeroFilled, read_texts
+from unembed.reports.reading import Metrics, ZeroFilled, read_texts
+from unembed.reports.tradeoff_page import NAME, with_intervals, write_results
+from unembed.runs import layout
+from unembed.runs.config_file import write_config
+from unembed.runs.keys import settings_key
+from unembed.runs.record import data_of
 from unembed.scoring.models import ScoringModels
+from unembed.session import Session
 
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from unembed.launch.points import DefensePoint
+
+log = logging.getLogger("tradeoff")
+UNDEFENDED = "defense=none"
+DEFENDED = "defense.hypotheses=defended"
 POINTS = "points"  # folder of the output: for each finished point a .json of metrics and a .jsonl of texts
+
+
+def trade_off(session: Session, settings: DictConfig, points: Sequence[DefensePoint]) -> None:
+    """Restore -> embed -> measure point by point -> write.
+
+    Args:
+        session: The session of the finished run.
+        settings: The settings of configs/evaluate.yaml.
+        points: The defenses to measure, the undefended point first.
+    """
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+
+    if session.denoiser is not None:
+        raise InputError("denoiser: experiment=tradeoff compares defenses without one; leave it out")
+    output = Path(settings.output_dir)
+    sweep: TradeOff = instantiate(settings.tradeoff, _convert_="all")
+    models = session.models
+    trained = threat_of(session.trained.defense)
+    width = trained.dimension(session.embedder.dimension)
+    attack = session.restored_attack(session.embedder, width, settings.ckpt_path)
+    collection = sweep.collection.read()
+    training = session.training_data(data_of(session.run))
+    source = session.trained.datamodule.get("source") or {}
+    split = {key: source[key] for key in ("valid_fraction", "test_fraction", "split_seed") if key in source}
+    bench = Bench(sweep, session.embedder, attack, HeldOut(collection, **split), training, models)
+    finished = Finished(output / POINTS, _key(session, settings, bench))
+    layout.start(output, resuming=finished.folder.is_dir(), key="output_dir")
+    write_config(output, {**session.values, "tradeoff": OmegaConf.to_container(settings.tradeoff, resolve=True)})
+    bench.embed()
+    measured = []
+    for number, point in enumerate(points):
+        log.info("%d of %d: %s", number + 1, len(points), point.name)
+        overrides, hypotheses = _with_hypotheses(point, session)
+        done = finished.load(overrides)
+        if done is None:
+            done = bench.measure(point.name, overrides, partial(_defense, point.config), hypotheses)
+            finished.save(*done)
+        measured.append(done)
+    notes = _notes(bench, str(session.trained.choices.defense) if trained.adaptive else "none")
+    if any(DEFENDED in point.overrides for point, _ in measured):
+        notes.append(f"With {DEFENDED}, texts that the attack embeds are defended, too; without, they are not.")
+    facts = _facts(session, bench)
+    print(printable(write_results(output, with_intervals(measured, sweep.resamples), facts, notes, sweep.searches)))
+    print(printable(f"Written: {output / NAME}.html, .md and .json"))
+
+
+def _with_hypotheses(point: DefensePoint, session: Session) -> tuple[list[str], Hypotheses]:
+    """The overrides of a point, and whether the attacker's texts are defended: as the point says, or else as the run's
+    configuration does. Without a defense there is no difference."""
+    own: Hypotheses = point.config.defense.get("hypotheses", "clean")
+    overrides = list(point.overrides)
+    if UNDEFENDED in overrides or any(word.startswith("defense.hypotheses=") for word in overrides):
+        return overrides, own
+    defended = session.threat.hypotheses == "defended"
+    return ([*overrides, DEFENDED], "defended") if defended else (overrides, own)
+
+
+def _defense(config: DictConfig) -> Defense:
+    return threat_of(config.defense).defense
+
+
+def _key(session: Session, settings: DictConfig, bench: Bench) -> str:
+    """Hash of everything that can change a metric of a point, apart from its defense."""
+    from omegaconf import OmegaConf
+
+    values = {name: value for name, value in session.values.items() if name != "defense"}
+    texts = blake2b(digest_size=16)
+    for example in (*bench.collection.documents, *bench.collection.queries):
+        texts.update(example.text.encode("utf-8", "surrogatepass") + b"\0")
+    sweep = OmegaConf.to_container(settings.tradeoff, resolve=True)
+    assert isinstance(sweep, dict)
+    sweep = {key: value for key, value in sweep.items() if key not in ("points", "resamples")}
+    relevance = json.dumps(bench.collection.relevance)
+    parts = [settings_key(values, bench.embedder.fingerprint), sweep, texts.hexdigest(), relevance]
+    return blake2b(json.dumps([*parts, str(settings.ckpt_path)], sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _facts(session: Session, bench: Bench) -> dict[str, Any]:
+    choices, collection = session.config.choices, bench.collection
+    return {
+        "run": str(session.run),
+        "attack": choices.attack,
+        "embedder": choices.embedder,
+        "documents": len(collection.documents),
+        "queries": len(collection.queries),
+        "texts attacked": len(bench.texts.examples("test")),
+        "similarity": bench.sweep.similarity,
+        "left_out": dict(collection.left_out),
+    }
+
+
+def _notes(bench: Bench, defense: str) -> list[str]:
+    collection = bench.collection
+    trained = "on undefended vectors" if defense == "none" else f"with defense={defense}"
+    notes = [
+        f"The attack was trained {trained}. It reads {len(bench.texts.examples('test')):,} held-out "
+        f"documents, cut to {bench.cut} tokens; shorter vectors are filled up with zeros. Below a metric, its change "
+        "against the undefended store and the 95 % interval of that (bootstrap over the texts, or the queries); the "
+        "first line has the intervals of the metrics themselves. Coloured where the interval leaves zero out, as the "
+        "store's owner sees it.",
+        f"NDCG@10 with linear gain, over {len(collection.queries):,} queries and {len(collection.documents):,} "
+        f"documents, by {bench.sweep.similarity}. A dash: queries and documents are of different dimensions.",
+    ]
+    if collection.left_out:
+        counts = ", ".join(f"{count:,} {what}" for what, count in collection.left_out.items())
+        notes.append(f"Of the collection's files: {counts}.")
+    if bench.known:
+        notes.append(f"{bench.known:,} held-out documents stand in the attack's training text and were not attacked.")
+    return notes
 
 
 class TradeOff:
@@ -98,9 +223,7 @@ class Point(BaseModel):
 class Finished:
     """Stored points in a folder, so that a killed sweep resumes with the next one.
 
-    Args:
-        folder: The folder.
-        key: Hash of everything that can change a metric of any point.
+    ``key`` is a hash of everything that can change a metric of any point.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
@@ -110,7 +233,7 @@ class Finished:
         digest = blake2b(json.dumps([self.key, *overrides]).encode(), digest_size=8).hexdigest()
         return self.folder / f"{digest}.json"
 
-    def find(self, overrides: Sequence[str]) -> tuple[Point, list[dict[str, Any]]] | None:
+    def load(self, overrides: Sequence[str]) -> tuple[Point, list[dict[str, Any]]] | None:
         """The stored point and its text rows; None if it is not finished."""
         path = self.path(overrides)
         if not path.exists():
@@ -122,7 +245,7 @@ class Finished:
             rank_zero_warn(f"{path}: {error}; measured again")
             return None
 
-    def keep(self, point: Point, rows: Sequence[Mapping[str, Any]]) -> None:
+    def save(self, point: Point, rows: Sequence[Mapping[str, Any]]) -> None:
         """Store a point; the metrics are written last, so that a point is never stored without its texts."""
         path = self.path(point.overrides)
         write_json_lines(path.with_suffix(".jsonl"), rows)
@@ -156,14 +279,14 @@ class Bench:
     ) -> None:
         self.sweep, self.embedder, self.attack, self.models = sweep, embedder, attack, models
         self.collection, self.cut = held_out.collection, training.max_tokens
-        found = _cut(held_out, training).examples("test")
+        documents = _cut(held_out, training).examples("test")
         trained = _training_texts(training)
-        unseen = [example for example in found if folded(example.text) not in trained]
-        self.known = len(found) - len(unseen)
+        unseen = [example for example in documents if folded(example.text) not in trained]
+        self.known = len(documents) - len(unseen)
         if not unseen:
             raise InputError(
-                f"collection: all {len(found)} held-out documents stand in the attack's training text; train it with "
-                "datamodule=collection, which holds some out"
+                f"collection: all {len(documents)} held-out documents stand in the attack's training text; train it "
+                "with datamodule=collection, which holds some out"
             )
         chosen = evenly(unseen, sweep.texts)
         attacked = frozenset(example.group for example in chosen if example.group is not None)

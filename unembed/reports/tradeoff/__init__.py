@@ -1,1 +1,0 @@
-"""The trade-off between privacy and search quality under defenses."""

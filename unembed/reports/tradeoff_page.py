@@ -1,0 +1,323 @@
+"""The page of a trade-off: metrics of a sweep's points with intervals, a sentence on them, a chart and a table.
+
+Intervals are 95 % percentile intervals of a bootstrap over the attacked texts, or over the queries. All points share
+their resamples, so the interval of a change is far narrower than those of the two values suggest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from markupsafe import Markup
+
+from unembed.metrics.base import Measured
+from unembed.metrics.retrieval import Ndcg
+from unembed.metrics.scored import Scored
+from unembed.metrics.scoring import text_metrics
+from unembed.metrics.statistics import Interval, interval, resampled_sums
+from unembed.reports import numbers
+from unembed.reports.html import macro, write
+from unembed.reports.numbers import DASH, shown, signed
+from unembed.reports.svg import Frame, dot, line, padded, path, text
+from unembed.reports.tables import Cell, Line, Table, print_values, terminal
+from unembed.reports.wording import measure
+
+if TYPE_CHECKING:
+    from unembed.reports.tradeoff import Point
+
+NAME = "tradeoff"
+READ = ("bleu", "bleu_sentence", "rouge1", "rougeL", "token_f1", "token_set_f1", "exact_match", "cosine")
+NDCG = Ndcg().description
+LISTED = 4  # most defenses that the sentence names
+WIDTH, HEIGHT = 680.0, 400.0  # of the chart
+NEAR = 13.0  # distance of dots whose labels would overlap
+
+
+@dataclass(frozen=True, slots=True)
+class DefendedValue:
+    """A metric under a defense, and its change from the undefended value, each with its interval; None if undefined.
+
+    The undefended value itself has no change.
+    """
+
+    value: float | None
+    interval: Interval | None = None
+    change: float | None = None
+    change_interval: Interval | None = None
+
+    @property
+    def lower(self) -> bool:
+        """Whether the whole interval of the change lies below zero."""
+        return self.change_interval is not None and self.change_interval.high < 0
+
+    @property
+    def higher(self) -> bool:
+        """Whether the whole interval of the change lies above zero."""
+        return self.change_interval is not None and self.change_interval.low > 0
+
+    def plain(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        low, high = self.interval or (None, None)
+        change_low, change_high = self.change_interval or (None, None)
+        change = {"change": self.change, "change_low": change_low, "change_high": change_high}
+        return {"value": self.value, "low": low, "high": high, **change}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPoint:
+    """A point with its intervals: ``read`` by key of metrics.json, ``found`` NDCG@10 by name of the search."""
+
+    point: Point
+    read: Mapping[str, DefendedValue]
+    found: Mapping[str, DefendedValue]
+
+
+def with_intervals(
+    points: Sequence[tuple[Point, Sequence[Mapping[str, Any]]]], resamples: int, seed: int = 0
+) -> list[MeasuredPoint]:
+    """Metrics with intervals of each point and its text rows; the first point is the undefended one."""
+    metrics = [metric for metric in text_metrics() if metric.description.key in READ]
+    measured: list[tuple[dict[str, Measured[Any] | None], dict[str, Measured[Any] | None]]] = []
+    for point, rows in points:
+        keys = ("reference", "prediction", "kind", "cosine", "language")
+        scored = [Scored(**{key: row.get(key) for key in keys}) for row in rows]
+        read = {metric.description.key: Measured.of(metric, scored) if scored else None for metric in metrics}
+        searches = point.retrieval.items()
+        found = {
+            name: None if values is None else Measured(Ndcg(), Ndcg.known(values[NDCG.key]))
+            for name, values in searches
+        }
+        measured.append((read, found))
+    undefended = measured[0]
+    return [
+        MeasuredPoint(
+            point,
+            {key: _value(read[key], undefended[0][key], resamples, seed) for key in READ},
+            {name: _value(found[name], undefended[1][name], resamples, seed) for name in undefended[1]},
+        )
+        for (point, _), (read, found) in zip(points, measured, strict=True)
+    ]
+
+
+def _value(
+    measured: Measured[Any] | None, undefended: Measured[Any] | None, resamples: int, seed: int
+) -> DefendedValue:
+    if measured is None or np.isnan(measured.value):
+        return DefendedValue(None)
+    resampled = measured.metric.combine(resampled_sums(measured.parts, resamples, seed))
+    own = measured.interval(resampled)
+    if undefended is None or undefended is measured or np.isnan(undefended.value):
+        return DefendedValue(measured.value, own)
+    base = undefended.metric.combine(resampled_sums(undefended.parts, resamples, seed))
+    return DefendedValue(measured.value, own, measured.value - undefended.value, interval(resampled - base))
+
+
+def chief(measured: Sequence[MeasuredPoint]) -> str:
+    """The reconstruction metric of the chart: BLEU, or word F1 for an attack that predicts sets of words."""
+    return "bleu" if measured[0].point.reconstruction.get("bleu") is not None else "token_f1"
+
+
+def sentence(measured: Sequence[MeasuredPoint], search: str) -> str:
+    """A sentence on the chart: how many defenses lower reconstruction, and how many of them also search quality.
+
+    A defense "lowers" a metric where the whole interval of the change lies below zero.
+
+    Args:
+        measured: The undefended point first.
+        search: Name of the search in the chart.
+    """
+    key = chief(measured)
+    name, kind = measure(key).title, measure(key).kind
+
+    def changes(one: MeasuredPoint) -> str:
+        return f"{name} {_changed(one.read[key], kind)}, {NDCG.title} {_changed(one.found[search], NDCG.kind)}"
+
+    def lower(some: Sequence[MeasuredPoint]) -> str:
+        return f"{len(some)} lower{'s' if len(some) == 1 else ''}"
+
+    opening = (
+        f"Undefended, the attack reads texts at {_with_interval(measured[0].read[key], kind, name)} and the search "
+        f"reaches {_with_interval(measured[0].found[search], NDCG.kind, NDCG.title)}"
+    )
+    compared = [one for one in measured[1:] if None not in (one.read[key].value, one.found[search].value)]
+    if not compared:
+        return f"{opening}; no other point has both metrics."
+    free, dear, harm, idle = (
+        [one for one in compared if (one.read[key].lower, one.found[search].lower) == pair]
+        for pair in ((True, False), (True, True), (False, True), (False, False))
+    )
+    clauses = []
+    if free:
+        best = min(free, key=lambda one: one.read[key].change or 0.0)
+        clauses.append(
+            f"{lower(free)} {name} at no loss of NDCG@10 that these queries show, most of all {best.point.name} "
+            f"({changes(best)})"
+        )
+    if dear:
+        mildest = max(dear, key=lambda one: one.found[search].change or 0.0)
+        clauses.append(f"{lower(dear)} both, {mildest.point.name} costing the search least ({changes(mildest)})")
+    if harm:
+        clauses.append(f"{lower(harm)} NDCG@10 alone ({_listed(harm)})")
+    if idle:
+        clauses.append(f"{lower(idle)} neither ({_listed(idle)})")
+    if not free:
+        clauses.append(f"none lowers {name} without lowering NDCG@10")
+    size = f"of {len(compared)} defenses" if len(compared) > 1 else "of one defense"
+    return (
+        f"{opening}; {size}, {', '.join(clauses)} (95 % intervals, each taken alone). The attack was not trained on "
+        "these defenses: an attacker who prepares for one may read more."
+    )
+
+
+def _with_interval(value: DefendedValue, kind: str, name: str) -> str:
+    if value.value is None:
+        return f"no {name}"
+    ends = "" if value.interval is None else f" ({numbers.interval(kind, value.interval)})"
+    return f"{name} {shown(kind, value.value)}{ends}"
+
+
+def _changed(value: DefendedValue, kind: str) -> str:
+    assert value.change is not None
+    low, high = (signed(kind, end) for end in value.change_interval or (value.change, value.change))
+    return f"{signed(kind, value.change)}, {low} to {high}"
+
+
+def _listed(some: Sequence[MeasuredPoint]) -> str:
+    names = [one.point.name for one in some]
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"{', '.join(names[:LISTED])}{more}"
+
+
+def tradeoff_chart(measured: Sequence[MeasuredPoint], search: str, y_name: str) -> Markup:
+    """SVG of the points that have both metrics; at least the undefended one does.
+
+    Dots carry their number in the table; those of one defense are connected in the order of the sweep, and thin lines
+    are the 95 % intervals. Lower means more privacy, further right means better search.
+    """
+    key = chief(measured)
+    placed = [
+        (number, one, one.found[search], one.read[key])
+        for number, one in enumerate(measured)
+        if one.found[search].value is not None and one.read[key].value is not None
+    ]
+    ends = _ends([found for _, _, found, _ in placed]), _ends([read for _, _, _, read in placed])
+    frame = Frame(padded(*ends[0]), padded(*ends[1]), WIDTH, HEIGHT)
+    x, y = frame.x, frame.y
+    parts = frame.axes("NDCG@10", y_name, x_ticks=8, y_ticks=6)
+    for _, _, found, read in placed:
+        assert found.value is not None
+        assert read.value is not None
+        if found.interval is not None:
+            parts.append(line(x(found.interval.low), y(read.value), x(found.interval.high), y(read.value), "axis"))
+        if read.interval is not None:
+            parts.append(line(x(found.value), y(read.interval.low), x(found.value), y(read.interval.high), "axis"))
+    dots = [(number, one, x(found.value or 0.0), y(read.value or 0.0)) for number, one, found, read in placed]
+    for _, family in groupby(dots, key=lambda dot: dot[1].point.name.partition(" ")[0]):
+        parts.append(path([(across, down) for _, _, across, down in family], "series0 thin"))
+    for number, one, across, down in reversed(dots):  # the undefended one on top
+        radius, style = (4.5, "series0") if number else (6.5, "series1")
+        parts.append(dot(across, down, radius, style, f"{number}. {one.point.name}"))
+    groups: list[tuple[float, float, list[str]]] = []  # overlapping dots share a label at the first of them
+    for number, _, across, down in dots:
+        near = (names for left, top, names in groups if math.hypot(left - across, top - down) < NEAR)
+        if (names := next(near, None)) is None:
+            groups.append((across, down, [str(number)]))
+        else:
+            names.append(str(number))
+    for across, down, names in groups:
+        end = across > frame.right - 60
+        place = across - 9 if end else across + 9
+        parts.append(text(place, down - 7, ", ".join(names), "number end" if end else "number"))
+    return frame.svg(f"{y_name} against NDCG@10, a dot a defense", parts)
+
+
+def _ends(values: Sequence[DefendedValue]) -> tuple[float, float]:
+    ends = [end for one in values for end in (one.value, *(one.interval or ())) if end is not None]
+    return min(ends), max(ends)
+
+
+def write_results(
+    output: Path,
+    measured: Sequence[MeasuredPoint],
+    facts: Mapping[str, Any],
+    notes: Sequence[str],
+    searches: Sequence[str],
+) -> str:
+    """Write the three files and print the table; return the summary sentence.
+
+    Args:
+        output: The directory.
+        measured: The undefended point first.
+        facts: What was attacked and searched, for the page's header and the JSON.
+        notes: Notes below the table.
+        searches: Names of the searches; the chart shows the first.
+    """
+    first = searches[0]
+    summary, table = sentence(measured, first), _table(measured, notes, searches)
+    y_name = measure(chief(measured)).title
+    chart = tradeoff_chart(measured, first, y_name)
+    page = {
+        "heading": "What a defense keeps and what it costs",
+        "run": str(facts["run"]),
+        "facts": [(name, str(value)) for name, value in facts.items() if name not in ("run", "left_out")],
+        "lead": summary,
+        "sections": [
+            ("plot", f"{y_name} against NDCG@10", macro("tradeoff", chart=chart, search=first)),
+            ("table", table.title, macro("table_of", table=table, style="wide points")),
+        ],
+    }
+    points = [_plain(one, searches) for one in measured]
+    values = {**facts, "sentence": summary, "searches": list(searches), "points": points}
+    write(output / NAME, page, [table], values)
+    print_values(table, terminal())
+    return summary
+
+
+def _table(measured: Sequence[MeasuredPoint], notes: Sequence[str], searches: Sequence[str]) -> Table:
+    columns = ["defense", *(measure(key).title for key in READ), *(f"NDCG@10, {name}" for name in searches)]
+    lines = []
+    for number, one in enumerate(measured):
+        read = [_cell(one.read[key], measure(key).kind, more_is_good=False) for key in READ]
+        found = [_cell(one.found[name], "cosine", more_is_good=True) for name in searches]
+        below = "" if one.point.reconstruction else f"{one.point.width} dimensions, more than the attack takes"
+        lines.append(Line(f"{number}. {one.point.name}", below, (*read, *found)))
+    return Table("Defense by defense", tuple(columns), tuple(lines), notes=tuple(notes))
+
+
+def _cell(value: DefendedValue, kind: str, *, more_is_good: bool) -> Cell:
+    """A value with its change below, coloured from the view of the store's owner if the change is significant."""
+    if value.value is None:
+        return Cell(DASH)
+    if value.change is None:
+        return Cell(
+            shown(kind, value.value), () if value.interval is None else (numbers.interval(kind, value.interval),)
+        )
+    below = [signed(kind, value.change)]
+    if value.change_interval is not None:
+        below.append(" to ".join(signed(kind, end) for end in value.change_interval))
+    gain = more_is_good if value.higher else (not more_is_good) if value.lower else None
+    return Cell(shown(kind, value.value), tuple(below), gain)
+
+
+def _plain(one: MeasuredPoint, searches: Sequence[str]) -> dict[str, Any]:
+    retrieval = {
+        name: None if values is None else {key: sum(own) / len(own) for key, own in values.items()}
+        for name, values in ((name, one.point.retrieval[name]) for name in searches)
+    }
+    return {
+        "name": one.point.name,
+        "overrides": one.point.overrides,
+        "width": one.point.width,
+        "reconstruction": one.point.reconstruction or None,
+        "retrieval": retrieval,
+        "intervals": {
+            **{key: value.plain() for key, value in one.read.items()},
+            **{f"{NDCG.key}, {name}": value.plain() for name, value in one.found.items()},
+        },
+    }
