@@ -85,13 +85,11 @@ def with_intervals(
     metrics = [metric for metric in text_metrics() if metric.description.key in READ]
     measured: list[tuple[dict[str, Measured[Any] | None], dict[str, Measured[Any] | None]]] = []
     for point, rows in points:
-        keys = ("reference", "prediction", "kind", "cosine", "language")
-        scored = [Scored(**{key: row.get(key) for key in keys}) for row in rows]
+        scored = [Scored(row["reference"], row["prediction"], kind=row["kind"], cosine=row["cosine"]) for row in rows]
         read = {metric.description.key: Measured.of(metric, scored) if scored else None for metric in metrics}
-        searches = point.retrieval.items()
         found = {
             name: None if values is None else Measured(Ndcg(), Ndcg.known(values[NDCG.key]))
-            for name, values in searches
+            for name, values in point.retrieval.items()
         }
         measured.append((read, found))
     undefended = measured[0]
@@ -295,9 +293,8 @@ def _cell(value: DefendedValue, kind: str, *, more_is_good: bool) -> Cell:
     if value.value is None:
         return Cell(DASH)
     if value.change is None:
-        return Cell(
-            shown(kind, value.value), () if value.interval is None else (numbers.interval(kind, value.interval),)
-        )
+        ends = value.interval
+        return Cell(shown(kind, value.value), () if ends is None else (numbers.interval(kind, ends),))
     below = [signed(kind, value.change)]
     if value.change_interval is not None:
         below.append(" to ".join(signed(kind, end) for end in value.change_interval))

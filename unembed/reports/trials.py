@@ -87,14 +87,9 @@ def find(directory: Path, key: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class TrialDifference:
-    """A metric of two evaluations, with a test for a difference between their trials.
+    """A metric of two evaluations: mean and standard error of the trials of each, Welch's t and its two-sided p value.
 
-    Attributes:
-        key: Of the metric.
-        one: Mean and standard error of the first evaluation's trials.
-        other: The same for the second.
-        t: Welch's t; None if neither side varies.
-        p: Two-sided p value.
+    ``t`` and ``p`` are None if neither side varies.
     """
 
     key: str
@@ -115,7 +110,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[TrialD
     """
     from scipy.stats import ttest_ind
 
-    found = []
+    tests = []
     for key in (one.key for one in ordered(one) if one.key in other and one.key not in UNTESTED):
         pair = one[key], other[key]
         if any(side["standard_error"] is None or side["mean"] is None or None in side["values"] for side in pair):
@@ -125,32 +120,26 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[TrialD
         if any(error > 0 for _, error in means):
             result = ttest_ind(pair[0]["values"], pair[1]["values"], equal_var=False)
             t, p = (float(value) if math.isfinite(value) else None for value in (result.statistic, result.pvalue))
-        found.append(TrialDifference(key, means[0], means[1], t, p))
-    return found
+        tests.append(TrialDifference(key, means[0], means[1], t, p))
+    return tests
 
 
 def compare(one: Path, other: Path) -> None:
     """Print the differences between two evaluations with trials, and write them to t_test.json of the first."""
-    rows = differences(_read(one), _read(other))
-    write_json(
-        one / T_TEST,
-        {
-            "other": str(other),
-            **{row.key: {"difference": row.one[0] - row.other[0], "t": row.t, "p": row.p} for row in rows},
-        },
-    )
-    out = terminal()
-    print_values(Table(TITLE, ("metric", "this", "the other", "difference", "p"), tuple(map(_line, rows))), out)
-    out.print(plain(f"this: {one}\nthe other: {other}"), soft_wrap=True)
+    tests = differences(_read(one), _read(other))
+    values = {test.key: {"difference": test.one[0] - test.other[0], "t": test.t, "p": test.p} for test in tests}
+    write_json(one / T_TEST, {"other": str(other), **values})
+    lines = []
+    for test in tests:
+        means = (f"{_digits(test.key, mean)} ± {error:.3g}" for mean, error in (test.one, test.other))
+        p = "no variance" if test.p is None else f"{test.p:.3g}{' *' if test.p < 0.05 else ''}"
+        difference = _digits(test.key, test.one[0] - test.other[0])
+        lines.append(Line(measure(test.key).title, "", tuple(map(Cell, (*means, difference, p)))))
+    console = terminal()
+    print_values(Table(TITLE, ("metric", "this", "the other", "difference", "p"), tuple(lines)), console)
+    console.print(plain(f"this: {one}\nthe other: {other}"), soft_wrap=True)
     if _references(one) != _references(other):
-        out.print(plain("NOTE: THE TWO WERE TESTED ON DIFFERENT TEXTS; a difference may be that of the texts."))
-
-
-def _line(row: TrialDifference) -> Line:
-    means = (f"{_digits(row.key, mean)} ± {error:.3g}" for mean, error in (row.one, row.other))
-    p = "no variance" if row.p is None else f"{row.p:.3g}{' *' if row.p < 0.05 else ''}"
-    difference = _digits(row.key, row.one[0] - row.other[0])
-    return Line(measure(row.key).title, "", tuple(map(Cell, (*means, difference, p))))
+        console.print(plain("NOTE: THE TWO WERE TESTED ON DIFFERENT TEXTS; a difference may be that of the texts."))
 
 
 def _digits(key: str, value: float) -> str:
