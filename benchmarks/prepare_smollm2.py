@@ -70,7 +70,7 @@ def downloaded(folder: Path) -> Path:
 
 
 def check(wheel: Path, expected: str) -> None:
-    """Exit unless the file has the SHA-256 that it had when the figures of docs/llm.md were measured."""
+    """Exit unless the file has the SHA-256 that it had when the figures of docs/attacks.md were measured."""
     try:
         with wheel.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()

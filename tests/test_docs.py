@@ -202,7 +202,7 @@ def test_the_answer_to_misspelt_names_is_the_one_that_the_readme_prints() -> Non
 
 def test_the_examples_of_extending_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = blocks()
-    assert len(files) == 13
+    assert len(files) == 15
     for name, content in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -237,6 +237,12 @@ def test_the_examples_of_extending_run_as_printed(tmp_path: Path, monkeypatch: p
     assert all(math.isfinite(value) for value in known.values())
     assert known["token_f1"] > 20  # eight guesses by chance would share hardly a word
     assert yaml.safe_load(read(tmp_path / "run" / "config.yaml"))["choices"]["attack"] == "word_guesser"
+
+    run = tmp_path / "keywords"
+    config = launch.compose("train", [*given, "attack=keywords", f"run_dir={run}"])
+    assert launch.check(config) == []
+    train(config)
+    assert json.loads(read(run / "metrics.json"))["token_f1"] > 20
 
     run, output = tmp_path / "nearest", tmp_path / "shorter"
     train(launch.compose("train", [*given, "attack=nearest_neighbor", f"run_dir={run}"]))

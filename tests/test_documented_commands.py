@@ -86,7 +86,7 @@ def from_the_hub(config: DictConfig) -> str | None:
         if re.search(r"\.source\._target_$", key) and re.search(r"sources\.(hub|language_sets|named_splits)", value):
             return f"{key}={value}"
         named = re.match(r"(embedder|attack|datamodule|scoring)\..*\b(model|name|pretrained)$", key)
-        if named and isinstance(value, str) and not Path(value).exists():
+        if named and isinstance(value, str) and (value == "placeholder" or not Path(value).exists()):
             return f"{key}={value}"
     return None
 

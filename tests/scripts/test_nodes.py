@@ -42,7 +42,7 @@ def environment(cache: Path) -> dict[str, str]:
 
 
 def two_nodes(cache: Path, cwd: Path, *command: str) -> None:
-    """The command of docs/cluster.md on both nodes, where the second knows only the first one's address."""
+    """The command of docs/running.md on both nodes, where the second knows only the first one's address."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]

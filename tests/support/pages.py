@@ -96,8 +96,8 @@ def words(line: str) -> tuple[str, list[str]]:
 
 
 def blocks() -> dict[str, str]:
-    """The files that the pages on extending print, by name."""
-    pages = "\n".join(map(read, sorted((ROOT / "docs").glob("extending*.md"))))
+    """The files that the README and the page on extending print, by name."""
+    pages = "\n".join(map(read, (ROOT / "README.md", ROOT / "docs" / "extending.md")))
     return dict(re.findall(r"^`([\w/.]+)`:\n\n```\w+\n(.*?)^```", pages, re.M | re.S))
 
 

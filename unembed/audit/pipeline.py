@@ -23,7 +23,7 @@ from unembed.reports.tables import Cell, Line, Table, escaped, markdown
 
 SARIF, JUNIT, SUMMARY = "audit.sarif", "audit.junit.xml", "audit.md"
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-# docs/audit_threats.md says what each of them asks for.
+# docs/audit.md says what each of them asks for.
 _TAGS = (
     "security", "privacy", "OWASP-LLM09:2026", "OWASP-LLM08:2025", "MITRE-ATLAS-AML.T0024.001", "NIST-AI-100-2",
     "OWASP-AISVS-8.2.1",
