@@ -23,8 +23,8 @@ CEILINGS = {
     "lines of the longest file": 403,
     "lines of command line, checks and run directory": 6_210,
     "configurations": 352,
-    "pages": 37,
-    "words of the pages": 52_500,
+    "pages": 24,
+    "words of the pages": 37_850,
     "lines of tests": 31_950,
     "lines of benchmarks": 8_300,
 }
