@@ -36,8 +36,7 @@ import pyarrow
 import torch
 from fuzzing import stores, vectors
 from fuzzing.broken import Inputs, Reader
-from fuzzing.child import Child, Outcome
-from fuzzing.inside import UNKNOWN, apart
+from fuzzing.child import UNKNOWN, Outcome, apart, attempt
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from measuring import command_line
 
@@ -52,7 +51,6 @@ class Fault:
     replay: Path
     count: int = 0
     readers: set[str] = field(default_factory=set)
-    alone: bool = True
 
 
 @dataclass
@@ -87,14 +85,12 @@ class Faults:
     def __init__(self, folder: Path) -> None:
         self.folder, self.found = folder, dict[tuple[str, str], Fault]()
 
-    def add(self, name: str, content: bytes, outcome: Outcome) -> Fault | None:
-        """Count one; gives the fault where it is a new kind."""
+    def add(self, name: str, content: bytes, outcome: Outcome) -> None:
         key = (outcome.kind, name if outcome.place == UNKNOWN else outcome.place)
-        known = self.found.get(key)
-        fault = known or self.found.setdefault(key, Fault(outcome, self._save(name, content)))
-        fault.count += 1
-        fault.readers.add(name)
-        return None if known else fault
+        if key not in self.found:
+            self.found[key] = Fault(outcome, self._save(name, content))
+        self.found[key].count += 1
+        self.found[key].readers.add(name)
 
     def _save(self, name: str, content: bytes) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -164,14 +160,13 @@ def fuzz(name: str, count: int, faults: Faults, number: int = 0) -> Seen:
         folder = Path(directory) / "a" / "b"
         good = prepare(reader, folder)
         began = time.monotonic()
-        with Child(reader.read, good, folder) as child:
-            child.attempt(good)
-            for content in itertools.islice(distinct(reader.inputs(good), count, 1000 * number), count):
-                outcome = child.attempt(content)
-                seen.count(outcome)
-                if outcome.fault and (fault := faults.add(name, content, outcome)) is not None:
-                    child.close()  # does it fail in a new process too, or had inputs before it a part in that?
-                    fault.alone = child.attempt(content).fault
+        if (outcome := attempt(reader.read, good, folder)).kind != "read":
+            raise RuntimeError(f"the sound input of {name}: {described(outcome)}\n{outcome.details}")
+        for content in itertools.islice(distinct(reader.inputs(good), count, 1000 * number), count):
+            outcome = attempt(reader.read, content, folder)
+            seen.count(outcome)
+            if outcome.fault:
+                faults.add(name, content, outcome)
         seen.seconds = time.monotonic() - began
     return seen
 
@@ -187,8 +182,8 @@ def replay(path: Path) -> Outcome:
         raise SystemExit(f"{path}: the name should begin with that of a reader and --")
     with tempfile.TemporaryDirectory(prefix="unembed-fuzz-") as directory:
         folder = Path(directory) / "a" / "b"
-        with Child(found[0].read, prepare(found[0], folder), folder) as child:
-            return child.attempt(path.read_bytes())
+        prepare(found[0], folder)
+        return attempt(found[0].read, path.read_bytes(), folder)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -215,8 +210,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         counts = f"{one.inputs:>8,}{one.refused:>9,}{one.faults:>8,}{one.starved:>9,}"
         print(f"{name:<34}{counts}{one.slowest:>9.3f}{one.largest:>9.1f}{one.seconds:>8.1f}", flush=True)
     for fault in sorted(faults.found.values(), key=lambda fault: -fault.count):
-        note = "" if fault.alone else "  (not by this input alone)"
-        print(f"\n{fault.count} times{note}: {described(fault.outcome)}")
+        print(f"\n{fault.count} times: {described(fault.outcome)}")
         print(f"  {', '.join(sorted(fault.readers))}\n  {fault.replay}")
     print(
         json.dumps(

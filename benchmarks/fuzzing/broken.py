@@ -1,6 +1,6 @@
 """Strategies of broken content: bytes changed, values within a tree replaced, files that are larger than they look.
 
-Nothing hostile leads out of the folder of one child (fuzzing/child.py): what would remove ``..`` removes that folder.
+Nothing hostile leads out of the folder of one input (fuzzing/child.py): what would remove ``..`` removes that folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from .inside import Read
+from .child import Read
 
 Inputs = st.SearchStrategy[bytes]
 

@@ -1,36 +1,43 @@
-"""A process that reads broken files one after another, under watch (Linux).
+"""A broken file read in a process of its own, under watch (Linux).
 
-    child = Child(read, good, folder)          # forked when the first input comes; it reads the good file first
-    child.attempt(b"...")                      # Outcome("refused", seconds=0.002, megabytes=0.1)
+    outcome = attempt(read, b"...", folder)    # Outcome("refused", seconds=0.002, megabytes=0.1)
 
-What an input does to the process is found out: an exception that is no InputError, a traceback that is printed, a
-crash, processor time, memory, waiting, and files removed or made outside. After a crash or a kill the next input gets
-a new process. Forked from a process that has imported all, it costs milliseconds; that process must not have started
-threads, so whatever starts some is done by ``inside.apart``.
+What the input does is found out: an exception that is no InputError, a traceback that is printed, a crash, processor
+time, memory, waiting, and files removed or made outside. The process is forked from one that has imported all and has
+started no threads, so it costs milliseconds.
 """
 
 from __future__ import annotations
 
-import contextlib
+import faulthandler
 import json
+import logging
 import os
-import select
+import re
+import resource
 import shutil
 import signal
-import socket
+import sys
 import time
-from dataclasses import asdict, dataclass
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from .inside import OUTSIDE, SAID, WORK, Read, Usage, family, place_of, receive, send, serve, usage_of
+from unembed.core.errors import InputError
 
-_POLL_SECONDS = 0.02
-_LEAKED_MEGABYTES = 1000.0  # of many inputs together, after which a new process is started
+ROOT = Path(__file__).resolve().parents[2]
+UNKNOWN = "unknown"  # where a process was that the kernel, or a thread of a library, was busy for
+Read = Callable[[Path, bytes], object]
+_LONGEST_MESSAGE = 4000  # characters
+_LARGEST_FILE = 4 << 30  # that a reader may write
+_POLL_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one input: seconds of the processor, seconds by the clock, and MB of memory beyond what was held before."""
+    """Of one input: seconds of the processor, seconds by the clock, and MB of memory."""
 
     seconds: float = 2.0
     waiting: float = 10.0
@@ -44,9 +51,7 @@ class Outcome:
     Attributes:
         kind: ``read``, ``refused``, or what is wrong: the type of an exception, a signal, a limit ...
         place: File, line and function of ours that were last in it; empty where nothing is wrong.
-        message: What the exception said.
-        details: The traceback.
-        seconds: Of the processor, child processes included.
+        seconds: Of the processor, processes that it started included.
         megabytes: That the process grew by, at most.
         starved: Whether it was refused since the machine had not the memory: a larger machine would have gone on.
     """
@@ -64,127 +69,168 @@ class Outcome:
         return self.kind not in ("read", "refused")
 
 
-class Child:
-    """Reads inputs in a process of its own, which is replaced when it ends.
-
-    Args:
-        read: Reads the bytes, given a directory to put them into; the current directory is that one.
-        good: A sound input, by which every new process becomes warm.
-        folder: For this child alone.
-        limits: Of each input.
-    """
-
-    def __init__(self, read: Read, good: bytes, folder: Path, limits: Limits | None = None) -> None:
-        self.read, self.good, self.folder, self.limits = read, good, folder, limits or Limits()
-        self._pid: int | None = None
-        self._held = self._first = 0.0
-
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def attempt(self, content: bytes) -> Outcome:
-        """Have an input read.
-
-        Raises:
-            RuntimeError: A new process did not read the good one.
-        """
-        if self._pid is None:
-            self._start()
-            outcome = self._exchange(self.good, Limits(60, 120, 4000))
-            if outcome.kind != "read":
-                raise RuntimeError(f"a sound input: {outcome.kind} {outcome.place} {outcome.message}{outcome.details}")
-            self._first = self._held
-        outcome = self._exchange(content, self.limits)
-        if self._held > self._first + _LEAKED_MEGABYTES:
-            self.close()
-        return outcome
-
-    def close(self) -> None:
-        """End the process."""
-        if self._pid is not None:
-            self._kill()
-
-    def _start(self) -> None:
-        for name in (WORK, OUTSIDE):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-            (self.folder / name).mkdir(parents=True)
-        (self.folder / OUTSIDE / "keep").write_text("kept")
-        self._socket, other = socket.socketpair()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                self._socket.close()
-                serve(other, self.read, self.folder)
-            finally:
-                os._exit(70)  # nothing of the parent's is tidied up twice
-        other.close()
-        self._pid = pid
-        self._held = usage_of([pid]).megabytes
-
-    def _exchange(self, content: bytes, limits: Limits) -> Outcome:
-        assert self._pid is not None
-        before, began = usage_of([self._pid]), time.monotonic()
-        used = Usage(0.0, 0.0)
+def attempt(read: Read, content: bytes, folder: Path, limits: Limits | None = None) -> Outcome:
+    """Read an input in ``folder/work``; whatever is made or removed beside it is harm."""
+    limits = limits or Limits()
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in ("work", "outside"):
+        (folder / name).mkdir(parents=True)
+    (folder / "outside" / "keep").write_text("kept")
+    before = _resident_megabytes()
+    pid = os.fork()
+    if pid == 0:
         try:
-            send(self._socket, content)
-            while not select.select([self._socket], [], [], _POLL_SECONDS)[0]:
-                waited = time.monotonic() - began
-                now = usage_of(family(self._pid) if waited > 10 * _POLL_SECONDS else [self._pid])
-                used = Usage(now.seconds - before.seconds, max(used.megabytes, now.megabytes - self._held))
-                if (wrong := _beyond(used, waited, limits)) is not None:
-                    return Outcome(wrong, **self._stopped(), seconds=used.seconds, megabytes=used.megabytes)
-            reply = receive(self._socket)
-        except OSError:  # the process has ended while its input was sent
-            reply = None
-        if reply is None:
-            return Outcome(self._ended(), **self._stopped(), seconds=used.seconds, megabytes=used.megabytes)
-        found = json.loads(reply)
-        self._held = found.pop("held")
-        outcome = Outcome(**found)
-        wrong = _beyond(Usage(outcome.seconds, outcome.megabytes), 0.0, limits)
-        return outcome if wrong is None or outcome.fault else Outcome(**{**asdict(outcome), "kind": wrong})
-
-    def _ended(self) -> str:
-        assert self._pid is not None
-        status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-        self._pid = None
-        self._socket.close()
-        return signal.Signals(-status).name if status < 0 else f"exit code {status}"
-
-    def _stopped(self) -> dict[str, str]:
-        """Where the process was, by what faulthandler wrote; a process that still lives is killed."""
-        said = self.folder / SAID
-        if self._pid is not None:
-            sizes = [said.stat().st_size] * 2
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGUSR1)
-            end = time.monotonic() + 1
-            while (
-                sizes[-1] == sizes[0] or sizes[-1] != sizes[-2]
-            ) and time.monotonic() < end:  # it is written in parts
-                time.sleep(0.02)
-                sizes.append(said.stat().st_size)
-            self._kill()
-        text = said.read_text(errors="replace")
-        current = text[max(text.rfind("Current thread"), text.rfind("Thread 0x") if "Current" not in text else 0, 0) :]
-        return {"place": place_of(current, innermost_first=True), "details": text[-3000:]}
-
-    def _kill(self) -> None:
-        assert self._pid is not None
-        for pid in family(self._pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
-        self._pid = None
-        self._socket.close()
+            _read(read, content, folder)
+        finally:
+            os._exit(70)  # nothing of the parent's is cleaned up twice
+    status, used, limit = _wait(pid, limits, before)
+    output = (folder / "output").read_text(errors="replace")
+    seconds, megabytes = used.ru_utime + used.ru_stime, max(0.0, used.ru_maxrss / 1e3 - before)
+    if limit is None and seconds > limits.seconds:
+        limit = f"more than {limits.seconds:g} s"
+    if limit is None and megabytes > limits.megabytes:
+        limit = f"more than {limits.megabytes:g} MB"
+    result = folder / "result"
+    found = {"seconds": seconds, "megabytes": megabytes}
+    if harm := _harm(folder):
+        return Outcome("harm", harm, **found)
+    if result.is_file():
+        outcome = Outcome(**json.loads(result.read_text()), **found)
+        if limit is not None and not outcome.fault:
+            return Outcome(limit, outcome.place, outcome.message, **found)
+        if not outcome.fault and ("Traceback (most recent call last)" in output or "Exception ignored" in output):
+            return Outcome("prints a traceback", place_of(output), output.strip().splitlines()[-1], output, **found)
+        return outcome
+    code = os.waitstatus_to_exitcode(status)
+    kind = limit or (signal.Signals(-code).name if code < 0 else f"exit code {code}")
+    return Outcome(kind, place_of(output, innermost_first=True), details=output[-3000:], **found)
 
 
-def _beyond(used: Usage, waited: float, limits: Limits) -> str | None:
-    if used.seconds > limits.seconds:
-        return f"more than {limits.seconds:g} s"
-    if used.megabytes > limits.megabytes:
-        return f"more than {limits.megabytes:,.0f} MB"
-    return f"waits longer than {limits.waiting:g} s" if waited > limits.waiting else None
+def apart(work: Callable[[], bytes], folder: Path) -> bytes:
+    """What ``work`` gives, done in a process of its own: its threads and locks end with it.
+
+    Raises:
+        RuntimeError: It fails; its output is in the message.
+    """
+    outcome = attempt(lambda _, __: (folder / "sound").write_bytes(work()), b"", folder, Limits(60, 120, 4000))
+    if outcome.kind != "read":
+        raise RuntimeError(f"{outcome.kind} {outcome.place} {outcome.message}\n{outcome.details}")
+    return (folder / "sound").read_bytes()
+
+
+def place_of(text: str, *, innermost_first: bool = False) -> str:
+    """The innermost of our own lines in a traceback, or else the innermost of all."""
+    frames = re.findall(r'File "([^"]+)", line (\d+),? in (\S+)', text)
+    frames = frames if innermost_first else frames[::-1]
+    own = [frame for frame in frames if _is_own(Path(frame[0]))]
+    if not (own or frames):
+        return UNKNOWN
+    name, line, function = (own or frames)[0]
+    path = Path(name)
+    shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else Path(*path.parts[-3:])
+    return f"{shown}:{line} {function}"
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a file is a part of the product; a virtual environment inside the clone is not."""
+    if not path.is_relative_to(ROOT):
+        return False
+    return not {"benchmarks", "tests", "site-packages"} & set(path.relative_to(ROOT).parts)
+
+
+def _read(read: Read, content: bytes, folder: Path) -> None:
+    """In the forked process: read, write down what came of it, and end."""
+    os.setsid()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST_FILE, _LARGEST_FILE))
+    output = os.open(folder / "output", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    for descriptor, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
+        os.dup2(source, descriptor)
+    sys.stdout = sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+    sys.unraisablehook = sys.__unraisablehook__
+    faulthandler.disable()  # where the parent has it, enabling it again would not take signals back from a library
+    faulthandler.enable(file=output, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, file=output, all_threads=True)
+    os.chdir(folder / "work")
+    warnings.simplefilter("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    result = json.dumps(_tried(read, folder / "work", content))
+    (folder / "result").write_text(result)
+    os._exit(0)
+
+
+def _tried(read: Read, folder: Path, content: bytes) -> dict[str, object]:
+    try:
+        read(folder, content)
+    except InputError as error:
+        text = str(error)
+        if len(text) > _LONGEST_MESSAGE:
+            place = place_of(traceback.format_exc())
+            return {"kind": "a message that is too long", "place": place, "message": text[:200]}
+        chain, starved = error.__cause__ or error.__context__, False
+        while chain is not None:
+            starved = starved or isinstance(chain, MemoryError) or "allocate memory" in str(chain)
+            chain = chain.__cause__ or chain.__context__
+        return {"kind": "refused", "message": text, "starved": starved}
+    except BaseException as error:  # noqa: BLE001  whatever it is, it is what we look for
+        details = traceback.format_exc()
+        message = str(error).split("\n")[0][:200]
+        return {
+            "kind": type(error).__name__,
+            "place": place_of(details),
+            "message": message,
+            "details": details[-6000:],
+        }
+    return {"kind": "read"}
+
+
+def _wait(pid: int, limits: Limits, before: float) -> tuple[int, resource.struct_rusage, str | None]:
+    """Status and usage of a process, and the limit that it was killed for."""
+    began = time.monotonic()
+    while True:
+        ended, status, used = os.wait4(pid, os.WNOHANG)
+        if ended:
+            return status, used, None
+        seconds, megabytes = _group_usage(pid)
+        limit = None
+        if seconds > limits.seconds:
+            limit = f"more than {limits.seconds:g} s"
+        elif megabytes - before > limits.megabytes:
+            limit = f"more than {limits.megabytes:g} MB"
+        elif time.monotonic() - began > limits.waiting:
+            limit = f"waits longer than {limits.waiting:g} s"
+        if limit is not None:
+            os.kill(pid, signal.SIGUSR1)  # faulthandler writes down where it is
+            time.sleep(0.3)
+            os.killpg(pid, signal.SIGKILL)
+            _, status, used = os.wait4(pid, 0)
+            return status, used, limit
+        time.sleep(_POLL_SECONDS)
+
+
+def _group_usage(group: int) -> tuple[float, float]:
+    """Seconds of the processor and MB that the processes of a group have used."""
+    seconds = megabytes = 0.0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended
+                continue
+            if int(fields[2]) == group:
+                seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+                megabytes += int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return seconds, megabytes
+
+
+def _resident_megabytes() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _harm(folder: Path) -> str:
+    """What was removed or made where nothing should be."""
+    if not (folder / "outside" / "keep").is_file():
+        return "a file outside was removed"
+    made = [folder / "work" / "made", folder / "made", *(folder / "outside").iterdir()]
+    others = [path for path in made if path.exists() and path.name != "keep"]
+    return f"{others[0].relative_to(folder)} was made" if others else ""
